@@ -1,0 +1,72 @@
+# Everything a newcomer, a developer or a continuous integration runs. `make` alone lists the targets.
+#
+# What always holds: a target needs nothing but Python >= 3.11 and make; the first one sets up .venv from constraints.txt and
+# stamps it, so that the next one starts at once. Editing pyproject.toml or constraints.txt makes the stamp out of date.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+DEV := $(VENV)/.stamp-dev
+BENCH := $(VENV)/.stamp-bench
+PACKAGES := node swarm learner protocol
+BENCHMARKS := $(subst _,-,$(filter-out harness,$(notdir $(basename $(wildcard benchmarks/*.py)))))
+
+# What `make demo SEED=1 OUT=runs/mine ENGINE=transformers` hands on.
+DEMO_OPTIONS := $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT)) $(if $(ENGINE),--engine $(ENGINE))
+
+export PYTHON
+
+.PHONY: help
+help: ## list the targets
+	@echo "Volery: RL post-training over a peer-to-peer swarm"
+	@echo
+	@sed -n 's/^\([a-z%-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
+	@echo
+	@echo "Variables: PYTHON=python3.12 (interpreter), ARGS='...' (handed on to the program), for demo SEED= OUT= ENGINE="
+
+.PHONY: demo
+demo: $(DEV) ## a learner and three rollout nodes on this machine; a policy learns in about 3 minutes
+	$(BIN)/volery demo $(strip $(DEMO_OPTIONS) $(ARGS))
+
+.PHONY: test
+test: $(DEV) ## the tests, without the slow ones
+	$(BIN)/python -m pytest -q -m "not slow" $(ARGS)
+
+.PHONY: test-full
+test-full: $(DEV) ## all tests
+	$(BIN)/python -m pytest -q $(ARGS)
+
+.PHONY: check
+check: $(DEV) ## formatting, lint, types, and who may import whom
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict $(addprefix -p ,$(PACKAGES))
+	$(BIN)/lint-imports --no-cache
+
+.PHONY: format
+format: $(DEV) ## rewrite the files as `check` wants them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The file is looked for first: a misspelt claim should not install anything.
+bench-%: $(DEV) ## measure one claim: benchmarks/<claim>.py
+	@test -f benchmarks/$(subst -,_,$*).py || \
+		{ echo "no benchmarks/$(subst -,_,$*).py; there are: $(BENCHMARKS)" >&2; exit 2; }
+	@$(MAKE) $(BENCH)
+	$(BIN)/python benchmarks/$(subst -,_,$*).py $(ARGS)
+
+.PHONY: clean
+clean: ## remove the environment, caches and builds; runs/ stays
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find $(PACKAGES) tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(DEV): pyproject.toml constraints.txt tools/bootstrap.sh
+	@sh tools/bootstrap.sh $(VENV) dev
+	@touch $@
+
+$(BENCH): $(DEV)
+	@sh tools/bootstrap.sh $(VENV) dev,bench
+	@touch $@

@@ -1,0 +1,73 @@
+"""What gossip carries: the newest version's name, and where to read on.
+
+An announcement is state, not an event: it may be lost, repeated or reordered without harm, and asking a peer for its
+newest one repairs any loss. It carries the learner's certificate, so that a node can judge it with nothing but the
+invite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+from protocol.codec import Bytes32, Count, Message, checked, decode, encode
+from protocol.envelope import OVERHEAD_BYTES, Kind, open_envelope, seal
+from protocol.errors import LocalProtocolError
+from protocol.genesis import MAX_CERTIFICATE_BYTES, Authority
+from protocol.identity import Keypair
+from protocol.ids import ManifestHash, PeerId, PolicyVersion, SwarmId
+from protocol.limits import MAX_ANNOUNCEMENT_BYTES
+
+MAX_PAYLOAD_BYTES = MAX_ANNOUNCEMENT_BYTES - OVERHEAD_BYTES
+
+
+class Announcement(Message, frozen=True, kw_only=True):
+    """The newest version: its name, its manifest's hash and size in bytes, and the bytes of all its files."""
+
+    version: PolicyVersion
+    manifest: Bytes32
+    manifest_bytes: Count
+    total_bytes: Count
+    certificate: Annotated[bytes, Meta(max_length=MAX_CERTIFICATE_BYTES)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignedAnnouncement:
+    """An announcement that was checked: its bytes as sent, and what it says."""
+
+    raw: bytes
+    signer: PeerId
+    version: PolicyVersion
+    manifest: ManifestHash
+    manifest_bytes: int
+    total_bytes: int
+
+
+def topic_of(swarm: SwarmId) -> str:
+    """The gossip topic of a swarm's announcements."""
+    return f"volery/1/{swarm.hex()}/versions"
+
+
+def announce(learner: Keypair, authority: Authority, announcement: Announcement) -> bytes:
+    """Sign an announcement; LocalProtocolError when it is out of bounds, MAX_ANNOUNCEMENT_BYTES in all among them."""
+    payload = encode(checked(announcement))
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise LocalProtocolError(f"an announcement of {len(payload)} bytes, at most {MAX_PAYLOAD_BYTES} fit")
+    return seal(learner, authority.swarm, Kind.ANNOUNCEMENT, payload)
+
+
+def open_announcement(raw: bytes, authority: Authority, *, now_ms: int) -> SignedAnnouncement:
+    """Return the announcement in `raw`; PeerError unless a certified learner signed it."""
+    envelope = open_envelope(raw, kind=Kind.ANNOUNCEMENT, swarm=authority.swarm, limit=MAX_PAYLOAD_BYTES)
+    said: Announcement = decode(Announcement, envelope.payload, MAX_PAYLOAD_BYTES)
+    authority.require_learner(envelope, said.certificate, now_ms)
+    return SignedAnnouncement(
+        raw=raw,
+        signer=envelope.signer,
+        version=said.version,
+        manifest=ManifestHash(said.manifest),
+        manifest_bytes=said.manifest_bytes,
+        total_bytes=said.total_bytes,
+    )

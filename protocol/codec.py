@@ -1,0 +1,138 @@
+"""Bytes to messages and back (MessagePack through msgspec).
+
+What always holds: the size is checked before anything is parsed; every field is bounded by its type; a reader ignores
+fields it does not know, and since signatures cover the bytes as sent, nothing is ever re-encoded to check one. Every
+message may carry named extensions (`ext`): old readers keep them under the signature without understanding them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from protocol.errors import Fault, LocalProtocolError, PeerError
+from protocol.limits import (
+    MAX_ADDRESS_CHARS,
+    MAX_EXTENSION_BYTES,
+    MAX_EXTENSION_NAME_CHARS,
+    MAX_EXTENSIONS,
+    MAX_NAME_CHARS,
+    MAX_REASON_CHARS,
+)
+
+Bytes16 = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Bytes32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Bytes36 = Annotated[bytes, Meta(min_length=36, max_length=36)]
+Bytes64 = Annotated[bytes, Meta(min_length=64, max_length=64)]
+Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
+"""Non-negative and exact in every language's double."""
+Millis = Annotated[int, Meta(ge=0, lt=1 << 53)]
+"""Milliseconds; a point in time counts from 1970-01-01 UTC."""
+Seed = Annotated[int, Meta(ge=0)]
+"""Unsigned 64-bit; MessagePack integers end at 2**64 - 1, so the codec itself is the upper bound."""
+Amount = Annotated[float, Meta(ge=0, le=1e15)]
+Reward = Annotated[float, Meta(ge=-1e15, le=1e15)]
+"""A bound also keeps out NaN and the infinities, which would spread through every sum."""
+Name = Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
+Reason = Annotated[str, Meta(max_length=MAX_REASON_CHARS)]
+Address = Annotated[str, Meta(max_length=MAX_ADDRESS_CHARS)]
+PeerText = Annotated[str, Meta(min_length=52, max_length=52)]
+ExtensionName = Annotated[str, Meta(max_length=MAX_EXTENSION_NAME_CHARS)]
+ExtensionValue = Annotated[bytes, Meta(max_length=MAX_EXTENSION_BYTES)]
+Extensions = Annotated[dict[ExtensionName, ExtensionValue], Meta(max_length=MAX_EXTENSIONS)]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of every message: a MessagePack map from field name to value; a field at its default may be left out.
+
+    May, not must: one message has several encodings, so a digest or a signature is only ever taken of bytes as sent.
+    """
+
+    ext: Extensions = {}
+
+
+M = TypeVar("M")
+
+MAX_ERROR_CHARS = 200
+"""msgspec quotes the offending value, which a peer may have made as long as its message."""
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(kind)
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """Return the bytes of `message`, fields in the order of their declaration."""
+    return _encoder.encode(message)
+
+
+def decode(kind: Any, raw: bytes | memoryview, limit: int) -> Any:
+    """Return the message of type `kind` (a Message class, or a union of tagged ones) in `raw`.
+
+    Raises PeerError(OVERSIZED) before parsing when `raw` is longer than `limit` bytes, PeerError(MALFORMED), naming
+    the field, when it is not such a message.
+    """
+    if len(raw) > limit:
+        raise PeerError(Fault.OVERSIZED, f"{len(raw)} bytes, at most {limit} allowed")
+    try:
+        return _decoder(kind).decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PeerError(Fault.MALFORMED, str(error)[:MAX_ERROR_CHARS]) from error
+
+
+def checked(message: M) -> M:
+    """Return `message` after checking our own values against the declared bounds, or raise LocalProtocolError."""
+    try:
+        msgspec.convert(msgspec.to_builtins(message, builtin_types=(bytes,)), type(message))
+    except msgspec.ValidationError as error:
+        raise LocalProtocolError(f"{type(message).__name__}: {error}") from error
+    return message
+
+
+TOKEN_DTYPE = np.dtype("<u4")
+LOGPROB_DTYPE = np.dtype("<f4")
+
+
+def pack_tokens(tokens: tuple[int, ...] | list[int]) -> bytes:
+    """Token ids as unsigned 32-bit little-endian integers, 4 bytes each."""
+    return np.asarray(tokens, TOKEN_DTYPE).tobytes()
+
+
+def unpack_tokens(raw: bytes) -> tuple[int, ...]:
+    """Inverse of `pack_tokens`; PeerError(MALFORMED) when the length is not a multiple of four."""
+    if len(raw) % 4:
+        raise PeerError(Fault.MALFORMED, f"{len(raw)} bytes of token ids are not a multiple of 4")
+    return tuple(np.frombuffer(raw, TOKEN_DTYPE).tolist())
+
+
+def pack_logprobs(logprobs: tuple[float, ...] | list[float]) -> bytes:
+    """Logprobs as 32-bit little-endian floats, 4 bytes each."""
+    return np.asarray(logprobs, LOGPROB_DTYPE).tobytes()
+
+
+def unpack_logprobs(raw: bytes) -> tuple[float, ...]:
+    """Inverse of `pack_logprobs`.
+
+    PeerError(MALFORMED) on a bad length, a NaN, or a value that the seeded sampler cannot have drawn.
+    """
+    if len(raw) % 4:
+        raise PeerError(Fault.MALFORMED, f"{len(raw)} bytes of logprobs are not a multiple of 4")
+    values = np.frombuffer(raw, LOGPROB_DTYPE)
+    # Written so that NaN fails.
+    if not bool(((values >= MIN_LOGPROB) & (values <= MAX_POSITIVE_LOGPROB)).all()):
+        raise PeerError(Fault.MALFORMED, f"a logprob is not a number from {MIN_LOGPROB:g} to 0")
+    return tuple(values.tolist())
+
+
+MIN_LOGPROB = -100.0
+"""The seeded sampler's noise spans less than 41 nats a level, so no token it draws can be less likely than exp(-82)."""
+
+MAX_POSITIVE_LOGPROB = 1e-3
+"""log_softmax in bf16 arithmetic may come out a hair above zero for a certain token."""

@@ -1,0 +1,173 @@
+"""How chunks are asked for and given: HAVE, REQUEST, CHUNK, CANCEL, BUSY, and the asking that repairs gossip.
+
+Three stream protocols, each a sequence of frames (u32 big-endian length, then one message):
+
+* `ASK`: one question, one answer, any number of times on one stream.
+* `EXCHANGE` (control): the opener says which manifest it wants; the server answers with what it holds of it and goes
+  on saying what it gains, until the opener wants another or either side closes. A server that has not heard of the
+  manifest yet holds nothing of it.
+* `CHUNKS` (data): the opener requests one chunk at a time; each request is answered by the chunk, by BUSY or by
+  MISSING. More streams make a wider window. Control and data are separate streams so that a HAVE never waits behind a
+  chunk.
+
+What always holds: a chunk is named by its content id alone, so it can be served to anyone whatever version it belongs
+to.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from protocol.codec import Address, Bytes32, Bytes36, Count, Message, PeerText
+from protocol.envelope import OVERHEAD_BYTES
+from protocol.genesis import MAX_GENESIS_BYTES
+from protocol.limits import (
+    MAX_ADDRESSES,
+    MAX_ANNOUNCEMENT_BYTES,
+    MAX_CHUNK_BYTES,
+    MAX_CHUNKS,
+    MAX_MANIFEST_BYTES,
+    MAX_PEERS_TOLD,
+)
+
+ASK = "/volery/ask/1"
+EXCHANGE = "/volery/exchange/1"
+CHUNKS = "/volery/chunks/1"
+
+MAX_ANSWER_BYTES = MAX_MANIFEST_BYTES + 2 * OVERHEAD_BYTES
+MAX_HAVE_BYTES = MAX_CHUNKS // 8 + 1024
+MAX_CHUNK_FRAME_BYTES = MAX_CHUNK_BYTES + 1024
+
+
+class AskGenesis(Message, frozen=True, kw_only=True, tag="genesis?"):
+    """Which swarm is this? Answered by TellGenesis."""
+
+
+class AskNewest(Message, frozen=True, kw_only=True, tag="newest?"):
+    """Which version is newest? Answered by TellNewest."""
+
+
+class AskManifest(Message, frozen=True, kw_only=True, tag="manifest?"):
+    """The manifest with this hash, please. Answered by TellManifest, or NotHeld."""
+
+    manifest: Bytes32
+
+
+class AskPeers(Message, frozen=True, kw_only=True, tag="peers?"):
+    """Whom do you know? Answered by TellPeers."""
+
+
+class TellGenesis(Message, frozen=True, kw_only=True, tag="genesis"):
+    """The signed genesis."""
+
+    genesis: Annotated[bytes, Meta(max_length=MAX_GENESIS_BYTES + OVERHEAD_BYTES)]
+
+
+class TellNewest(Message, frozen=True, kw_only=True, tag="newest"):
+    """The newest announcement known, as its learner signed it; empty when none is."""
+
+    announcement: Annotated[bytes, Meta(max_length=MAX_ANNOUNCEMENT_BYTES)] = b""
+
+
+class TellManifest(Message, frozen=True, kw_only=True, tag="manifest"):
+    """The manifest's envelope, as signed."""
+
+    manifest: Annotated[bytes, Meta(max_length=MAX_MANIFEST_BYTES + OVERHEAD_BYTES)]
+
+
+class PeerAddresses(Message, frozen=True, kw_only=True):
+    """A peer and the addresses it may be dialled at; none when it can only dial out.
+
+    Hearsay: dialling proves the peer.
+    """
+
+    peer: PeerText
+    addresses: Annotated[list[Address], Meta(max_length=MAX_ADDRESSES)] = msgspec.field(default_factory=list)
+
+
+class TellPeers(Message, frozen=True, kw_only=True, tag="peers"):
+    """Peers that the answering node is connected to."""
+
+    peers: Annotated[list[PeerAddresses], Meta(max_length=MAX_PEERS_TOLD)] = msgspec.field(default_factory=list)
+
+
+class NotHeld(Message, frozen=True, kw_only=True, tag="not-held"):
+    """What you asked for is not here."""
+
+
+Question = AskGenesis | AskNewest | AskManifest | AskPeers
+Answer = TellGenesis | TellNewest | TellManifest | TellPeers | NotHeld
+
+
+class Want(Message, frozen=True, kw_only=True, tag="want"):
+    """Opener of EXCHANGE, at any time: tell me what you hold of this manifest's chunks, now and as it changes.
+
+    Replaces an earlier Want.
+    """
+
+    manifest: Bytes32
+
+
+class Have(Message, frozen=True, kw_only=True, tag="have"):
+    """Server: what is held of `manifest`: bit i of byte i // 8 (least significant first) = chunk i of its chunk table.
+
+    A later Have replaces the earlier one. Bytes left out at the end are zero, as are bits beyond the table.
+    """
+
+    manifest: Bytes32
+    bitmap: Annotated[bytes, Meta(max_length=MAX_CHUNKS // 8 + 1)]
+
+
+class Gained(Message, frozen=True, kw_only=True, tag="gained"):
+    """Server: these chunks (indices into the chunk table of the last Have's manifest) arrived since then."""
+
+    chunks: Annotated[list[Count], Meta(max_length=4096)]
+
+
+ExchangeFrame = Have | Gained
+
+
+class Request(Message, frozen=True, kw_only=True, tag="request"):
+    """Opener of CHUNKS: this chunk, please."""
+
+    cid: Bytes36
+
+
+class Cancel(Message, frozen=True, kw_only=True, tag="cancel"):
+    """Opener of CHUNKS: the chunk requested last is no longer needed.
+
+    A server that has not begun to send it may answer Missing instead. Advice only: every Request gets exactly one
+    answer, a Cancel none of its own.
+    """
+
+    cid: Bytes36
+
+
+class Chunk(Message, frozen=True, kw_only=True, tag="chunk"):
+    """Server: the bytes.
+
+    The receiver verifies them against the content id before it stores, announces or relays them.
+    """
+
+    cid: Bytes36
+    data: Annotated[bytes, Meta(max_length=MAX_CHUNK_BYTES)]
+
+
+class Busy(Message, frozen=True, kw_only=True, tag="busy"):
+    """Server: held, but too many uploads are under way; ask elsewhere, or again after `retry_after_ms`."""
+
+    cid: Bytes36
+    retry_after_ms: Annotated[int, Meta(ge=0, le=60_000)]
+
+
+class Missing(Message, frozen=True, kw_only=True, tag="missing"):
+    """Server: not held."""
+
+    cid: Bytes36
+
+
+ChunkRequest = Request | Cancel
+ChunkAnswer = Chunk | Busy | Missing

@@ -1,0 +1,77 @@
+"""Every bound on what travels, each with the sentence that would let you change it.
+
+A bound is checked before the bytes it bounds are parsed or allocated. Bounds are part of the protocol: raising one
+needs a new protocol version only if old readers would refuse what new writers send.
+"""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+
+PROTOCOL_VERSION = 1
+"""Goes up when an old node could misread a new one; a node refuses an invite or a greeting of another version."""
+
+MAX_ANNOUNCEMENT_BYTES = 1 * KIB
+"""Gossip carries state, not bulk: a burst of larger messages was measured to be lost by gossipsub's outbound queue."""
+
+MAX_REQUEST_BYTES = 64 * KIB
+"""Anything a peer may send us before we know why: greetings, asks, requests. Small, so that a stranger costs little."""
+
+MAX_MANIFEST_BYTES = 8 * MIB
+"""About 150,000 chunks and tensors: a 300 GiB model in 4 MiB chunks with room for its tensor table."""
+
+MAX_CHUNK_BYTES = 8 * MIB
+"""A receiver allocates at most this for one chunk; layout never cuts larger than 4 MiB, the rest is head room."""
+
+MAX_WORK_BYTES = 16 * MIB
+"""One frame of the work protocol: a group of 64 completions of 16,384 tokens at 8 bytes a token, plus its leases."""
+
+MAX_PROMPT_TOKENS = 131_072
+MAX_COMPLETION_TOKENS = 131_072
+"""Long-context models of today end here; the token budget of a lease is the bound that matters."""
+
+MAX_GROUP_SIZE = 1024
+"""Completions of one prompt. GRPO uses 8 to 64; an evaluation with pass@k may use more."""
+
+MAX_LEASES_PER_GRANT = 256
+"""Leases in one grant; a node that wants more asks again."""
+
+MAX_RECORDS_PER_DELIVERY = 1024
+"""Records in one delivery: one group at the largest group size."""
+
+MAX_SPANS = 64
+"""Version changes inside one completion; a completion that sees more was generated across 64 publications."""
+
+MAX_STOP_IDS = 64
+"""Token ids that end a completion; tokenizers have one to a few."""
+
+MAX_ADDRESSES = 16
+"""Addresses of one peer, or in one invite: a few interfaces, IPv4 and IPv6."""
+
+MAX_ADDRESS_CHARS = 256
+"""One multiaddr as text."""
+
+MAX_PEERS_TOLD = 64
+"""Peers named in one introduction; the mesh needs about 10 neighbours."""
+
+MAX_NAME_CHARS = 128
+"""Names people read: swarm, node, task, machine."""
+
+MAX_REASON_CHARS = 512
+"""One paragraph that tells a peer why, and what to do about it."""
+
+MAX_EXTENSIONS = 16
+MAX_EXTENSION_NAME_CHARS = 64
+MAX_EXTENSION_BYTES = 4 * KIB
+"""Named extensions of a message: signed, ignored where they are unknown, small because everybody carries them."""
+
+MAX_INVITE_CHARS = 4096
+"""An invite is pasted into chats and terminals."""
+
+MAX_TENSORS = 100_000
+MAX_CHUNKS = 200_000
+MAX_FILES = 1_024
+MAX_TENSOR_RANK = 8
+MAX_FILE_BYTES = 1 << 40
+"""Tables of a manifest, bounded one by one so that a signed but hostile manifest cannot exhaust a reader."""

@@ -1,0 +1,184 @@
+"""The signed list that names one policy version.
+
+A manifest lists model files (weights, config, tokenizer, chat template) as ranges of content-addressed chunks, and
+the tensors inside the weight files. What always holds after `open_manifest`: the operator stands behind the signer,
+every table is consistent with every other, file names are plain names of data formats (never code, never a path), and
+the sizes of all that will be downloaded are known. Manifests are chained by hash; (incarnation, version) names one
+manifest only, so two different ones under one name are equivocation.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from protocol.codec import Bytes36, Count, Message, Millis, decode, encode
+from protocol.digest import as_cid
+from protocol.envelope import Envelope, Kind, open_envelope, seal
+from protocol.errors import Fault, LocalProtocolError, PeerError
+from protocol.genesis import MAX_CERTIFICATE_BYTES, Authority
+from protocol.identity import Keypair
+from protocol.ids import Cid, ManifestHash, PeerId, PolicyVersion
+from protocol.limits import (
+    MAX_CHUNK_BYTES,
+    MAX_CHUNKS,
+    MAX_FILE_BYTES,
+    MAX_FILES,
+    MAX_MANIFEST_BYTES,
+    MAX_NAME_CHARS,
+    MAX_TENSOR_RANK,
+    MAX_TENSORS,
+)
+
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.(safetensors|json|jinja|txt|model)")
+"""Data formats that engines read. No directories, no hidden files, no code, no pickle."""
+
+DTYPE_BYTES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
+    "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "U32": 4, "U64": 8,
+}  # fmt: skip
+"""safetensors dtype names, and the size of one element."""
+
+Dimension = Annotated[int, Meta(ge=0, lt=1 << 40)]
+
+
+class ChunkRef(msgspec.Struct, frozen=True, array_like=True):
+    """One chunk: its content id and its size in bytes."""
+
+    cid: Bytes36
+    size: Annotated[int, Meta(ge=1, le=MAX_CHUNK_BYTES)]
+
+    @property
+    def name(self) -> Cid:
+        return Cid(self.cid)
+
+
+class FileEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One file: its chunks (indices into the manifest's chunk table) one after the other, `size` bytes in all."""
+
+    name: Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
+    size: Annotated[int, Meta(ge=0, le=MAX_FILE_BYTES)]
+    chunks: Annotated[list[Count], Meta(max_length=MAX_CHUNKS)]
+
+
+class TensorEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One tensor: bytes [start, end) of file number `file`, counted from the beginning of the file."""
+
+    name: Annotated[str, Meta(max_length=512)]
+    dtype: Annotated[str, Meta(max_length=8)]
+    shape: Annotated[list[Dimension], Meta(max_length=MAX_TENSOR_RANK)]
+    file: Count
+    start: Count
+    end: Count
+
+
+class Manifest(Message, frozen=True, kw_only=True):
+    """One policy version. `previous` is the hash of the manifest before it, empty for the first of a swarm."""
+
+    version: PolicyVersion
+    previous: Annotated[bytes, Meta(max_length=32)] = b""
+    created_ms: Millis
+    certificate: Annotated[bytes, Meta(max_length=MAX_CERTIFICATE_BYTES)]
+    files: Annotated[list[FileEntry], Meta(max_length=MAX_FILES)]
+    chunks: Annotated[list[ChunkRef], Meta(max_length=MAX_CHUNKS)]
+    tensors: Annotated[list[TensorEntry], Meta(max_length=MAX_TENSORS)]
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files together; what a peer that holds nothing must download at most."""
+        return sum(entry.size for entry in self.files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignedManifest:
+    """A manifest that was checked: its bytes as sent, its hash, its signer, and what it says."""
+
+    raw: bytes
+    hash: ManifestHash
+    signer: PeerId
+    manifest: Manifest
+
+    @property
+    def version(self) -> PolicyVersion:
+        return self.manifest.version
+
+
+def sign_manifest(learner: Keypair, authority: Authority, manifest: Manifest) -> SignedManifest:
+    """Sign and return `manifest`; LocalProtocolError when nobody would accept it."""
+    raw = seal(learner, authority.swarm, Kind.MANIFEST, encode(manifest))
+    try:
+        return open_manifest(raw, authority, now_ms=manifest.created_ms)
+    except PeerError as error:
+        raise LocalProtocolError(error.detail) from error
+
+
+def open_manifest(raw: bytes, authority: Authority, *, now_ms: int | None = None) -> SignedManifest:
+    """Return the manifest in `raw`.
+
+    `now_ms` judges the signer's certificate; leave it out for a manifest of the past, which is judged by its own date.
+    Raises PeerError.
+    """
+    envelope: Envelope = open_envelope(raw, kind=Kind.MANIFEST, swarm=authority.swarm, limit=MAX_MANIFEST_BYTES)
+    manifest: Manifest = decode(Manifest, envelope.payload, MAX_MANIFEST_BYTES)
+    authority.require_learner(envelope, manifest.certificate, manifest.created_ms if now_ms is None else now_ms)
+    require_consistent(manifest)
+    return SignedManifest(raw=raw, hash=ManifestHash(envelope.digest), signer=envelope.signer, manifest=manifest)
+
+
+def require_consistent(manifest: Manifest) -> None:
+    """Raise PeerError(MALFORMED), naming the entry, unless the tables of `manifest` fit each other."""
+    if manifest.previous and len(manifest.previous) != 32:
+        raise _malformed("previous is neither empty nor a hash")
+    cids: set[bytes] = set()
+    for chunk in manifest.chunks:
+        as_cid(chunk.cid)
+        if chunk.cid in cids:
+            raise _malformed(f"chunk {chunk.cid.hex()} is listed twice")
+        cids.add(chunk.cid)
+    names: set[str] = set()
+    for entry in manifest.files:
+        _require_file(entry, manifest.chunks)
+        # Some file systems do not tell `Model.json` from `model.json`: one would overwrite the other.
+        if entry.name.lower() in names:
+            raise _malformed(f"file {entry.name} is listed twice")
+        names.add(entry.name.lower())
+    tensors: set[str] = set()
+    for tensor in manifest.tensors:
+        _require_tensor(tensor, manifest.files)
+        if tensor.name in tensors:
+            raise _malformed(f"tensor {tensor.name} is listed twice")
+        tensors.add(tensor.name)
+
+
+def is_safe_file_name(name: str) -> bool:
+    """Whether a model file of this name may travel: a plain name with the suffix of a data format."""
+    return FILE_NAME.fullmatch(name) is not None
+
+
+def _require_file(entry: FileEntry, chunks: list[ChunkRef]) -> None:
+    if not is_safe_file_name(entry.name):
+        raise _malformed(f"file name {entry.name!r} is not that of a data file")
+    if any(not 0 <= index < len(chunks) for index in entry.chunks):
+        raise _malformed(f"file {entry.name} names a chunk that is not listed")
+    if sum(chunks[index].size for index in entry.chunks) != entry.size:
+        raise _malformed(f"the chunks of file {entry.name} do not add up to {entry.size} bytes")
+
+
+def _require_tensor(tensor: TensorEntry, files: list[FileEntry]) -> None:
+    if not 0 <= tensor.file < len(files) or not tensor.start <= tensor.end <= files[tensor.file].size:
+        raise _malformed(f"tensor {tensor.name} lies outside its file")
+    if tensor.dtype not in DTYPE_BYTES:
+        raise _malformed(f"tensor {tensor.name} has the unknown dtype {tensor.dtype!r}")
+    size = DTYPE_BYTES[tensor.dtype]
+    for dimension in tensor.shape:
+        size *= dimension
+    if size != tensor.end - tensor.start:
+        raise _malformed(f"tensor {tensor.name} has {tensor.end - tensor.start} bytes, its shape wants {size}")
+
+
+def _malformed(detail: str) -> PeerError:
+    return PeerError(Fault.MALFORMED, f"manifest: {detail}")

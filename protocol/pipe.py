@@ -1,0 +1,81 @@
+"""Frames between a node and its child processes: a small JSON header, then arrays as raw bytes.
+
+    frame  = u32 header_size | u64 body_size (big endian) | header (UTF-8 JSON object) | body
+    header = {..., "arrays": [[name, dtype, shape], ...]}
+    body   = the arrays' C-order little-endian bytes, in that order, and nothing else
+
+What always holds: both sizes are checked against their bounds before anything is read or allocated, and decoding never
+executes anything (no pickle). An engine worker must run in any virtual environment, so it carries its own copy of these
+few lines.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+PREFIX = struct.Struct(">IQ")
+MAX_HEADER_BYTES = 64 * 1024 * 1024
+"""A header names requests one by one; 64 MiB is tens of thousands of them."""
+MAX_BODY_BYTES = 4 * 1024 * 1024 * 1024
+"""One training batch: a billion tokens' worth of int32; a bound against a runaway child, not a target."""
+DTYPES = frozenset({"int32", "int64", "uint8", "uint32", "uint64", "float32", "float64"})
+
+Header = dict[str, Any]
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+class BadFrame(ValueError):
+    """The other end of the pipe does not speak this format; the child is beyond use."""
+
+
+def encode_frame(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any, Any]] | None = None) -> bytes:
+    """Return one frame. `header` must be JSON-encodable and must not use the key "arrays"."""
+    blocks: list[bytes] = []
+    table: list[tuple[str, str, list[int]]] = []
+    for name, array in (arrays or {}).items():
+        if array.dtype.name not in DTYPES:
+            raise TypeError(f"array {name!r} has dtype {array.dtype.name}; a pipe carries {sorted(DTYPES)}")
+        table.append((name, array.dtype.name, list(array.shape)))
+        blocks.append(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+    head = json.dumps({**header, "arrays": table}, separators=(",", ":")).encode()
+    return b"".join([PREFIX.pack(len(head), sum(map(len, blocks))), head, *blocks])
+
+
+def frame_sizes(prefix: bytes) -> tuple[int, int]:
+    """Return (header size, body size) from the 12 prefix bytes; BadFrame when out of bounds."""
+    header_size, body_size = PREFIX.unpack(prefix)
+    if header_size > MAX_HEADER_BYTES or body_size > MAX_BODY_BYTES:
+        raise BadFrame(f"frame of {header_size} + {body_size} bytes is over the bound")
+    return header_size, body_size
+
+
+def decode_frame(head: bytes, body: bytes) -> tuple[Header, Arrays]:
+    """Return the header without its array table, and the arrays by name, read-only views of `body`.
+
+    Raises BadFrame.
+    """
+    try:
+        header = json.loads(head)
+        table = header.pop("arrays")
+        arrays: Arrays = {}
+        offset = 0
+        for name, dtype, shape in table:
+            if dtype not in DTYPES:
+                raise BadFrame(f"array {name!r} has dtype {dtype!r}")
+            if any(size < 0 for size in shape):  # numpy would take it for "whatever is left"
+                raise BadFrame(f"array {name!r} has shape {shape}")
+            kind = np.dtype(dtype).newbyteorder("<")
+            count = math.prod(shape)
+            arrays[name] = np.frombuffer(body, kind, count, offset).reshape(shape)
+            offset += count * kind.itemsize
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise BadFrame(f"unreadable frame: {error}") from error
+    if offset != len(body):
+        raise BadFrame(f"the arrays take {offset} bytes, the body has {len(body)}")
+    return header, arrays

@@ -1,0 +1,363 @@
+"""The seeded sampler: a token is a function of (logits, temperature, seed, position), so anybody can check it.
+
+Drawn by the Gumbel-max trick in two levels. The vocabulary is cut into blocks of about sqrt(V) tokens; Gumbel noise on
+the logsumexp of the blocks picks the block, Gumbel noise inside it picks the token: exactly softmax(logits / T), for
+about 2 sqrt(V) noise values instead of V. What always holds: the noise depends on (seed, position, level, index) alone,
+and its bits are exact integers, the same on every platform; scores are floats, so a verifier measures gaps and compares
+them with a tolerance (`verify_tokens`). A row without a distribution yields `NO_TOKEN`, never a silent choice.
+Normative text, test vectors and the tolerance's proof: docs/sampling.md. Auditing by a shared seed is Token-DiFR's idea
+(arXiv 2511.20621); the mixer is splitmix64's (Steele, Lea, Flood 2014).
+
+Stands alone: it imports the standard library only, so it can be loaded by path in any virtual environment. Functions
+take the array namespace `xp`, numpy or torch, and arrays of that namespace, on any device with int64 and float64; no
+gradient flows through them.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+Array = Any
+"""numpy.ndarray or torch.Tensor: this module cannot name either, since it may import neither."""
+Namespace = Any
+"""The module numpy or torch."""
+
+NO_TOKEN = -1
+"""Token of a row without a distribution: a NaN, a +inf, nothing but -inf, or no temperature in its array entry."""
+
+_WHOLE = "the seeded sampler draws from the whole distribution"
+
+
+def seed_to_int64(seed: int) -> int:
+    """Return the int64 with the bits of `seed`, 0 <= seed < 2**64; ValueError outside."""
+    if not 0 <= seed < 1 << 64:
+        raise ValueError(f"seed {seed} is not an unsigned 64-bit integer")
+    return _signed(seed)
+
+
+def require_supported(temperature: float, top_p: float | None = None, top_k: int | None = None) -> None:
+    """Raise ValueError, with a sentence for people, unless these settings are ones the seeded sampler can honour.
+
+    Truncation is refused because the behaviour logprob would no longer be log_softmax(logits / T) and a token could not
+    be audited at the truncation's edge. Values that mean "off" (top-p 1, top-k 0 or -1, None) are accepted.
+    """
+    _require_temperature(temperature)
+    if top_p is not None and top_p != 1.0:
+        raise ValueError(f"top_p {top_p} is refused: {_WHOLE}; leave it out or say 1")
+    if top_k is not None and top_k not in (0, -1):
+        raise ValueError(f"top_k {top_k} is refused: {_WHOLE}; leave it out or say 0")
+
+
+# Blocks: a function of V alone.
+
+
+def block_shift(vocab_size: int) -> int:
+    """Return the least k with 4**k >= V: token v is member v mod 2**k of block v >> k.
+
+    A power of two near sqrt(V) makes the split a shift, and keeps the rounding of a square root out of the rule.
+    """
+    if vocab_size < 1:
+        raise ValueError(f"a vocabulary has at least one token, got {vocab_size}")
+    return ((vocab_size - 1).bit_length() + 1) // 2
+
+
+def num_blocks(vocab_size: int) -> int:
+    """Return how many blocks V tokens make; the last one may be short."""
+    return -(-vocab_size // (1 << block_shift(vocab_size)))
+
+
+# Noise: exact integers up to the uniform. int64 wraps like u64 under + and *, and a mask makes its right shift a
+# logical one; torch has no full set of uint64 operations.
+
+
+def position_keys(xp: Namespace, seeds: Array, positions: Array) -> Array:
+    """Return the int64 noise keys of (seed, position), shapes broadcast and at least 1-d.
+
+    `seeds` (B,) and `positions` (B,) give the keys of one decoding step; (B, 1) and (T,) those of whole completions,
+    (B, T). Seeds are int64 with the bits of the u64 (`seed_to_int64`); a position counts the tokens of its completion.
+    """
+    steps = (_cast(positions, xp.int64) + 1) * _GOLDEN
+    return _mix(steps + _mix(_cast(seeds, xp.int64) + _GOLDEN))
+
+
+def noise_bits(xp: Namespace, keys: Array, vocab_size: int) -> Array:
+    """Return the hashed int64 words (..., num_blocks + block size): level one by block, then level two by member.
+
+    Word c of a key is output c of splitmix64 started at that key; level two has the counters from 2**32, so that the
+    levels share no word.
+    """
+    return _mix(keys[..., None] + _counters(xp, vocab_size, getattr(keys, "device", None)))
+
+
+def noise(xp: Namespace, keys: Array, vocab_size: int) -> Array:
+    """Return float64 Gumbel noise (..., num_blocks + block size) in the order of `noise_bits`.
+
+    It does not depend on logits, so an engine may draw it for many positions at once and spread the cost of a call.
+    """
+    uniform = _cast((noise_bits(xp, keys, vocab_size) >> 12) & _low(52), xp.float64)
+    uniform += 0.5  # exact: 53 bits; keeps u inside (0, 1), so both logs below are finite
+    uniform *= 2.0**-52
+    exponential = xp.negative(xp.log(uniform, out=uniform), out=uniform)
+    return xp.negative(xp.log(exponential, out=exponential), out=exponential)
+
+
+# Sampling.
+
+
+def sample(
+    xp: Namespace, logits: Array, seeds: Array, positions: Array, temperature: float | Array = 1.0
+) -> tuple[Array, Array]:
+    """Draw one token per row: returns (tokens (B,) int64, behaviour logprobs (B,) float32).
+
+    Args:
+        xp: numpy or torch.
+        logits: (B, V), any float dtype; -inf masks a token.
+        seeds: (B,) int64, see `seed_to_int64`.
+        positions: (B,) int64, index of the token within its completion.
+        temperature: T > 0 and finite: a float, else ValueError, or an array (B, 1), else NO_TOKEN in that row.
+
+    The logprob is log_softmax(logits / T) of the token. A row without a distribution yields NO_TOKEN and NaN.
+    """
+    return sample_with_noise(xp, logits, noise(xp, position_keys(xp, seeds, positions), logits.shape[-1]), temperature)
+
+
+def sample_with_noise(
+    xp: Namespace, logits: Array, drawn: Array, temperature: float | Array = 1.0
+) -> tuple[Array, Array]:
+    """As `sample`, with `drawn` (B, num_blocks + block size) from `noise`."""
+    with _quiet(xp):
+        column = _temperature_column(xp, logits, temperature)
+        rows = _rows(xp, logits, column)
+        block = xp.argmax(_at_blocks(xp, rows, drawn), axis=-1)[:, None]
+        scores, perturbed = _at_members(xp, logits, column, block, drawn)
+        member = xp.argmax(perturbed, axis=-1)[:, None]
+        tokens = (block << block_shift(logits.shape[-1])) + member
+        # A row without a distribution has a NaN in its log-sum already; only its token must be replaced.
+        logprobs = _take(xp, scores, member) - rows.peak - rows.log_sum
+        return xp.where(xp.isfinite(rows.peak), tokens, NO_TOKEN)[:, 0], logprobs[:, 0]
+
+
+def greedy(xp: Namespace, logits: Array) -> tuple[Array, Array]:
+    """Return the most likely token of each row (B,), the lowest among equals, and its logprob (B,) at T = 1.
+
+    A row without a distribution yields NO_TOKEN and NaN, as in `sample`.
+    """
+    with _quiet(xp):
+        rows = _rows(xp, logits, None)
+        tokens = xp.argmax(_scores(xp, logits, None), axis=-1)
+        return xp.where(xp.isfinite(rows.peak[:, 0]), tokens, NO_TOKEN), -rows.log_sum[:, 0]
+
+
+# Verifying.
+
+
+class Gaps(NamedTuple):
+    """How far claimed tokens fall short of the verifier's own draw, each (N,), in nats of logits / T; 0 when equal.
+
+    `worst` is the larger of `block` and `token`: accept when `worst <= tolerance`. inf: no noise could have drawn that
+    token (masked, or not in the vocabulary). NaN: the verifier's own row has no distribution and it cannot judge.
+    `logprobs` is log_softmax(logits / T) of the claimed token under the verifier's logits, to compare with the claimed
+    one.
+    """
+
+    worst: Array
+    block: Array
+    token: Array
+    logprobs: Array
+
+
+def verify_tokens(
+    xp: Namespace,
+    logits: Array,
+    seeds: Array,
+    positions: Array,
+    tokens: Array,
+    temperature: float | Array = 1.0,
+) -> Gaps:
+    """Measure claimed `tokens` (N,) int64 against the verifier's `logits` (N, V); other arguments as in `sample`.
+
+    If the peer's scores differ from the verifier's by at most d anywhere in a row, an honest token has `worst <= 2 d`
+    plus rounding (docs/sampling.md, "Tolerance"). Level two is measured inside the claimed block, whichever block the
+    verifier would have picked.
+    """
+    vocab_size = logits.shape[-1]
+    drawn = noise(xp, position_keys(xp, seeds, positions), vocab_size)
+    known = (tokens >= 0) & (tokens < vocab_size)
+    claimed = xp.where(known, tokens, 0)[:, None]
+    block = claimed >> block_shift(vocab_size)
+    member = claimed & _low(block_shift(vocab_size))
+    with _quiet(xp):
+        column = _temperature_column(xp, logits, temperature)
+        rows = _rows(xp, logits, column)
+        scores, perturbed = _at_members(xp, logits, column, block, drawn)
+        score = _take(xp, scores, member)
+        possible = known[:, None] & (score > -math.inf)
+        judged = xp.isfinite(rows.peak)
+
+        def gap(values: Array, index: Array) -> Array:
+            short = xp.amax(values, axis=-1, keepdims=True) - _take(xp, values, index)
+            return xp.where(judged, xp.where(possible, short, math.inf), math.nan)[:, 0]
+
+        at_block, at_token = gap(_at_blocks(xp, rows, drawn), block), gap(perturbed, member)
+        logprobs = xp.where(possible | ~judged, score - rows.peak - rows.log_sum, -math.inf)[:, 0]
+        return Gaps(xp.maximum(at_block, at_token), at_block, at_token, logprobs)
+
+
+# The floats. Rows are reduced a few at a time: temporaries of V = 152k and 64 rows would otherwise be mapped and
+# page-faulted anew on every decoding step, which was measured to take longer than the arithmetic.
+
+_PASS_ELEMENTS = 1 << 19
+"""Scores reduced at a time: 2 MiB, a core's share of cache, yet few passes for a GPU (22 at V = 152k and 64 rows)."""
+
+
+class _Rows(NamedTuple):
+    """What one pass over the logits leaves behind."""
+
+    peak: Array  # (B, 1) float32, the largest score; not finite exactly when the row has no distribution
+    sums: Array  # (B, num_blocks) float32, sum of exp(score) over the block, up to a factor of the row's own
+    log_sum: Array  # (B, 1) float32, logsumexp of the row - peak
+
+
+def _rows(xp: Namespace, logits: Array, column: Array | None) -> _Rows:
+    count, vocab_size = logits.shape
+    step = max(1, _PASS_ELEMENTS // vocab_size)
+    parts = [
+        _reduce(xp, _scores(xp, logits[i : i + step], None if column is None else column[i : i + step]))
+        for i in range(0, max(1, count), step)
+    ]
+    return parts[0] if len(parts) == 1 else _Rows(*(xp.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+def _reduce(xp: Namespace, scores: Array) -> _Rows:
+    peak = xp.amax(scores, axis=-1, keepdims=True)
+    weights = _weights(xp, scores, peak)
+    count, vocab_size = weights.shape
+    size = 1 << block_shift(vocab_size)
+    whole = vocab_size // size
+    sums = weights[:, : whole * size].reshape((count, whole, size)).sum(-1)
+    if whole * size < vocab_size:  # the short last block, without copying the row to pad it
+        sums = xp.concatenate((sums, weights[:, whole * size :].sum(-1)[:, None]), axis=-1)
+    # The peak's own weight cancels the factor, and with it the error of torch's float32 total over a large vocabulary.
+    return _Rows(peak, sums, xp.log(sums.sum(-1) / xp.amax(weights, axis=-1))[:, None])
+
+
+def _weights(xp: Namespace, scores: Array, peak: Array) -> Array:
+    """Return exp(score) up to a factor per row, (B, V); NaN throughout a row without a distribution.
+
+    One peak for the row, not one per block: a block that underflows lies over 70 nats below, and noise spans only 41.
+    """
+    if hasattr(xp, "softmax"):  # torch: one pass instead of two, and a faster exp; a third of a step at V = 152k
+        return xp.softmax(scores, -1)
+    weights = scores - peak
+    return xp.exp(weights, out=weights)
+
+
+def _scores(xp: Namespace, logits: Array, column: Array | None) -> Array:
+    scores = _cast(logits, xp.float32)
+    return scores if column is None else scores / column
+
+
+def _temperature_column(xp: Namespace, logits: Array, temperature: float | Array) -> Array | None:
+    """Return T as float32 (B, 1), NaN where an array's entry is no temperature; None for 1, which needs no division.
+
+    An array even for one T: torch on CUDA turns division by a Python number into multiplication by its reciprocal.
+    """
+    if isinstance(temperature, int | float):
+        _require_temperature(temperature)
+        return None if temperature == 1.0 else xp.full_like(logits[:, :1], temperature, dtype=xp.float32)
+    valid = (temperature > 0) & xp.isfinite(temperature)
+    column = _cast(xp.where(valid, temperature, math.nan), xp.float32)
+    return xp.broadcast_to(column, (logits.shape[0], 1))
+
+
+def _at_blocks(xp: Namespace, rows: _Rows, drawn: Array) -> Array:
+    """Return level one: logsumexp of each block, less a constant of the row, + noise: float64 (B, num_blocks)."""
+    return xp.log(rows.sums) + drawn[:, : rows.sums.shape[-1]]
+
+
+def _at_members(xp: Namespace, logits: Array, column: Array | None, block: Array, drawn: Array) -> tuple[Array, Array]:
+    """Return the scores (B, block size) of the members of `block` (B, 1), and level two: the same + noise, float64."""
+    vocab_size = logits.shape[-1]
+    shift = block_shift(vocab_size)
+    index = _members(xp, vocab_size, getattr(block, "device", None)) + (block << shift)
+    if vocab_size & _low(shift) == 0:
+        scores = _scores(xp, _take(xp, logits, index), column)
+    else:
+        inside = xp.clip(index, None, vocab_size - 1)
+        scores = xp.where(index < vocab_size, _scores(xp, _take(xp, logits, inside), column), -math.inf)
+    return scores, scores + drawn[:, num_blocks(vocab_size) :]
+
+
+def _require_temperature(temperature: float) -> None:
+    # Scores are float32, so T must survive the rounding: as 0 or inf it would make every token alike or none possible.
+    if not 2.0**-126 <= temperature <= 2.0**127:
+        raise ValueError(f"temperature {temperature} is refused: it must be positive, finite and in float32's range")
+
+
+# The mixer.
+
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
+_MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
+_MIX_2 = 0x94D049BB133111EB - (1 << 64)
+_LEVEL_TWO = 1 << 32
+"""First counter of level two: above every block index, so the levels never share a word."""
+
+
+def _mix(state: Array) -> Array:
+    """Return splitmix64's finaliser of each int64 word: every output bit depends on every input bit.
+
+    Seed, position and counter each pass through it on their own. Folding two of them linearly into one word makes the
+    noise of seed + 1 a shift of that of seed, and samples over consecutive seeds come out too even (chi2/df 0.42).
+    """
+    word = state ^ ((state >> 30) & _low(34))
+    word *= _MIX_1
+    word ^= (word >> 27) & _low(37)
+    word *= _MIX_2
+    word ^= (word >> 31) & _low(33)
+    return word
+
+
+def _low(bits: int) -> int:
+    return (1 << bits) - 1
+
+
+def _signed(word: int) -> int:
+    word &= _low(64)
+    return word - (1 << 64) if word >> 63 else word
+
+
+@lru_cache(maxsize=64)
+def _counters(xp: Namespace, vocab_size: int, device: Any) -> Array:
+    """Return splitmix64's Weyl steps (num_blocks + block size,): what is added to a key to reach each word."""
+    counters = [*range(num_blocks(vocab_size)), *(_LEVEL_TWO + j for j in range(1 << block_shift(vocab_size)))]
+    return _constant(xp, [_signed(_GOLDEN * (counter + 1)) for counter in counters], device)
+
+
+@lru_cache(maxsize=64)
+def _members(xp: Namespace, vocab_size: int, device: Any) -> Array:
+    return _constant(xp, list(range(1 << block_shift(vocab_size))), device)
+
+
+# Where numpy and torch differ.
+
+
+def _constant(xp: Namespace, values: list[int], device: Any) -> Array:
+    placed = {} if device is None else {"device": device}  # arrays of numpy 1 have no device
+    return xp.asarray(values, dtype=xp.int64, **placed)
+
+
+def _cast(values: Array, dtype: Any) -> Array:
+    return values.to(dtype) if hasattr(values, "to") else values.astype(dtype, copy=False)
+
+
+def _take(xp: Namespace, values: Array, index: Array) -> Array:
+    take = getattr(xp, "take_along_dim", None) or xp.take_along_axis
+    return take(values, index, -1)
+
+
+def _quiet(xp: Namespace) -> Any:
+    """Silence numpy's warnings about log 0 and inf - inf: masked tokens bring both, and torch says nothing anyway."""
+    return xp.errstate(all="ignore") if hasattr(xp, "errstate") else nullcontext()

@@ -1,0 +1,83 @@
+"""Lag and admissibility: how old may a rollout be when it is trained on?
+
+lag = learner's version - behaviour version, in training steps (ECHO-2, section 3.2). A completion whose tokens came
+from several versions has the lag of its oldest. A record is admissible while its lag is at most S and every version
+it names lies on the learner's surviving chain: after a crash the chain goes on from the last durable version under a
+higher incarnation, and versions that the crash orphaned are nobody's ancestors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from protocol.errors import LocalProtocolError
+from protocol.ids import PolicyVersion
+
+
+class Admissibility(Enum):
+    """Why a record may or may not be trained on now."""
+
+    ADMISSIBLE = "admissible"
+    STALE = "stale"
+    ORPHANED = "orphaned"
+    FROM_THE_FUTURE = "from_the_future"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """The surviving line of versions: where each incarnation took over from the one before it.
+
+    `bases[i]` is the training step at which incarnation i + 1 began; the first incarnation begins at 0. `head` is the
+    learner's version. Each incarnation resumes from a step of the line that survived until then, so a base may be
+    lower than earlier ones: it then cuts those incarnations off entirely, and bases alone, without naming what they
+    branch from, say all.
+    """
+
+    bases: tuple[int, ...]
+    head: PolicyVersion
+
+    def __post_init__(self) -> None:
+        whole = len(self.bases) == self.head.incarnation >= 1 and self.bases[0] == 0
+        if not (whole and min(self.bases) == 0 and self.head.version >= self.bases[-1]):
+            raise LocalProtocolError(f"no chain: incarnations begin at {self.bases}, the head is {self.head}")
+
+    def contains(self, version: PolicyVersion) -> bool:
+        """Whether `version` is an ancestor of the head, or the head itself."""
+        if (
+            not 1 <= version.incarnation <= self.head.incarnation
+            or version.version < self.bases[version.incarnation - 1]
+        ):
+            return False
+        later_bases = self.bases[version.incarnation :]
+        return version.version <= min((*later_bases, self.head.version))
+
+    def advanced(self) -> Chain:
+        """The chain after one more training step."""
+        return Chain(bases=self.bases, head=PolicyVersion(self.head.incarnation, self.head.version + 1))
+
+    def restarted(self, at: int | None = None) -> Chain:
+        """The chain after a restart that resumes from step `at` of it (the last durable one; by default the head).
+
+        The step keeps its number under the next incarnation; whatever came after it is orphaned.
+        """
+        step = self.head.version if at is None else at
+        if not 0 <= step <= self.head.version:
+            raise LocalProtocolError(f"cannot resume from step {step}: the chain ends at {self.head}")
+        return Chain(bases=(*self.bases, step), head=PolicyVersion(self.head.incarnation + 1, step))
+
+
+def lag_of(head: PolicyVersion, behaviour: Iterable[PolicyVersion]) -> int:
+    """Training steps between the oldest of `behaviour` (at least one) and `head`."""
+    return head.version - min(version.version for version in behaviour)
+
+
+def judge(chain: Chain, behaviour: Iterable[PolicyVersion], window: int) -> Admissibility:
+    """Whether a completion made by the versions `behaviour` may be trained on at the head of `chain`; S is `window`."""
+    versions = tuple(behaviour)
+    if any(version > chain.head for version in versions):
+        return Admissibility.FROM_THE_FUTURE
+    if not all(chain.contains(version) for version in versions):
+        return Admissibility.ORPHANED
+    return Admissibility.STALE if lag_of(chain.head, versions) > window else Admissibility.ADMISSIBLE

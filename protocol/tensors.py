@@ -1,0 +1,132 @@
+"""The table at the head of a safetensors file: 8 bytes of length (little-endian), JSON, then the tensors' bytes.
+
+What always holds after `read_table`: every byte behind the header belongs to exactly one tensor (the format allows
+neither holes nor overlap), every dtype is known, and every tensor has the size its shape wants. Stricter than
+loaders, since a file that we publish is loaded by engines we have never seen. Format: huggingface/safetensors, README
+"Format".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from protocol.limits import MAX_TENSOR_RANK, MAX_TENSORS, MIB
+from protocol.manifest import DTYPE_BYTES, Dimension
+
+LENGTH_BYTES = 8
+MAX_HEADER_BYTES = 16 * MIB
+"""`MAX_TENSORS` tensors at about 160 bytes of JSON each; loaders themselves stop at 100 MB."""
+
+Read = Callable[[int, int], bytes | memoryview]
+"""`read(offset, size)` returns exactly `size` bytes of one file, from `offset` on."""
+
+
+class LayoutError(ValueError):
+    """A model file cannot be published; the message names the file, the tensor, and what is wrong."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """One tensor: bytes [start, end) of its file, counted from the beginning of the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Bytes [0, `header_bytes`) are the length and the JSON; `spans`, in the order of the file, cover the rest."""
+
+    header_bytes: int
+    spans: tuple[Span, ...]
+
+
+class _Info(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    dtype: str
+    shape: Annotated[list[Dimension], Meta(max_length=MAX_TENSOR_RANK)]
+    data_offsets: tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]]
+
+
+def read_table(file: str, size: int, read: Read) -> Table:
+    """Return the tensor table of the safetensors file named `file`, of `size` bytes.
+
+    Reads the header only. Raises LayoutError.
+    """
+    header_bytes = _header_bytes(file, size, read)
+    entries = _parse(file, bytes(read(LENGTH_BYTES, header_bytes - LENGTH_BYTES)))
+    entries.pop("__metadata__", None)
+    if len(entries) > MAX_TENSORS:
+        raise LayoutError(f"{file}: {len(entries)} tensors, at most {MAX_TENSORS} are allowed")
+    spans = [_span(file, name, info, header_bytes) for name, info in entries.items()]
+    spans.sort(key=lambda span: (span.start, span.end))
+    _require_cover(file, spans, header_bytes, size)
+    return Table(header_bytes=header_bytes, spans=tuple(spans))
+
+
+def _header_bytes(file: str, size: int, read: Read) -> int:
+    if size < LENGTH_BYTES:
+        raise LayoutError(f"{file}: {size} bytes are too few for a safetensors file; was it written completely?")
+    length = int.from_bytes(read(0, LENGTH_BYTES), "little")
+    if length > MAX_HEADER_BYTES:
+        raise LayoutError(
+            f"{file}: a header of {length} bytes, at most {MAX_HEADER_BYTES} are allowed; is it safetensors?"
+        )
+    if LENGTH_BYTES + length > size:
+        raise LayoutError(f"{file}: ends inside its header; was it written completely?")
+    return LENGTH_BYTES + length
+
+
+def _parse(file: str, raw: bytes) -> dict[str, Any]:
+    if not raw.startswith(b"{"):
+        raise LayoutError(f"{file}: the header does not begin with a brace; is it safetensors?")
+    try:
+        entries: dict[str, Any] = json.loads(raw, object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise LayoutError(f"{file}: the header is not JSON: {error}") from error
+    return entries
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Two readers may pick different ones of two equal keys, and then load different weights from equal bytes.
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        raise ValueError("a key is there twice")
+    return entries
+
+
+def _span(file: str, name: str, raw: Any, header_bytes: int) -> Span:
+    try:
+        name.encode()
+        info = msgspec.convert(raw, _Info)
+    except (UnicodeEncodeError, msgspec.ValidationError) as error:
+        raise LayoutError(f"{file}: tensor {name!r}: {error}") from error
+    if info.dtype not in DTYPE_BYTES:
+        raise LayoutError(f"{file}: tensor {name!r} has the unknown dtype {info.dtype!r}")
+    wanted = DTYPE_BYTES[info.dtype]
+    for dimension in info.shape:
+        wanted *= dimension
+    start, end = info.data_offsets
+    if end - start != wanted:
+        raise LayoutError(f"{file}: tensor {name!r} has {end - start} bytes, its shape wants {wanted}")
+    shape = tuple(info.shape)
+    return Span(name=name, dtype=info.dtype, shape=shape, start=header_bytes + start, end=header_bytes + end)
+
+
+def _require_cover(file: str, spans: list[Span], header_bytes: int, size: int) -> None:
+    reached = header_bytes
+    for span in spans:
+        if span.start != reached:
+            fault = "overlaps the one before it" if span.start < reached else "leaves a hole before it"
+            raise LayoutError(f"{file}: tensor {span.name!r} {fault}")
+        reached = span.end
+    if reached != size:
+        raise LayoutError(f"{file}: the tensors end at byte {reached}, the file at {size}; was it written completely?")

@@ -1,0 +1,401 @@
+"""Leases, records, verdicts and receipts: what a rollout node and the learner say to each other about work.
+
+A lease grants one group: one prompt, one seed per completion, the settings, a deadline. A record is the signed
+evidence of one completion. A receipt is the learner's signed answer to a delivery and holds a verdict per record. The
+`WORK` stream is opened by the rollout node and carries frames (u32 big-endian length, then one message) both ways.
+What always holds: a lease is bound to one peer, a record to one lease and one index of it, and a receipt is sent only
+after what it says is on disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from protocol.codec import (
+    Address,
+    Amount,
+    Bytes16,
+    Bytes32,
+    Count,
+    Message,
+    Millis,
+    Name,
+    PeerText,
+    Reason,
+    Reward,
+    Seed,
+    checked,
+    decode,
+    encode,
+    unpack_logprobs,
+    unpack_tokens,
+)
+from protocol.cost import CostClaim, Price
+from protocol.envelope import OVERHEAD_BYTES, Envelope, Kind, open_envelope, read_envelope, seal
+from protocol.errors import Fault, PeerError
+from protocol.exchange import PeerAddresses
+from protocol.genesis import MAX_CERTIFICATE_BYTES, Authority
+from protocol.identity import Keypair
+from protocol.ids import LeaseId, PeerId, PolicyVersion, RecordId, SwarmId
+from protocol.limits import (
+    MAX_ADDRESSES,
+    MAX_COMPLETION_TOKENS,
+    MAX_GROUP_SIZE,
+    MAX_LEASES_PER_GRANT,
+    MAX_PEERS_TOLD,
+    MAX_PROMPT_TOKENS,
+    MAX_RECORDS_PER_DELIVERY,
+    MAX_SPANS,
+    MAX_STOP_IDS,
+)
+
+WORK = "/volery/work/1"
+
+MAX_LEASE_BYTES = 4 * MAX_PROMPT_TOKENS + 10 * MAX_GROUP_SIZE + 4096
+MAX_RECORD_BYTES = 8 * MAX_COMPLETION_TOKENS + 64 * MAX_SPANS + 4096
+MAX_RECEIPT_BYTES = (MAX_GROUP_SIZE + 1) * 768
+MAX_LEASES_HELD = 1024
+"""Leases one node works on at a time."""
+MAX_TOKEN_CHARS = 128
+"""A join token is a password that people paste."""
+
+
+class Sampler(Message, frozen=True, kw_only=True):
+    """How tokens are drawn: the seeded sampler at `temperature`.
+
+    Nothing else is offered: top-p and top-k are refused.
+    """
+
+    temperature: Annotated[float, Meta(gt=0, le=100)] = 1.0
+
+
+class Lease(Message, frozen=True, kw_only=True):
+    """Granted work: generate `len(seeds)` completions of one prompt.
+
+    `prompt` is packed token ids; completion i uses `seeds[i]`, ends with one of `stop_ids` or after `max_new_tokens`,
+    and comes from a version not older than `minimum`. `issued_ms` and `deadline_ms` are on the learner's clock;
+    `Grant.now_ms` tells what it says.
+    """
+
+    id: Bytes16
+    peer: PeerText
+    task: Name
+    prompt: Annotated[bytes, Meta(min_length=4, max_length=4 * MAX_PROMPT_TOKENS)]
+    seeds: Annotated[list[Seed], Meta(min_length=1, max_length=MAX_GROUP_SIZE)]
+    sampler: Sampler
+    stop_ids: Annotated[list[Count], Meta(max_length=MAX_STOP_IDS)]
+    max_new_tokens: Annotated[int, Meta(ge=1, le=MAX_COMPLETION_TOKENS)]
+    minimum: PolicyVersion
+    issued_ms: Millis
+    deadline_ms: Millis
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens [start, end) of a completion came from `version`, whose manifest has the hash `manifest`."""
+
+    start: Annotated[int, Meta(ge=0, le=MAX_COMPLETION_TOKENS)]
+    end: Annotated[int, Meta(ge=1, le=MAX_COMPLETION_TOKENS)]
+    version: PolicyVersion
+    manifest: Bytes32
+
+
+class Timing(Message, frozen=True, kw_only=True):
+    """When generation began (the author's clock, corrected to the learner's) and how long it took, in milliseconds."""
+
+    started_ms: Millis
+    generation_ms: Millis
+
+
+class RolloutRecord(Message, frozen=True, kw_only=True):
+    """One completion: packed token ids, packed behaviour logprobs, spans, claims.
+
+    A behaviour logprob is log_softmax(logits / T) of the chosen token under the version that made it.
+    """
+
+    lease: Bytes16
+    index: Annotated[int, Meta(ge=0, lt=MAX_GROUP_SIZE)]
+    tokens: Annotated[bytes, Meta(min_length=4, max_length=4 * MAX_COMPLETION_TOKENS)]
+    logprobs: Annotated[bytes, Meta(min_length=4, max_length=4 * MAX_COMPLETION_TOKENS)]
+    spans: Annotated[list[Span], Meta(min_length=1, max_length=MAX_SPANS)]
+    sampler: Sampler
+    timing: Timing
+    cost: CostClaim
+    reward: Reward | None = None
+
+
+class Rule(Enum):
+    """Why a record was admitted or not: one name for each rule that may decide, in the order in which they are asked.
+
+    `OTHER` is how a reader sees a rule younger than itself (the verdict's detail says what was wrong); it is never
+    sent.
+    """
+
+    ADMITTED = "admitted"
+    OVERSIZED = "oversized"
+    MALFORMED = "malformed"
+    UNKNOWN_LEASE = "unknown_lease"
+    LATE = "late"
+    UNKNOWN_VERSION = "unknown_version"
+    ORPHANED = "orphaned"
+    STALE = "stale"
+    BAD_SIGNATURE = "bad_signature"
+    WRONG_PEER = "wrong_peer"
+    SETTINGS = "settings"
+    DUPLICATE = "duplicate"
+    INCOMPLETE = "incomplete"
+    REWARD = "reward"
+    OTHER = "other"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Rule:
+        return cls.OTHER
+
+
+class Verdict(Message, frozen=True, kw_only=True):
+    """The judgement on one record: which rule decided, and in words what was measured against what is allowed."""
+
+    record: Bytes32
+    index: Count
+    rule: Rule
+    reward: Reward | None = None
+    detail: Reason = ""
+
+    @property
+    def admitted(self) -> bool:
+        return self.rule is Rule.ADMITTED
+
+
+class Receipt(Message, frozen=True, kw_only=True):
+    """The learner's signed acknowledgement of one delivery. What it says is on the learner's disk.
+
+    `tokens` counts the completion tokens of the records that were admitted.
+    """
+
+    lease: Bytes16
+    peer: PeerText
+    version: PolicyVersion
+    issued_ms: Millis
+    tokens: Count
+    verdicts: Annotated[list[Verdict], Meta(max_length=MAX_RECORDS_PER_DELIVERY)]
+    certificate: Annotated[bytes, Meta(max_length=MAX_CERTIFICATE_BYTES)]
+
+
+SealedLease = Annotated[bytes, Meta(max_length=MAX_LEASE_BYTES + OVERHEAD_BYTES)]
+
+# What travels on the WORK stream. From the rollout node:
+
+
+class Hello(Message, frozen=True, kw_only=True, tag="hello"):
+    """First frame: who we are. `token` is the join token of the invite, if it had one.
+
+    `leases` are those we still work on, or wait to deliver, when the line was lost and is opened again: the others
+    are forgotten.
+    """
+
+    protocol: Count
+    name: Name = ""
+    token: Annotated[str, Meta(max_length=MAX_TOKEN_CHARS)] = ""
+    addresses: Annotated[list[Address], Meta(max_length=MAX_ADDRESSES)] = msgspec.field(default_factory=list)
+    price: Price
+    engine: Name = ""
+    machine: Name = ""
+    leases: Annotated[list[Bytes16], Meta(max_length=MAX_LEASES_HELD)] = msgspec.field(default_factory=list)
+
+
+class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
+    """Still here: the version installed, rollouts queued or running, and chunk bytes moved since the start."""
+
+    installed: PolicyVersion | None = None
+    pending: Count = 0
+    bytes_up: Count = 0
+    bytes_down: Count = 0
+    engine_s: Amount = 0.0
+
+
+class LeaseRequest(Message, frozen=True, kw_only=True, tag="lease?"):
+    """Ready for up to `rollouts` more completions."""
+
+    rollouts: Annotated[int, Meta(ge=1, le=65_536)]
+
+
+class Started(Message, frozen=True, kw_only=True, tag="started"):
+    """Generation for this lease began with `version`.
+
+    Told before the first token, so that the version cannot be chosen afterwards.
+    """
+
+    lease: Bytes16
+    version: PolicyVersion
+
+
+class LeaseReturn(Message, frozen=True, kw_only=True, tag="return"):
+    """These leases will not be delivered (engine lost, going away): give them to somebody else."""
+
+    leases: Annotated[list[Bytes16], Meta(max_length=MAX_LEASES_PER_GRANT)]
+    reason: Reason
+
+
+class Delivery(Message, frozen=True, kw_only=True, tag="delivery"):
+    """All records of one lease, as signed envelopes. Sent again until acknowledged; the answer is the same each time.
+
+    Records are bounded by the frame alone here: one that is too long gets its own verdict and spares the others.
+    """
+
+    lease: Bytes16
+    records: Annotated[list[bytes], Meta(max_length=MAX_RECORDS_PER_DELIVERY)]
+
+
+class Goodbye(Message, frozen=True, kw_only=True, tag="goodbye"):
+    """Leaving in good order; leases still held are returned by this."""
+
+    reason: Reason = ""
+
+
+# From the learner:
+
+
+class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
+    """Answer to Hello: the terms, and peers to exchange chunks with."""
+
+    protocol: Count
+    now_ms: Millis
+    heartbeat_ms: Annotated[int, Meta(ge=100, le=600_000)]
+    staleness: Count
+    publish_every: Annotated[int, Meta(ge=1, lt=1 << 53)]
+    newest: PolicyVersion | None = None
+    peers: Annotated[list[PeerAddresses], Meta(max_length=MAX_PEERS_TOLD)] = msgspec.field(default_factory=list)
+
+
+class Refused(Message, frozen=True, kw_only=True, tag="refused"):
+    """Answer to Hello, or the last word on a stream: why, and when it is worth trying again (absent: never)."""
+
+    reason: Reason
+    retry_after_ms: Annotated[int, Meta(ge=0, le=3_600_000)] | None = None
+
+
+class Grant(Message, frozen=True, kw_only=True, tag="grant"):
+    """Answer to LeaseRequest: signed leases, perhaps none yet with the reason why and when to ask again."""
+
+    leases: Annotated[list[SealedLease], Meta(max_length=MAX_LEASES_PER_GRANT)]
+    now_ms: Millis
+    reason: Reason = ""
+    retry_after_ms: Annotated[int, Meta(ge=0, le=600_000)] = 0
+
+
+class Acknowledgement(Message, frozen=True, kw_only=True, tag="ack"):
+    """Answer to Delivery: the receipt's envelope."""
+
+    lease: Bytes16
+    receipt: Annotated[bytes, Meta(max_length=MAX_RECEIPT_BYTES + OVERHEAD_BYTES)]
+
+
+class InboxFull(Message, frozen=True, kw_only=True, tag="full"):
+    """Answer to Delivery: not taken, not judged; deliver it again after `retry_after_ms`."""
+
+    lease: Bytes16
+    retry_after_ms: Annotated[int, Meta(ge=0, le=600_000)]
+
+
+class Introduction(Message, frozen=True, kw_only=True, tag="peers"):
+    """Peers that joined or left since the Welcome: the whole list anew."""
+
+    peers: Annotated[list[PeerAddresses], Meta(max_length=MAX_PEERS_TOLD)]
+
+
+class Farewell(Message, frozen=True, kw_only=True, tag="farewell"):
+    """The run is over, as planned: no more work will come. The node may stay to relay, or leave."""
+
+    reason: Reason = ""
+
+
+FromNode = Hello | Heartbeat | LeaseRequest | Started | LeaseReturn | Delivery | Goodbye
+FromLearner = Welcome | Refused | Grant | Acknowledgement | InboxFull | Introduction | Farewell
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignedRecord:
+    """A record whose shape was checked, not yet its signature: bytes as sent, id, claimed author, contents unpacked."""
+
+    raw: bytes
+    id: RecordId
+    envelope: Envelope
+    record: RolloutRecord
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+    @property
+    def author(self) -> PeerId:
+        return self.envelope.signer
+
+    @property
+    def behaviour(self) -> tuple[PolicyVersion, ...]:
+        """The versions that produced the tokens, in order."""
+        return tuple(span.version for span in self.record.spans)
+
+
+def sign_lease(learner: Keypair, swarm: SwarmId, lease: Lease) -> bytes:
+    """Return the envelope of `lease`; LocalProtocolError when a field is out of bounds."""
+    return seal(learner, swarm, Kind.LEASE, encode(checked(lease)))
+
+
+def open_lease(raw: bytes, swarm: SwarmId, *, learner: PeerId) -> Lease:
+    """Return the lease in `raw`; PeerError unless `learner` signed it."""
+    envelope = open_envelope(raw, kind=Kind.LEASE, swarm=swarm, limit=MAX_LEASE_BYTES)
+    if envelope.signer != learner:
+        raise PeerError(Fault.UNAUTHORISED, f"a lease signed by {envelope.signer}, who is not the learner")
+    lease: Lease = decode(Lease, envelope.payload, MAX_LEASE_BYTES)
+    return lease
+
+
+def sign_record(author: Keypair, swarm: SwarmId, record: RolloutRecord) -> bytes:
+    """Return the envelope of `record`; LocalProtocolError when a field is out of bounds."""
+    return seal(author, swarm, Kind.RECORD, encode(checked(record)))
+
+
+def read_record(raw: bytes, swarm: SwarmId) -> SignedRecord:
+    """Parse a record and check its shape: as many logprobs as tokens, spans that cover all tokens in order.
+
+    The signature is left to the caller, who asks cheaper questions first. Raises PeerError.
+    """
+    envelope = read_envelope(raw, kind=Kind.RECORD, swarm=swarm, limit=MAX_RECORD_BYTES)
+    record: RolloutRecord = decode(RolloutRecord, envelope.payload, MAX_RECORD_BYTES)
+    tokens, logprobs = unpack_tokens(record.tokens), unpack_logprobs(record.logprobs)
+    if len(tokens) != len(logprobs):
+        raise PeerError(Fault.MALFORMED, f"record: {len(tokens)} tokens but {len(logprobs)} logprobs")
+    position = 0
+    for span in record.spans:
+        if span.start != position or span.end <= span.start:
+            raise PeerError(Fault.MALFORMED, f"record: spans do not follow each other at token {position}")
+        position = span.end
+    if position != len(tokens):
+        raise PeerError(Fault.MALFORMED, f"record: spans cover {position} of {len(tokens)} tokens")
+    return SignedRecord(
+        raw=raw, id=RecordId(envelope.digest), envelope=envelope, record=record, tokens=tokens, logprobs=logprobs
+    )
+
+
+def sign_receipt(learner: Keypair, swarm: SwarmId, receipt: Receipt) -> bytes:
+    """Return the envelope of `receipt`; LocalProtocolError when a field is out of bounds."""
+    return seal(learner, swarm, Kind.RECEIPT, encode(checked(receipt)))
+
+
+def open_receipt(raw: bytes, authority: Authority) -> Receipt:
+    """Return the receipt in `raw`; PeerError unless a key certified at its date signed it."""
+    envelope = open_envelope(raw, kind=Kind.RECEIPT, swarm=authority.swarm, limit=MAX_RECEIPT_BYTES)
+    receipt: Receipt = decode(Receipt, envelope.payload, MAX_RECEIPT_BYTES)
+    authority.require_learner(envelope, receipt.certificate, receipt.issued_ms)
+    return receipt
+
+
+def lease_id(lease: Lease) -> LeaseId:
+    """The id of a lease, as its type."""
+    return LeaseId(lease.id)
+
+
+MAX_HELLO_BYTES = MAX_ADDRESSES * 300 + MAX_LEASES_HELD * 18 + 4096
+assert MAX_RECEIPT_BYTES + OVERHEAD_BYTES < 1 << 20

@@ -1,0 +1,397 @@
+"""A rollout node's line to the learner: leases come in, deliveries go out, heartbeats say that we are here.
+
+One WORK stream, opened by us over a connection that we dialled or kept. What always holds: a delivery is repeated
+until its receipt came, over as many connections as it takes, and the receipt is checked before it is believed; at
+most `MAX_UNDELIVERED` deliveries wait; nothing we have to say is dropped from a line that lives: when the learner
+does not read, the line ends; when the line ends, it is opened again with growing pauses, and whoever waits for a
+lease or a receipt goes on waiting.
+
+Loops: `run` dials and greets; per line, the reader consumes what the learner says, the writer what we have to say,
+the heart beats.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from protocol.errors import Fault, LocalProtocolError, PeerError
+from protocol.genesis import Authority
+from protocol.ids import LeaseId, PeerId, short
+from protocol.limits import MAX_LEASES_PER_GRANT, MAX_REASON_CHARS, MAX_WORK_BYTES
+from protocol.work import (
+    MAX_LEASES_HELD,
+    WORK,
+    Acknowledgement,
+    Delivery,
+    Farewell,
+    FromLearner,
+    FromNode,
+    Goodbye,
+    Grant,
+    Heartbeat,
+    Hello,
+    InboxFull,
+    Introduction,
+    Lease,
+    LeaseRequest,
+    LeaseReturn,
+    Receipt,
+    Refused,
+    Started,
+    Welcome,
+    lease_id,
+    open_lease,
+    open_receipt,
+)
+from swarm.causes import first_cause
+from swarm.framing import FrameStream, framed
+from swarm.reputation import Report
+from swarm.transport import DialFailed, StreamBroken, StreamRefused, Transport
+
+MAX_UNDELIVERED = 64
+"""Deliveries without a receipt; the caller holds generation back at it: memory is no store for an absent learner."""
+
+OUTGOING = 2 * MAX_LEASES_HELD
+"""Messages waiting for the writer: of each lease that a node may hold, that it began, and its records."""
+
+GREETING_TIMEOUT_S = 20.0
+"""From opening the stream to Welcome; the learner may be restoring a checkpoint."""
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
+"""Pause before dialling again, doubled each time: a learner that restarts is back within seconds; one that is down is
+left alone."""
+
+SHORTEST_WAIT_S = 0.1
+"""Between a grant of nothing and our next request, however soon the learner wants to hear it."""
+
+LAST_WORDS_S = 5.0
+"""How long what the learner said before the line broke may take to be read: it may have said why."""
+
+
+class RunFinished(Exception):
+    """The learner said that the run is over. The message is what it said."""
+
+
+class NotWelcome(Exception):
+    """The learner refused us for good. The message is its reason, and what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connected:
+    """The line is up; `welcome` are the learner's terms."""
+
+    learner: PeerId
+    welcome: Welcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disconnected:
+    """The line is down; it is tried again in `pause_s` seconds."""
+
+    reason: str
+    pause_s: float
+
+
+LineEvent = Connected | Disconnected | Introduction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Granted:
+    """A lease whose signature was checked, and how far the learner's clock is ahead of ours, in milliseconds."""
+
+    lease: Lease
+    clock_offset_ms: int
+
+
+@dataclass(kw_only=True, eq=False)
+class _Pending:
+    delivery: Delivery
+    done: trio.Event = field(default_factory=trio.Event)
+    receipt: tuple[Receipt, bytes] | None = None
+    again: bool = False
+
+
+@dataclass(kw_only=True, eq=False)
+class _Ask:
+    rollouts: int
+    done: trio.Event = field(default_factory=trio.Event)
+    granted: list[Granted] = field(default_factory=list)
+    retry_after_s: float = 0.0
+
+
+@dataclass(kw_only=True, eq=False)
+class _Line:
+    """One line that is up: its queue, and the scope in which its tasks live and die together."""
+
+    outgoing: trio.MemorySendChannel[FromNode]
+    scope: trio.CancelScope
+    down: trio.Event = field(default_factory=trio.Event)
+    reason: str = ""
+    beating: bool = False
+
+    def say(self, message: FromNode) -> None:
+        try:
+            self.outgoing.send_nowait(message)
+        except trio.WouldBlock:
+            self.end(f"the learner has left {OUTGOING} messages unread")
+
+    def end(self, reason: str) -> None:
+        """End the line; the first reason counts."""
+        self.reason = self.reason or reason
+        self.scope.cancel()
+
+
+class _NotNow(Exception):
+    """The learner refused us for now. The message is its reason."""
+
+    def __init__(self, reason: str, retry_s: float) -> None:
+        super().__init__(reason)
+        self.retry_s = retry_s
+
+
+@dataclass(kw_only=True)
+class WorkLine:
+    """See the module's paragraph.
+
+    Args:
+        learner: addresses to dial (all of the learner); kept up to date by the caller.
+        hello: asked what we say of ourselves, for every line anew.
+        heartbeat: asked for the state to tell, every beat.
+        now_ms: our clock, milliseconds since 1970.
+        on_event: told when the line goes up or down and when peers are introduced.
+        report: told of the learner's faults.
+    """
+
+    transport: Transport
+    authority: Authority
+    learner: Sequence[str]
+    hello: Callable[[], Hello]
+    heartbeat: Callable[[], Heartbeat]
+    now_ms: Callable[[], int]
+    on_event: Callable[[LineEvent], None]
+    report: Report
+    rng: random.Random = field(default_factory=random.Random)
+    _pending: dict[LeaseId, _Pending] = field(default_factory=dict)
+    _line: _Line | None = None
+    _ask: _Ask | None = None
+
+    async def run(self) -> None:
+        """Keep the line up until cancelled.
+
+        Raises NotWelcome when the learner refuses us for good, RunFinished when the run is over.
+        """
+        backoff = FIRST_PAUSE_S
+        while True:
+            began = trio.current_time()
+            reason, wanted_s = await self._one_line()
+            if trio.current_time() - began > LONGEST_PAUSE_S:
+                backoff = FIRST_PAUSE_S
+            pause = max(wanted_s, backoff * self.rng.uniform(0.75, 1.25))
+            self.on_event(Disconnected(reason=reason, pause_s=pause))
+            await trio.sleep(pause)
+            backoff = min(2 * backoff, LONGEST_PAUSE_S)
+
+    async def request_leases(self, rollouts: int) -> list[Granted]:
+        """Ask for up to `rollouts` more completions and wait until the learner grants some. One caller at a time."""
+        while True:
+            if self._ask is not None:
+                raise LocalProtocolError("leases are requested already")
+            self._ask = ask = _Ask(rollouts=rollouts)
+            try:
+                self._say(LeaseRequest(rollouts=rollouts))  # without a line: `_catch_up` says it when there is one
+                await ask.done.wait()
+            except trio.Cancelled:
+                self._decline([granted.lease for granted in ask.granted])
+                raise
+            finally:
+                self._ask = None
+            if ask.granted:
+                return ask.granted
+            await trio.sleep(max(ask.retry_after_s, SHORTEST_WAIT_S))
+
+    async def deliver(self, lease: LeaseId, records: Sequence[bytes]) -> tuple[Receipt, bytes]:
+        """Deliver all records of a lease; wait for the receipt and return it with its bytes as signed.
+
+        Raises LocalProtocolError when the lease is being delivered already, MAX_UNDELIVERED others are, or the
+        records do not fit one frame.
+        """
+        size = sum(len(record) + 5 for record in records)
+        if size > MAX_WORK_BYTES - 1024:
+            raise LocalProtocolError(f"the records of lease {short(lease)} have {size} bytes, more than a frame takes")
+        if lease in self._pending:
+            raise LocalProtocolError(f"lease {short(lease)} is being delivered already")
+        if len(self._pending) >= MAX_UNDELIVERED:
+            raise LocalProtocolError(f"{MAX_UNDELIVERED} deliveries wait for their receipts already")
+        pending = self._pending[lease] = _Pending(delivery=Delivery(lease=lease, records=list(records)))
+        try:
+            self._say(pending.delivery)
+            await pending.done.wait()
+        finally:
+            del self._pending[lease]
+        assert pending.receipt is not None
+        return pending.receipt
+
+    def started(self, started: Started) -> None:
+        """Tell which version a lease is generated with; without a line nobody hears it."""
+        self._say(started)
+
+    def give_back(self, leases: Sequence[LeaseId], reason: str) -> None:
+        """Tell that these leases will not be delivered; without a line, the next Hello tells by not naming them."""
+        for first in range(0, len(leases), MAX_LEASES_PER_GRANT):
+            some: list[bytes] = list(leases[first : first + MAX_LEASES_PER_GRANT])
+            self._say(LeaseReturn(leases=some, reason=reason[:MAX_REASON_CHARS]))
+
+    async def leave(self, reason: str) -> None:
+        """Say goodbye and wait until the learner has ended the line; at once when there is none.
+
+        Bound it with a timeout, and then cancel `run`, which would dial again.
+        """
+        if (line := self._line) is not None:
+            line.say(Goodbye(reason=reason[:MAX_REASON_CHARS]))
+            await line.down.wait()
+
+    def _say(self, message: FromNode) -> None:
+        """Queue a message; without a line it is dropped, since what must arrive is said again on the next one."""
+        if self._line is not None:
+            self._line.say(message)
+
+    async def _one_line(self) -> tuple[str, float]:
+        """Dial, greet and serve one line until it ends; return why, and how long the learner wants us to wait."""
+        try:
+            learner = await self.transport.dial(self.learner)
+            stream = await self.transport.open_stream(learner, WORK)
+            with first_cause():
+                async with framed(stream, MAX_WORK_BYTES) as frames:
+                    return await self._serve(frames, learner), 0.0
+        except (DialFailed, StreamRefused, StreamBroken) as error:
+            return str(error), 0.0
+        except trio.TooSlowError:
+            return f"the learner did not answer within {GREETING_TIMEOUT_S:.0f} s", 0.0
+        except _NotNow as refusal:
+            return str(refusal), refusal.retry_s
+        except PeerError as error:
+            self.report(stream.remote, error.fault, error.detail)
+            return str(error), 0.0
+
+    async def _serve(self, frames: FrameStream, learner: PeerId) -> str:
+        """Greet, then talk until the line ends in order or by ourselves; return why."""
+        welcome = await self._greet(frames)
+        self.on_event(Connected(learner=learner, welcome=welcome))
+        outgoing, queue = trio.open_memory_channel[FromNode](OUTGOING)
+        async with trio.open_nursery() as nursery:
+            line = self._line = _Line(outgoing=outgoing, scope=nursery.cancel_scope)
+            try:
+                nursery.start_soon(self._write, frames, queue, line)
+                nursery.start_soon(self._beat, line, welcome.heartbeat_ms / 1000)
+                self._catch_up(line)
+                await self._read(frames, learner, nursery)
+                line.end("the learner closed the line")
+            finally:
+                self._line = None
+                line.down.set()
+        return line.reason
+
+    async def _greet(self, frames: FrameStream) -> Welcome:
+        with trio.fail_after(GREETING_TIMEOUT_S):
+            await frames.send(self.hello())
+            answer: FromLearner | None = await frames.receive(FromLearner)
+        match answer:
+            case Welcome():
+                return answer
+            case Refused():
+                raise _refusal(answer)
+            case Farewell(reason=reason):
+                raise RunFinished(reason)
+            case None:
+                raise StreamBroken("the learner closed the line instead of greeting us")
+            case _:
+                raise PeerError(Fault.BROKEN_PROMISE, f"answered our greeting with {type(answer).__name__}")
+
+    def _catch_up(self, line: _Line) -> None:
+        """Say again what the line before may have lost."""
+        for pending in self._pending.values():
+            pending.again = False
+            line.say(pending.delivery)
+        if self._ask is not None:
+            line.say(LeaseRequest(rollouts=self._ask.rollouts))
+
+    async def _write(self, frames: FrameStream, queue: trio.MemoryReceiveChannel[FromNode], line: _Line) -> None:
+        try:
+            async for message in queue:
+                await frames.send(message)
+                if isinstance(message, Heartbeat):
+                    line.beating = False
+        except StreamBroken as error:
+            # The reader hears of it too, but first, what the learner said before: perhaps that the run is over.
+            await trio.sleep(LAST_WORDS_S)
+            line.end(str(error))
+
+    async def _beat(self, line: _Line, every_s: float) -> None:
+        while True:
+            if not line.beating:  # one at a time in the queue: more would tell nothing new
+                line.beating = True
+                line.say(self.heartbeat())
+            await trio.sleep(every_s)
+
+    async def _read(self, frames: FrameStream, learner: PeerId, nursery: trio.Nursery) -> None:
+        while (message := await frames.receive(FromLearner)) is not None:
+            match message:
+                case Grant():
+                    self._granted(message, learner)
+                case Acknowledgement(lease=lease, receipt=raw):
+                    self._acknowledged(LeaseId(lease), raw)
+                case InboxFull(lease=lease, retry_after_ms=retry):
+                    pending = self._pending.get(LeaseId(lease))
+                    if pending is not None and not pending.again:
+                        pending.again = True
+                        nursery.start_soon(self._redeliver, pending, retry / 1000)
+                case Introduction():
+                    self.on_event(message)
+                case Refused():
+                    raise _refusal(message)
+                case Farewell(reason=reason):
+                    raise RunFinished(reason)
+                case Welcome():
+                    raise PeerError(Fault.BROKEN_PROMISE, "the learner greeted us twice")
+
+    def _granted(self, grant: Grant, learner: PeerId) -> None:
+        offset = grant.now_ms - self.now_ms()
+        leases = [open_lease(raw, self.authority.swarm, learner=learner) for raw in grant.leases]
+        for lease in leases:
+            if lease.peer != self.transport.peer_id:
+                raise PeerError(Fault.BROKEN_PROMISE, f"lease {short(lease.id)} is bound to {lease.peer}")
+        ask = self._ask
+        if ask is None or ask.done.is_set():
+            self._decline(leases)
+            return
+        ask.granted = [Granted(lease=lease, clock_offset_ms=offset) for lease in leases]
+        ask.retry_after_s = grant.retry_after_ms / 1000
+        ask.done.set()
+
+    def _decline(self, leases: Sequence[Lease]) -> None:
+        """Nobody waits for these any more: say so, or the learner would wait for them until their deadline."""
+        self.give_back([lease_id(lease) for lease in leases], "no longer asked for")
+
+    def _acknowledged(self, lease: LeaseId, raw: bytes) -> None:
+        receipt = open_receipt(raw, self.authority)
+        if receipt.lease != lease or receipt.peer != self.transport.peer_id:
+            raise PeerError(Fault.BROKEN_PROMISE, f"the receipt for lease {short(lease)} is somebody else's")
+        if (pending := self._pending.get(lease)) is not None:
+            pending.receipt = receipt, raw
+            pending.done.set()
+
+    async def _redeliver(self, pending: _Pending, after_s: float) -> None:
+        await trio.sleep(after_s)
+        pending.again = False
+        if not pending.done.is_set():
+            self._say(pending.delivery)
+
+
+def _refusal(refused: Refused) -> Exception:
+    if refused.retry_after_ms is None:
+        return NotWelcome(refused.reason)
+    return _NotNow(refused.reason, refused.retry_after_ms / 1000)

@@ -1,0 +1,271 @@
+"""Keeping a node at the newest version: hear of it, fetch its manifest and chunks, hand it over.
+
+Announcements come by gossip and are repaired by asking: every newly connected peer, and one peer at random every few
+seconds. What always holds: nothing is believed before the operator's word for its signer was checked; nothing older
+than what this node knew or held before it was restarted is news; a version is handed over only when every chunk was
+verified and the store has made it complete; what was in service before stays there whatever fails here.
+
+Loops: `run` consumes broadcasts; one task asks newcomers, one asks now and then; one fetches a version after the
+other and is woken when there is one; one writes the newest announcement to disk, woken by news.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+
+from protocol import exchange
+from protocol.announcement import SignedAnnouncement, open_announcement, topic_of
+from protocol.errors import Fault, PeerError
+from protocol.genesis import Authority
+from protocol.ids import ManifestHash, PeerId
+from protocol.manifest import SignedManifest, open_manifest
+from swarm.announcements import Abandon, Announcements, Effect, Equivocation, Fetch, Relay
+from swarm.distribution import Distribution, Fetched, Starved
+from swarm.framing import framed
+from swarm.reputation import Report
+from swarm.store import ChunkStore, StoreError
+from swarm.transport import Broadcast, PeerConnected, StreamBroken, StreamRefused, Transport
+
+ASK_EVERY_S = 3.0
+"""Repair of lost gossip, and pause before a failed fetch is tried again: a lost announcement costs half of it."""
+
+QUESTION_TIMEOUT_S = 5.0
+"""An answer of 1 KiB takes a round trip; one silent peer must not hold up the asking."""
+
+ASK_TIMEOUT_S = 20.0
+"""A manifest of 8 MiB at 4 Mbit/s takes 16 s."""
+
+MANIFEST_PAUSE_S, MANIFEST_WAIT_S = 0.25, 10.0
+"""An announcement outruns its manifest: how often, and how long, to ask before nobody is said to have it."""
+
+
+class NobodyHasIt(Exception):
+    """No connected peer could give us the manifest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrival:
+    """A version that is complete in the store, how long fetching it took, and from whom its bytes came."""
+
+    signed: SignedManifest
+    seconds: float
+    fetched: Fetched
+
+
+@dataclass(kw_only=True)
+class Following:
+    """See the module's paragraph.
+
+    Args:
+        arrived: told of every version that is complete, each newer than the one before.
+        report: told of peers' faults.
+        trouble: told, in a sentence, of what went wrong here or what the user should see; not twice in a row the same.
+    """
+
+    transport: Transport
+    store: ChunkStore
+    authority: Authority
+    distribution: Distribution
+    arrived: Callable[[Arrival], None]
+    report: Report
+    trouble: Callable[[str], None]
+    rng: random.Random = field(default_factory=random.Random)
+    core: Announcements = field(default_factory=Announcements)
+    _fetching: trio.CancelScope = field(default_factory=trio.CancelScope)
+    _begun: trio.Event = field(default_factory=trio.Event)
+    _news: trio.Event = field(default_factory=trio.Event)
+    _said: str = ""
+
+    @property
+    def newest(self) -> bytes:
+        """The newest announcement as its learner signed it, empty when none is known."""
+        return self.core.newest.raw if self.core.newest is not None else b""
+
+    async def run(self) -> None:
+        """Follow until cancelled, beginning with what the store remembers."""
+        await self._take_up()
+        broadcasts = await self.transport.subscribe(topic_of(self.authority.swarm), self._is_welcome)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._remember)
+            nursery.start_soon(self._ask_newcomers, nursery)
+            nursery.start_soon(self._ask_now_and_then)
+            nursery.start_soon(self._fetch_versions)
+            async for broadcast in broadcasts:
+                self._take(broadcast.data, broadcast.source)
+
+    # What is newest.
+
+    async def _take_up(self) -> None:
+        """Go on from where an earlier process stopped; what it knew is judged again, its certificate may have ended."""
+        for held in self.store.versions():
+            self.core.found(held.version, held.hash, complete=held.complete)
+        try:
+            raw = await trio.to_thread.run_sync(self.store.newest)
+            if raw:
+                self._perform(self.core.heard(open_announcement(raw, self.authority, now_ms=_now_ms())))
+        except (StoreError, OSError, PeerError) as error:
+            self._say(f"The newest announcement that this node remembers cannot be used: {error}")
+
+    async def _remember(self) -> None:
+        """Write the newest announcement to disk whenever there is one; the disk is slow, and only the last matters."""
+        while True:
+            await self._news.wait()
+            self._news = trio.Event()
+            try:
+                await trio.to_thread.run_sync(self.store.remember_newest, self.newest)
+            except (StoreError, OSError) as error:
+                self._say(f"The newest announcement could not be remembered: {error}")
+
+    def _is_welcome(self, broadcast: Broadcast) -> bool:
+        """Whether to take a broadcast and pass it on: genuine, and no older than what we know."""
+        announcement = self._judge(broadcast.data, broadcast.source)
+        newest = self.core.newest
+        return announcement is not None and (newest is None or announcement.version >= newest.version)
+
+    def _take(self, raw: bytes, source: PeerId) -> None:
+        if (announcement := self._judge(raw, source)) is not None:
+            self._perform(self.core.heard(announcement))
+
+    def _judge(self, raw: bytes, source: PeerId) -> SignedAnnouncement | None:
+        if (newest := self.core.newest) is not None and raw == newest.raw:
+            return newest  # most are repetitions, and need no second look
+        try:
+            return open_announcement(raw, self.authority, now_ms=_now_ms())
+        except PeerError as error:
+            self.report(source, error.fault, error.detail)
+            return None
+
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Fetch():
+                    self._begun.set()
+                case Abandon():
+                    self._fetching.cancel()
+                case Relay():
+                    self._news.set()
+                case Equivocation(version=version, first=first, second=second):
+                    self._say(
+                        f"The learner signed two different manifests for version {version} ({first.hex()[:8]} and "
+                        f"{second.hex()[:8]}). The second is refused; tell the operator."
+                    )
+
+    def _say(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            self.trouble(text)
+
+    async def _ask_newcomers(self, nursery: trio.Nursery) -> None:
+        while True:  # a channel of events ends when its reader falls behind; the next begins with who is here
+            async for event in self.transport.events():
+                if isinstance(event, PeerConnected):
+                    nursery.start_soon(self._ask_newest, event.peer)
+
+    async def _ask_now_and_then(self) -> None:
+        while True:
+            await trio.sleep(ASK_EVERY_S)
+            self._perform(self.core.retry())
+            if peers := sorted(self.transport.connected()):
+                await self._ask_newest(self.rng.choice(peers))
+
+    async def _ask_newest(self, peer: PeerId) -> None:
+        try:
+            answer = await ask(self.transport, peer, exchange.AskNewest(), timeout_s=QUESTION_TIMEOUT_S)
+        except (StreamBroken, StreamRefused, trio.TooSlowError):
+            return
+        except PeerError as error:
+            self.report(peer, error.fault, error.detail)
+            return
+        if isinstance(answer, exchange.TellNewest) and answer.announcement:
+            self._take(answer.announcement, peer)
+
+    # Fetching it.
+
+    async def _fetch_versions(self) -> None:
+        while True:
+            while (announcement := self.core.in_flight) is None:
+                self._begun = trio.Event()
+                await self._begun.wait()
+            with trio.CancelScope() as self._fetching:
+                await self._fetch(announcement)
+
+    async def _fetch(self, announcement: SignedAnnouncement) -> None:
+        began = trio.current_time()
+        try:
+            signed = await self._fetch_manifest(announcement)
+            await trio.to_thread.run_sync(self.store.begin, signed)
+            with self.store.pinned(signed.hash):
+                self.distribution.gained(signed)
+                fetched = await self.distribution.fetch(signed)
+                await trio.to_thread.run_sync(self.store.finish, signed.hash)
+        except (StoreError, OSError, NobodyHasIt, Starved, PeerError) as error:
+            if announcement is self.core.newest:  # else something newer is fetched at once, and nobody is worse off
+                self._say(f"Version {announcement.version} could not be fetched: {error} The version in service stays.")
+            self._perform(self.core.failed(announcement))
+            return
+        if self.core.in_flight is announcement:  # not abandoned in the last moment
+            self._said = ""
+            self.arrived(Arrival(signed=signed, seconds=trio.current_time() - began, fetched=fetched))
+        self._perform(self.core.completed(announcement))
+
+    async def _fetch_manifest(self, announcement: SignedAnnouncement) -> SignedManifest:
+        """Return the manifest from the store, or from whoever has it.
+
+        Raises NobodyHasIt, or PeerError when its signer is at fault, who announced a version under a wrong name.
+        """
+        deadline = trio.current_time() + MANIFEST_WAIT_S
+        while True:
+            signed = self.store.manifest(announcement.manifest) or await self._ask_around(announcement.manifest)
+            if signed is not None:
+                if signed.version != announcement.version:
+                    raise PeerError(Fault.BROKEN_PROMISE, f"the manifest announced is that of {signed.version}.")
+                return signed
+            if trio.current_time() > deadline or announcement is not self.core.newest:
+                raise NobodyHasIt(f"none of the {len(self.transport.connected())} connected peers has its manifest.")
+            await trio.sleep(MANIFEST_PAUSE_S)
+
+    async def _ask_around(self, manifest: ManifestHash) -> SignedManifest | None:
+        peers = sorted(self.transport.connected())
+        self.rng.shuffle(peers)
+        for peer in peers:
+            try:
+                answer = await ask(self.transport, peer, exchange.AskManifest(manifest=manifest))
+                if isinstance(answer, exchange.TellManifest):
+                    return await self._open_manifest(answer.manifest, manifest)
+            except PeerError as error:
+                self.report(peer, error.fault, error.detail)
+            except (StreamBroken, StreamRefused, trio.TooSlowError):
+                continue
+        return None
+
+    async def _open_manifest(self, raw: bytes, wanted: ManifestHash) -> SignedManifest:
+        # A large manifest takes half a second to check: on a worker thread, so that the node goes on talking.
+        signed = await trio.to_thread.run_sync(partial(open_manifest, raw, self.authority))
+        if signed.hash != wanted:
+            raise PeerError(Fault.BROKEN_PROMISE, "answered with another manifest than the one asked for")
+        return signed
+
+
+async def ask(
+    transport: Transport, peer: PeerId, question: exchange.Question, *, timeout_s: float = ASK_TIMEOUT_S
+) -> exchange.Answer | None:
+    """Ask `peer` one question; None when it closed without answering.
+
+    Raises StreamRefused, StreamBroken, PeerError, or trio.TooSlowError after `timeout_s`.
+    """
+    with trio.fail_after(timeout_s):
+        stream = await transport.open_stream(peer, exchange.ASK)
+        async with framed(stream, exchange.MAX_ANSWER_BYTES) as frames:
+            await frames.send(question)
+            answer: exchange.Answer | None = await frames.receive(exchange.Answer)
+        return answer
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

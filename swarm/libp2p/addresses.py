@@ -1,0 +1,112 @@
+"""Multiaddrs we can listen on and dial: TCP over IPv4, IPv6 and DNS names, with the peer's name at the end.
+
+    /ip4/192.0.2.7/tcp/4001/p2p/12D3KooW...    /ip6/::1/tcp/0    /dns/learner.example/tcp/4001/p2p/12D3KooW...
+
+What always holds: an `Address` can be dialled as it stands, and its text form parses back to it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import psutil
+
+from protocol.ids import PeerId
+
+HOST_KINDS = ("ip4", "ip6", "dns", "dns4", "dns6")
+
+
+class BadAddress(ValueError):
+    """The text is no address of ours. The message names it and says what is wrong."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """One TCP address, perhaps with the name of the peer who answers there."""
+
+    kind: str
+    host: str
+    port: int
+    peer: PeerId | None = None
+
+    def __str__(self) -> str:
+        suffix = f"/p2p/{self.peer}" if self.peer else ""
+        return f"/{self.kind}/{self.host}/tcp/{self.port}{suffix}"
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it stands for every interface."""
+        return self.kind.startswith("ip") and ipaddress.ip_address(self.host).is_unspecified
+
+
+def parse_address(text: str) -> Address:
+    """Return the address; BadAddress says what is wrong with it."""
+    match text.split("/"):
+        case ["", kind, host, "tcp", port]:
+            return _checked(text, kind, host, port, None)
+        case ["", kind, host, "tcp", port, "p2p", peer] if peer:
+            return _checked(text, kind, host, port, PeerId(peer))
+        case _:
+            raise BadAddress(f"{text!r} is not /ip4|ip6|dns/HOST/tcp/PORT[/p2p/PEER]")
+
+
+def parse_dialable(texts: Sequence[str]) -> tuple[PeerId, list[Address]]:
+    """Return the one peer that all `texts` name, and its addresses. Raises BadAddress."""
+    addresses = [parse_address(text) for text in texts]
+    peers = {address.peer for address in addresses}
+    match list(peers):
+        case [None]:
+            raise BadAddress(f"{texts[0]} does not end in /p2p/PEER, so nobody could tell who answered")
+        case [peer]:
+            return PeerId(str(peer)), addresses
+        case []:
+            raise BadAddress("there is no address to dial")
+        case _:
+            raise BadAddress(f"the addresses name more than one peer: {', '.join(texts)}")
+
+
+def from_socket(sockname: Sequence[str | int]) -> Address:
+    """Return the address of a socket's name, (host, port) or (host, port, flow, scope)."""
+    host, port = str(sockname[0]).split("%")[0], int(sockname[1])
+    ip = ipaddress.ip_address(host)
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    return Address(kind=f"ip{ip.version}", host=str(ip), port=port)
+
+
+def advertised(bound: Iterable[Address], announce: Sequence[Address], peer: PeerId) -> list[str]:
+    """Return what others may dial: `announce` when given, else what is bound, a wildcard as the interfaces it means."""
+    addresses = list(announce) or [one for address in bound for one in _interfaces(address)]
+    return [str(replace(address, peer=peer)) for address in addresses]
+
+
+def _checked(text: str, kind: str, host: str, port: str, peer: PeerId | None) -> Address:
+    if kind not in HOST_KINDS:
+        raise BadAddress(f"{text!r}: /{kind} is not one of {', '.join(HOST_KINDS)}")
+    if not host:
+        raise BadAddress(f"{text!r} names no host")
+    if not (port.isascii() and port.isdigit() and int(port) < 65536):
+        raise BadAddress(f"{text!r}: {port!r} is not a port")
+    if kind.startswith("ip"):
+        try:
+            host = str(ipaddress.IPv4Address(host) if kind == "ip4" else ipaddress.IPv6Address(host))
+        except ValueError as error:
+            raise BadAddress(f"{text!r}: {error}") from error
+    return Address(kind=kind, host=host, port=int(port), peer=peer)
+
+
+def _interfaces(address: Address) -> list[Address]:
+    if not address.is_wildcard:
+        return [address]
+    found: list[Address] = []
+    for entries in psutil.net_if_addrs().values():
+        for entry in entries:
+            try:
+                ip = ipaddress.ip_address(entry.address)
+            except ValueError:
+                continue  # a hardware address, or a link-local one with a scope, which others could not use
+            if f"ip{ip.version}" == address.kind and not ip.is_link_local:
+                found.append(replace(address, host=str(ip)))
+    return sorted(found, key=lambda one: ipaddress.ip_address(one.host).is_loopback)

@@ -1,0 +1,117 @@
+"""Yamux frames: bytes to frames and back, with no connection in sight.
+
+    frame = u8 version (0) | u8 type | u16 flags | u32 stream id | u32 length (big endian) | payload of a DATA frame
+
+What always holds: a header is checked before its payload is believed, nothing is allocated from a length a peer wrote,
+and a DATA frame is handed on piece by piece as it arrives (its opening flags with the first piece, its closing flags
+with the last), so no frame is ever held whole. Specification: https://github.com/hashicorp/yamux/blob/master/spec.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+
+HEADER = struct.Struct("!BBHII")
+VERSION = 0
+
+INITIAL_WINDOW = 256 * 1024
+"""Bytes either side may send on a new stream before the first window update; fixed by the specification."""
+
+
+class FrameType(IntEnum):
+    DATA = 0
+    WINDOW_UPDATE = 1
+    PING = 2
+    GO_AWAY = 3
+
+
+class Flag(IntFlag):
+    NONE = 0
+    SYN = 1
+    ACK = 2
+    FIN = 4
+    RST = 8
+
+
+OPENING = Flag.SYN | Flag.ACK
+CLOSING = Flag.FIN | Flag.RST
+ALL_FLAGS = int(OPENING | CLOSING)
+
+
+class FrameError(Exception):
+    """The peer does not speak yamux; the connection is beyond use. The message says which field was wrong."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Frame:
+    """One frame, or one piece of a DATA frame.
+
+    Attributes:
+        length: for DATA the payload's size in this piece, for WINDOW_UPDATE the delta in bytes, for PING an opaque
+            value, for GO_AWAY the reason.
+    """
+
+    type: FrameType
+    flags: Flag
+    stream_id: int
+    length: int
+    payload: bytes = b""
+
+
+def encode_header(frame_type: FrameType, flags: Flag, stream_id: int, length: int) -> bytes:
+    """Return the 12 header bytes."""
+    return HEADER.pack(VERSION, frame_type, flags, stream_id, length)
+
+
+class FrameParser:
+    """Cuts a byte stream into frames. Holds at most one partial header."""
+
+    def __init__(self) -> None:
+        self._partial = b""
+        self._stream_id = 0
+        self._flags = Flag.NONE
+        self._missing = 0
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Yield the frames, and pieces of DATA frames, that `data` completes. Raises FrameError."""
+        view = memoryview(self._partial + data if self._partial else data)
+        self._partial = b""
+        offset = 0
+        while offset < len(view):
+            if self._missing:
+                piece = bytes(view[offset : offset + self._missing])
+                offset += len(piece)
+                yield self._piece(piece)
+            elif len(view) - offset < HEADER.size:
+                self._partial = bytes(view[offset:])
+                return
+            else:
+                frame = self._header(view, offset)
+                offset += HEADER.size
+                if frame is not None:
+                    yield frame
+
+    def _header(self, view: memoryview, offset: int) -> Frame | None:
+        """Parse a header; None when it opens a DATA payload, whose pieces follow."""
+        version, kind, flags, stream_id, length = HEADER.unpack_from(view, offset)
+        if version != VERSION:
+            raise FrameError(f"yamux version {version}, expected {VERSION}")
+        if kind > FrameType.GO_AWAY:
+            raise FrameError(f"yamux frame type {kind}")
+        if flags & ~ALL_FLAGS:
+            raise FrameError(f"yamux flags {flags:#x}")
+        if (kind <= FrameType.WINDOW_UPDATE) != (stream_id != 0):
+            raise FrameError(f"yamux frame type {kind} on stream {stream_id}")
+        if kind == FrameType.DATA and length:
+            self._stream_id, self._flags, self._missing = stream_id, Flag(flags), length
+            return None
+        return Frame(type=FrameType(kind), flags=Flag(flags), stream_id=stream_id, length=length)
+
+    def _piece(self, piece: bytes) -> Frame:
+        self._missing -= len(piece)
+        flags = self._flags if self._missing == 0 else self._flags & OPENING
+        self._flags &= CLOSING
+        return Frame(type=FrameType.DATA, flags=flags, stream_id=self._stream_id, length=len(piece), payload=piece)

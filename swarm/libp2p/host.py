@@ -1,0 +1,342 @@
+"""One node's presence in libp2p: TCP, noise, yamux and multistream put together behind the `Transport` port.
+
+py-libp2p gives us identities, the noise handshake and its messages; the host itself is ours, because the stock one
+keeps tasks outside every nursery, shares listening ports silently (SO_REUSEPORT), refuses for a minute to dial who did
+not answer once, and loses the address of IPv6 peers. What always holds:
+
+* Every task lives in this host's nursery: leaving the scope ends them all, within FLUSH_S or so.
+* What a peer does wrong ends that peer's stream or connection and nothing else.
+* Nobody outside is ever contacted but those that `dial` was asked to dial: no bootstrap, mDNS, UPnP or AutoNAT.
+* A connection is registered, announced and used by broadcast in one step, and forgotten in one step.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+
+from protocol.errors import PeerError
+from protocol.ids import PeerId
+from swarm.event_hub import EventHub
+from swarm.flood import Flood
+from swarm.libp2p.addresses import Address, BadAddress, advertised, from_socket, parse_address, parse_dialable
+from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_PROTOCOL, answer_ping, identify_handler
+from swarm.libp2p.multistream import NegotiationFailed, answer, propose
+from swarm.libp2p.security import (
+    HandshakeFailed,
+    Identity,
+    RawConnection,
+    SecureChannel,
+    SecurityTable,
+    noise_only,
+    secure_inbound,
+    secure_outbound,
+)
+from swarm.libp2p.stream import Libp2pStream, StreamWire
+from swarm.libp2p.yamux import YAMUX_PROTOCOL, Meter, YamuxConnection, YamuxStream
+from swarm.transport import (
+    DIAL_TIMEOUT_S,
+    STREAM_OPEN_TIMEOUT_S,
+    Broadcast,
+    BroadcastValidator,
+    ConnectionEvent,
+    DialFailed,
+    ListenFailed,
+    PeerConnected,
+    Stream,
+    StreamBroken,
+    StreamHandler,
+    StreamRefused,
+    Traffic,
+    Transport,
+    TransportError,
+)
+
+MAX_HANDSHAKES = 64
+"""Inbound handshakes at once; each costs a few elliptic curve operations, so strangers could keep a core busy."""
+
+MAX_CONNECTIONS = 1024
+"""Connections of one node: one per peer of a large swarm; a file descriptor and two windows each."""
+
+MAX_CONNECTIONS_PER_PEER = 4
+"""Two dials that cross leave two; more are nobody's honest doing."""
+
+log = logging.getLogger(__name__)
+
+
+class Connection:
+    """One secure, multiplexed connection to `peer`."""
+
+    def __init__(self, channel: SecureChannel, *, address: Address, dialled: bool, host: Host) -> None:
+        self.peer = channel.remote
+        self.address = str(address)
+        self.dialled = dialled
+        self.muxer = YamuxConnection(channel, initiator=dialled, accept=self._accept)
+        self.gone = trio.Event()
+        self._host = host
+
+    async def aclose(self) -> None:
+        """Say good-bye, and wait until the host has forgotten us; about FLUSH_S at most."""
+        await self.muxer.aclose()
+        await self.gone.wait()
+
+    def _accept(self, stream: YamuxStream) -> None:
+        self._host.serve_stream(self, stream)
+
+
+class Host:
+    """See `swarm.transport.Transport`; obtained from `open_libp2p`."""
+
+    def __init__(self, identity: Identity, security: SecurityTable, nursery: trio.Nursery) -> None:
+        self._identity = identity
+        self._security = security
+        self._nursery = nursery
+        self._listening: list[str] = []
+        self._connections: dict[PeerId, list[Connection]] = {}
+        self._dialling: dict[PeerId, trio.Lock] = {}
+        self._handshakes = trio.Semaphore(MAX_HANDSHAKES)
+        self._handlers: dict[str, StreamHandler] = {}
+        self._meters: dict[PeerId, Meter] = {}
+        self._hub = EventHub()
+        self._flood = Flood(self, nursery)
+        self.handle(IDENTIFY_PROTOCOL, identify_handler(identity, self.addresses, lambda: list(self._handlers)))
+        self.handle(PING_PROTOCOL, answer_ping)
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self._identity.peer_id
+
+    def addresses(self) -> list[str]:
+        return list(self._listening)
+
+    def connected(self) -> frozenset[PeerId]:
+        return self._hub.connected()
+
+    def events(self) -> trio.MemoryReceiveChannel[ConnectionEvent]:
+        return self._hub.subscribe()
+
+    def handle(self, protocol: str, handler: StreamHandler) -> None:
+        self._handlers[protocol] = handler
+
+    def traffic(self) -> dict[PeerId, Traffic]:
+        return {peer: Traffic(sent=meter.sent, received=meter.received) for peer, meter in self._meters.items()}
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        self._flood.publish(topic, data)
+        await trio.lowlevel.checkpoint()
+
+    async def subscribe(self, topic: str, validate: BroadcastValidator) -> trio.MemoryReceiveChannel[Broadcast]:
+        await trio.lowlevel.checkpoint()
+        return self._flood.subscribe(topic, validate)
+
+    async def dial(self, addresses: Sequence[str]) -> PeerId:
+        await trio.lowlevel.checkpoint()
+        try:
+            wanted, candidates = parse_dialable(addresses)
+        except BadAddress as error:
+            raise DialFailed(str(error)) from error
+        if wanted == self.peer_id:
+            raise DialFailed(f"{candidates[0]} is this node itself")
+        lock = self._dialling.setdefault(wanted, trio.Lock())
+        try:
+            async with lock:
+                if self._open_connection(wanted) is None:
+                    await self._dial_in_turn(wanted, candidates)
+        finally:
+            if not lock.statistics().tasks_waiting:
+                self._dialling.pop(wanted, None)
+        return wanted
+
+    async def disconnect(self, peer: PeerId) -> None:
+        async with trio.open_nursery() as nursery:
+            for connection in list(self._connections.get(peer, ())):
+                nursery.start_soon(connection.aclose)
+
+    async def open_stream(self, peer: PeerId, protocol: str) -> Stream:
+        connection = self._open_connection(peer)
+        if connection is None:
+            await trio.lowlevel.checkpoint()
+            raise StreamRefused(f"{peer} is not connected")
+        stream = connection.muxer.open_stream()
+        try:
+            with trio.fail_after(STREAM_OPEN_TIMEOUT_S):
+                await propose(StreamWire(stream), [protocol])
+        except BaseException as error:
+            stream.reset("it was refused")
+            if isinstance(error, (NegotiationFailed, StreamBroken, trio.TooSlowError)):
+                why = str(error) or f"no answer within {STREAM_OPEN_TIMEOUT_S:.0f} s"
+                raise StreamRefused(f"{peer} opened no stream for {protocol}: {why}") from error
+            raise
+        return self._stream(connection, stream, protocol)
+
+    # Inside the package.
+
+    def listen(self, listeners: Sequence[trio.SocketListener], announce: Sequence[Address]) -> None:
+        """Serve bound listeners."""
+        bound = [from_socket(listener.socket.getsockname()) for listener in listeners]
+        self._listening = advertised(bound, announce, self.peer_id) if bound else []
+        if listeners:
+            self._nursery.start_soon(self._serve, list(listeners))
+
+    def serve_stream(self, connection: Connection, stream: YamuxStream) -> None:
+        """Start a task for a stream that a peer opened."""
+        self._nursery.start_soon(self._serve_stream, connection, stream)
+
+    async def aclose(self) -> None:
+        """Say good-bye to everybody; at most FLUSH_S."""
+        async with trio.open_nursery() as nursery:
+            for peer in self.connected():
+                nursery.start_soon(self.disconnect, peer)
+        self._hub.close()
+
+    def _open_connection(self, peer: PeerId) -> Connection | None:
+        return next((one for one in self._connections.get(peer, ()) if one.muxer.is_open), None)
+
+    async def _dial_in_turn(self, wanted: PeerId, candidates: Sequence[Address]) -> None:
+        failures: list[str] = []
+        for address in candidates:
+            try:
+                with trio.fail_after(DIAL_TIMEOUT_S):
+                    await self._connect(wanted, address)
+            except trio.TooSlowError:
+                failures.append(f"{address}: no answer within {DIAL_TIMEOUT_S:.0f} s")
+            except (OSError, HandshakeFailed) as error:
+                failures.append(f"{address}: {error}")
+            else:
+                return
+        raise DialFailed("; ".join(failures))
+
+    async def _connect(self, wanted: PeerId, address: Address) -> None:
+        stream = await trio.open_tcp_stream(address.host, address.port)
+        try:
+            raw = RawConnection(stream, is_initiator=True)
+            channel = await secure_outbound(raw, self._security, wanted, YAMUX_PROTOCOL)
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+        connection = Connection(channel, address=raw.remote, dialled=True, host=self)
+        self._register(connection)
+        self._nursery.start_soon(self._run_connection, connection)
+
+    async def _serve(self, listeners: list[trio.SocketListener]) -> None:
+        await trio.serve_listeners(self._accept, listeners)
+
+    async def _accept(self, stream: trio.SocketStream) -> None:
+        """Shake hands with whoever called, then run the connection. Nothing a stranger does escapes."""
+        async with stream:
+            try:
+                async with self._handshakes:
+                    with trio.fail_after(DIAL_TIMEOUT_S):
+                        raw = RawConnection(stream, is_initiator=False)
+                        channel = await secure_inbound(raw, self._security, YAMUX_PROTOCOL)
+            except (HandshakeFailed, trio.TooSlowError, OSError) as error:
+                log.debug("an inbound handshake failed: %s", error)
+                return
+            if self._has_room_for(channel.remote):
+                connection = Connection(channel, address=raw.remote, dialled=False, host=self)
+                self._register(connection)
+                await self._run_connection(connection)
+
+    def _has_room_for(self, peer: PeerId) -> bool:
+        total = sum(map(len, self._connections.values()))
+        of_peer = len(self._connections.get(peer, ()))
+        return peer != self.peer_id and total < MAX_CONNECTIONS and of_peer < MAX_CONNECTIONS_PER_PEER
+
+    def _register(self, connection: Connection) -> None:
+        siblings = self._connections.setdefault(connection.peer, [])
+        siblings.append(connection)
+        self._meters.setdefault(connection.peer, Meter())
+        if len(siblings) == 1:
+            self._flood.peer_connected(connection.peer)
+            self._hub.connect(
+                PeerConnected(peer=connection.peer, dialled=connection.dialled, remote_address=connection.address)
+            )
+
+    async def _run_connection(self, connection: Connection) -> None:
+        try:
+            await connection.muxer.run()
+        finally:
+            siblings = self._connections[connection.peer]
+            siblings.remove(connection)
+            if not siblings:
+                del self._connections[connection.peer]
+                self._flood.peer_disconnected(connection.peer)
+                self._hub.disconnect(connection.peer)
+            connection.gone.set()
+            log.debug("connection to %s ended: %s", connection.peer, connection.muxer.end_reason)
+
+    async def _serve_stream(self, connection: Connection, stream: YamuxStream) -> None:
+        """Negotiate and run the handler; see `StreamHandler` for what its end means."""
+        try:
+            with trio.fail_after(STREAM_OPEN_TIMEOUT_S):
+                protocol = await answer(StreamWire(stream), self._handlers.__contains__)
+            await self._handlers[protocol](self._stream(connection, stream, protocol))
+        except (NegotiationFailed, TransportError, PeerError, trio.TooSlowError) as error:
+            log.debug("a stream from %s was aborted: %s", connection.peer, error)
+            stream.reset("its handler failed")
+        except BaseException:
+            stream.reset("its handler failed")
+            raise
+        else:
+            await stream.aclose()
+
+    def _stream(self, connection: Connection, stream: YamuxStream, protocol: str) -> Libp2pStream:
+        return Libp2pStream(stream, remote=connection.peer, protocol=protocol, meter=self._meters[connection.peer])
+
+
+@asynccontextmanager
+async def open_libp2p(
+    private_key: bytes, listen: Sequence[str], announce: Sequence[str] = ()
+) -> AsyncIterator[Transport]:
+    """Be present in libp2p while the scope lasts.
+
+    Args:
+        private_key: Ed25519 seed, 32 bytes; the peer id follows from it.
+        listen: multiaddrs to listen on, /ip4|ip6/HOST/tcp/PORT; none for a node that only dials.
+        announce: what to tell others to dial instead of what is bound, for nodes behind a forwarded port.
+
+    Raises:
+        ListenFailed: an address cannot be parsed or bound; nothing stays bound.
+    """
+    identity = Identity.from_seed(private_key)
+    announced = [_parse_own(address) for address in announce]
+    listeners = await _bind([_parse_own(address) for address in listen])
+    try:
+        async with trio.open_nursery() as nursery:
+            host = Host(identity, noise_only(identity), nursery)
+            host.listen(listeners, announced)
+            try:
+                yield host
+            finally:
+                with trio.CancelScope(shield=True):
+                    await host.aclose()
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) == 1:
+            raise group.exceptions[0] from None
+        raise
+
+
+async def _bind(addresses: Sequence[Address]) -> list[trio.SocketListener]:
+    listeners: list[trio.SocketListener] = []
+    try:
+        for address in addresses:
+            try:
+                listeners += await trio.open_tcp_listeners(address.port, host=address.host)
+            except OSError as error:
+                raise ListenFailed(f"cannot listen on {address}: {error.strerror or error}") from error
+    except BaseException:
+        for listener in listeners:
+            listener.socket.close()
+        raise
+    return listeners
+
+
+def _parse_own(text: str) -> Address:
+    try:
+        return parse_address(text)
+    except BadAddress as error:
+        raise ListenFailed(str(error)) from error

@@ -1,0 +1,53 @@
+"""The two protocols that every libp2p node is expected to answer: identify and ping.
+
+Identify tells a peer our key, our protocols and the address we see it at; it tells nobody else anything.
+Specifications: https://github.com/libp2p/specs/tree/master/identify and .../ping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from libp2p.identity.identify.pb.identify_pb2 import Identify
+from multiaddr import Multiaddr  # type: ignore[import-untyped]
+
+from swarm.libp2p.security import Identity
+from swarm.transport import Stream, StreamHandler
+
+IDENTIFY_PROTOCOL = "/ipfs/id/1.0.0"
+PING_PROTOCOL = "/ipfs/ping/1.0.0"
+PING_BYTES = 32
+AGENT = "volery"
+
+
+def identify_handler(
+    identity: Identity, addresses: Callable[[], list[str]], protocols: Callable[[], list[str]]
+) -> StreamHandler:
+    """Return the handler that introduces us."""
+
+    async def introduce(stream: Stream) -> None:
+        listening = [Multiaddr(address.partition("/p2p/")[0]).to_bytes() for address in addresses()]
+        message = Identify(
+            protocol_version="ipfs/0.1.0",
+            agent_version=AGENT,
+            public_key=identity.key_pair.public_key.serialize(),
+            listen_addrs=listening,
+            protocols=protocols(),
+        ).SerializeToString()
+        await stream.send_all(_uvarint(len(message)) + message)
+
+    return introduce
+
+
+async def answer_ping(stream: Stream) -> None:
+    """Echo pings until the peer ends its stream."""
+    while data := await stream.receive_some(PING_BYTES):
+        await stream.send_all(data)
+
+
+def _uvarint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(encoded) + bytes([value])

@@ -1,0 +1,49 @@
+"""A yamux stream that has agreed on a protocol, as the port wants it."""
+
+from __future__ import annotations
+
+from protocol.ids import PeerId
+from swarm.libp2p.yamux import Meter, YamuxStream
+from swarm.transport import StreamBroken
+
+
+class StreamWire:
+    """A stream while its protocol is being negotiated: exact reads, nothing buffered."""
+
+    def __init__(self, stream: YamuxStream) -> None:
+        self._stream = stream
+
+    async def read(self, n: int) -> bytes:
+        data = bytearray()
+        while len(data) < n:
+            piece = await self._stream.receive_some(n - len(data))
+            if not piece:
+                raise StreamBroken("the stream ended during negotiation")
+            data += piece
+        return bytes(data)
+
+    async def write(self, data: bytes) -> None:
+        await self._stream.send_all(data)
+
+
+class Libp2pStream:
+    """See `swarm.transport.Stream`. Its payload, from here on, counts on `meter`."""
+
+    def __init__(self, stream: YamuxStream, *, remote: PeerId, protocol: str, meter: Meter) -> None:
+        stream.meter = meter
+        self._stream = stream
+        self._remote = remote
+        self._protocol = protocol
+        self.send_all = stream.send_all
+        self.receive_some = stream.receive_some
+        self.send_eof = stream.send_eof
+        self.aclose = stream.aclose
+        self.abort = stream.abort
+
+    @property
+    def remote(self) -> PeerId:
+        return self._remote
+
+    @property
+    def protocol(self) -> str:
+        return self._protocol

@@ -1,0 +1,494 @@
+"""Yamux: many ordered streams over one secure connection, driven by events.
+
+One task reads the connection and never writes; one task writes it and nothing else does; everybody else changes state
+and wakes them. What follows from that, and always holds:
+
+* Both sides may write bulk at once: reading goes on whatever writing waits for, so neither can hold the other up.
+* Cancelling a send or a receive never harms the connection: no user task is ever inside a write to it.
+* A reader that pauses is waited for, as long as it likes; its window closes, the other streams go on.
+* Control frames go ahead of bulk; streams with bulk take turns, one frame each.
+* A peer that is silent is asked (PING); one that stays silent for `SILENCE_S` is gone.
+* What an unread stream can cost us is its window, which grows above `INITIAL_WINDOW` only once half of that was read.
+
+Speaks the specification (see `frames`) under its standard id, tested against stock py-libp2p. The stock muxer polls
+closed windows, gives up on them after 5 s, lets its reader wait for its writer (so that two bulk writers get stuck) and
+writes from user tasks (so that a cancelled one leaves half a frame behind); hence this one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import trio
+
+from swarm.libp2p.frames import HEADER, INITIAL_WINDOW, Flag, Frame, FrameError, FrameParser, FrameType, encode_header
+from swarm.transport import StreamBroken
+
+YAMUX_PROTOCOL = "/yamux/1.0.0"
+
+RECEIVE_WINDOW = 2 * 1024 * 1024
+"""Window of a stream that is being read: 60 MiB/s at 30 ms round trip, and at most this much unread per such stream."""
+
+FRAME_PAYLOAD = 65_507
+"""With its 12-byte header, exactly one noise message (65,519 bytes of plaintext)."""
+
+BATCH_BYTES = 2 * (FRAME_PAYLOAD + 12)
+"""Handed to the connection in one write: 20 ms at 50 Mbit/s, the longest that a control frame waits in our hands."""
+
+MAX_INBOUND_STREAMS = 256
+"""Streams a peer may hold open towards us; more are refused. 256 initial windows are 64 MiB."""
+
+MAX_CONTROL_FRAMES = 4096
+"""Control frames waiting to be written. A peer that makes us answer faster than it reads is cut off."""
+
+MAX_SEND_WINDOW = 1 << 32
+"""Credit beyond this is nonsense, and adding it up for ever would be a slow leak."""
+
+KEEPALIVE_S = 10.0
+"""Silence after which we ask whether the peer is there."""
+
+SILENCE_S = 30.0
+"""Silence after which it is not: three unanswered questions."""
+
+LINGER_S = 30.0
+"""How long a stream that we closed waits for the other side to close as well, before it is reset."""
+
+DISCARD_BYTES = INITIAL_WINDOW
+"""Bytes still accepted, and thrown away, on a stream closed here: what may have been in flight. More resets it."""
+
+FLUSH_S = 0.5
+"""How long closing a connection waits for what was already sent to reach the socket."""
+
+GO_AWAY_NORMAL = 0
+GO_AWAY_PROTOCOL_ERROR = 1
+
+
+class ConnectionLost(Exception):
+    """The connection below ended or cannot be believed any more. The message says why."""
+
+
+class SecureConnection(Protocol):
+    """What is needed of the connection below. Its methods raise ConnectionLost and nothing else."""
+
+    async def receive(self) -> bytes:
+        """Wait for at least one byte."""
+
+    async def send(self, data: bytes) -> None:
+        """Send all of `data`; bounded in time."""
+
+    async def aclose(self) -> None:
+        """Close at once."""
+
+
+class Meter:
+    """Counts the payload bytes of the streams it is attached to."""
+
+    __slots__ = ("received", "sent")
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.received = 0
+
+
+class YamuxStream:
+    """One stream. One task may send while another receives; see `swarm.transport.Stream` for the promises."""
+
+    def __init__(self, connection: YamuxConnection, stream_id: int) -> None:
+        self.id = stream_id
+        self.meter = Meter()
+        self._connection = connection
+        self._broken: str | None = None
+        self._closed_at = math.inf
+        self._buffer = bytearray()
+        self._received = trio.Event()
+        self._receive_window = INITIAL_WINDOW
+        self._fin_received = False
+        self._consumed = 0
+        self._discarded = 0
+        self._outgoing: memoryview | None = None
+        self._taken = trio.Event()
+        self._send_window = INITIAL_WINDOW
+        self._fin_queued = False
+        self._fin_sent = False
+
+    async def send_all(self, data: bytes) -> None:
+        """Return when the writer has taken all of `data`. Raises StreamBroken."""
+        await trio.lowlevel.checkpoint()
+        if self._outgoing is not None:
+            raise trio.BusyResourceError("another task is sending on this stream")
+        self._require_sendable()
+        if not data:
+            return
+        self._outgoing = memoryview(data)
+        self._taken = trio.Event()
+        self._connection.enqueue(self)
+        try:
+            await self._taken.wait()
+        finally:
+            self._outgoing = None
+        if self._broken is not None:
+            raise StreamBroken(self._broken)
+
+    async def receive_some(self, max_bytes: int) -> bytes:
+        """Return 1 to `max_bytes` bytes, or b"" at the end. Cancelling loses nothing. Raises StreamBroken."""
+        if max_bytes < 1:
+            raise ValueError("max_bytes must be at least 1")
+        await trio.lowlevel.checkpoint()
+        while not self._receivable():
+            self._received = trio.Event()
+            await self._received.wait()
+        data = bytes(self._buffer[:max_bytes])
+        del self._buffer[:max_bytes]
+        self.meter.received += len(data)
+        self._consumed += len(data)
+        self._grant(RECEIVE_WINDOW if self._consumed >= INITIAL_WINDOW // 2 else INITIAL_WINDOW)
+        return data
+
+    async def send_eof(self) -> None:
+        """Queue the end of this direction behind what was sent. Raises StreamBroken."""
+        await trio.lowlevel.checkpoint()
+        if self._broken is not None:
+            raise StreamBroken(self._broken)
+        self._queue_fin()
+
+    async def aclose(self) -> None:
+        """Close both directions in good order: what was sent arrives, what still comes in is thrown away."""
+        if self._broken is None and self._closed_at == math.inf:
+            self._closed_at = trio.current_time()
+            self._buffer.clear()
+            self._received.set()
+            self._queue_fin()
+            self._grant(INITIAL_WINDOW)
+        await trio.lowlevel.checkpoint()
+
+    async def abort(self) -> None:
+        """Reset the stream."""
+        self.reset("the stream was aborted here")
+        await trio.lowlevel.checkpoint()
+
+    def reset(self, reason: str) -> None:
+        """Break the stream here and tell the peer. Quiet when it is already over."""
+        if self._connection.forget(self):
+            self._connection.control(FrameType.WINDOW_UPDATE, Flag.RST, self.id, 0)
+        self.break_(reason, keep_received=False)
+
+    def break_(self, reason: str, *, keep_received: bool) -> None:
+        """The stream is over: wake everybody. With `keep_received`, what arrived up to its end stays readable."""
+        if self._broken is None:
+            self._broken = reason
+        if not keep_received or not self._fin_received:
+            self._fin_received = False
+            self._buffer.clear()
+        self._received.set()
+        self._taken.set()
+
+    # Called by the connection's reader and writer.
+
+    def on_data(self, data: bytes) -> None:
+        """Accept one piece from the peer. Raises FrameError when it is over the window or after the end."""
+        if self._fin_received:
+            raise FrameError(f"data after FIN on stream {self.id}")
+        if len(data) > self._receive_window:
+            raise FrameError(f"stream {self.id} was sent {len(data) - self._receive_window} bytes over its window")
+        self._receive_window -= len(data)
+        if self._closed_at == math.inf:
+            self._buffer += data
+            self._received.set()
+        else:
+            self._discard(len(data))
+
+    def on_window(self, delta: int) -> None:
+        """Accept credit. Raises FrameError when it adds up to nonsense."""
+        self._send_window += delta
+        if self._send_window > MAX_SEND_WINDOW:
+            raise FrameError(f"stream {self.id} was granted {self._send_window} bytes")
+        if self._outgoing:
+            self._connection.enqueue(self)
+
+    def on_fin(self) -> None:
+        """The peer sends nothing more."""
+        self._fin_received = True
+        self._received.set()
+        self._forget_if_finished()
+
+    def take(self, parts: list[bytes | memoryview]) -> int:
+        """Append our next frame, if one may go; return its size in bytes."""
+        outgoing = self._outgoing
+        if outgoing:
+            size = min(len(outgoing), self._send_window, FRAME_PAYLOAD)
+            if not size:
+                return 0
+            parts += (encode_header(FrameType.DATA, Flag.NONE, self.id, size), outgoing[:size])
+            self._outgoing = outgoing[size:]
+            self._send_window -= size
+            self.meter.sent += size
+            if not self._outgoing:
+                self._taken.set()
+            return HEADER.size + size
+        if self._fin_queued and not self._fin_sent:
+            parts.append(encode_header(FrameType.DATA, Flag.FIN, self.id, 0))
+            self._fin_sent = True
+            self._forget_if_finished()
+            return HEADER.size
+        return 0
+
+    def wants_turn(self) -> bool:
+        """Whether `take` would append something."""
+        if self._outgoing:
+            return self._send_window > 0
+        return self._fin_queued and not self._fin_sent
+
+    def lingers(self, now: float) -> bool:
+        """Whether we closed it long ago and the peer has not."""
+        return now - self._closed_at > LINGER_S
+
+    def _receivable(self) -> bool:
+        if self._closed_at != math.inf:
+            raise StreamBroken("the stream was closed here")
+        if self._broken is not None and not self._fin_received:
+            raise StreamBroken(self._broken)
+        return bool(self._buffer) or self._fin_received
+
+    def _require_sendable(self) -> None:
+        if self._broken is not None:
+            raise StreamBroken(self._broken)
+        if self._fin_queued:
+            raise StreamBroken("this side has already sent its end")
+
+    def _queue_fin(self) -> None:
+        if not self._fin_queued:
+            self._fin_queued = True
+            self._connection.enqueue(self)
+
+    def _forget_if_finished(self) -> None:
+        if self._fin_received and self._fin_sent:
+            self._connection.forget(self)
+
+    def _grant(self, target: int) -> None:
+        """Give credit back once half of `target` is free: few updates, and the window does not run dry."""
+        free = target - self._receive_window - len(self._buffer)
+        if free >= target // 2 and not self._fin_received and self._broken is None:
+            self._receive_window += free
+            self._connection.control(FrameType.WINDOW_UPDATE, Flag.NONE, self.id, free)
+
+    def _discard(self, size: int) -> None:
+        self._discarded += size
+        if self._discarded > DISCARD_BYTES:
+            self.reset("closed here while the peer kept sending")
+        else:
+            self._grant(INITIAL_WINDOW)
+
+
+class YamuxConnection:
+    """All streams of one connection. They live while `run` runs; when it returns, all are broken.
+
+    Args:
+        connection: the secure connection; owned from here on.
+        initiator: whether we dialled; decides who uses odd stream ids.
+        accept: called, synchronously, with every stream that the peer opens.
+    """
+
+    def __init__(self, connection: SecureConnection, *, initiator: bool, accept: Callable[[YamuxStream], None]) -> None:
+        self.end_reason = "the connection was closed"
+        self._connection = connection
+        self._accept = accept
+        self._initiator = initiator
+        self._next_id = 1 if initiator else 2
+        self._streams: dict[int, YamuxStream] = {}
+        self._num_inbound = 0
+        self._control: deque[bytes] = deque()
+        self._turns: dict[YamuxStream, None] = {}
+        self._wake = trio.Event()
+        self._heard_at = trio.current_time()
+        self._leaving: int | None = None
+        self._ended = trio.Event()
+        self._scope = trio.CancelScope()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether new streams may be opened."""
+        return self._leaving is None and not self._ended.is_set()
+
+    async def run(self) -> None:
+        """Read, write and keep alive until the connection ends; `end_reason` then tells why. Never raises for it."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._until_end, self._read)
+                    nursery.start_soon(self._until_end, self._write_and_wait)
+                    nursery.start_soon(self._until_end, self._keep_alive)
+        finally:
+            self._end()
+            with trio.CancelScope(shield=True), trio.move_on_after(FLUSH_S):
+                await self._connection.aclose()
+
+    def open_stream(self) -> YamuxStream:
+        """Open a stream; the peer learns of it with the next write. StreamBroken when the connection is ending."""
+        if not self.is_open:
+            raise StreamBroken(self.end_reason)
+        stream = YamuxStream(self, self._next_id)
+        self._next_id += 2
+        self._streams[stream.id] = stream
+        self.control(FrameType.WINDOW_UPDATE, Flag.SYN, stream.id, 0)
+        return stream
+
+    async def aclose(self) -> None:
+        """Write what was sent, say good-bye, close; at most FLUSH_S."""
+        self._leave(GO_AWAY_NORMAL, "the connection was closed here")
+        with trio.move_on_after(FLUSH_S):
+            await self._ended.wait()
+        self._scope.cancel()
+
+    # Called by our streams.
+
+    def enqueue(self, stream: YamuxStream) -> None:
+        """Give `stream` a turn, if it has not one coming."""
+        self._turns[stream] = None
+        self._wake.set()
+
+    def control(self, frame_type: FrameType, flags: Flag, stream_id: int, length: int) -> None:
+        """Queue a control frame ahead of all bulk."""
+        self._control.append(encode_header(frame_type, flags, stream_id, length))
+        self._wake.set()
+
+    def forget(self, stream: YamuxStream) -> bool:
+        """Drop a finished stream; False when it had been dropped before."""
+        known = self._streams.pop(stream.id, None) is not None
+        if known and not self._is_ours(stream.id):
+            self._num_inbound -= 1
+        return known
+
+    # The three tasks.
+
+    async def _until_end(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Run one of the three until the connection ends, and end the others with it."""
+        try:
+            await task()
+        except FrameError as error:
+            self._leave(GO_AWAY_PROTOCOL_ERROR, f"the peer broke the protocol: {error}")
+            await trio.sleep(FLUSH_S)
+        except ConnectionLost as error:
+            if self._leaving is None:
+                self.end_reason = f"the connection was lost: {error}"
+        self._scope.cancel()
+
+    async def _read(self) -> None:
+        parser = FrameParser()
+        while True:
+            data = await self._connection.receive()
+            self._heard_at = trio.current_time()
+            for frame in parser.feed(data):
+                if self._on_frame(frame):
+                    return
+
+    async def _write_and_wait(self) -> None:
+        """Write; after our good-bye, wait until the peer hangs up.
+
+        Closing with its last frames unread would reset the connection, and with it lose what the peer has not read yet.
+        """
+        await self._write()
+        await trio.sleep_forever()
+
+    async def _write(self) -> None:
+        """Write until our good-bye is written."""
+        while True:
+            parts = self._batch()
+            if parts:
+                await self._connection.send(b"".join(parts))
+            elif self._leaving is not None:
+                await self._connection.send(encode_header(FrameType.GO_AWAY, Flag.NONE, 0, self._leaving))
+                return
+            else:
+                self._wake = trio.Event()
+                await self._wake.wait()
+
+    async def _keep_alive(self) -> None:
+        value = 0
+        while True:
+            await trio.sleep(KEEPALIVE_S)
+            now = trio.current_time()
+            if now - self._heard_at > SILENCE_S:
+                self.end_reason = f"nothing was heard from the peer for {SILENCE_S:.0f} s"
+                return
+            if now - self._heard_at > KEEPALIVE_S / 2:
+                value += 1
+                self.control(FrameType.PING, Flag.SYN, 0, value)
+            for stream in [stream for stream in self._streams.values() if stream.lingers(now)]:
+                stream.reset("the peer did not close its side")
+
+    # What they do.
+
+    def _batch(self) -> list[bytes | memoryview]:
+        """Return the next write: all control frames, then one frame of each stream in turn, up to BATCH_BYTES."""
+        parts: list[bytes | memoryview] = list(self._control)
+        self._control.clear()
+        size = 0
+        while self._turns and size < BATCH_BYTES:
+            stream = next(iter(self._turns))
+            del self._turns[stream]
+            size += stream.take(parts)
+            if stream.wants_turn():
+                self._turns[stream] = None
+        return parts
+
+    def _on_frame(self, frame: Frame) -> bool:
+        """Act on one frame; True when the peer says good-bye."""
+        if len(self._control) > MAX_CONTROL_FRAMES:
+            raise FrameError(f"{MAX_CONTROL_FRAMES} answers are waiting to be read")
+        match frame.type:
+            case FrameType.GO_AWAY:
+                self.end_reason = f"the peer closed the connection (reason {frame.length})"
+                return True
+            case FrameType.PING:
+                if frame.flags & Flag.SYN:
+                    self.control(FrameType.PING, Flag.ACK, 0, frame.length)
+            case _:
+                self._on_stream_frame(frame)
+        return False
+
+    def _on_stream_frame(self, frame: Frame) -> None:
+        if frame.flags & Flag.SYN:
+            self._on_open(frame)
+        stream = self._streams.get(frame.stream_id)
+        if stream is None:
+            return  # it was in flight while we reset the stream
+        if frame.type is FrameType.DATA:
+            stream.on_data(frame.payload)
+        else:
+            stream.on_window(frame.length)
+        if frame.flags & Flag.RST:
+            self.forget(stream)
+            stream.break_("the peer aborted the stream", keep_received=False)
+        elif frame.flags & Flag.FIN:
+            stream.on_fin()
+
+    def _on_open(self, frame: Frame) -> None:
+        if self._is_ours(frame.stream_id) or frame.stream_id in self._streams:
+            raise FrameError(f"stream {frame.stream_id} may not be opened by the peer")
+        if self._num_inbound >= MAX_INBOUND_STREAMS or not self.is_open:
+            self.control(FrameType.WINDOW_UPDATE, Flag.RST, frame.stream_id, 0)
+            return
+        stream = YamuxStream(self, frame.stream_id)
+        self._streams[stream.id] = stream
+        self._num_inbound += 1
+        self.control(FrameType.WINDOW_UPDATE, Flag.ACK, stream.id, 0)
+        self._accept(stream)
+
+    def _is_ours(self, stream_id: int) -> bool:
+        return bool(stream_id % 2) == self._initiator
+
+    def _leave(self, code: int, reason: str) -> None:
+        if self._leaving is None and not self._ended.is_set():
+            self._leaving = code
+            self.end_reason = reason
+        self._wake.set()
+
+    def _end(self) -> None:
+        self._ended.set()
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.break_(self.end_reason, keep_received=True)
+        self._turns.clear()

@@ -1,0 +1,141 @@
+"""The few things done to a disk that must survive a kill, and in which order.
+
+What always holds: a file that `replace_file` wrote is there whole or not at all; a directory moved by `move_durably`
+had its contents on the disk before it got its new name. Chunks are not synced one by one (a lost one is fetched
+again), only before the rename that calls a version complete.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+from swarm.store.errors import StoreLocked
+
+SCRATCH_PREFIX = "scratch-"
+"""What bears it was left by a process that was killed, and may be removed when the store is opened."""
+
+_NO_PREALLOCATION = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
+
+
+def scratch_path(directory: Path) -> Path:
+    """Return a path in `directory` that nobody else uses."""
+    return directory / f"{SCRATCH_PREFIX}{secrets.token_hex(8)}"
+
+
+def remove_scratch(directory: Path) -> None:
+    """Remove what earlier processes left half done in `directory`."""
+    for path in directory.glob(f"{SCRATCH_PREFIX}*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Make `path` hold `data`; a reader, now or after a crash, sees the old contents or the new."""
+    scratch = scratch_path(path.parent)
+    try:
+        with scratch.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.rename(path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def move_durably(source: Path, target: Path) -> None:
+    """Rename a directory to a name that is free, its files and entries on the disk before, the new name on it after."""
+    sync_directory(source)
+    source.rename(target)
+    sync(target.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Wait until the files in `directory`, and their names, are on the disk."""
+    for path in directory.iterdir():
+        sync(path)
+    sync(directory)
+
+
+def sync(path: Path) -> None:
+    """Wait until what was written to a file, or the entries of a directory, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_at(path: Path, offset: int, data: bytes | memoryview) -> None:
+    """Write all of `data` into an existing file. Raises OSError; then any part of it may have been written."""
+    handle = os.open(path, os.O_WRONLY)
+    try:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(handle, view, offset)
+            view, offset = view[written:], offset + written
+    finally:
+        os.close(handle)
+
+
+def read_once(handle: int, offset: int, size: int) -> bytes:
+    """Return `size` bytes, fewer only where the file ends, and close `handle`."""
+    try:
+        data = os.pread(handle, size, offset)
+        while len(data) < size and (more := os.pread(handle, size - len(data), offset + len(data))):
+            data += more
+        return data
+    finally:
+        os.close(handle)
+
+
+def preallocate(path: Path, size: int) -> None:
+    """Give `path` exactly `size` bytes of disk, keeping what is there: a full disk shows before a byte is fetched."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        os.ftruncate(handle, size)
+        if size and hasattr(os, "posix_fallocate"):  # not on macOS; there the file stays sparse
+            try:
+                os.posix_fallocate(handle, 0, size)
+            except OSError as error:
+                if error.errno not in _NO_PREALLOCATION:
+                    raise
+    finally:
+        os.close(handle)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file a second name, or where the two are on different disks, a copy."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP}:
+            raise
+        shutil.copyfile(source, target)
+
+
+def lock(path: Path) -> int:
+    """Take the lock at `path` and return its handle; closing it releases the lock, and so does the end of the process.
+
+    Raises StoreLocked, naming the process that has it.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
+        os.close(handle)
+        raise StoreLocked(
+            f"{path.parent} is in use by process {holder}. Stop that process, or give this node a store of its own."
+        ) from error
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+    return handle

@@ -1,0 +1,353 @@
+"""`ChunkStore`: all versions that a node holds, and what may be done to them from any thread.
+
+What always holds: every method is synchronous and may be called from several threads at once (drivers use
+`trio.to_thread`); `have_bitmap`, `missing`, `holds`, `manifest`, `manifest_bytes` and `is_complete` never wait for
+the disk; a version that is pinned is never evicted; eviction takes a version out of sight in one rename. A version's
+directory changes under that version's lock, the set of versions under the store's; who holds a version's lock never
+asks for the store's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from protocol.digest import cid_of
+from protocol.errors import Fault, LocalProtocolError, PeerError
+from protocol.genesis import Authority
+from protocol.ids import Cid, ManifestHash, PolicyVersion
+from protocol.manifest import FileEntry, SignedManifest
+from swarm.store.durable import link_or_copy, lock, move_durably, replace_file, scratch_path, sync_directory
+from swarm.store.errors import StoreError, StoreFull, VersionIncomplete, VersionUnknown, translated
+from swarm.store.recovery import recover, require_ours
+from swarm.store.version import Stage, Version, directory_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldVersion:
+    """What the store says of a version: `held_bytes` of the `total_bytes` of its files are in place."""
+
+    hash: ManifestHash
+    version: PolicyVersion
+    complete: bool
+    pinned: bool
+    held_bytes: int
+    total_bytes: int
+
+
+class ChunkStore:
+    """See the module's paragraph; get one from `open`. All methods may raise StoreFull, StoreUnwritable and OSError."""
+
+    def __init__(self, root: Path, handle: int, versions: dict[ManifestHash, Version], quota_bytes: int | None) -> None:
+        self.root = root
+        self._handle = handle
+        self._versions = versions  # replaced, never changed, so that readers need no lock
+        self._quota_bytes = quota_bytes
+        self._pins: Counter[ManifestHash] = Counter()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, root: Path, authority: Authority, *, quota_bytes: int | None = None) -> ChunkStore:
+        """Make or take up the store in `root`, and lock it until `close`.
+
+        Hashes what partial versions hold. Raises StoreLocked, StoreForeign, StoreUnwritable, StoreFull.
+        """
+        with translated(root):
+            for directory in (root, root / "manifests", root / "versions"):
+                directory.mkdir(parents=True, exist_ok=True)
+            handle = lock(root / "lock")
+            try:
+                require_ours(root, authority)
+                return cls(root, handle, recover(root, authority), quota_bytes)
+            except BaseException:
+                os.close(handle)
+                raise
+
+    def close(self) -> None:
+        """Let another process open the store. Nothing needs to be saved; a kill does no harm."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+    def __enter__(self) -> ChunkStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Fetching a version: begin, put what is missing, finish.
+
+    def begin(self, signed: SignedManifest) -> int:
+        """Make room for a version and copy into it the chunks that other versions hold; return the bytes copied.
+
+        Does nothing for a version that is complete, and goes on with one that was begun. Raises StoreFull, leaving no
+        trace of the version, when the disk or the quota cannot take all of it.
+        """
+        with translated(self.root):
+            version = self._begin(signed)
+            return sum(self._copy(version, index) for index in version.missing())
+
+    def missing(self, manifest: ManifestHash) -> list[int]:
+        """Return the chunks still to be put, ascending. Raises VersionUnknown unless the version was begun."""
+        return self._require(manifest).missing()
+
+    def put(self, manifest: ManifestHash, index: int, data: bytes | memoryview) -> bool:
+        """Write chunk `index`; False when it was held already.
+
+        Raises PeerError before anything is written: CORRUPT_CHUNK when `data` is not that chunk, MALFORMED when it
+        is, but the manifest lied about its size. VersionUnknown when the version was evicted meanwhile.
+        """
+        version = self._require(manifest)
+        if not 0 <= index < len(version.manifest.chunks):
+            raise LocalProtocolError(f"version {version.signed.version} has no chunk {index}")
+        chunk = version.manifest.chunks[index]
+        if cid_of(data) != chunk.name:
+            raise PeerError(Fault.CORRUPT_CHUNK, f"{len(data)} bytes are not chunk {index} of {version.signed.version}")
+        if len(data) != chunk.size:
+            raise PeerError(Fault.MALFORMED, f"manifest: chunk {index} has {len(data)} bytes, not {chunk.size}")
+        with translated(self.root):
+            return version.write(index, data)
+
+    def finish(self, manifest: ManifestHash) -> Path:
+        """Make a version of which nothing is missing complete, on the disk; return its directory.
+
+        Waits for the disk. May be called again. Raises VersionIncomplete, VersionUnknown.
+        """
+        version = self._require(manifest)
+        with translated(self.root):
+            version.finish()
+        return version.directory
+
+    def adopt(self, signed: SignedManifest, directory: Path) -> Path:
+        """Take the files of `directory`, from which `signed` was made, as a complete version; return its new directory.
+
+        Files are linked, or copied from another disk, and not hashed again (`get` verifies). The caller may remove
+        `directory`, but must never write to its files again. Raises StoreError when a file is missing or has another
+        size.
+        """
+        with translated(self.root):
+            if self.is_complete(signed.hash):
+                return self.directory(signed.hash)
+            staged = scratch_path(self._parent)
+            staged.mkdir()
+            try:
+                for entry in signed.manifest.files:
+                    _take_file(directory, entry, staged)
+                sync_directory(staged)  # here, where nobody waits for us, rather than under the lock
+                return self._install(signed, staged)
+            except BaseException:
+                shutil.rmtree(staged, ignore_errors=True)
+                raise
+
+    # Serving, and using.
+
+    def get(self, cid: Cid) -> bytes | None:
+        """Return a chunk from any version, partial or complete, or None when none holds it.
+
+        Verified on every read (0.5 ms per MiB), so what leaves the store is never what a bad disk made of it. A chunk
+        found bad is missing from then on, and can be put again.
+        """
+        for version in tuple(self._versions.values()):
+            index = version.index_of(cid)
+            if index is not None and (data := version.read(index)) is not None:
+                return data
+        return None
+
+    def holds(self, cid: Cid) -> bool:
+        """Whether `get` would find the chunk, were the disk sound."""
+        return any(version.index_of(cid) is not None for version in tuple(self._versions.values()))
+
+    def have_bitmap(self, manifest: ManifestHash) -> bytes:
+        """Return what is held of a version in the bit order of `exchange.Have`; empty when the version is unknown."""
+        version = self._versions.get(manifest)
+        return version.have if version is not None else b""
+
+    def is_complete(self, manifest: ManifestHash) -> bool:
+        """Whether `directory` would return."""
+        version = self._versions.get(manifest)
+        return version is not None and version.stage is Stage.COMPLETE and not version.missing()
+
+    def directory(self, manifest: ManifestHash) -> Path:
+        """Return the directory of a complete version, for an engine to load. Pin the version while it is in use.
+
+        Raises VersionUnknown, and VersionIncomplete also for a version in which a chunk was found bad.
+        """
+        version = self._require(manifest)
+        if not self.is_complete(manifest):
+            raise VersionIncomplete(f"Version {version.signed.version} is not complete. Fetch what is missing first.")
+        return version.directory
+
+    def verify(self, manifest: ManifestHash) -> list[int]:
+        """Hash all that is held of a version; return the chunks that had gone bad, which are missing from now on."""
+        with translated(self.root):
+            return self._require(manifest).verify()
+
+    # Which versions are here, and which stay.
+
+    def versions(self) -> list[HeldVersion]:
+        """Return all versions, complete and partial, the oldest first."""
+        held = [
+            HeldVersion(
+                hash=name,
+                version=version.signed.version,
+                complete=self.is_complete(name),
+                pinned=self._pins[name] > 0,
+                held_bytes=version.held_bytes,
+                total_bytes=version.manifest.total_bytes,
+            )
+            for name, version in self._versions.items()
+        ]
+        return sorted(held, key=lambda one: (one.version, one.hash))
+
+    def manifest(self, manifest: ManifestHash) -> SignedManifest | None:
+        """Return the manifest of a version in the store, complete or not."""
+        version = self._versions.get(manifest)
+        return version.signed if version is not None else None
+
+    def manifest_bytes(self, manifest: ManifestHash) -> bytes | None:
+        """Return the manifest as it was signed."""
+        signed = self.manifest(manifest)
+        return signed.raw if signed is not None else None
+
+    def pin(self, manifest: ManifestHash) -> None:
+        """Keep a version from eviction until `unpin` was called as often. Raises VersionUnknown."""
+        with self._lock:
+            self._require(manifest)
+            self._pins[manifest] += 1
+
+    def unpin(self, manifest: ManifestHash) -> None:
+        """Undo one `pin`."""
+        with self._lock:
+            if not self._pins[manifest]:
+                raise LocalProtocolError(f"version {manifest.hex()[:8]} is not pinned")
+            self._pins[manifest] -= 1
+
+    @contextmanager
+    def pinned(self, manifest: ManifestHash) -> Iterator[None]:
+        """Keep a version from eviction inside the `with` block. Raises VersionUnknown."""
+        self.pin(manifest)
+        try:
+            yield
+        finally:
+            self.unpin(manifest)
+
+    def evict(self, keep: Collection[ManifestHash]) -> list[ManifestHash]:
+        """Remove every version, complete or partial, that is neither in `keep` nor pinned; return their hashes."""
+        with translated(self.root):
+            with self._lock:
+                names = [name for name in self._versions if name not in keep and not self._pins[name]]
+                remains = [self._forget(name) for name in names]
+            for directory in remains:
+                shutil.rmtree(directory)
+        return names
+
+    # Two things a node must know before it has talked to anybody.
+
+    def remember_genesis(self, raw: bytes) -> None:
+        """Keep the swarm's genesis. From now on the store opens for this swarm only."""
+        with translated(self.root):
+            replace_file(self.root / "genesis", raw)
+
+    def genesis(self) -> bytes | None:
+        """Return the genesis kept, as it was signed."""
+        return _read_if_there(self.root / "genesis")
+
+    def remember_newest(self, raw: bytes) -> None:
+        """Keep the newest announcement, so that a restarted node cannot be told that an older one is new."""
+        with translated(self.root):
+            replace_file(self.root / "newest", raw)
+
+    def newest(self) -> bytes | None:
+        """Return the announcement kept, as it was signed; not checked again."""
+        return _read_if_there(self.root / "newest")
+
+    @property
+    def _parent(self) -> Path:
+        return self.root / "versions"
+
+    def _require(self, manifest: ManifestHash) -> Version:
+        version = self._versions.get(manifest)
+        if version is None:
+            raise VersionUnknown(f"The store holds nothing of version {manifest.hex()[:8]}: never begun, or evicted.")
+        return version
+
+    def _begin(self, signed: SignedManifest) -> Version:
+        with self._lock:
+            if (version := self._versions.get(signed.hash)) is not None:
+                return version
+            self._require_room(signed)
+            # The manifest first: a directory without one is an orphan, and removed.
+            replace_file(self._manifest_path(signed.hash), signed.raw)
+            try:
+                version = Version.create(signed, self._parent)
+            except BaseException:
+                shutil.rmtree(directory_of(self._parent, signed, Stage.PARTIAL), ignore_errors=True)
+                self._manifest_path(signed.hash).unlink()
+                raise
+            self._versions = {**self._versions, signed.hash: version}
+            return version
+
+    def _require_room(self, signed: SignedManifest) -> None:
+        if self._quota_bytes is None:
+            return
+        used = sum(version.manifest.total_bytes for version in self._versions.values())
+        if used + signed.manifest.total_bytes > self._quota_bytes:
+            raise StoreFull(
+                f"Version {signed.version} needs {signed.manifest.total_bytes} bytes, and {used} of the "
+                f"{self._quota_bytes} that {self.root} may take are in use. Evict a version, or raise the quota."
+            )
+
+    def _copy(self, version: Version, index: int) -> int:
+        chunk = version.manifest.chunks[index]
+        data = self.get(chunk.name)
+        if data is None or len(data) != chunk.size:
+            return 0
+        return len(data) if version.write(index, data) else 0
+
+    def _install(self, signed: SignedManifest, staged: Path) -> Path:
+        with self._lock:
+            self._require_room(signed)
+            remains = self._forget(signed.hash) if signed.hash in self._versions else None
+            replace_file(self._manifest_path(signed.hash), signed.raw)
+            move_durably(staged, directory_of(self._parent, signed, Stage.COMPLETE))
+            version = Version.trust(signed, self._parent)
+            self._versions = {**self._versions, signed.hash: version}
+        if remains is not None:
+            shutil.rmtree(remains)
+        return version.directory
+
+    def _forget(self, manifest: ManifestHash) -> Path:
+        """Take a version out of sight; return what is left to be removed. The caller has the lock."""
+        remains = self._versions[manifest].discard()
+        self._versions = {name: version for name, version in self._versions.items() if name != manifest}
+        self._manifest_path(manifest).unlink(missing_ok=True)
+        return remains
+
+    def _manifest_path(self, manifest: ManifestHash) -> Path:
+        return self.root / "manifests" / manifest.hex()
+
+
+def _take_file(directory: Path, entry: FileEntry, target: Path) -> None:
+    source = directory / entry.name
+    size = source.stat().st_size if source.is_file() else None
+    if size != entry.size:
+        raise StoreError(
+            f"{source} should have {entry.size} bytes, and has {size}. Was it changed after it was published?"
+        )
+    link_or_copy(source, target / entry.name)
+
+
+def _read_if_there(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,424 @@
+"""A network in memory: nodes with names, links that can be cut, slowed, corrupted or frozen, and no clock of its own.
+
+    network = MemoryNetwork()
+    async with network.node("a") as a, network.node("b", listens=False) as b:
+        await b.dial(a.addresses())
+
+What always holds: everything a `Transport` promises (it passes `swarm.testing.conformance`); streams have real windows,
+so back-pressure is real; the broadcast is the very flood that libp2p nodes use. Time passes only where a fault hook
+sleeps, so under trio's MockClock nothing depends on how fast the machine is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import trio
+
+from protocol.errors import PeerError
+from protocol.ids import PeerId
+from swarm.event_hub import EventHub
+from swarm.flood import Flood
+from swarm.transport import (
+    STREAM_OPEN_TIMEOUT_S,
+    Broadcast,
+    BroadcastValidator,
+    ConnectionEvent,
+    DialFailed,
+    PeerConnected,
+    Stream,
+    StreamBroken,
+    StreamHandler,
+    StreamRefused,
+    Traffic,
+    TransportError,
+)
+
+WINDOW_BYTES = 256 * 1024
+"""Bytes in flight on one stream and direction, as on a new yamux stream."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transfer:
+    """Bytes about to travel from one node to another, as a fault hook sees them."""
+
+    source: PeerId
+    target: PeerId
+    protocol: str
+    data: bytes
+
+
+FaultHook = Callable[[Transfer], Awaitable[bytes]]
+"""Returns what arrives instead. May sleep (delay, or for ever: a frozen peer); StreamBroken breaks that stream."""
+
+
+class MemoryNetwork:
+    """The nodes of one network and the links between them."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[PeerId, MemoryTransport] = {}
+        self._names: dict[str, PeerId] = {}
+        self._links: dict[frozenset[PeerId], _Link] = {}
+        self._blocked: set[frozenset[PeerId]] = set()
+        self._faults: dict[tuple[PeerId, PeerId], FaultHook] = {}
+
+    @asynccontextmanager
+    async def node(
+        self, name: str, *, listens: bool = True, peer_id: PeerId | None = None
+    ) -> AsyncIterator[MemoryTransport]:
+        """Be present under `name` while the scope lasts; the peer id is made from the name unless given."""
+        identity = peer_id or PeerId(f"12D3KooWMemory{name}")
+        if identity in self._nodes or name in self._names:
+            raise ValueError(f"there is a node {name!r} already")
+        try:
+            async with trio.open_nursery() as nursery:
+                transport = MemoryTransport(self, name, identity, listens, nursery)
+                self._nodes[identity] = transport
+                self._names[name] = identity
+                try:
+                    yield transport
+                finally:
+                    del self._nodes[identity], self._names[name]
+                    for link in [link for ends, link in self._links.items() if identity in ends]:
+                        link.cut("the peer closed the connection")
+                    transport.hub.close()
+                    nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            if len(group.exceptions) == 1:
+                raise group.exceptions[0] from None
+            raise
+
+    def cut(self, one: PeerId, other: PeerId) -> None:
+        """Break the connection between two nodes, if there is one. They may dial again."""
+        link = self._links.get(frozenset((one, other)))
+        if link is not None:
+            link.cut("the connection was lost: the link was cut")
+
+    def block(self, one: PeerId, other: PeerId) -> None:
+        """Cut the link and refuse dials until `unblock`: a partition."""
+        self._blocked.add(frozenset((one, other)))
+        self.cut(one, other)
+
+    def unblock(self, one: PeerId, other: PeerId) -> None:
+        """Let the two dial each other again."""
+        self._blocked.discard(frozenset((one, other)))
+
+    def set_fault(self, source: PeerId, target: PeerId, hook: FaultHook | None) -> None:
+        """Pass everything that `source` sends to `target` through `hook`; None removes it."""
+        if hook is None:
+            self._faults.pop((source, target), None)
+        else:
+            self._faults[source, target] = hook
+
+    # For the transports.
+
+    async def pass_through(self, transfer: Transfer) -> bytes:
+        """Return what arrives of `transfer`."""
+        hook = self._faults.get((transfer.source, transfer.target))
+        return transfer.data if hook is None else await hook(transfer)
+
+    def connect(self, dialler: MemoryTransport, addresses: Sequence[str]) -> PeerId:
+        """Link `dialler` with the peer that `addresses` name. Raises DialFailed."""
+        wanted, names = _parse(addresses)
+        ends = frozenset((dialler.peer_id, wanted))
+        if ends in self._links:
+            return wanted
+        failures: list[str] = []
+        for name in names:
+            target = self._nodes.get(self._names.get(name, PeerId("")))
+            if (
+                target is None
+                or not target.addresses()
+                or frozenset((dialler.peer_id, target.peer_id)) in self._blocked
+            ):
+                failures.append(f"/memory/{name}: nobody answers")
+            elif target is dialler:
+                failures.append(f"/memory/{name} is this node itself")
+            elif target.peer_id != wanted:
+                failures.append(f"/memory/{name}: {target.peer_id} answered instead of {wanted}")
+            else:
+                self._links[ends] = _Link(self._links, dialler, target)
+                return wanted
+        raise DialFailed("; ".join(failures))
+
+    def link(self, one: PeerId, other: PeerId) -> _Link | None:
+        """The connection between two nodes."""
+        return self._links.get(frozenset((one, other)))
+
+
+class MemoryTransport:
+    """See `swarm.transport.Transport`; obtained from `MemoryNetwork.node`."""
+
+    def __init__(
+        self, network: MemoryNetwork, name: str, peer_id: PeerId, listens: bool, nursery: trio.Nursery
+    ) -> None:
+        self.peer_id = peer_id
+        self.network = network
+        self.hub = EventHub()
+        self.counts: dict[PeerId, Traffic] = {}
+        self._addresses = [f"/memory/{name}/p2p/{peer_id}"] if listens else []
+        self._nursery = nursery
+        self._handlers: dict[str, StreamHandler] = {}
+        self.flood = Flood(self, nursery)
+
+    def addresses(self) -> list[str]:
+        return list(self._addresses)
+
+    async def dial(self, addresses: Sequence[str]) -> PeerId:
+        await trio.lowlevel.checkpoint()
+        return self.network.connect(self, addresses)
+
+    async def disconnect(self, peer: PeerId) -> None:
+        await trio.lowlevel.checkpoint()
+        link = self.network.link(self.peer_id, peer)
+        if link is not None:
+            link.cut("the peer closed the connection")
+
+    def connected(self) -> frozenset[PeerId]:
+        return self.hub.connected()
+
+    def events(self) -> trio.MemoryReceiveChannel[ConnectionEvent]:
+        return self.hub.subscribe()
+
+    def handle(self, protocol: str, handler: StreamHandler) -> None:
+        self._handlers[protocol] = handler
+
+    async def open_stream(self, peer: PeerId, protocol: str) -> Stream:
+        await trio.lowlevel.checkpoint()
+        link = self.network.link(self.peer_id, peer)
+        if link is None:
+            raise StreamRefused(f"{peer} is not connected")
+        try:
+            with trio.fail_after(STREAM_OPEN_TIMEOUT_S):
+                await self.network.pass_through(
+                    Transfer(source=self.peer_id, target=peer, protocol=protocol, data=protocol.encode())
+                )
+        except (trio.TooSlowError, StreamBroken) as error:
+            raise StreamRefused(f"{peer} opened no stream for {protocol}: {error or 'no answer'}") from error
+        return link.open(self, protocol)
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        self.flood.publish(topic, data)
+        await trio.lowlevel.checkpoint()
+
+    async def subscribe(self, topic: str, validate: BroadcastValidator) -> trio.MemoryReceiveChannel[Broadcast]:
+        await trio.lowlevel.checkpoint()
+        return self.flood.subscribe(topic, validate)
+
+    def traffic(self) -> dict[PeerId, Traffic]:
+        return dict(self.counts)
+
+    # For links and streams.
+
+    def speaks(self, protocol: str) -> bool:
+        """Whether a handler serves `protocol`."""
+        return protocol in self._handlers
+
+    def accept(self, stream: MemoryStream) -> None:
+        """Run the handler for a stream that a peer opened."""
+        self._nursery.start_soon(self._serve, stream)
+
+    def count(self, peer: PeerId, *, sent: int = 0, received: int = 0) -> None:
+        """Add to the traffic with `peer`."""
+        before = self.counts.get(peer, Traffic())
+        self.counts[peer] = Traffic(sent=before.sent + sent, received=before.received + received)
+
+    async def _serve(self, stream: MemoryStream) -> None:
+        try:
+            await self._handlers[stream.protocol](stream)
+        except (TransportError, PeerError):
+            stream.break_both("the peer aborted the stream")
+        except BaseException:
+            stream.break_both("the peer aborted the stream")
+            raise
+        else:
+            await stream.aclose()
+
+
+class _Link:
+    """One connection. Registered with both ends when made, forgotten by both when cut."""
+
+    def __init__(
+        self, links: dict[frozenset[PeerId], _Link], dialler: MemoryTransport, target: MemoryTransport
+    ) -> None:
+        self.streams: set[MemoryStream] = set()
+        self._links = links
+        self._ends = (dialler, target)
+        for end, other, dialled in ((dialler, target, True), (target, dialler, False)):
+            end.count(other.peer_id)
+            end.flood.peer_connected(other.peer_id)
+            address = f"/memory/{other.peer_id}"
+            end.hub.connect(PeerConnected(peer=other.peer_id, dialled=dialled, remote_address=address))
+
+    def open(self, opener: MemoryTransport, protocol: str) -> MemoryStream:
+        """Return the opener's end of a new stream. Raises StreamRefused."""
+        other = self._ends[0] if self._ends[1] is opener else self._ends[1]
+        if self._links.get(frozenset((opener.peer_id, other.peer_id))) is not self:
+            raise StreamRefused(f"{other.peer_id} is not connected")
+        if not other.speaks(protocol):
+            raise StreamRefused(f"{other.peer_id} opened no stream for {protocol}: it does not speak it")
+        out, back = _Pipe(), _Pipe()
+        near = MemoryStream(self, opener, other.peer_id, protocol, outgoing=out, incoming=back)
+        far = MemoryStream(self, other, opener.peer_id, protocol, outgoing=back, incoming=out)
+        self.streams |= {near, far}
+        other.accept(far)
+        return near
+
+    def cut(self, reason: str) -> None:
+        """Break all streams and tell both ends."""
+        one, other = self._ends
+        if self._links.pop(frozenset((one.peer_id, other.peer_id)), None) is None:
+            return
+        for stream in list(self.streams):
+            stream.break_both(reason)
+        for end, gone in ((one, other), (other, one)):
+            end.flood.peer_disconnected(gone.peer_id)
+            end.hub.disconnect(gone.peer_id)
+
+
+class _Pipe:
+    """One direction of a stream."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._buffer = bytearray()
+        self._broken: str | None = None
+        self._abandoned = False
+        self._changed = trio.Event()
+
+    async def send(self, data: bytes) -> None:
+        """Put `data` in, waiting for room. Raises StreamBroken."""
+        view = memoryview(data)
+        while view:
+            self._require_whole()
+            if self.ended:
+                raise StreamBroken("this side has already sent its end")
+            room = len(view) if self._abandoned else WINDOW_BYTES - len(self._buffer)
+            if not self._abandoned:
+                self._buffer += view[:room]
+            view = view[room:]
+            self._tell()
+            if view:
+                await self._changed.wait()
+        self._require_whole()
+
+    async def receive(self, max_bytes: int) -> bytes:
+        """Take up to `max_bytes` out; b"" at the end. Raises StreamBroken."""
+        while not self._buffer and not self.ended and self._broken is None and not self._abandoned:
+            await self._changed.wait()
+        if self._abandoned:
+            raise StreamBroken("the stream was closed here")
+        if not self.ended:
+            self._require_whole()
+        data = bytes(self._buffer[:max_bytes])
+        del self._buffer[:max_bytes]
+        self._tell()
+        return data
+
+    def end(self) -> None:
+        """Nothing more follows."""
+        self.ended = True
+        self._tell()
+
+    def abandon(self) -> None:
+        """Nobody reads any more: throw away what comes."""
+        self._abandoned = True
+        self._buffer.clear()
+        self._tell()
+
+    def break_(self, reason: str, *, keep_complete: bool) -> None:
+        """Both ends see `reason`; with `keep_complete`, what arrived up to its end stays readable."""
+        self._broken = self._broken or reason
+        if not (keep_complete and self.ended):
+            self.ended = False
+            self._buffer.clear()
+        self._tell()
+
+    def _require_whole(self) -> None:
+        if self._broken is not None:
+            raise StreamBroken(self._broken)
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+
+class MemoryStream:
+    """One end of a stream; see `swarm.transport.Stream`."""
+
+    def __init__(
+        self,
+        link: _Link,
+        owner: MemoryTransport,
+        remote: PeerId,
+        protocol: str,
+        *,
+        outgoing: _Pipe,
+        incoming: _Pipe,
+    ) -> None:
+        self.remote = remote
+        self.protocol = protocol
+        self._link = link
+        self._owner = owner
+        self._outgoing = outgoing
+        self._incoming = incoming
+        self._closed = False
+
+    async def send_all(self, data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        transfer = Transfer(source=self._owner.peer_id, target=self.remote, protocol=self.protocol, data=data)
+        try:
+            arriving = await self._owner.network.pass_through(transfer)
+        except StreamBroken as error:
+            self.break_both(str(error))
+            raise
+        await self._outgoing.send(arriving)
+        self._owner.count(self.remote, sent=len(data))
+
+    async def receive_some(self, max_bytes: int) -> bytes:
+        if max_bytes < 1:
+            raise ValueError("max_bytes must be at least 1")
+        await trio.lowlevel.checkpoint()
+        data = await self._incoming.receive(max_bytes)
+        self._owner.count(self.remote, received=len(data))
+        return data
+
+    async def send_eof(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self._outgoing.end()
+
+    async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._outgoing.end()
+            self._incoming.abandon()
+            self._link.streams.discard(self)
+        await trio.lowlevel.checkpoint()
+
+    async def abort(self) -> None:
+        self.break_both("the peer aborted the stream", keep_complete=False)
+        await trio.lowlevel.checkpoint()
+
+    def break_both(self, reason: str, *, keep_complete: bool = True) -> None:
+        """Break both directions, at both ends."""
+        self._closed = True
+        self._outgoing.break_(reason, keep_complete=keep_complete)
+        self._incoming.break_(reason, keep_complete=keep_complete)
+        self._link.streams.discard(self)
+
+
+def _parse(addresses: Sequence[str]) -> tuple[PeerId, list[str]]:
+    peers: set[str] = set()
+    names: list[str] = []
+    for address in addresses:
+        match address.split("/"):
+            case ["", "memory", name, "p2p", peer] if peer:
+                peers.add(peer)
+                names.append(name)
+            case _:
+                raise DialFailed(f"{address!r} is not /memory/NAME/p2p/PEER")
+    if len(peers) != 1:
+        raise DialFailed(f"the addresses name {len(peers)} peers: {', '.join(addresses) or 'none'}")
+    return PeerId(peers.pop()), names

@@ -1,0 +1,177 @@
+"""The port through which everything in this package reaches other peers.
+
+A `Transport` is one node's presence: an identity, some listening addresses (none, for a node behind NAT), authenticated
+and encrypted connections, ordered byte streams over them, and a small best-effort broadcast. What always holds:
+
+* A connection belongs to both ends: either may open streams over it, whoever dialled. A node that nobody can dial is a
+  full member.
+* `Stream.remote` is authenticated: whoever speaks holds the key behind that peer id.
+* A stream is ordered and reliable until it breaks; when it breaks, both directions raise `StreamBroken`.
+* Broadcast is best effort: at most `MAX_ANNOUNCEMENT_BYTES`, may be lost, repeated or reordered. It never carries bulk.
+* Cancelling a receive is always safe. A cancelled send may leave the stream half-written, so the canceller must
+  `abort` it; the connection below stays usable.
+
+Implementations: `swarm.testing.memory` and `swarm.libp2p`. Both pass `swarm.testing.conformance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from protocol.ids import PeerId
+
+
+class TransportError(Exception):
+    """Base of what a transport may raise."""
+
+
+class StreamBroken(TransportError):
+    """The stream, or the connection below it, ended before the other side closed it properly."""
+
+
+class StreamRefused(TransportError):
+    """The peer does not speak this protocol, is not connected, or would not open a stream."""
+
+
+class DialFailed(TransportError):
+    """No address answered, or the one that answered was not the peer we wanted. The message says which and why."""
+
+
+class ListenFailed(TransportError):
+    """A listening address could not be bound. The message names the address and the reason."""
+
+
+class Stream(Protocol):
+    """One ordered, authenticated byte stream. One task may send while another receives."""
+
+    @property
+    def remote(self) -> PeerId: ...
+
+    @property
+    def protocol(self) -> str: ...
+
+    async def send_all(self, data: bytes) -> None:
+        """Send all of `data`; waits while the other side's window is full. Raises StreamBroken."""
+
+    async def receive_some(self, max_bytes: int) -> bytes:
+        """Wait for at least one byte, return up to `max_bytes`; b"" after the other side's `send_eof`.
+
+        Raises StreamBroken.
+        """
+
+    async def send_eof(self) -> None:
+        """Say that nothing more follows; receiving goes on."""
+
+    async def aclose(self) -> None:
+        """Close both directions in good order. Idempotent, never raises StreamBroken."""
+
+    async def abort(self) -> None:
+        """Tear the stream down at once: the other side sees StreamBroken. Idempotent, does not wait for the peer."""
+
+
+StreamHandler = Callable[[Stream], Awaitable[None]]
+"""Runs in a task of its own for each stream a peer opens. The stream is closed when it returns, aborted when it raises.
+
+A TransportError or PeerError that escapes it ends only that stream; anything else is a bug of ours and leaves the
+transport's scope."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerConnected:
+    """The first connection to `peer` is up. `dialled` tells whether we dialled it."""
+
+    peer: PeerId
+    dialled: bool
+    remote_address: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerDisconnected:
+    """The last connection to `peer` is gone."""
+
+    peer: PeerId
+
+
+ConnectionEvent = PeerConnected | PeerDisconnected
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broadcast:
+    """One broadcast received. `source` is the neighbour that handed it to us; its author is named in the envelope."""
+
+    source: PeerId
+    topic: str
+    data: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Bytes of stream payload exchanged with one peer since the transport started."""
+
+    sent: int = 0
+    received: int = 0
+
+
+BroadcastValidator = Callable[[Broadcast], bool]
+"""Synchronous, cheap, pure: False drops a broadcast before it is delivered or forwarded to anyone."""
+
+
+class Transport(Protocol):
+    """One node's presence in the network. Obtained from an async context manager that owns its background tasks."""
+
+    @property
+    def peer_id(self) -> PeerId: ...
+
+    def addresses(self) -> list[str]:
+        """Full multiaddrs with /p2p/ suffix that others may dial; empty when we do not listen."""
+
+    async def dial(self, addresses: Sequence[str]) -> PeerId:
+        """Connect to the peer named by the /p2p/ suffix of `addresses` (all must name the same one).
+
+        Returns at once when already connected. Tries the addresses in order. Raises DialFailed.
+        """
+
+    async def disconnect(self, peer: PeerId) -> None:
+        """Close all connections to `peer`. Quiet when there are none."""
+
+    def connected(self) -> frozenset[PeerId]: ...
+
+    def events(self) -> trio.MemoryReceiveChannel[ConnectionEvent]:
+        """A new channel of connection events; starts with a PeerConnected for every peer already connected.
+
+        Bounded by EVENT_QUEUE; a subscriber that does not keep up is closed.
+        """
+
+    def handle(self, protocol: str, handler: StreamHandler) -> None:
+        """Serve `protocol` with `handler` for streams that peers open."""
+
+    async def open_stream(self, peer: PeerId, protocol: str) -> Stream:
+        """Open a stream over any connection to `peer`. Raises StreamRefused, within STREAM_OPEN_TIMEOUT_S."""
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        """Broadcast `data`; LocalProtocolError when larger than MAX_ANNOUNCEMENT_BYTES. Not delivered to ourselves."""
+
+    async def subscribe(self, topic: str, validate: BroadcastValidator) -> trio.MemoryReceiveChannel[Broadcast]:
+        """Receive broadcasts that pass `validate`, from now on; only topics subscribed to are passed on to others.
+
+        Bounded by BROADCAST_QUEUE; the oldest are dropped when full.
+        """
+
+    def traffic(self) -> dict[PeerId, Traffic]: ...
+
+
+EVENT_QUEUE = 1024
+"""Connection events waiting for one subscriber: far more than peers joining within one scheduling pause."""
+
+BROADCAST_QUEUE = 64
+"""Broadcasts waiting: announcements are state, only the newest matters."""
+
+STREAM_OPEN_TIMEOUT_S = 10.0
+"""Negotiating a stream takes one round trip; ten seconds is a dead peer."""
+
+DIAL_TIMEOUT_S = 10.0
+"""TCP connect and handshake over a bad line take about two seconds."""

@@ -1,0 +1,114 @@
+"""Groups that were admitted and wait to be trained on, in version order.
+
+A pure core. What always holds: a batch never holds a group whose lag at that moment exceeds the window S (this check is
+the guarantee; the one at intake only saves work); groups leave in the order of their oldest version, then of arrival,
+so that none grows stale behind fresher ones; a group is handed out once. How much it holds is bounded by what is leased
+(`learner.leasing`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from protocol.ids import LeaseId, PeerId, PolicyVersion
+from protocol.staleness import Admissibility, Chain, judge, lag_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """What training needs of one admitted record: token ids, behaviour logprobs, reward."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    reward: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The admitted completions of one lease. `behaviour` are all versions that produced any of their tokens."""
+
+    lease: LeaseId
+    peer: PeerId
+    prompt_index: int
+    prompt: tuple[int, ...]
+    completions: tuple[Completion, ...]
+    behaviour: frozenset[PolicyVersion]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Groups to train on now, each with its lag, and those that had grown too old, each with the reason."""
+
+    groups: tuple[Group, ...]
+    lags: Mapping[LeaseId, int]
+    dropped: Mapping[LeaseId, str]
+
+    @property
+    def rollouts(self) -> int:
+        return sum(len(group.completions) for group in self.groups)
+
+
+@dataclass(kw_only=True)
+class Buffer:
+    """See the module's paragraph. `window` is S, in training steps."""
+
+    window: int
+    _heap: list[tuple[PolicyVersion, int, Group]] = field(default_factory=list)
+    _arrivals: int = 0
+    _rollouts: int = 0
+    _dropped: dict[LeaseId, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """Rollouts waiting, admissible or not."""
+        return self._rollouts
+
+    def add(self, group: Group) -> None:
+        """Take in one admitted group."""
+        self._arrivals += 1
+        self._rollouts += len(group.completions)
+        heapq.heappush(self._heap, (min(group.behaviour), self._arrivals, group))
+
+    def clear(self) -> None:
+        """Forget everything; what is durable is in the ledger."""
+        self._heap.clear()
+        self._dropped.clear()
+        self._rollouts = 0
+
+    def take(self, rollouts: int, chain: Chain) -> Batch | None:
+        """Return a batch of at least `rollouts` for the step after `chain.head`, or None while too few are admissible.
+
+        What is too old is dropped either way, and reported in the next batch.
+        """
+        self._drop_inadmissible(chain)
+        if self._rollouts < rollouts:
+            return None
+        groups, count = [], 0
+        for group in self._pop():
+            groups.append(group)
+            count += len(group.completions)
+            if count >= rollouts:
+                break
+        self._rollouts -= count
+        dropped, self._dropped = self._dropped, {}
+        lags = {group.lease: lag_of(chain.head, group.behaviour) for group in groups}
+        return Batch(groups=tuple(groups), lags=lags, dropped=dropped)
+
+    def _pop(self) -> Iterator[Group]:
+        while self._heap:
+            yield heapq.heappop(self._heap)[2]
+
+    def _drop_inadmissible(self, chain: Chain) -> None:
+        kept = []
+        for entry in self._heap:
+            group = entry[2]
+            fate = judge(chain, group.behaviour, self.window)
+            if fate is Admissibility.ADMISSIBLE:
+                kept.append(entry)
+            else:
+                self._dropped[group.lease] = fate.value
+                self._rollouts -= len(group.completions)
+        if len(kept) != len(self._heap):
+            heapq.heapify(kept)
+            self._heap = kept

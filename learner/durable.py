@@ -1,0 +1,129 @@
+"""Directories that appear whole or not at all, and tensors as safetensors inside them.
+
+What always holds: a path given to `new_directory` either does not exist or holds everything, flushed to the disk,
+whatever killed us in between; equal tensors give equal bytes. Tensors are streamed one at a time, so writing needs
+memory for one of them. No torch: tensors come and go as numpy views of their bytes. Nothing is ever executed on
+reading (no pickle).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.tensors import LENGTH_BYTES, Span, Table, read_table
+
+HEADER_ALIGN_BYTES = 8
+"""The format wants the data to begin at a multiple of 8; loaders that map the file rely on it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSource:
+    """One tensor to write: `dtype` is the format's name ("F32", "BF16", ...), `read()` gives its C-order bytes,
+    uint8 [size].
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+    read: Callable[[], NDArray[np.uint8]]
+
+
+@contextmanager
+def new_directory(path: Path) -> Iterator[Path]:
+    """Yield an empty directory beside `path` that becomes `path` when the block ends well, and vanishes when it does
+    not.
+
+    Raises FileExistsError when `path` is there already, OSError when the disk refuses. What an earlier kill left is
+    removed.
+    """
+    if path.exists():
+        raise FileExistsError(f"{path} exists already; name a new directory")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.parent / f".{path.name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+        sync_directory(partial)
+        partial.rename(path)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Flush a directory's names to the disk, so that a file synced before is also found after a power cut."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def synced(path: Path) -> Iterator[BinaryIO]:
+    """Open `path` for writing; flushed to the disk when the block ends well."""
+    with path.open("wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write and flush one small file."""
+    with synced(path) as file:
+        file.write(data)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write and flush `value` as indented JSON, in the order of its keys."""
+    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def write_tensors(path: Path, tensors: Sequence[TensorSource]) -> int:
+    """Write and flush one safetensors file, tensors in the order given; return its size in bytes."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers refuses files that do not say so
+    end = 0
+    for tensor in tensors:
+        start, end = end, end + tensor.size_bytes
+        entries[tensor.name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
+    header = json.dumps(entries, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % HEADER_ALIGN_BYTES)
+    with synced(path) as file:
+        file.write(len(header).to_bytes(LENGTH_BYTES, "little"))
+        file.write(header)
+        for tensor in tensors:
+            file.write(tensor.read().data)
+    return LENGTH_BYTES + len(header) + end
+
+
+def table_of(path: Path) -> Table:
+    """Return the tensor table of a safetensors file. Raises LayoutError, OSError."""
+    with path.open("rb") as file:
+
+        def read(offset: int, size: int) -> bytes:
+            file.seek(offset)
+            return file.read(size)
+
+        return read_table(path.name, path.stat().st_size, read)
+
+
+def read_span(path: Path, span: Span) -> NDArray[np.uint8]:
+    """Return the bytes of one tensor, uint8 [size], in memory of its own. Raises OSError."""
+    size = span.end - span.start
+    data = np.fromfile(path, np.uint8, size, offset=span.start)
+    if len(data) != size:
+        raise OSError(f"{path} ends inside tensor {span.name!r}")
+    return data

@@ -1,0 +1,246 @@
+"""Judging a delivery: each rule a plain function, asked cheapest first, and one verdict per record.
+
+A pure core. What always holds: nothing that the learner can compute is believed; sets of seen ids change only after the
+signature was checked, or a forger could make honest records look like duplicates; a group is admitted whole or not at
+all, so that nobody can send only the good half. The order of the rules is that of `protocol.work.Rule`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from protocol.digest import digest_of
+from protocol.errors import Fault, PeerError
+from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId, SwarmId, short
+from protocol.limits import MAX_REASON_CHARS
+from protocol.staleness import Admissibility, Chain, judge, lag_of
+from protocol.work import Lease, Rule, SignedRecord, Span, Verdict, read_record
+
+RewardFunction = Callable[[int, tuple[int, ...]], float]
+"""(index of the prompt, completion tokens) -> reward."""
+
+_SHAPE_FAULTS = {Fault.OVERSIZED: Rule.OVERSIZED, Fault.BAD_SIGNATURE: Rule.BAD_SIGNATURE}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrantedLease:
+    """A lease as the learner remembers it: what was signed, and which prompt of its task it was."""
+
+    lease: Lease
+    prompt_index: int
+
+    @property
+    def id(self) -> LeaseId:
+        return LeaseId(self.lease.id)
+
+    @property
+    def peer(self) -> PeerId:
+        return PeerId(self.lease.peer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmittedRecord:
+    """A completion that passed: ready to be trained on, and counted for its author."""
+
+    signed: SignedRecord
+    reward: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedDelivery:
+    """The outcome of one delivery. `group` is in the order of the lease's seeds, empty unless the whole group passed.
+
+    `records` pairs every verdict with the record as far as it could be read, for the ledger. `lag` is the group's, or
+    that of what was refused.
+    """
+
+    lease: LeaseId
+    verdicts: tuple[Verdict, ...]
+    records: tuple[SignedRecord | None, ...]
+    group: tuple[AdmittedRecord, ...]
+    lag: int
+
+    @property
+    def tokens(self) -> int:
+        """Completion tokens admitted."""
+        return sum(len(record.signed.tokens) for record in self.group)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a delivery is judged against: the swarm, the chain, the window S, the reward.
+
+    `manifests` holds every published version whose rollouts may still be admissible, and may have forgotten the others.
+    `vocab_size`: token ids below it exist.
+    """
+
+    swarm: SwarmId
+    chain: Chain
+    window: int
+    manifests: Mapping[PolicyVersion, ManifestHash]
+    reward: RewardFunction
+    vocab_size: int
+
+
+def judge_delivery(
+    granted: GrantedLease | None, sender: PeerId, raws: Sequence[bytes], terms: Terms, *, now_ms: int, lease: LeaseId
+) -> JudgedDelivery:
+    """Judge all records of one delivery by `sender`, who says they answer `lease`.
+
+    `granted` is that lease when it is open and `sender`'s own, else None.
+    """
+    judged = [_judge_record(raw, granted, sender, terms, now_ms) for raw in raws]
+    records = [record for _, record in judged]
+    verdicts = _forbid_duplicates([verdict for verdict, _ in judged])
+    if granted is not None:
+        verdicts = _require_complete(verdicts, granted)
+    admitted = [r for v, r in zip(verdicts, records, strict=True) if v.admitted and r is not None]
+    group: tuple[AdmittedRecord, ...] = ()
+    if granted is not None:
+        admitted.sort(key=lambda record: record.record.index)
+        group = tuple(
+            AdmittedRecord(signed=record, reward=terms.reward(granted.prompt_index, record.tokens))
+            for record in admitted
+        )
+        verdicts = [
+            _with_reward(verdict, group[verdict.index]) if verdict.admitted else verdict for verdict in verdicts
+        ]
+    counted = admitted if group else [record for record in records if record is not None]
+    lag = max((lag_of(terms.chain.head, record.behaviour) for record in counted), default=0)
+    return JudgedDelivery(lease=lease, verdicts=tuple(verdicts), records=tuple(records), group=group, lag=lag)
+
+
+def _judge_record(
+    raw: bytes, granted: GrantedLease | None, sender: PeerId, terms: Terms, now_ms: int
+) -> tuple[Verdict, SignedRecord | None]:
+    try:
+        record = read_record(raw, terms.swarm)
+    except PeerError as error:
+        return _verdict(RecordId(digest_of(raw)), 0, _SHAPE_FAULTS.get(error.fault, Rule.MALFORMED), error.detail), None
+    try:
+        refusal = (
+            _lease_rule(record, granted, now_ms)
+            or _version_rule(record, terms)
+            or _signature_rule(record, sender)
+            or (_settings_rule(record, granted.lease, terms.vocab_size) if granted else None)
+        )
+    except PeerError as error:
+        refusal = (_SHAPE_FAULTS.get(error.fault, Rule.MALFORMED), error.detail)
+    rule, detail = refusal or (Rule.ADMITTED, "")
+    return _verdict(record.id, record.record.index, rule, detail), record
+
+
+Refusal = tuple[Rule, str] | None
+
+
+def _lease_rule(record: SignedRecord, granted: GrantedLease | None, now_ms: int) -> Refusal:
+    named = short(record.record.lease)
+    if granted is None:
+        return Rule.UNKNOWN_LEASE, f"lease {named} is not open for you: it ended, or was withdrawn when you were gone"
+    if record.record.lease != granted.lease.id:
+        return Rule.UNKNOWN_LEASE, f"the record names lease {named}, the delivery {short(granted.id)}"
+    if now_ms > granted.lease.deadline_ms:
+        return Rule.LATE, f"arrived {(now_ms - granted.lease.deadline_ms) / 1000:.1f} s after the deadline of its lease"
+    return None
+
+
+def _version_rule(record: SignedRecord, terms: Terms) -> Refusal:
+    for span in record.record.spans:
+        if (refusal := _manifest_rule(span, terms)) is not None:
+            return refusal
+    match judge(terms.chain, record.behaviour, terms.window):
+        case Admissibility.ADMISSIBLE:
+            return None
+        case Admissibility.ORPHANED:
+            return Rule.ORPHANED, "the version that made it was lost when the learner restarted"
+        case Admissibility.FROM_THE_FUTURE:
+            return Rule.UNKNOWN_VERSION, f"it claims a version newer than {terms.chain.head}"
+        case Admissibility.STALE:
+            lag = lag_of(terms.chain.head, record.behaviour)
+            return Rule.STALE, f"lag {lag} at version {terms.chain.head}, at most {terms.window} allowed"
+
+
+def _manifest_rule(span: Span, terms: Terms) -> Refusal:
+    known = terms.manifests.get(span.version)
+    if known == span.manifest:
+        return None
+    if known is not None:
+        detail = f"version {span.version} has manifest {short(known)}, the record says {short(span.manifest)}"
+        return Rule.UNKNOWN_VERSION, detail
+    if judge(terms.chain, [span.version], terms.window) in (Admissibility.ORPHANED, Admissibility.STALE):
+        return None  # we may have forgotten it: too old is what an honest peer is told, and reason enough
+    return Rule.UNKNOWN_VERSION, f"version {span.version} was never published"
+
+
+def _signature_rule(record: SignedRecord, sender: PeerId) -> Refusal:
+    record.envelope.verify_signature()
+    if record.author != sender:
+        return Rule.WRONG_PEER, f"signed by {record.author}, delivered by {sender}"
+    return None
+
+
+def _settings_rule(record: SignedRecord, lease: Lease, vocab_size: int) -> Refusal:
+    word, tokens = record.record, record.tokens
+    if word.index >= len(lease.seeds):
+        return Rule.SETTINGS, f"index {word.index}, the lease has {len(lease.seeds)} seeds"
+    if (oldest := min(record.behaviour)) < lease.minimum:
+        return Rule.SETTINGS, f"made with version {oldest}, the lease asks for {lease.minimum} or newer"
+    if word.sampler != lease.sampler:
+        return Rule.SETTINGS, f"sampled at {word.sampler.temperature}, the lease says {lease.sampler.temperature}"
+    if len(tokens) > lease.max_new_tokens:
+        return Rule.SETTINGS, f"{len(tokens)} tokens, the budget is {lease.max_new_tokens}"
+    if (largest := max(tokens)) >= vocab_size:
+        return Rule.SETTINGS, f"token {largest}, the vocabulary has {vocab_size}"
+    stops = set(lease.stop_ids)
+    if any(token in stops for token in tokens[:-1]):
+        return Rule.SETTINGS, "goes on after a stop token"
+    if tokens[-1] not in stops and len(tokens) < lease.max_new_tokens:
+        return Rule.SETTINGS, f"ends after {len(tokens)} tokens with neither a stop token nor the budget used up"
+    return None
+
+
+def _forbid_duplicates(verdicts: list[Verdict]) -> list[Verdict]:
+    """Of several valid records for one index the first counts; signatures were checked by now."""
+    seen: set[int] = set()
+    out = []
+    for verdict in verdicts:
+        if verdict.admitted and verdict.index in seen:
+            detail = f"index {verdict.index} was delivered before"
+            verdict = _verdict(RecordId(verdict.record), verdict.index, Rule.DUPLICATE, detail)
+        elif verdict.admitted:
+            seen.add(verdict.index)
+        out.append(verdict)
+    return out
+
+
+def _require_complete(verdicts: list[Verdict], granted: GrantedLease) -> list[Verdict]:
+    """Refuse all when one is missing; a group as stale as its oldest record is stale, which is nobody's fault."""
+    seeds = len(granted.lease.seeds)
+    missing = set(range(seeds)) - {verdict.index for verdict in verdicts if verdict.admitted}
+    if not missing:
+        return verdicts
+    stale = next((verdict for verdict in verdicts if verdict.rule is Rule.STALE), None)
+    if stale is not None and all(verdict.rule in (Rule.STALE, Rule.ADMITTED) for verdict in verdicts):
+        rule, detail = Rule.STALE, f"its group has a record that is too old: {stale.detail}"
+    else:
+        rule, detail = (
+            Rule.INCOMPLETE,
+            f"{len(missing)} of {seeds} completions of the group are missing or were refused",
+        )
+    return [_verdict(RecordId(v.record), v.index, rule, detail) if v.admitted else v for v in verdicts]
+
+
+def _with_reward(verdict: Verdict, admitted: AdmittedRecord) -> Verdict:
+    """Note the reward; a claim that differs is only remarked upon, since the learner's own is what counts."""
+    claimed, reward = admitted.signed.record.reward, admitted.reward
+    detail = (
+        "" if claimed is None or abs(claimed - reward) < 1e-6 else f"claimed reward {claimed:g}, recomputed {reward:g}"
+    )
+    return Verdict(record=verdict.record, index=verdict.index, rule=verdict.rule, reward=reward, detail=detail)
+
+
+def _verdict(record: RecordId, index: int, rule: Rule, detail: str) -> Verdict:
+    """A refusal or an admission. ASCII: a receipt of the largest group must fit its bound in bytes, not characters."""
+    plain = detail.encode("ascii", "backslashreplace").decode("ascii")
+    return Verdict(record=record, index=index, rule=rule, detail=plain[:MAX_REASON_CHARS])

@@ -1,0 +1,163 @@
+"""Who may generate what: open leases, how many more there should be, and where their seeds come from.
+
+A pure core. What always holds: a lease is bound to one peer and handed out once; rollouts that are leased or wait in
+the buffer exceed `pace` by less than one group, so over-production is held back instead of thrown away; what a lease
+asks for fits one delivery; seeds follow from the learner's secret and the lease's id (HMAC-SHA256), so nobody can guess
+them before the lease, and what is issued again after a loss has a new id and new seeds.
+"""
+
+from __future__ import annotations
+
+import hmac
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from learner.intake import GrantedLease
+from protocol.codec import decode, pack_tokens
+from protocol.envelope import Kind, read_envelope
+from protocol.errors import LocalProtocolError
+from protocol.ids import LeaseId, PeerId, PolicyVersion, SwarmId
+from protocol.limits import KIB, MAX_WORK_BYTES
+from protocol.work import MAX_LEASE_BYTES, Lease, Sampler
+
+RECORD_OVERHEAD_BYTES = 8 * KIB
+"""A record beside its tokens and logprobs: envelope, at most 64 spans, claims. The protocol's own allowance."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """One prompt of a task: its index there and its token ids."""
+
+    task: str
+    index: int
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseTerms:
+    """What every lease of this run says. Times in seconds; `stop_ids` end a completion.
+
+    LocalProtocolError when its delivery might not fit a frame.
+    """
+
+    group_size: int
+    temperature: float
+    max_new_tokens: int
+    stop_ids: tuple[int, ...]
+    deadline_s: float
+
+    def __post_init__(self) -> None:
+        if delivery_bytes(self.group_size, self.max_new_tokens) > MAX_WORK_BYTES:
+            raise LocalProtocolError(
+                f"{self.group_size} completions of {self.max_new_tokens} tokens may not fit a delivery"
+            )
+
+
+@dataclass(kw_only=True)
+class Leasing:
+    """See the module's paragraph.
+
+    Args:
+        terms: what a lease says.
+        secret: 32 bytes that only the learner knows.
+        new_id: gives fresh 16-byte lease ids.
+    """
+
+    terms: LeaseTerms
+    secret: bytes
+    new_id: Callable[[], bytes]
+    open: dict[LeaseId, GrantedLease] = field(default_factory=dict)
+    judging: dict[LeaseId, GrantedLease] = field(default_factory=dict)
+
+    @property
+    def open_rollouts(self) -> int:
+        """Rollouts leased and not yet judged, expired or returned."""
+        return sum(len(granted.lease.seeds) for leases in (self.open, self.judging) for granted in leases.values())
+
+    def groups_wanted(self, asked: int, buffered: int, pace: int) -> int:
+        """How many leases to hand to a peer that asks for `asked` rollouts while `buffered` wait.
+
+        Both are rounded up to whole groups: were the room rounded down, groups of another size, from before a restart,
+        could leave a batch forever short of its last group.
+        """
+        room = pace - buffered - self.open_rollouts
+        return max(0, math.ceil(min(asked, room) / self.terms.group_size))
+
+    def grant(self, peer: PeerId, prompt: Prompt, minimum: PolicyVersion, now_ms: int) -> GrantedLease:
+        """Make and remember a lease for `peer`."""
+        lease_id = LeaseId(self.new_id())
+        lease = Lease(
+            id=lease_id,
+            peer=peer,
+            task=prompt.task,
+            prompt=pack_tokens(prompt.tokens),
+            seeds=[seed_of(self.secret, lease_id, index) for index in range(self.terms.group_size)],
+            sampler=Sampler(temperature=self.terms.temperature),
+            stop_ids=sorted(self.terms.stop_ids),
+            max_new_tokens=self.terms.max_new_tokens,
+            minimum=minimum,
+            issued_ms=now_ms,
+            deadline_ms=now_ms + round(self.terms.deadline_s * 1000),
+        )
+        granted = GrantedLease(lease=lease, prompt_index=prompt.index)
+        self.open[lease_id] = granted
+        return granted
+
+    def recover(self, granted: GrantedLease) -> None:
+        """Take up a lease that was open before a restart."""
+        self.open[granted.id] = granted
+
+    def lookup(self, lease: LeaseId, peer: PeerId) -> GrantedLease | None:
+        """The open lease of that id, if it is `peer`'s."""
+        granted = self.open.get(lease)
+        return granted if granted is not None and granted.peer == peer else None
+
+    def take(self, lease: LeaseId, peer: PeerId) -> GrantedLease | None:
+        """The lease was delivered by `peer`; return it if it is that peer's and open.
+
+        From here on it can neither expire nor be withdrawn, and still takes its room until `close`: what is being
+        judged is about to wait in the buffer.
+        """
+        granted = self.lookup(lease, peer)
+        if granted is not None:
+            self.judging[lease] = self.open.pop(lease)
+        return granted
+
+    def close(self, lease: LeaseId) -> None:
+        """The delivery was judged."""
+        self.judging.pop(lease, None)
+
+    def release(self, peer: PeerId) -> list[LeaseId]:
+        """Withdraw all leases of a peer that is gone; return their ids."""
+        return self._withdraw([lease for lease, granted in self.open.items() if granted.peer == peer])
+
+    def give_back(self, peer: PeerId, leases: list[LeaseId]) -> list[LeaseId]:
+        """Withdraw those of `leases` that are `peer`'s and open; return their ids."""
+        return self._withdraw([lease for lease in leases if self.lookup(lease, peer) is not None])
+
+    def expire(self, now_ms: int, grace_ms: int) -> list[LeaseId]:
+        """Withdraw leases whose deadline passed more than `grace_ms` ago; return their ids."""
+        return self._withdraw([i for i, granted in self.open.items() if now_ms > granted.lease.deadline_ms + grace_ms])
+
+    def _withdraw(self, leases: list[LeaseId]) -> list[LeaseId]:
+        for lease in leases:
+            del self.open[lease]
+        return leases
+
+
+def seed_of(secret: bytes, lease: LeaseId, index: int) -> int:
+    """The sampling seed of completion `index` of a lease: 64 bits of HMAC-SHA256(secret, lease || index)."""
+    return int.from_bytes(hmac.digest(secret, lease + index.to_bytes(4, "big"), "sha256")[:8], "big")
+
+
+def delivery_bytes(group_size: int, max_new_tokens: int) -> int:
+    """At most so many bytes has the delivery of a group: token ids and logprobs at 4 bytes each, and what surrounds."""
+    return group_size * (8 * max_new_tokens + RECORD_OVERHEAD_BYTES)
+
+
+def own_lease(raw: bytes, swarm: SwarmId) -> Lease:
+    """The lease in an envelope that we kept ourselves. Not verified: the key that signed it may have been replaced."""
+    envelope = read_envelope(raw, kind=Kind.LEASE, swarm=swarm, limit=MAX_LEASE_BYTES)
+    lease: Lease = decode(Lease, envelope.payload, MAX_LEASE_BYTES)
+    return lease

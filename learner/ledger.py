@@ -1,0 +1,460 @@
+"""The learner's memory: leases, verdicts, receipts, versions, steps and what every peer did, in SQLite.
+
+What always holds: what a receipt says is committed to disk before the receipt exists (WAL, synchronous FULL); a record
+is counted once, because an index of a lease is admitted once; a record is consumed by at most one step of the surviving
+chain, because going back to a checkpoint un-consumes what later steps took, and its payload is kept for as long as the
+oldest checkpoint kept could need it. Readers may open the file while the learner writes. Synchronous: the node calls it
+on a worker thread. Times are milliseconds since 1970 on the learner's clock.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+from learner.ledger_schema import SCHEMA, SCHEMA_VERSION
+from protocol.errors import LocalProtocolError
+from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId
+from protocol.work import Rule
+
+BUSY_S = 10.0
+"""How long to wait for another writer, of which there should be none: a backup tool may hold the file for a moment."""
+
+
+class LedgerError(Exception):
+    """The ledger cannot be used; its data are untouched. The message names the file and the next step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerRow:
+    """What a peer said of itself when it joined."""
+
+    peer: PeerId
+    name: str
+    role: str
+    engine: str
+    machine: str
+    micros_per_hour: int
+    currency: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseRow:
+    """One lease. `prompt` is the task's index of its prompt."""
+
+    lease: LeaseId
+    peer: PeerId
+    task: str
+    prompt: int
+    rollouts: int
+    issued_ms: int
+    deadline_ms: int
+    envelope: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordRow:
+    """One judged record. `version` is its oldest behaviour version; `envelope` is there for admitted records only."""
+
+    record: RecordId
+    lease: LeaseId
+    index: int
+    peer: PeerId
+    rule: Rule
+    reward: float | None
+    tokens: int
+    version: PolicyVersion
+    lag: int
+    received_ms: int
+    generation_ms: int
+    detail: str
+    envelope: bytes | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRow:
+    """One training step: `step` is the version it produced; `reward` the mean over what it was trained on."""
+
+    step: int
+    incarnation: int
+    began_ms: int
+    waited_s: float
+    train_s: float
+    rollouts: int
+    tokens: int
+    reward: float
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StayRow:
+    """How a stay of a peer stands: `presence` is the id that `peer_joined` gave, `reason` why it ended, if it did.
+
+    The amounts are those of this stay: chunk bytes moved, and seconds the engine generated.
+    """
+
+    presence: int
+    bytes_up: int
+    bytes_down: int
+    engine_s: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRow:
+    """A durable state to go on from: the trainer's directory (its name) and the curriculum's state at that step."""
+
+    step: int
+    incarnation: int
+    directory: str
+    state: Mapping[str, Any]
+
+
+class Ledger:
+    """See the module's paragraph. Safe to call from several threads; calls are serialised."""
+
+    def __init__(self, path: Path, *, swarm: bytes) -> None:
+        self.path = path
+        self._lock = RLock()
+        self._db = _open(path)
+        try:
+            self._prepare(swarm)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Everything written inside is on disk together when the block ends, or not at all. Raises LedgerError."""
+        with self._lock, self._translated():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:  # a full disk has rolled it back already
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Other errors of SQLite's (its subclasses of DatabaseError) are mistakes of ours, and travel."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise LedgerError(
+                f"{self.path}: {error}. Free the disk, or end what holds the file, then start again: what was "
+                "acknowledged is safe."
+            ) from error
+        except sqlite3.DatabaseError as error:
+            if type(error) is not sqlite3.DatabaseError:
+                raise
+            raise LedgerError(
+                f"{self.path} is not a readable ledger ({error}). Restore it from a copy, or move it away."
+            ) from error
+
+    # Incarnations and the chain
+
+    def incarnations(self) -> list[tuple[int, int]]:
+        """(incarnation, the step it began at), in order."""
+        return [
+            (row[0], row[1]) for row in self._query("SELECT incarnation, base FROM incarnations ORDER BY incarnation")
+        ]
+
+    def begin_incarnation(self, base: int, now_ms: int) -> int:
+        """Start the next incarnation at step `base`: later steps are forgotten and what they consumed is free again."""
+        with self.transaction() as db:
+            (incarnation,) = db.execute("SELECT coalesce(max(incarnation), 0) + 1 FROM incarnations").fetchone()
+            db.execute("INSERT INTO incarnations VALUES (?, ?, ?)", (incarnation, base, now_ms))
+            db.execute("UPDATE records SET step = NULL, trained_lag = NULL WHERE step > ?", (base,))
+            db.execute("DELETE FROM dropped WHERE step > ?", (base,))
+            db.execute("DELETE FROM steps WHERE step > ?", (base,))
+            db.execute("DELETE FROM checkpoints WHERE step > ?", (base,))
+        return int(incarnation)
+
+    # Peers
+
+    def knows(self, peer: PeerId) -> bool:
+        """Whether the peer has been here before."""
+        return bool(self._query("SELECT 1 FROM peers WHERE peer = ?", (peer,)))
+
+    def peer_joined(self, row: PeerRow, now_ms: int) -> int:
+        """Note that a peer is present from now on; return the id of its presence."""
+        with self.transaction() as db:
+            db.execute(
+                "INSERT INTO peers (peer, name, role, engine, machine, micros_per_hour, currency, first_seen_ms,"
+                " last_seen_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (peer) DO UPDATE SET"
+                " name = excluded.name, role = excluded.role, engine = excluded.engine, machine = excluded.machine,"
+                " micros_per_hour = excluded.micros_per_hour, currency = excluded.currency,"
+                " last_seen_ms = excluded.last_seen_ms",
+                (
+                    row.peer, row.name, row.role, row.engine, row.machine, row.micros_per_hour, row.currency,
+                    now_ms, now_ms,
+                ),
+            )  # fmt: skip
+            cursor = db.execute(
+                "INSERT INTO presence (peer, began_ms, ended_ms) VALUES (?, ?, ?)", (row.peer, now_ms, now_ms)
+            )
+        return int(cursor.lastrowid or 0)
+
+    def peers_present(self, stays: Sequence[StayRow], now_ms: int) -> None:
+        """These peers are still here at `now_ms`, or were until then."""
+        with self.transaction() as db:
+            for stay in stays:
+                db.execute(
+                    "UPDATE peers SET last_seen_ms = ?, engine_s = peers.engine_s + ? - before.engine_s"
+                    " FROM presence AS before WHERE before.id = ? AND peers.peer = before.peer",
+                    (now_ms, stay.engine_s, stay.presence),
+                )
+                db.execute(
+                    "UPDATE presence SET ended_ms = ?, bytes_up = ?, bytes_down = ?, engine_s = ?, reason = ?"
+                    " WHERE id = ?",
+                    (now_ms, stay.bytes_up, stay.bytes_down, stay.engine_s, stay.reason, stay.presence),
+                )
+
+    def peer_present(self, presence: int, now_ms: int, *, bytes_up: int, bytes_down: int, reason: str = "") -> None:
+        """`peers_present` for one."""
+        stay = StayRow(presence=presence, bytes_up=bytes_up, bytes_down=bytes_down, reason=reason)
+        self.peers_present([stay], now_ms)
+
+    # Leases and records
+
+    def leases_issued(self, rows: Sequence[LeaseRow]) -> None:
+        """Write leases before they are handed out."""
+        with self.transaction() as db:
+            db.executemany(
+                "INSERT INTO leases (lease, peer, task, prompt, rollouts, issued_ms, deadline_ms, envelope)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                [(r.lease, r.peer, r.task, r.prompt, r.rollouts, r.issued_ms, r.deadline_ms, r.envelope) for r in rows],
+            )
+
+    def leases_closed(self, leases: Sequence[LeaseId], status: str, now_ms: int) -> None:
+        """These leases will not be delivered: 'expired', 'returned' or 'lost'."""
+        with self.transaction() as db:
+            db.executemany(
+                "UPDATE leases SET status = ?, closed_ms = ? WHERE lease = ? AND status = 'open'",
+                [(status, now_ms, lease) for lease in leases],
+            )
+
+    def leases_started(self, started: Sequence[tuple[LeaseId, PolicyVersion]]) -> None:
+        """Peers said with which version they began to generate; the first word counts."""
+        with self.transaction() as db:
+            db.executemany(
+                "UPDATE leases SET started_version = ? WHERE lease = ? AND started_version IS NULL",
+                [(str(version), lease) for lease, version in started],
+            )
+
+    def open_leases(self) -> list[LeaseRow]:
+        """Leases neither delivered nor closed."""
+        return [
+            LeaseRow(
+                lease=LeaseId(row[0]), peer=PeerId(row[1]), task=row[2], prompt=row[3], rollouts=row[4],
+                issued_ms=row[5], deadline_ms=row[6], envelope=row[7],
+            )
+            for row in self._query(
+                "SELECT lease, peer, task, prompt, rollouts, issued_ms, deadline_ms, envelope FROM leases"
+                " WHERE status = 'open' ORDER BY issued_ms, lease"
+            )
+        ]  # fmt: skip
+
+    def deliveries_judged(self, rows: Sequence[RecordRow], receipts: Mapping[LeaseId, bytes], now_ms: int) -> None:
+        """Write verdicts and receipts of one or more deliveries, all or nothing, on disk when this returns.
+
+        Raises LocalProtocolError when a lease has a receipt already: a delivery is judged once.
+        """
+        with self.transaction() as db:
+            for lease, receipt in receipts.items():
+                update = "UPDATE leases SET status = 'delivered', closed_ms = ?, receipt = ? WHERE lease = ?"
+                if not db.execute(f"{update} AND receipt IS NULL", (now_ms, receipt, lease)).rowcount:
+                    raise LocalProtocolError(f"lease {lease.hex()[:8]} was never issued, or was judged before")
+            db.executemany(
+                # The same bytes twice in one delivery are one record.
+                "INSERT INTO records (record, lease, idx, peer, rule, reward, tokens, incarnation, version, lag,"
+                " received_ms, generation_ms, detail, envelope) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT (lease, record) DO NOTHING",
+                [
+                    (
+                        r.record, r.lease, r.index, r.peer, r.rule.value, r.reward, r.tokens,
+                        r.version.incarnation, r.version.version, r.lag, r.received_ms, r.generation_ms, r.detail,
+                        r.envelope,
+                    )
+                    for r in rows
+                ],
+            )  # fmt: skip
+
+    def receipt_of(self, lease: LeaseId, peer: PeerId) -> bytes | None:
+        """The receipt already given to `peer` for `lease`, or None."""
+        rows = self._query("SELECT receipt FROM leases WHERE lease = ? AND peer = ?", (lease, peer))
+        return rows[0][0] if rows else None
+
+    def lease_envelope(self, lease: LeaseId) -> bytes:
+        """The lease as it was signed. KeyError when there is none of that id, or it is of no use any more."""
+        rows = self._query("SELECT envelope FROM leases WHERE lease = ? AND envelope IS NOT NULL", (lease,))
+        if not rows:
+            raise KeyError(lease.hex())
+        return bytes(rows[0][0])
+
+    def unconsumed(self) -> list[tuple[int, bytes, float, str, bytes]]:
+        """Admitted records that no surviving step has taken or dropped, in order of arrival.
+
+        Each as (prompt, lease, reward, peer, envelope).
+        """
+        return self._query(
+            "SELECT l.prompt, r.lease, r.reward, r.peer, r.envelope FROM records r JOIN leases l USING (lease)"
+            " WHERE r.rule = 'admitted' AND r.step IS NULL AND r.envelope IS NOT NULL"
+            " AND NOT EXISTS (SELECT 1 FROM dropped d WHERE d.lease = r.lease) ORDER BY r.received_ms, r.lease, r.idx"
+        )
+
+    # Steps and versions
+
+    def step_trained(self, row: StepRow, groups: Mapping[LeaseId, int], dropped: Mapping[LeaseId, str]) -> None:
+        """A step consumed `groups` (lease -> lag when the batch formed) and dropped others (lease -> reason).
+
+        Raises LocalProtocolError when a surviving step has consumed one of them before.
+        """
+        with self.transaction() as db:
+            db.execute(
+                "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    row.step, row.incarnation, row.began_ms, row.waited_s, row.train_s, row.rollouts, row.tokens,
+                    row.reward, json.dumps(dict(row.metrics)),
+                ),
+            )  # fmt: skip
+            for lease in groups:
+                if db.execute("SELECT 1 FROM records WHERE lease = ? AND step IS NOT NULL", (lease,)).fetchone():
+                    raise LocalProtocolError(f"lease {lease.hex()[:8]} was trained on before")
+            db.executemany(
+                "UPDATE records SET step = ?, trained_lag = ? WHERE lease = ? AND rule = 'admitted'",
+                [(row.step, lag, lease) for lease, lag in groups.items()],
+            )
+            db.executemany(
+                "INSERT INTO dropped VALUES (?, ?, ?)", [(lease, row.step, why) for lease, why in dropped.items()]
+            )
+
+    def batch_dropped(self, step: int, dropped: Mapping[LeaseId, str]) -> None:
+        """Groups that step `step` took and could not be trained on (lease -> reason): no later step may take them."""
+        with self.transaction() as db:
+            db.executemany(
+                "INSERT INTO dropped VALUES (?, ?, ?)", [(lease, step, why) for lease, why in dropped.items()]
+            )
+
+    def version_published(
+        self, version: PolicyVersion, manifest: ManifestHash, now_ms: int, *, total_bytes: int, new_bytes: int
+    ) -> None:
+        """A version was signed; `new_bytes` of its chunks were not in the version before it."""
+        with self.transaction() as db:
+            db.execute(
+                "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?)",
+                (version.incarnation, version.version, manifest, now_ms, total_bytes, new_bytes),
+            )
+
+    def versions(self) -> list[tuple[PolicyVersion, ManifestHash]]:
+        """Published versions with the hashes of their manifests, oldest first."""
+        rows = self._query("SELECT incarnation, version, manifest FROM versions ORDER BY incarnation, version")
+        return [(PolicyVersion(row[0], row[1]), ManifestHash(row[2])) for row in rows]
+
+    def evaluated(self, version: PolicyVersion, now_ms: int, *, prompts: int, greedy: float, sampled: float) -> None:
+        """A version's accuracy on held-out prompts."""
+        with self.transaction() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?, ?, ?, ?)",
+                (version.incarnation, version.version, now_ms, prompts, greedy, sampled),
+            )
+
+    def checkpointed(self, row: CheckpointRow, now_ms: int) -> None:
+        """A durable state exists."""
+        with self.transaction() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?)",
+                (row.step, row.incarnation, row.directory, now_ms, json.dumps(dict(row.state))),
+            )
+            _forget_payloads(db)
+
+    def checkpoints(self) -> list[CheckpointRow]:
+        """Durable states, newest first."""
+        rows = self._query("SELECT step, incarnation, directory, state FROM checkpoints ORDER BY step DESC")
+        return [CheckpointRow(step=r[0], incarnation=r[1], directory=r[2], state=json.loads(r[3])) for r in rows]
+
+    def checkpoints_removed(self, steps: Sequence[int]) -> None:
+        """These directories are about to be deleted."""
+        with self.transaction() as db:
+            db.executemany("DELETE FROM checkpoints WHERE step = ?", [(step,) for step in steps])
+            _forget_payloads(db)
+
+    def _query(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        with self._lock, self._translated():
+            return self._db.execute(sql, values).fetchall()
+
+    def _prepare(self, swarm: bytes) -> None:
+        if self._query("SELECT 1 FROM sqlite_master"):  # asked before anything is changed: it may not be ours
+            self._require_ours(swarm)
+        with self._translated():
+            self._db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
+        with self.transaction() as db:
+            if not db.execute("SELECT 1 FROM sqlite_master").fetchone():
+                _create(db, swarm)
+        self._require_ours(swarm)
+
+    def _require_ours(self, swarm: bytes) -> None:
+        if not self._query("SELECT 1 FROM sqlite_master WHERE name = 'meta'"):
+            raise LedgerError(
+                f"{self.path} is a database, but not a ledger. Move it away, or choose another state directory."
+            )
+        meta: dict[str, bytes] = dict(self._query("SELECT key, value FROM meta"))
+        require_schema(self.path, meta)
+        if (theirs := meta.get("swarm", b"")) != swarm:
+            raise LedgerError(
+                f"{self.path} belongs to another swarm ({theirs.hex()[:8]}). Choose another state directory."
+            )
+
+
+def require_schema(path: Path, meta: Mapping[str, bytes]) -> None:
+    """Raise LedgerError unless this program understands the ledger that says `meta` of itself."""
+    schema = meta.get("schema", b"").decode("ascii", "replace")
+    if schema != str(SCHEMA_VERSION):
+        raise LedgerError(
+            f"{path} has ledger format {schema or 'unknown'}, this program reads {SCHEMA_VERSION}. Use the volery that"
+            " wrote it."
+        )
+
+
+def _forget_payloads(db: sqlite3.Connection) -> None:
+    """Forget what no restart can ask for: a restart goes on from a checkpoint, and the oldest one kept is the limit."""
+    (oldest,) = db.execute("SELECT min(step) FROM checkpoints").fetchone()
+    if oldest is None:
+        return
+    db.execute("UPDATE records SET envelope = NULL WHERE envelope IS NOT NULL AND step <= ?", (oldest,))
+    db.execute(
+        "UPDATE records SET envelope = NULL WHERE envelope IS NOT NULL AND step IS NULL"
+        " AND lease IN (SELECT lease FROM dropped WHERE step <= ?)",
+        (oldest,),
+    )
+    db.execute(
+        "UPDATE leases SET envelope = NULL WHERE envelope IS NOT NULL AND status <> 'open'"
+        " AND NOT EXISTS (SELECT 1 FROM records r WHERE r.lease = leases.lease AND r.envelope IS NOT NULL)"
+    )
+
+
+def _create(db: sqlite3.Connection, swarm: bytes) -> None:
+    for statement in filter(str.strip, SCHEMA.split(";")):
+        db.execute(statement)
+    db.execute("INSERT INTO meta VALUES ('schema', ?), ('swarm', ?)", (str(SCHEMA_VERSION).encode(), swarm))
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    try:
+        return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
+    except sqlite3.OperationalError as error:
+        raise LedgerError(
+            f"{path} cannot be opened ({error}). Check that its directory exists and is writable."
+        ) from error

@@ -1,0 +1,68 @@
+"""The tables of the learner's ledger.
+
+What always holds: times are milliseconds since 1970 on the learner's clock; bulky payloads (`envelope`) are set to NULL
+once no restart can ask for them, and the partial indexes name the rows that still have one, so that finding these does
+not take longer as a run grows old. Verdicts, receipts, steps and versions are kept for good: they are the accounts.
+"""
+
+from __future__ import annotations
+
+SCHEMA_VERSION = 1
+"""Goes up when an old program could misread a new ledger."""
+
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
+CREATE TABLE incarnations (
+    incarnation INTEGER PRIMARY KEY, base INTEGER NOT NULL, began_ms INTEGER NOT NULL
+) STRICT;
+CREATE TABLE peers (
+    peer TEXT PRIMARY KEY, name TEXT NOT NULL, role TEXT NOT NULL, engine TEXT NOT NULL, machine TEXT NOT NULL,
+    micros_per_hour INTEGER NOT NULL, currency TEXT NOT NULL,
+    first_seen_ms INTEGER NOT NULL, last_seen_ms INTEGER NOT NULL, engine_s REAL NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE presence (
+    id INTEGER PRIMARY KEY, peer TEXT NOT NULL REFERENCES peers, began_ms INTEGER NOT NULL, ended_ms INTEGER NOT NULL,
+    reason TEXT NOT NULL DEFAULT '', bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0,
+    engine_s REAL NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE leases (
+    lease BLOB PRIMARY KEY, peer TEXT NOT NULL, task TEXT NOT NULL, prompt INTEGER NOT NULL, rollouts INTEGER NOT NULL,
+    issued_ms INTEGER NOT NULL, deadline_ms INTEGER NOT NULL, envelope BLOB,
+    status TEXT NOT NULL DEFAULT 'open' CHECK (status IN ('open', 'delivered', 'expired', 'returned', 'lost')),
+    closed_ms INTEGER, receipt BLOB, started_version TEXT
+) STRICT;
+CREATE INDEX leases_by_status ON leases (status);
+CREATE INDEX leases_by_peer ON leases (peer);
+CREATE INDEX leases_with_envelope ON leases (lease) WHERE envelope IS NOT NULL;
+CREATE TABLE records (
+    lease BLOB NOT NULL REFERENCES leases, record BLOB NOT NULL, idx INTEGER NOT NULL, peer TEXT NOT NULL,
+    rule TEXT NOT NULL, reward REAL, tokens INTEGER NOT NULL, incarnation INTEGER NOT NULL, version INTEGER NOT NULL,
+    lag INTEGER NOT NULL, received_ms INTEGER NOT NULL, generation_ms INTEGER NOT NULL,
+    detail TEXT NOT NULL DEFAULT '', envelope BLOB, step INTEGER, trained_lag INTEGER,
+    PRIMARY KEY (lease, record)
+) STRICT;
+CREATE UNIQUE INDEX records_once ON records (lease, idx) WHERE rule = 'admitted';
+CREATE INDEX records_by_step ON records (step) WHERE step IS NOT NULL;
+CREATE INDEX records_with_envelope ON records (step) WHERE envelope IS NOT NULL;
+CREATE TABLE dropped (
+    lease BLOB PRIMARY KEY REFERENCES leases, step INTEGER NOT NULL, reason TEXT NOT NULL
+) STRICT;
+CREATE INDEX dropped_by_step ON dropped (step);
+CREATE TABLE versions (
+    incarnation INTEGER NOT NULL, version INTEGER NOT NULL, manifest BLOB NOT NULL, published_ms INTEGER NOT NULL,
+    total_bytes INTEGER NOT NULL, new_bytes INTEGER NOT NULL, PRIMARY KEY (incarnation, version)
+) STRICT;
+CREATE TABLE steps (
+    step INTEGER PRIMARY KEY, incarnation INTEGER NOT NULL, began_ms INTEGER NOT NULL, waited_s REAL NOT NULL,
+    train_s REAL NOT NULL, rollouts INTEGER NOT NULL, tokens INTEGER NOT NULL, reward REAL NOT NULL,
+    metrics TEXT NOT NULL
+) STRICT;
+CREATE TABLE evaluations (
+    incarnation INTEGER NOT NULL, version INTEGER NOT NULL, at_ms INTEGER NOT NULL, prompts INTEGER NOT NULL,
+    greedy REAL NOT NULL, sampled REAL NOT NULL, PRIMARY KEY (incarnation, version)
+) STRICT;
+CREATE TABLE checkpoints (
+    step INTEGER PRIMARY KEY, incarnation INTEGER NOT NULL, directory TEXT NOT NULL, made_ms INTEGER NOT NULL,
+    state TEXT NOT NULL
+) STRICT;
+"""

@@ -1,0 +1,295 @@
+"""Sequences of different lengths in, rectangular token batches under a memory budget out.
+
+What always holds: every target token of every kept sequence appears in exactly one microbatch, exactly once, next to
+the position that predicts it. Neighbours with the same prompt share one row and one copy of that prompt while the
+row is short, since a group's prompt is most of its positions when answers are short (the idea of "shared prefix"
+training; cf. Hydragen, arXiv 2402.05099). Rows of about equal width share a microbatch, with padding on the right.
+
+    one sequence per row    p p p a a a . .      plain causal attention: nothing real sees what stands to its right,
+    so no mask siblings in one row     p p p a a a b b      a mask hides the a's from the b's, and positions start
+    again after the prompt
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+Flags = NDArray[np.bool_]
+Arrays = Mapping[str, NDArray[Any]]
+
+PAD = 0
+"""Any valid token id: padding is to the right of all that is read."""
+
+
+class BadBatch(ValueError):
+    """The arrays of a request do not describe sequences; the message names the array."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ragged:
+    """B sequences laid end to end: `tokens` [M], `lengths` [B], `targets` [M] True where a token is predicted and
+    scored.
+
+    A sequence's first token is never a target. T targets in all, numbered in order of appearance.
+    """
+
+    tokens: Ints
+    lengths: Ints
+    targets: Flags
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def target_counts(self) -> Ints:
+        """Targets of each sequence, [B]."""
+        return np.add.reduceat(self.targets, _starts(self.lengths), dtype=np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Microbatch:
+    """S sequences in R rows, ready for a forward pass.
+
+    `inputs` (R, L) int64, right-padded, without each sequence's last token, which predicts nothing. For N targets:
+    `predictors` [N] index the flattened (R * L) positions that predict them, `tokens` [N] are the targets
+    themselves, `segments` [N] their sequences in [0, S), `numbers` [N] their places among the batch's targets. Where
+    siblings share a row, `positions` (R, L) count from the beginning of each sequence and `visible` (R, 1, L, L)
+    bool says who sees whom; both are None where plain causal attention will do.
+    """
+
+    inputs: Tensor
+    predictors: Tensor
+    tokens: Tensor
+    segments: Tensor
+    numbers: Ints
+    num_sequences: int
+    positions: Tensor | None = None
+    visible: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollouts:
+    """One training batch: B sequences, and for their T completion tokens `behaviour` logprobs [T] and `advantages`
+    [B].
+    """
+
+    sequences: Ragged
+    behaviour: Floats
+    advantages: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Sequences that share one row: their numbers in the batch, the length of their common prompt, the row's width."""
+
+    sequences: tuple[int, ...]
+    prompt: int
+    width: int
+
+
+def rows_of(batch: Ragged, keep: Flags, *, share_prompts: bool) -> list[Row]:
+    """Cut the kept sequences, in order, into rows; neighbours with equal prompts together while within
+    `MAX_SHARED_WIDTH`.
+
+    A prompt is all that stands before the first target. A sequence without targets gets no row.
+    """
+    rows: list[Row] = []
+    previous = b""
+    ends = np.cumsum(batch.lengths)
+    for number in np.flatnonzero(keep & (batch.target_counts > 0)).tolist():
+        end = int(ends[number])
+        start = end - int(batch.lengths[number])
+        prompt_length = int(batch.targets[start:end].argmax())
+        prompt = batch.tokens[start : start + prompt_length].tobytes()
+        tail = end - start - prompt_length - 1
+        if share_prompts and rows and prompt == previous and rows[-1].width + tail <= MAX_SHARED_WIDTH:
+            last = rows[-1]
+            rows[-1] = Row(sequences=(*last.sequences, number), prompt=prompt_length, width=last.width + tail)
+        else:
+            rows.append(Row(sequences=(number,), prompt=prompt_length, width=prompt_length + tail))
+        previous = prompt
+    return rows
+
+
+def plan(widths: Ints, max_tokens: int) -> list[Ints]:
+    """Return row numbers, a microbatch each: rows x widest <= `max_tokens`, widest first. A wider row goes alone."""
+    order = np.argsort(-widths, kind="stable")
+    batches: list[Ints] = []
+    start = 0
+    while start < len(order):
+        count = max(1, max_tokens // int(widths[order[start]]))
+        batches.append(order[start : start + count])
+        start += count
+    return batches
+
+
+def microbatches(batch: Ragged, keep: Flags, max_tokens: int, *, share_prompts: bool) -> Iterator[Microbatch]:
+    """Yield the sequences where `keep` [B] is set, at most `max_tokens` positions (padding included) at a time.
+
+    `share_prompts` only where the model heeds masks and positions (`Policy.shares_prompts`).
+    """
+    rows = rows_of(batch, keep, share_prompts=share_prompts)
+    offsets = _Offsets(starts=_starts(batch.lengths), first_targets=_starts(batch.target_counts))
+    for chosen in plan(np.array([row.width for row in rows], np.int64), max_tokens):
+        yield _microbatch(batch, [rows[index] for index in chosen], offsets)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Offsets:
+    """Where each sequence's tokens, and its targets, begin in the batch, [B] each."""
+
+    starts: Ints
+    first_targets: Ints
+
+
+def _microbatch(batch: Ragged, rows: Sequence[Row], offsets: _Offsets) -> Microbatch:
+    shape = (len(rows), max(row.width for row in rows))
+    inputs = np.full(shape, PAD, np.int64)
+    positions = np.zeros(shape, np.int64)
+    owners = np.full(shape, _PADDING, np.int64)
+    predictors: list[Ints] = []
+    tokens: list[Ints] = []
+    numbers: list[Ints] = []
+    for index, row in enumerate(rows):
+        prompt = row.prompt
+        start = int(offsets.starts[row.sequences[0]])
+        inputs[index, :prompt] = batch.tokens[start : start + prompt]
+        positions[index, :prompt] = np.arange(prompt)
+        owners[index, :prompt] = _PROMPT
+        column = prompt
+        for owner, number in enumerate(row.sequences):
+            start = int(offsets.starts[number])
+            end = start + int(batch.lengths[number])
+            tail = end - start - prompt - 1
+            place = slice(column, column + tail)
+            inputs[index, place] = batch.tokens[start + prompt : end - 1]
+            positions[index, place] = np.arange(prompt, prompt + tail)
+            owners[index, place] = owner
+            targets = np.flatnonzero(batch.targets[start:end])
+            # The token before the first target is the prompt's last, wherever the sequence's own tokens stand.
+            before = np.where(targets == prompt, prompt - 1, column + targets - 1 - prompt)
+            predictors.append(index * shape[1] + before)
+            tokens.append(batch.tokens[start + targets])
+            numbers.append(offsets.first_targets[number] + np.arange(len(targets)))
+            column += tail
+    shared = any(len(row.sequences) > 1 for row in rows)
+    return Microbatch(
+        inputs=torch.from_numpy(inputs),
+        predictors=torch.from_numpy(np.concatenate(predictors)),
+        tokens=torch.from_numpy(np.concatenate(tokens)),
+        segments=torch.from_numpy(np.repeat(np.arange(len(tokens)), [len(part) for part in tokens])),
+        numbers=np.concatenate(numbers),
+        num_sequences=len(tokens),
+        positions=torch.from_numpy(positions) if shared else None,
+        visible=torch.from_numpy(_visible(owners)) if shared else None,
+    )
+
+
+def _visible(owners: Ints) -> Flags:
+    """Who sees whom, (R, 1, L, L): what came before, of the prompt and of one's own sequence. Everything sees itself,
+    padding too: a softmax over nothing would be NaN, and poison the gradients of its whole row.
+    """
+    mine, theirs = owners[:, :, None], owners[:, None, :]
+    earlier = np.tri(owners.shape[1], dtype=np.bool_)
+    visible: Flags = ((theirs == _PROMPT) | (theirs == mine)) & earlier
+    return visible[:, None]
+
+
+_PROMPT, _PADDING = -1, -2
+"""Owners of positions that belong to no one sequence."""
+
+MAX_SHARED_WIDTH = 256
+"""Masked attention costs the square of a row's width where plain attention skips half and never stores it; at 256
+positions it is still far below the cost of the layers around it, and one prompt is not copied a dozen times."""
+
+
+def supervised_batch(arrays: Arrays, vocab_size: int) -> Ragged:
+    """Read `tokens` int32 [M], `lengths` int32 [B], `mask` uint8 [M] (1: the token is learnt). Raises BadBatch."""
+    tokens, lengths = _sequences(arrays, "tokens", "lengths", vocab_size, shortest=2)
+    mask = _array(arrays, "mask", "uint8")
+    if mask.shape != tokens.shape or mask.max() > 1:
+        raise BadBatch(f"mask must hold a 0 or 1 for each of the {len(tokens)} tokens")
+    targets = mask.astype(np.bool_)
+    if targets[_starts(lengths)].any():
+        raise BadBatch("mask marks the first token of a sequence, which nothing predicts")
+    if not targets.any():
+        raise BadBatch("mask marks no token at all, so there is nothing to learn")
+    return Ragged(tokens=tokens, lengths=lengths, targets=targets)
+
+
+def completion_batch(arrays: Arrays, vocab_size: int) -> Ragged:
+    """Read prompts and completions, B each, as sequences whose targets are the completion tokens. Raises BadBatch.
+
+    Arrays: `prompt_tokens` int32 [P], `prompt_lengths` int32 [B], `completion_tokens` int32 [C],
+    `completion_lengths` int32 [B].
+    """
+    prompts, prompt_lengths = _sequences(arrays, "prompt_tokens", "prompt_lengths", vocab_size, shortest=1)
+    completions, lengths = _sequences(arrays, "completion_tokens", "completion_lengths", vocab_size, shortest=1)
+    if len(prompt_lengths) != len(lengths):
+        raise BadBatch(f"{len(prompt_lengths)} prompt_lengths but {len(lengths)} completion_lengths")
+    targets = np.repeat(np.tile([False, True], len(lengths)), np.stack([prompt_lengths, lengths], axis=1).ravel())
+    tokens = np.empty(len(targets), np.int64)
+    tokens[targets], tokens[~targets] = completions, prompts
+    return Ragged(tokens=tokens, lengths=prompt_lengths + lengths, targets=targets)
+
+
+def rollout_batch(arrays: Arrays, vocab_size: int) -> Rollouts:
+    """`completion_batch` with `behaviour_logprobs` float32 [C] and `advantages` float32 [B]. Raises BadBatch."""
+    sequences = completion_batch(arrays, vocab_size)
+    behaviour = _array(arrays, "behaviour_logprobs", "float32")
+    advantages = _array(arrays, "advantages", "float32")
+    if len(behaviour) != int(sequences.targets.sum()):
+        raise BadBatch(
+            f"behaviour_logprobs has {len(behaviour)} values for {int(sequences.targets.sum())} completion tokens"
+        )
+    if len(advantages) != len(sequences):
+        raise BadBatch(f"advantages has {len(advantages)} values for {len(sequences)} sequences")
+    for name, values in (("behaviour_logprobs", behaviour), ("advantages", advantages)):
+        if not np.isfinite(values).all():
+            raise BadBatch(f"{name} holds a value that is not finite")
+    if behaviour.max() > LOGPROB_SLACK:
+        raise BadBatch("behaviour_logprobs holds a value above 0, which is no logprob")
+    return Rollouts(sequences=sequences, behaviour=behaviour, advantages=advantages)
+
+
+LOGPROB_SLACK = 1e-3
+"""A certain token's logprob may round to just above zero; anything larger is not a logprob."""
+
+
+def _array(arrays: Arrays, name: str, dtype: str) -> NDArray[Any]:
+    if name not in arrays:
+        raise BadBatch(f"array {name!r} is missing")
+    array = arrays[name]
+    if array.dtype.name != dtype or array.ndim != 1 or array.size == 0:
+        raise BadBatch(
+            f"array {name!r} must be {dtype}, one-dimensional and not empty; it is {array.dtype.name} {array.shape}"
+        )
+    return array
+
+
+def _sequences(
+    arrays: Arrays, tokens_name: str, lengths_name: str, vocab_size: int, *, shortest: int
+) -> tuple[Ints, Ints]:
+    tokens = _array(arrays, tokens_name, "int32").astype(np.int64)
+    lengths = _array(arrays, lengths_name, "int32").astype(np.int64)
+    if lengths.min() < shortest or int(lengths.sum()) != len(tokens):
+        raise BadBatch(
+            f"{lengths_name} must each be at least {shortest} and sum to the {len(tokens)} values of {tokens_name}"
+        )
+    if tokens.min() < 0 or tokens.max() >= vocab_size:
+        raise BadBatch(f"{tokens_name} holds an id outside the model's vocabulary of {vocab_size}")
+    return tokens, lengths
+
+
+def _starts(lengths: Ints) -> Ints:
+    """Exclusive prefix sum, [B]."""
+    return np.cumsum(lengths) - lengths

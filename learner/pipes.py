@@ -1,0 +1,45 @@
+"""The child's end of the pipe to its node: standard input and output, kept clean for frames.
+
+What always holds after `claim_pipes`: nothing but frames reaches the node, whatever a library prints, and nothing
+but us reads what the node sends. Light, so that it can run before the imports that take seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from protocol.pipe import PREFIX, Arrays, Header, decode_frame, frame_sizes
+
+
+def claim_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """Take stdin and stdout for frames alone: from now on file 0 is empty and file 1 is stderr, whoever reads or
+    prints.
+
+    Call it before anything else is imported: libraries print while they are imported, too.
+    """
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    sys.stdout.flush()
+    return requests, replies
+
+
+def read_exactly(stream: BinaryIO, size: int) -> bytes | None:
+    """Return `size` bytes, None at the end of the stream, also in mid-frame: then the node is gone."""
+    data = stream.read(size)
+    return data if len(data) == size else None
+
+
+def requests_of(stream: BinaryIO) -> Iterator[tuple[Header, Arrays]]:
+    """Yield frames until the stream ends. Raises BadFrame."""
+    while (prefix := read_exactly(stream, PREFIX.size)) is not None:
+        header_size, body_size = frame_sizes(prefix)
+        head, body = read_exactly(stream, header_size), read_exactly(stream, body_size)
+        if head is None or body is None:
+            return
+        yield decode_frame(head, body)

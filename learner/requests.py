@@ -1,0 +1,121 @@
+"""What a node may ask of the trainer: one frozen struct per operation, tagged by `op`.
+
+What always holds: unknown fields and values out of range are refused when a header is converted (msgspec.convert), so a
+misspelt hyperparameter is an error and never a default. No torch: the node builds these, the child reads them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from protocol.limits import MIB
+
+Positive = Annotated[float, Meta(gt=0)]
+Share = Annotated[float, Meta(ge=0, lt=1)]
+Count = Annotated[int, Meta(ge=1)]
+Seed = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+ExportDtype = Literal["bfloat16", "float32"]
+
+DEFAULT_SHARD_BYTES = 1024 * MIB
+"""Files of 1 GiB: few enough to list, small enough that copying one again is no matter."""
+
+
+class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to train.
+
+    The learning rate rises linearly over `warmup_steps` training steps, and falls linearly over `decay_steps` to
+    `decay_floor` times itself, where it stays; 0 steps switch either off. AdamW's first steps are as long as the
+    rate allows in directions that one batch chose: without a warm-up they undo some of what a policy knew.
+    `max_new_tokens` is the token budget of one completion, the constant that "grpo" divides by; `clip_low` and
+    `clip_high` are distances from 1; `temperature` is the one that behaviour logprobs were taken at;
+    `max_tokens_per_microbatch` counts positions, padding included, and bounds activations, not results.
+    """
+
+    learning_rate: Positive = 1e-6
+    warmup_steps: Annotated[int, Meta(ge=0)] = 0
+    decay_steps: Annotated[int, Meta(ge=0)] = 0
+    decay_floor: Annotated[float, Meta(ge=0, le=1)] = 0.1
+    betas: tuple[Share, Share] = (0.9, 0.95)
+    weight_decay: Annotated[float, Meta(ge=0)] = 0.0
+    grad_clip: Positive = 1.0
+    objective: str = "grpo"
+    clip_low: Annotated[float, Meta(gt=0, le=1)] = 0.2
+    clip_high: Positive = 0.28
+    weight_cap: Positive = 2.0
+    temperature: Positive = 1.0
+    max_new_tokens: Count
+    max_tokens_per_microbatch: Count = 16_384
+    gradient_checkpointing: bool = False
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="op"):
+    """Base of the requests; the header without its id."""
+
+
+class MakeModel(Request, tag="make_model", frozen=True, kw_only=True):
+    """Write a new Qwen3 model, `config` being fields of transformers' Qwen3Config. Reply: `parameters`."""
+
+    directory: str
+    config: dict[str, Any]
+    seed: Seed = 0
+
+
+class Load(Request, tag="load", frozen=True, kw_only=True):
+    """Load a Hugging Face directory and forget what was loaded. Reply: `parameters`, `vocab_size`, `fingerprint`."""
+
+    directory: str
+    hyperparameters: Hyperparameters
+    seed: Seed = 0
+    threads: Count = 1
+
+
+class Supervised(Request, tag="supervised", frozen=True, kw_only=True):
+    """One step of cross entropy: arrays of `packing.supervised_batch`. Reply: `loss`, `grad_norm`, `tokens`."""
+
+    learning_rate: Positive
+
+
+class Step(Request, tag="step", frozen=True, kw_only=True):
+    """One training step: arrays of `packing.rollout_batch`. Reply: `steps`, `learning_rate`, `loss`, `grad_norm`,
+    `tokens`, and more.
+
+    The learning rate is the one of this step. `trained_tokens` belong to sequences whose advantage is not zero; over
+    those are `clip_share`, `mean_ratio`, `max_ratio`, `mismatch_kl` (k3) and `entropy` (nats per token). `updated`
+    is false when there were none.
+    """
+
+
+class Logprobs(Request, tag="logprobs", frozen=True, kw_only=True):
+    """Score completions: arrays of `packing.completion_batch`. Reply arrays: `logprobs`, `entropy` float32 [C]."""
+
+    temperature: Positive | None = None
+
+
+class Export(Request, tag="export", frozen=True, kw_only=True):
+    """Write the weights as a model directory, which must not exist yet. Reply: `files`, sorted names."""
+
+    directory: str
+    dtype: ExportDtype = "bfloat16"
+    max_shard_bytes: Count = DEFAULT_SHARD_BYTES
+
+
+class Save(Request, tag="save", frozen=True, kw_only=True):
+    """Write a checkpoint into a directory that does not exist yet. Reply: `steps`, `bytes`."""
+
+    directory: str
+
+
+class Restore(Request, tag="restore", frozen=True, kw_only=True):
+    """Go on from a checkpoint of the loaded model. Reply: `steps`, `supervised_steps`, `threads`, `hyperparameters`.
+
+    The checkpoint's hyperparameters come into force, unless `keep_hyperparameters` keeps those of `load`.
+    """
+
+    directory: str
+    keep_hyperparameters: bool = False
+
+
+AnyRequest = MakeModel | Load | Supervised | Step | Logprobs | Export | Save | Restore

@@ -1,0 +1,5 @@
+"""`python -m node` is `volery`."""
+
+from node.cli import main
+
+main()

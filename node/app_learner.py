@@ -1,0 +1,360 @@
+"""The learner, composed: keys, ledger, store, transport, trainer, evaluation engine, and the loops that use them.
+
+This is the only place where they meet. What always holds on the way out, whatever the reason: peers are told, children
+end, the ledger and the store are closed; what was acknowledged is on disk, so starting again goes on from there.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from learner.buffer import Buffer
+from learner.leasing import LeaseTerms, Leasing
+from learner.ledger import Ledger, LedgerError, PeerRow
+from learner.publication import Publisher
+from node.children import Child, ChildCrashed, ChildSpec, open_child
+from node.config import EngineSection, SwarmConfig
+from node.engine.port import EngineError, PolicyEngine
+from node.engines import child_events, open_engine
+from node.errors import RunError
+from node.evaluation import Evaluation, EvaluationTerms
+from node.events import Clock, EventLog
+from node.home import LearnerHome, open_learner_home, write_durably
+from node.intake_loop import IntakeLoop
+from node.learner_desk import LearnerDesk
+from node.learner_run import LearnerRun
+from node.schooling import Schooling
+from node.training_loop import TrainingLoop, TrainingTerms
+from protocol.cost import MICROS
+from protocol.errors import Fault
+from protocol.exchange import PeerAddresses
+from protocol.ids import PeerId, PolicyVersion
+from protocol.invite import Invite, write_invite
+from protocol.manifest import SignedManifest
+from protocol.staleness import Chain
+from swarm.causes import first_cause
+from swarm.libp2p import open_libp2p
+from swarm.membership import HEARTBEATS_MISSED, Membership
+from swarm.reception import INBOX, Incoming, Reception
+from swarm.serving import Knowledge, Serving
+from swarm.store import ChunkStore, StoreError
+from swarm.transport import ListenFailed, Transport
+
+INVITE_FILE = "invite"
+GOODBYE_S = 2.0
+"""How long the farewell may take to reach the peers before the connections close."""
+
+PRESENCE_S = 2.0
+"""How often the learner's own presence and byte counts are written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerOutcome:
+    """How a finished run ended."""
+
+    steps: int
+    greedy: float | None
+    sampled: float | None
+
+
+async def run_learner(
+    config: SwarmConfig, schooling: Schooling, events: EventLog, on_ready: Callable[[str, LearnerRun], None]
+) -> LearnerOutcome:
+    """Run the learner role until its last training step, and return how it went.
+
+    `on_ready` is told the invite once peers can join. Raises UsageError or RunError; cancel to stop early.
+    """
+    home = open_learner_home(
+        Path(config.swarm.state),
+        name=config.swarm.name,
+        certificate_days=config.swarm.certificate_days,
+        now_ms=Clock.now_ms(),
+    )
+    try:
+        with first_cause():
+            async with AsyncExitStack() as stack:
+                stack.callback(home.close)
+                ledger = Ledger(home.ledger, swarm=home.authority.swarm)
+                stack.callback(ledger.close)
+                store = stack.enter_context(ChunkStore.open(home.store, home.authority))
+                store.remember_genesis(home.genesis)
+                transport = await stack.enter_async_context(
+                    open_libp2p(home.learner.seed, config.network.listen, config.network.announce)
+                )
+                learner = _Learner(config, home, ledger, store, transport, schooling, events)
+                return await learner.work(on_ready)
+    except ListenFailed as error:
+        raise RunError(f"{error}. End what listens there, or choose another port in [network] listen.") from error
+    except (LedgerError, StoreError, EngineError) as error:
+        raise RunError(str(error)) from error
+    except ChildCrashed as crash:
+        raise RunError(f"The trainer cannot run: {crash}") from crash
+
+
+class _Learner:
+    """The parts, wired. Lives for one run."""
+
+    def __init__(
+        self,
+        config: SwarmConfig,
+        home: LearnerHome,
+        ledger: Ledger,
+        store: ChunkStore,
+        transport: Transport,
+        schooling: Schooling,
+        events: EventLog,
+    ) -> None:
+        learn = config.learn
+        self.config, self.home, self.ledger, self.transport, self.events = config, home, ledger, transport, events
+        self.store, self.schooling = store, schooling
+        self.training: TrainingLoop | None = None
+        self.evaluation: Evaluation | None = None
+        batch = learn.prompts_per_step * learn.group_size
+        ahead = learn.ahead if learn.ahead is not None else (1.0 if learn.staleness == 0 else 2.0)
+        self.run = LearnerRun(
+            window=learn.staleness,
+            batch=batch,
+            pace=round(batch * ahead),
+            chain=Chain(bases=(0,), head=PolicyVersion(1, 0)),
+            buffer=Buffer(window=learn.staleness),
+            leasing=Leasing(
+                terms=LeaseTerms(
+                    group_size=learn.group_size,
+                    temperature=learn.temperature,
+                    max_new_tokens=learn.max_new_tokens,
+                    stop_ids=schooling.stop_ids,
+                    deadline_s=learn.lease_s,
+                ),
+                secret=home.secret,
+                new_id=partial(secrets.token_bytes, 16),
+            ),
+            membership=Membership(silence_s=HEARTBEATS_MISSED * config.network.heartbeat_s),
+        )
+        self.desk = LearnerDesk(
+            run=self.run,
+            ledger=ledger,
+            keypair=home.learner,
+            swarm=home.authority.swarm,
+            token=config.network.join_token,
+            heartbeat_s=config.network.heartbeat_s,
+            publish_every=learn.publish_every,
+            next_prompt=schooling.next_prompt,
+            now_ms=Clock.now_ms,
+            events=events,
+        )
+        self.intake = IntakeLoop(
+            run=self.run,
+            ledger=ledger,
+            keypair=home.learner,
+            swarm=home.authority.swarm,
+            certificate=home.certificate,
+            reward=schooling.reward,
+            observe=schooling.observe,
+            now_ms=Clock.now_ms,
+            events=events,
+        )
+        knowledge = Knowledge(genesis=home.genesis, newest=self._newest, peers=self._peers)
+        self.serving = Serving(
+            transport=transport,
+            store=store,
+            knowledge=knowledge,
+            report=self._report,
+            trouble=lambda text: events.emit("trouble", text=text),
+        )
+        self.nursery: trio.Nursery | None = None
+
+    async def work(self, on_ready: Callable[[str, LearnerRun], None]) -> LearnerOutcome:
+        """Be there for peers at once, since some may wait for a learner that comes back; then open the children and
+        train to the end.
+        """
+        inbox_send, inbox_receive = trio.open_memory_channel[Incoming](INBOX)
+        reception = Reception(transport=self.transport, desk=self.desk, inbox=inbox_send, report=self._report)
+        self.desk.reception = reception
+        self.desk.recover_leases()
+        presence = await self._note_presence()
+        async with trio.open_nursery() as nursery:
+            self.serving.start()
+            reception.start()
+            nursery.start_soon(self.intake.work, inbox_receive)
+            nursery.start_soon(self.desk.watch)
+            nursery.start_soon(self._tell_presence, presence)
+            on_ready(self._write_invite(), self.run)
+            async with self._open_children() as (trainer, engine), trio.open_nursery() as self.nursery:
+                self.evaluation = None if engine is None else self._evaluation(engine)
+                self.training = self._training(trainer)
+                nursery.start_soon(self.training.announce_again)
+                await self.training.work()
+                await self._say_farewell()
+            nursery.cancel_scope.cancel()
+        scores = self.evaluation.latest if self.evaluation else None
+        self.events.emit("finished", steps=self.run.chain.head.version)
+        return LearnerOutcome(
+            steps=self.run.chain.head.version,
+            greedy=scores.greedy if scores else None,
+            sampled=scores.sampled if scores else None,
+        )
+
+    @asynccontextmanager
+    async def _open_children(self) -> AsyncIterator[tuple[Child, PolicyEngine | None]]:
+        """The trainer, and an engine for evaluation if there is anything to evaluate on."""
+        spec = ChildSpec(
+            name="trainer",
+            argv=(sys.executable, "-m", "learner.trainer"),
+            threads=_threads(self.config.learn.threads),
+        )
+        async with AsyncExitStack() as stack:
+            trainer = await stack.enter_async_context(open_child(spec, on_event=child_events(self.events, "trainer")))
+            engine = None
+            if self.schooling.held_out:
+                section = EngineSection(threads=1, nice=10)
+                engine = await stack.enter_async_context(open_engine(section, self.events, name="evaluation"))
+            yield trainer, engine
+
+    def _evaluation(self, engine: PolicyEngine) -> Evaluation:
+        learn = self.config.learn
+        terms = EvaluationTerms(
+            every_versions=self.config.evaluate.every_versions,
+            temperature=learn.temperature,
+            max_new_tokens=learn.max_new_tokens,
+            stop_ids=frozenset(self.schooling.stop_ids),
+        )
+        return Evaluation(
+            engine=engine,
+            store=self.store,
+            ledger=self.ledger,
+            prompts=self.schooling.held_out,
+            terms=terms,
+            now_ms=Clock.now_ms,
+            events=self.events,
+        )
+
+    def _training(self, trainer: Child) -> TrainingLoop:
+        home, learn = self.home, self.config.learn
+        return TrainingLoop(
+            run=self.run,
+            ledger=self.ledger,
+            store=self.store,
+            publisher=Publisher(learner=home.learner, authority=home.authority, certificate=home.certificate),
+            trainer=trainer,
+            transport=self.transport,
+            terms=TrainingTerms(
+                steps=learn.steps,
+                publish_every=learn.publish_every,
+                weights_dtype=self.config.model.weights_dtype,
+                keep_checkpoints=learn.keep_checkpoints,
+                advantage="group_mean",
+                load=load_request(self.config),
+            ),
+            checkpoints=home.checkpoints,
+            exports=home.exports,
+            curriculum_state=self.schooling.state,
+            restore_curriculum=self.schooling.restore,
+            published=self._published,
+            now_ms=Clock.now_ms,
+            events=self.events,
+        )
+
+    async def _say_farewell(self) -> None:
+        self.desk.farewell("The run is finished: the learner took its last step.")
+        with trio.move_on_after(GOODBYE_S):
+            while self.run.present:
+                await self.run.wait_changed()
+
+    def _newest(self) -> bytes:
+        return b"" if self.training is None else self.training.newest
+
+    async def _published(self, signed: SignedManifest) -> None:
+        self.serving.gained(signed.hash)
+        last = signed.version.version >= self.config.learn.steps
+        if self.evaluation is not None and self.nursery is not None and (self.evaluation.is_due() or last):
+            self.nursery.start_soon(self.evaluation.run, signed)
+
+    def _report(self, peer: PeerId, fault: Fault, detail: str) -> None:
+        self.events.emit("peer_fault", peer=peer, fault=fault.value, detail=detail)
+
+    def _peers(self) -> list[PeerAddresses]:
+        me = PeerAddresses(peer=self.transport.peer_id, addresses=self.transport.addresses())
+        return [me, *self.desk.peers()]
+
+    def _write_invite(self) -> str:
+        invite = make_invite(self.config, self.home, self.transport.addresses())
+        write_durably(self.home.root / INVITE_FILE, invite.encode() + b"\n")
+        return invite
+
+    async def _note_presence(self) -> int:
+        row = PeerRow(
+            peer=self.home.learner.peer_id,
+            name=self.config.swarm.name,
+            role="learner",
+            engine="trainer",
+            machine=machine_name(),
+            micros_per_hour=round(self.config.price.per_hour * MICROS),
+            currency=self.config.price.currency,
+        )
+        return await trio.to_thread.run_sync(self.ledger.peer_joined, row, Clock.now_ms())
+
+    async def _tell_presence(self, presence: int) -> None:
+        while True:
+            up = sum(served.size_bytes for served in self.serving.served.values())
+            await trio.to_thread.run_sync(
+                partial(self.ledger.peer_present, presence, Clock.now_ms(), bytes_up=up, bytes_down=0)
+            )
+            await trio.sleep(PRESENCE_S)
+
+
+def make_invite(config: SwarmConfig, home: LearnerHome, addresses: list[str]) -> str:
+    """The string for volunteers: where we may be dialled, announced addresses first."""
+    return write_invite(
+        Invite(
+            operator=home.authority.operator,
+            swarm=home.authority.swarm,
+            addresses=addresses,
+            token=config.network.join_token,
+            name=config.swarm.name,
+        )
+    )
+
+
+def load_request(config: SwarmConfig) -> dict[str, Any]:
+    """The trainer's `load` request."""
+    trainer, learn = config.trainer, config.learn
+    return {
+        "directory": config.model.directory,
+        "seed": learn.seed,
+        "threads": _threads(learn.threads),
+        "hyperparameters": {
+            "learning_rate": trainer.learning_rate,
+            "warmup_steps": trainer.warmup_steps,
+            "decay_steps": trainer.decay_steps,
+            "decay_floor": trainer.decay_floor,
+            "betas": [trainer.beta1, trainer.beta2],
+            "weight_decay": trainer.weight_decay,
+            "grad_clip": trainer.grad_clip,
+            "objective": trainer.objective,
+            "clip_low": trainer.clip_low,
+            "clip_high": trainer.clip_high,
+            "temperature": learn.temperature,
+            "max_new_tokens": learn.max_new_tokens,
+            "max_tokens_per_microbatch": trainer.max_tokens_per_microbatch,
+        },
+    }
+
+
+def machine_name() -> str:
+    """A few words on this machine for the report."""
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"[:128]
+
+
+def _threads(configured: int) -> int:
+    return configured or max(1, (os.cpu_count() or 2) // 2)

@@ -1,0 +1,296 @@
+"""A rollout node, composed: key, store, transport, engine, and the loops that use them.
+
+What always holds on the way out: the engine's process ends; the store keeps what it has, and the next start goes on
+from there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from node.app_learner import machine_name
+from node.config import NodeConfig
+from node.engine.port import EngineError, PolicyEngine
+from node.engines import open_engine
+from node.errors import RunError, UsageError
+from node.events import Clock, EventLog
+from node.home import write_durably
+from node.keys import load_or_create_key
+from node.receipts import Receipts, ReceiptsError
+from node.rollout_role import Neighbours, RolloutRole, line_reporter
+from node.volunteer import VolunteerHome, open_volunteer_home
+from protocol import exchange
+from protocol.cost import MICROS, Price
+from protocol.errors import Fault, PeerError
+from protocol.genesis import read_genesis
+from protocol.identity import Keypair
+from protocol.ids import ManifestHash, PeerId
+from protocol.invite import Invite
+from protocol.limits import PROTOCOL_VERSION
+from protocol.work import Heartbeat, Hello, Introduction
+from swarm.causes import first_cause
+from swarm.delivery import NotWelcome, RunFinished, WorkLine
+from swarm.distribution import Distribution, Fetched
+from swarm.following import Arrival, Following, ask
+from swarm.libp2p import open_libp2p
+from swarm.serving import Knowledge, Serving
+from swarm.store import ChunkStore, StoreError
+from swarm.transport import DialFailed, ListenFailed, StreamBroken, StreamRefused, Transport
+
+ABOUT_FILE = "about.json"
+"""What this node last said of itself, for its own report."""
+
+DIAL_EVERY_S = 1.0
+"""Pause between attempts to reach the learner for the first time."""
+
+SESSION_S = 2.0
+"""How often the node's own presence is written; what a kill loses of it at most."""
+
+INTRODUCTIONS = 16
+"""Introductions waiting to be dialled; each is the whole list anew."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutOutcome:
+    """How a node's part in a run ended."""
+
+    state: Path
+    reason: str
+    admitted: int
+    refused: int
+
+
+async def run_rollout(
+    invite: Invite,
+    config: NodeConfig,
+    events: EventLog,
+    *,
+    state: Path | None,
+    wait_s: float,
+    on_ready: Callable[[VolunteerHome, RolloutRole], None],
+) -> RolloutOutcome:
+    """Play the rollout role until the learner says that the run is over. Raises UsageError or RunError; cancel to stop.
+
+    `wait_s` is how long to try to reach the learner for the first time.
+    """
+    home = open_volunteer_home(state, invite.authority.swarm)
+    events.write_to(home.events)
+    keypair = load_or_create_key(home.key)
+    try:
+        with first_cause():
+            async with AsyncExitStack() as stack:
+                stack.callback(home.lock.close)
+                store = stack.enter_context(ChunkStore.open(home.store, invite.authority))
+                receipts = Receipts(home.receipts)
+                stack.callback(receipts.close)
+                network = config.network
+                transport = await stack.enter_async_context(open_libp2p(keypair.seed, network.listen, network.announce))
+                genesis = await find_swarm(transport, invite, wait_s)
+                store.remember_genesis(genesis)
+                events.emit("swarm_found", name=read_genesis(genesis)[0].name, swarm=invite.swarm.hex()[:16])
+                engine = await stack.enter_async_context(open_engine(config.engine, events, name="engine"))
+                node = _Rollout(invite, config, transport, genesis, store, receipts, engine, keypair, events)
+                about = {"name": config.name, "engine": config.engine.kind, "machine": machine_name()}
+                write_durably(home.root / ABOUT_FILE, json.dumps(about).encode())
+                on_ready(home, node.role)
+                await node.work()
+    except RunFinished as finished:
+        return RolloutOutcome(
+            state=home.root, reason=str(finished), admitted=node.role.counts.admitted, refused=node.role.counts.refused
+        )
+    except NotWelcome as refused:
+        raise UsageError(f"The learner refused this node: {refused}") from None
+    except ListenFailed as error:
+        raise RunError(f"{error}. End what listens there, or choose another port in [network] listen.") from error
+    except (StoreError, ReceiptsError, EngineError) as error:
+        raise RunError(str(error)) from error
+    raise AssertionError("a node's loops end only by raising")
+
+
+async def find_swarm(transport: Transport, invite: Invite, wait_s: float) -> bytes:
+    """Dial the invite's addresses until one answers as the invite's swarm; return its genesis.
+
+    Raises RunError when nobody answers in time, UsageError when somebody answers for another swarm.
+    """
+    reason = "no attempt was made"
+    with trio.move_on_after(wait_s):
+        while True:
+            try:
+                peer = await transport.dial(invite.addresses)
+                answer = await ask(transport, peer, exchange.AskGenesis())
+                if isinstance(answer, exchange.TellGenesis):
+                    return require_swarm(answer.genesis, invite)
+                reason = "it did not say which swarm it belongs to"
+            except (DialFailed, StreamRefused, StreamBroken, trio.TooSlowError) as error:
+                reason = str(error) or "it did not answer in time"
+            except PeerError as error:
+                raise UsageError(
+                    f"Who answers at the invite's address does not speak for its swarm: {error.detail}."
+                ) from None
+            await trio.sleep(DIAL_EVERY_S)
+    raise RunError(
+        f"The learner cannot be reached at {', '.join(invite.addresses)} (tried for {wait_s:.0f} s; {reason}). "
+        "Check that it runs, that the address can be reached from here, and that no firewall is in the way."
+    )
+
+
+def require_swarm(raw: bytes, invite: Invite) -> bytes:
+    """Return `raw` if it is the genesis of the invite's swarm."""
+    genesis, authority = read_genesis(raw)
+    if authority != invite.authority:
+        raise UsageError(
+            f"The invite is for another swarm than the one that answers at its address ({genesis.name!r}, "
+            f"{authority.swarm.hex()[:8]} instead of {invite.swarm.hex()[:8]}). Ask the operator for a new invite."
+        )
+    return raw
+
+
+class _Rollout:
+    """The parts, wired. Lives for one run."""
+
+    def __init__(
+        self,
+        invite: Invite,
+        config: NodeConfig,
+        transport: Transport,
+        genesis: bytes,
+        store: ChunkStore,
+        receipts: Receipts,
+        engine: PolicyEngine,
+        keypair: Keypair,
+        events: EventLog,
+    ) -> None:
+        self.config, self.transport, self.events, self.store, self.invite = config, transport, events, store, invite
+        self.receipts = receipts
+        self.price = Price(micros_per_hour=round(config.price.per_hour * MICROS), currency=config.price.currency)
+        self.introductions, self._introduced = trio.open_memory_channel[Introduction](INTRODUCTIONS)
+        self.serving = Serving(
+            transport=transport,
+            store=store,
+            knowledge=Knowledge(genesis=genesis, newest=lambda: self.following.newest, peers=self.known),
+            report=self.report,
+            trouble=self.trouble,
+        )
+        self.distribution = Distribution(
+            transport=transport, store=store, gained=lambda signed: self.serving.gained(signed.hash), report=self.report
+        )
+        self.following = Following(
+            transport=transport,
+            store=store,
+            authority=invite.authority,
+            distribution=self.distribution,
+            arrived=lambda arrival: self.role.arrived(arrival),
+            report=self.report,
+            trouble=self.trouble,
+        )
+        self.line = WorkLine(
+            transport=transport,
+            authority=invite.authority,
+            learner=invite.addresses,
+            hello=self.hello,
+            heartbeat=self.heartbeat,
+            now_ms=Clock.now_ms,
+            on_event=line_reporter(events, self.introduce),
+            report=self.report,
+        )
+        self.role = RolloutRole(
+            engine=engine,
+            store=store,
+            keypair=keypair,
+            swarm=invite.authority.swarm,
+            line=self.line,
+            receipts=receipts,
+            in_flight=self.in_flight,
+            batch_rollouts=config.engine.batch_rollouts,
+            now_ms=Clock.now_ms,
+            events=events,
+        )
+        self.neighbours = Neighbours(transport=transport)
+
+    async def work(self) -> None:
+        """Run all loops. Ends by RunFinished, NotWelcome, or what went wrong."""
+        self.take_up_held()
+        self.serving.start()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.distribution.run)
+            nursery.start_soon(self.following.run)
+            nursery.start_soon(self.meet)
+            nursery.start_soon(self.role.run)
+            nursery.start_soon(self.line.run)
+            nursery.start_soon(self.note_session)
+
+    async def note_session(self) -> None:
+        """Write how long this node has been at work and what it moved, for its own report."""
+        session = await trio.to_thread.run_sync(self.receipts.session_began, self.price, Clock.now_ms())
+        while True:
+            await trio.sleep(SESSION_S)
+            heartbeat = self.heartbeat()
+            await trio.to_thread.run_sync(
+                partial(
+                    self.receipts.session_lasts,
+                    session,
+                    Clock.now_ms(),
+                    bytes_up=heartbeat.bytes_up,
+                    bytes_down=heartbeat.bytes_down,
+                )
+            )
+
+    def take_up_held(self) -> None:
+        """Begin with the newest version that is complete in the store."""
+        held = [version for version in self.store.versions() if version.complete]
+        if held and (signed := self.store.manifest(held[-1].hash)) is not None:
+            self.following.core.held = signed.version
+            self.role.arrived(Arrival(signed=signed, seconds=0.0, fetched=Fetched(by_peer={})))
+
+    def hello(self) -> Hello:
+        return Hello(
+            protocol=PROTOCOL_VERSION,
+            name=self.config.name,
+            token=self.invite.token,
+            addresses=self.transport.addresses(),
+            price=self.price,
+            engine=self.config.engine.kind,
+            machine=machine_name(),
+            leases=sorted(self.role.holding),
+        )
+
+    def heartbeat(self) -> Heartbeat:
+        counts = self.role.counts
+        return Heartbeat(
+            installed=self.role.installed,
+            pending=counts.pending,
+            bytes_up=sum(served.size_bytes for served in self.serving.served.values()),
+            bytes_down=self.distribution.fetched_bytes,
+            engine_s=counts.engine_s,
+        )
+
+    def in_flight(self) -> ManifestHash | None:
+        flying = self.following.core.in_flight
+        return None if flying is None else flying.manifest
+
+    def introduce(self, introduction: Introduction) -> None:
+        """Hand an introduction to `meet`; when it is behind, it has a newer list to come anyway."""
+        try:
+            self.introductions.send_nowait(introduction)
+        except trio.WouldBlock:
+            self.events.emit("introduction_dropped")
+
+    async def meet(self) -> None:
+        async for introduction in self._introduced:
+            await self.neighbours.meet([(PeerId(told.peer), told.addresses) for told in introduction.peers])
+
+    def known(self) -> list[exchange.PeerAddresses]:
+        return [exchange.PeerAddresses(peer=peer) for peer in self.transport.connected()]
+
+    def trouble(self, text: str) -> None:
+        self.events.emit("trouble", text=text)
+
+    def report(self, peer: PeerId, fault: Fault, detail: str) -> None:
+        self.events.emit("peer_fault", peer=peer, fault=fault.value, detail=detail)

@@ -1,0 +1,223 @@
+"""The command line: parse, call, print.
+
+Every command ends with exit code 0 (done), 1 (trouble at run time), 2 (usage) or 130 (stopped by Ctrl-C), and says
+trouble in one paragraph that names what is concerned and the next step. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from enum import Enum
+from importlib.metadata import version as distribution_version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from node.errors import NodeError, UsageError
+
+app = typer.Typer(
+    name="volery",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help=(
+        "Reinforcement learning of language models over a swarm of unequal machines.\n\n"
+        "**To see it work:** `volery demo`.\n\n"
+        "**To lend a machine:** `volery join INVITE`, with the invite an operator gave you.\n\n"
+        "**To start a swarm:** `volery init my-swarm`, edit `my-swarm/swarm.toml`, then "
+        "`volery learn my-swarm/swarm.toml`; it prints the invite to hand out."
+    ),
+)
+
+State = Annotated[Path | None, typer.Option("--state", help="Directory with the node's or learner's state.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class DemoEngine(Enum):
+    """Engines that can teach the demo's model something."""
+
+    TRANSFORMERS = "transformers"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"volery {distribution_version('volery')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None: ...
+
+
+@app.command()
+def init(
+    directory: Annotated[Path, typer.Argument(help="Where to put swarm.toml; made if it is not there.")] = Path(
+        "swarm"
+    ),
+    name: Annotated[str, typer.Option(help="The swarm's name; the directory's by default.")] = "",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port to listen on; a free one by default.")] = 0,
+) -> None:
+    """Write a commented swarm.toml to start a swarm with."""
+    from node.init import write_swarm_config
+
+    path = write_swarm_config(directory, name=name, port=port)
+    start = f"volery learn {shlex.quote(str(path))}"
+    typer.echo(f"Wrote {path}.\nSet [model] directory and [task] spec in it, then: {start}")
+
+
+@app.command()
+def learn(
+    config: Annotated[Path, typer.Argument(help="The swarm.toml that `volery init` wrote.")],
+    plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")] = False,
+) -> None:
+    """Be the learner: judge what peers generate, train, publish. Prints the invite for them.
+
+    Starting it again after a crash or Ctrl-C goes on from the last durable version.
+    """
+    from node.programs import learn as program
+
+    _run(program, config, plain=plain)
+
+
+@app.command()
+def join(
+    invite: Annotated[str, typer.Argument(help="The string that begins with volery1, or a file that holds it.")],
+    config: Annotated[
+        Path | None, typer.Option("--config", help="A node.toml: name, addresses, engine, price.")
+    ] = None,
+    state: State = None,
+    name: Annotated[str, typer.Option(help="What to call this node in reports.")] = "",
+    price: Annotated[float | None, typer.Option(min=0, help="Price per hour to ask, in the swarm's currency.")] = None,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to try to reach the learner before giving up.")] = 20.0,
+    no_listen: Annotated[bool, typer.Option("--no-listen", help="Only dial out; nobody can dial this node.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")] = False,
+) -> None:
+    """Lend this machine to a swarm: generate rollouts with its newest policy until you stop (Ctrl-C)."""
+    from node.programs import join as program
+
+    _run(
+        program,
+        invite,
+        config=config,
+        state=state,
+        name=name,
+        price=price,
+        wait_s=wait,
+        no_listen=no_listen,
+        plain=plain,
+    )
+
+
+@app.command()
+def invite(
+    config: Annotated[Path, typer.Argument(help="The swarm.toml of a swarm that was started before.")],
+    announce: Annotated[
+        list[str] | None, typer.Option(help="Address to put into the invite instead of the learner's own; repeatable.")
+    ] = None,
+    expires: Annotated[float, typer.Option(min=0, help="Hours after which it is refused; 0 is never.")] = 0.0,
+) -> None:
+    """Print an invite to a swarm that `volery learn` has founded."""
+    from node.lookups import show_invite
+
+    typer.echo(show_invite(config, announce=announce or [], expires_h=expires))
+
+
+@app.command()
+def identity(state: State = None) -> None:
+    """Print the peer ids whose keys lie on this machine, and where."""
+    from node.lookups import identities
+
+    for line in identities(state):
+        typer.echo(line)
+
+
+@app.command()
+def status(
+    target: Annotated[Path | None, typer.Argument(help="A swarm.toml, or a node's state directory.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say in a few lines how a learner or a node on this machine is doing."""
+    from node.lookups import show_status
+
+    typer.echo(show_status(target, as_json=as_json))
+
+
+@app.command()
+def report(
+    target: Annotated[Path | None, typer.Argument(help="A swarm.toml, or a node's state directory.")] = None,
+    as_json: Json = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, a row per peer.")] = False,
+) -> None:
+    """Who did what, at what cost: the whole swarm on the learner, one's own work on a volunteer's node."""
+    from node.lookups import show_report
+
+    if as_json and as_csv:
+        raise typer.BadParameter("choose --json or --csv, not both")
+    typer.echo(show_report(target, as_json=as_json, as_csv=as_csv))
+
+
+@app.command()
+def export(
+    source: Annotated[Path, typer.Argument(help="A swarm.toml, or a node's state directory.")],
+    directory: Annotated[Path, typer.Argument(help="Where to write the model; must not exist.")],
+    version: Annotated[str, typer.Option(help="INCARNATION.VERSION or VERSION; the newest by default.")] = "",
+) -> None:
+    """Write one policy version as a model directory that transformers loads."""
+    from node.lookups import export_version
+
+    typer.echo(export_version(source, directory, version))
+
+
+@app.command()
+def tasks() -> None:
+    """List the tasks that a swarm.toml may name, with their options."""
+    from node.lookups import list_tasks
+
+    typer.echo(list_tasks())
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where results go; an earlier demo there is replaced.")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of model, data and sampling.")] = 0,
+    nodes: Annotated[int, typer.Option(min=1, max=16, help="Rollout nodes to start.")] = 3,
+    staleness: Annotated[int, typer.Option(min=0, max=16, help="The window S, in training steps.")] = 3,
+    engine: Annotated[DemoEngine, typer.Option(help="What generates on the rollout nodes.")] = DemoEngine.TRANSFORMERS,
+    plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")] = False,
+) -> None:
+    """Run a whole swarm on this machine: a learner and three rollout nodes teach a small model to reverse words."""
+    from node.demo import run_demo
+
+    _run(run_demo, out, seed=seed, num_nodes=nodes, staleness=staleness, engine=engine.value, plain=plain)
+
+
+def _run(program: Any, *args: Any, **options: Any) -> None:
+    """Run an async program to its end; it returns the exit code."""
+    from functools import partial
+
+    import trio
+
+    from node.stopping import STOPPED_EXIT_CODE
+
+    try:
+        code = trio.run(partial(program, *args, **options))
+    except KeyboardInterrupt:  # before the program was ready to be told; typer would say nothing
+        typer.echo("\nStopped. What was acknowledged is on disk; to go on, start the same command again.", err=True)
+        code = STOPPED_EXIT_CODE
+    raise typer.Exit(code)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        app(standalone_mode=True, prog_name="volery")
+    except NodeError as error:
+        kind = "usage" if isinstance(error, UsageError) else "error"
+        print(f"volery: {kind}: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None

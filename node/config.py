@@ -1,0 +1,251 @@
+"""The configuration files, read once and checked at the door: `swarm.toml` of an operator, `node.toml` of a volunteer.
+
+What always holds after `read_*_config`: every key is known, every value has its type and lies in its range, what must
+fit together does, and relative paths are relative to the file. What comes out is frozen; components get the section
+they need, never the whole.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+import msgspec
+from msgspec import Meta
+
+from learner.leasing import delivery_bytes
+from node.errors import UsageError
+from protocol.limits import (
+    MAX_ADDRESS_CHARS,
+    MAX_ADDRESSES,
+    MAX_COMPLETION_TOKENS,
+    MAX_GROUP_SIZE,
+    MAX_NAME_CHARS,
+    MAX_WORK_BYTES,
+)
+
+Positive = Annotated[int, Meta(ge=1, le=1 << 40)]
+PositiveFloat = Annotated[float, Meta(gt=0, le=1e9)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Text = Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
+AddressList = Annotated[list[Annotated[str, Meta(max_length=MAX_ADDRESS_CHARS)]], Meta(max_length=MAX_ADDRESSES)]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every section: an unknown key is an error, so that a typing mistake is not a silent default."""
+
+
+class SwarmSection(Section, frozen=True, kw_only=True):
+    """Who the swarm is, and where this learner keeps its state."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS)]
+    state: str = "state"
+    certificate_days: Annotated[float, Meta(gt=0, le=36_500)] = 90.0
+
+
+class NetworkSection(Section, frozen=True, kw_only=True):
+    """Where to listen, and what to tell others."""
+
+    listen: AddressList = msgspec.field(default_factory=lambda: ["/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/4001"])
+    announce: AddressList = []
+    join_token: Annotated[str, Meta(max_length=128)] = ""
+    heartbeat_s: Annotated[float, Meta(ge=0.1, le=600)] = 5.0
+
+
+class ModelSection(Section, frozen=True, kw_only=True):
+    """The policy to train: a Hugging Face causal LM directory with safetensors and a tokenizer."""
+
+    directory: str
+    weights_dtype: Literal["bfloat16", "float32"] = "bfloat16"
+
+
+class TaskSection(Section, frozen=True, kw_only=True):
+    """What to train on: NAME[:key=value,...], see `volery tasks`."""
+
+    spec: Annotated[str, Meta(min_length=1)]
+    held_out: Annotated[int, Meta(ge=0, le=100_000)] = 128
+
+
+class LearnSection(Section, frozen=True, kw_only=True):
+    """How to train. S = `staleness` and kappa = `publish_every` are counted in training steps.
+
+    `ahead`: batches leased or waiting at most; by default 2, and 1 when S is 0.
+    """
+
+    steps: Positive
+    staleness: Annotated[int, Meta(ge=0, le=1000)] = 3
+    publish_every: Annotated[int, Meta(ge=1, le=1000)] = 1
+    prompts_per_step: Annotated[int, Meta(ge=1, le=65_536)] = 16
+    group_size: Annotated[int, Meta(ge=2, le=MAX_GROUP_SIZE)] = 16
+    max_new_tokens: Annotated[int, Meta(ge=1, le=MAX_COMPLETION_TOKENS)] = 512
+    temperature: Annotated[float, Meta(gt=0, le=100)] = 1.0
+    ahead: Annotated[float, Meta(ge=1, le=64)] | None = None
+    lease_s: PositiveFloat = 600.0
+    seed: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
+    threads: Annotated[int, Meta(ge=0, le=1024)] = 0
+    keep_checkpoints: Annotated[int, Meta(ge=1, le=1000)] = 2
+
+
+class TrainerSection(Section, frozen=True, kw_only=True):
+    """Hyperparameters of the objective and the optimizer."""
+
+    objective: Literal["grpo", "tis", "reinforce"] = "grpo"
+    learning_rate: PositiveFloat = 1e-6
+    warmup_steps: Annotated[int, Meta(ge=0)] = 0
+    decay_steps: Annotated[int, Meta(ge=0)] = 0
+    decay_floor: Share = 0.1
+    beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.95
+    weight_decay: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    grad_clip: PositiveFloat = 1.0
+    clip_low: Annotated[float, Meta(gt=0, le=1)] = 0.2
+    clip_high: Annotated[float, Meta(gt=0, le=100)] = 0.28
+    max_tokens_per_microbatch: Positive = 16_384
+
+
+class EvaluateSection(Section, frozen=True, kw_only=True):
+    """How often the held-out prompts are asked, in published versions; 0 is only at the beginning and the end."""
+
+    every_versions: Annotated[int, Meta(ge=0)] = 10
+
+
+class PriceSection(Section, frozen=True, kw_only=True):
+    """What an hour of this machine costs, in whole units of `currency`; only for the report."""
+
+    per_hour: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    currency: Annotated[str, Meta(pattern="^[A-Z]{3}$")] = "USD"
+
+
+class SwarmConfig(Section, frozen=True, kw_only=True):
+    """`swarm.toml`: everything an operator decides."""
+
+    swarm: SwarmSection
+    model: ModelSection
+    task: TaskSection
+    learn: LearnSection
+    network: NetworkSection = NetworkSection()
+    trainer: TrainerSection = TrainerSection()
+    evaluate: EvaluateSection = EvaluateSection()
+    price: PriceSection = PriceSection()
+
+
+class EngineSection(Section, frozen=True, kw_only=True):
+    """What generates: the engine, where it runs, and how much at a time."""
+
+    kind: Literal["transformers", "fake"] = "transformers"
+    python: str = ""
+    device: str = "auto"
+    compute_dtype: str = "auto"
+    threads: Annotated[int, Meta(ge=0, le=1024)] = 0
+    batch_rollouts: Annotated[int, Meta(ge=1, le=65_536)] = 64
+    nice: Annotated[int, Meta(ge=0, le=19)] = 5
+
+
+class NodeNetworkSection(Section, frozen=True, kw_only=True):
+    """Where a rollout node listens for other peers; an empty list is a node that only dials out."""
+
+    listen: AddressList = msgspec.field(default_factory=lambda: ["/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0"])
+    announce: AddressList = []
+
+
+class NodeConfig(Section, frozen=True, kw_only=True):
+    """`node.toml`: what a volunteer may decide. Everything has a default."""
+
+    name: Text = ""
+    network: NodeNetworkSection = NodeNetworkSection()
+    engine: EngineSection = EngineSection()
+    price: PriceSection = PriceSection()
+
+
+C = TypeVar("C", SwarmConfig, NodeConfig)
+
+
+def read_swarm_config(path: Path) -> SwarmConfig:
+    """Return `swarm.toml` with its paths made absolute. Raises UsageError."""
+    config = _read(path, SwarmConfig)
+    _require_consistent(path, config.learn)
+    base = path.resolve().parent
+    return msgspec.structs.replace(
+        config,
+        swarm=msgspec.structs.replace(config.swarm, state=str(base / Path(config.swarm.state).expanduser())),
+        model=msgspec.structs.replace(config.model, directory=str(base / Path(config.model.directory).expanduser())),
+    )
+
+
+def _require_consistent(path: Path, learn: LearnSection) -> None:
+    if learn.publish_every > max(1, learn.staleness):
+        raise UsageError(
+            f"{path}: [learn] publish_every = {learn.publish_every} is more than staleness = {learn.staleness} allows: "
+            f"rollouts of one version would be too old before the next appears. Set it to {max(1, learn.staleness)} or "
+            "less."
+        )
+    if (size := delivery_bytes(learn.group_size, learn.max_new_tokens)) > MAX_WORK_BYTES:
+        raise UsageError(
+            f"{path}: [learn] group_size = {learn.group_size} completions of max_new_tokens = {learn.max_new_tokens} "
+            f"take up to {size} bytes, and a delivery has at most {MAX_WORK_BYTES}. Lower one of the two."
+        )
+
+
+def read_node_config(path: Path | None) -> NodeConfig:
+    """Return `node.toml`, or the defaults when there is none. Raises UsageError."""
+    return NodeConfig() if path is None else _read(path, NodeConfig)
+
+
+def _read(path: Path, kind: type[C]) -> C:
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        hint = " `volery init` writes one to begin with." if kind is SwarmConfig else ""
+        raise UsageError(f"{path}: no such file.{hint}") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path} is a directory; name the TOML file in it.") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}.") from None
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path}: {explain_validation(str(error), kind)}") from None
+
+
+_UNKNOWN = re.compile(r"Object contains unknown field `([^`]+)`")
+_MISSING = re.compile(r"Object missing required field `([^`]+)`")
+
+
+def explain_validation(message: str, kind: type[Any]) -> str:
+    """Turn msgspec's message into one that names the section and key as the file spells them."""
+    text, _, where = message.partition(" - at `$")
+    place = where.rstrip("`").strip(".")
+    section, _, key = place.partition(".")
+    if (unknown := _UNKNOWN.match(text)) is not None:
+        known = ", ".join(_types(_section(kind, section) or kind))
+        return f"{_place(kind, section, '')}there is no key {unknown[1]!r}. Known keys: {known}."
+    if (missing := _MISSING.match(text)) is not None:
+        return f"{_place(kind, section, '')}the key {missing[1]!r} is missing."
+    plain = text.replace("`object`", "a table").replace("`array`", "a list")
+    if plain.startswith("Invalid enum value"):
+        choices = ", ".join(map(repr, get_args(_types(_section(kind, section) or kind).get(key or section))))
+        plain = f"{plain}; choose one of {choices}"
+    return f"{_place(kind, section, key)}{plain[:1].lower()}{plain[1:]}."
+
+
+def _place(kind: type[Any], section: str, key: str) -> str:
+    if section and _section(kind, section) is None:
+        return f"{section}: "
+    return f"[{section}] {key}: " if key else f"[{section}] " if section else ""
+
+
+def _section(kind: type[Any], name: str) -> type[Any] | None:
+    """The section called `name`; None when that is a plain key, or nothing."""
+    found = _types(kind).get(name)
+    return found if isinstance(found, type) and issubclass(found, Section) else None
+
+
+def _types(kind: type[Any]) -> dict[str, Any]:
+    """The declared type of every key of a section, or of the file."""
+    return {field.name: field.type for field in msgspec.structs.fields(kind)}

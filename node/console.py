@@ -1,0 +1,72 @@
+"""What a person sees while something runs: the live view, or plain lines when stdout is not a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import rich.console
+import trio
+
+from node.stopping import stop_when_told
+from node.view import ViewState, shown
+from swarm.causes import first_cause
+
+T = TypeVar("T")
+
+REFRESH_S = 0.5
+"""How often the screen is drawn anew: often enough to look alive, cheap beside the work."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terminal:
+    """The screen of one program, while it is open."""
+
+    console: rich.console.Console
+    state: ViewState
+    refresh: Callable[[], None]
+
+    def say(self, text: str) -> None:
+        """Print `text` as it is, above the live view if there is one; long lines stay whole, so that they can be
+        copied.
+        """
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    async def keep_fresh(self) -> None:
+        """Redraw until cancelled."""
+        began = trio.current_time()
+        while True:
+            self.state.tick(trio.current_time() - began)
+            self.refresh()
+            await trio.sleep(REFRESH_S)
+
+    @property
+    def is_live(self) -> bool:
+        return self.console.is_terminal
+
+
+async def run_shown(
+    terminal: Terminal, program: Callable[[], Awaitable[T]], *, leave: Callable[[], Awaitable[None]] | None = None
+) -> T:
+    """Run `program` to its end while `terminal` is kept fresh, and return its outcome.
+
+    Raises what ends it by its own type; Stopped, after `leave`, when somebody asks the program to stop.
+    """
+    with first_cause():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop_when_told, leave)
+            nursery.start_soon(terminal.keep_fresh)
+            outcome = await program()
+            nursery.cancel_scope.cancel()
+    return outcome
+
+
+@contextmanager
+def open_terminal(state: ViewState, *, plain: bool) -> Iterator[Terminal]:
+    """Show `state` while inside; with `plain`, as lines even on a terminal."""
+    console = rich.console.Console(file=sys.stdout, force_terminal=False if plain else None)
+    with shown(console, state) as refresh:
+        yield Terminal(console=console, state=state, refresh=refresh)

@@ -1,0 +1,390 @@
+"""`volery demo`: a real swarm on one machine, from nothing to a report.
+
+A learner and some rollout nodes, each a process of its own speaking libp2p over loopback, teach a small model made on
+the spot to reverse words. What always holds: nothing is downloaded; every process that was started is ended, whatever
+happens; a rollout node that dies is missed and not mourned, a learner that dies is started again and goes on from its
+last durable version.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from node.children import ChildSpec, open_child
+from node.config import EngineSection
+from node.console import Terminal, open_terminal, run_shown
+from node.engines import child_events, open_engine
+from node.errors import RunError, UsageError
+from node.evaluation import EvaluationTerms, Scores
+from node.events import EventLog
+from node.init import free_port
+from node.processes import NodeProcess, family_pss_bytes, stop_all
+from node.reports import as_terminal, as_text, draw_reward, summary, swarm_report
+from node.reports.facts import Role
+from node.schooling import held_out_of
+from node.stopping import STOPPED_EXIT_CODE, Stopped
+from node.tasks.encoded import EncodedTask
+from node.tasks.registry import open_task
+from node.tasks.text import TextCodec, write_character_tokenizer
+from node.view import ViewState
+from node.view_events import apply
+from node.warm_start import TINY_QWEN3, WarmStart, WarmStartTerms
+
+MARKER = ".volery-demo"
+"""In a directory that a demo made: only such a one is replaced by the next."""
+
+TASK = "reverse:letters=6"
+HELD_OUT = 512
+MAX_NEW_TOKENS = 8
+"""Six letters, the end of sequence, and one to spare."""
+
+LEARNER_RESTARTS = 5
+FIRST_INVITE_S = 120.0
+"""The learner imports torch twice and loads the model; on two busy cores that took up to 30 s."""
+LEAVE_S = 15.0
+"""How long nodes may take to leave once the learner has finished."""
+SAMPLE_S = 1.0
+"""How often memory is measured and the view refreshed."""
+
+CONFIG = """\
+# Written by `volery demo`.
+[swarm]
+name = "demo"
+state = "learner"
+
+[network]
+listen = ["/ip4/127.0.0.1/tcp/{port}"]
+heartbeat_s = 1.0
+
+[model]
+directory = "model"
+weights_dtype = "float32"
+
+[task]
+spec = "{task}"
+held_out = {held_out}
+
+[learn]
+steps = {steps}
+staleness = {staleness}
+publish_every = {publish_every}
+prompts_per_step = {prompts}
+group_size = {group}
+max_new_tokens = {max_new_tokens}
+ahead = {ahead}
+lease_s = 60.0
+seed = {seed}
+threads = 1
+
+[trainer]
+learning_rate = {learning_rate}
+warmup_steps = {warmup_steps}
+decay_steps = {decay_steps}
+clip_low = 0.2
+clip_high = 0.28
+
+[evaluate]
+every_versions = {every_versions}
+
+[price]
+per_hour = 0.40
+"""
+
+NODE_CONFIG = """\
+# Written by `volery demo`.
+name = "{name}"
+
+[network]
+listen = ["/ip4/127.0.0.1/tcp/0"]
+
+[engine]
+kind = "{engine}"
+threads = 1
+batch_rollouts = {batch}
+
+[price]
+per_hour = {price}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What the demo trains with. The figures behind the choice are in docs/demo.md."""
+
+    steps: int = 280
+    prompts: int = 64
+    group: int = 4
+    learning_rate: float = 8e-4
+    warmup_steps: int = 20
+    decay_steps: int = 400
+    publish_every: int = 1
+    every_versions: int = 10
+    ahead: float = 1.5
+
+
+PRICES = (0.05, 0.08, 0.12)
+"""US dollars per hour that the demo's rollout nodes ask, in turn, so that the report has something to compare."""
+
+
+async def run_demo(out: Path, *, seed: int, num_nodes: int, staleness: int, engine: str, plain: bool) -> int:
+    """Run the demo into `out` and return the exit code. Raises UsageError or RunError."""
+    began = time.monotonic()
+    prepare(out)
+    events = EventLog(out / "events.jsonl")
+    demo = _Demo(
+        out=out,
+        seed=seed,
+        num_nodes=num_nodes,
+        staleness=staleness,
+        engine=engine,
+        recipe=Recipe(),
+        events=events,
+        began=began,
+    )
+    state = ViewState(
+        role=Role.LEARNER,
+        title="demo",
+        batch=demo.recipe.prompts * demo.recipe.group,
+        steps=demo.recipe.steps,
+        staleness=staleness,
+    )
+    with open_terminal(state, plain=plain) as console:
+        try:
+            await run_shown(console, lambda: demo.run(console))
+        except Stopped:
+            console.refresh()
+            console.say(f"Stopped. What there is lies in {out}; starting the demo again replaces it.")
+            return STOPPED_EXIT_CODE
+        finally:
+            events.close()
+    return demo.conclude(console)
+
+
+def prepare(out: Path) -> None:
+    """Make `out` an empty directory of ours. Raises UsageError when something else is there."""
+    try:
+        if out.exists() and not (out / MARKER).exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UsageError(f"{out} exists and was not made by a demo; it was not touched. Choose another with --out.")
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True)
+        (out / MARKER).touch()
+    except OSError as error:
+        raise RunError(f"{out} cannot be written: {error.strerror}. Choose another directory with --out.") from None
+
+
+@dataclass(kw_only=True)
+class _Demo:
+    out: Path
+    seed: int
+    num_nodes: int
+    staleness: int
+    engine: str
+    recipe: Recipe
+    events: EventLog
+    began: float
+    peak_pss: int = 0
+
+    @property
+    def ledger(self) -> Path:
+        return self.out / "learner" / "ledger.sqlite"
+
+    async def run(self, console: Terminal) -> None:
+        """Make the model, run the swarm, measure both."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.watch_memory)
+            await self.make_model(console)
+            await self.run_swarm(console)
+            nursery.cancel_scope.cancel()
+
+    async def watch_memory(self) -> None:
+        """Keep the peak of the summed proportional set size of all processes of the demo, this one included."""
+        while True:
+            pss = await trio.to_thread.run_sync(family_pss_bytes, os.getpid())
+            self.peak_pss = max(self.peak_pss, pss)
+            await trio.sleep(SAMPLE_S)
+
+    async def make_model(self, console: Terminal) -> None:
+        """Make the model and teach it until greedy accuracy on held-out prompts lies in the band."""
+        console.say(
+            "Making a small model and teaching it a little, so that it gets some words right (under a minute)..."
+        )
+        directory, start = self.out / "model-untrained", self.out / "model"
+        spec = ChildSpec(name="trainer", argv=(sys.executable, "-m", "learner.trainer"))
+        async with AsyncExitStack() as stack:
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=self.out)))
+            trainer = await stack.enter_async_context(open_child(spec, on_event=child_events(self.events, "trainer")))
+            engine = await stack.enter_async_context(
+                open_engine(EngineSection(threads=1, nice=0), self.events, name="engine")
+            )
+            await trainer.call(
+                "make_model", {"directory": str(directory), "config": dict(TINY_QWEN3), "seed": self.seed}
+            )
+            await trio.to_thread.run_sync(write_character_tokenizer, directory)
+            hyperparameters = {"learning_rate": 1e-3, "max_new_tokens": MAX_NEW_TOKENS}
+            load = {"directory": str(directory), "seed": self.seed, "hyperparameters": hyperparameters}
+            await trainer.call("load", load)
+            encoded = EncodedTask(task=open_task(TASK, seed=self.seed + 1_000_003), codec=TextCodec.load(directory))
+            warm_start = WarmStart(
+                trainer=trainer,
+                engine=engine,
+                encoded=encoded,
+                held_out=held_out_of(encoded, HELD_OUT),
+                terms=WarmStartTerms(),
+                evaluation=EvaluationTerms(
+                    every_versions=0,
+                    temperature=1.0,
+                    max_new_tokens=MAX_NEW_TOKENS,
+                    stop_ids=encoded.codec.stop_ids,
+                ),
+                scratch=scratch,
+                told=self._told,
+            )
+            scores = await warm_start.run(start)
+        console.say(
+            f"The model reverses {scores.greedy:.0%} of {HELD_OUT} words it never saw (greedy). From here on there are "
+            f"no answers, only rewards: {self.num_nodes} rollout nodes and a learner, each a process of its own, "
+            "over libp2p."
+        )
+
+    def _told(self, steps: int, scores: Scores) -> None:
+        self.events.emit("warm_start", steps=steps, greedy=round(scores.greedy, 4), sampled=round(scores.sampled, 4))
+
+    async def run_swarm(self, console: Terminal) -> None:
+        """Start everybody, watch until the learner is done, end everybody."""
+        learner = self._learner()
+        nodes = [self._node(number) for number in range(1, self.num_nodes + 1)]
+        try:
+            await learner.start()
+            invite = await self._wait_for_invite(learner)
+            for node in nodes:
+                node.arguments = ["join", invite, *node.arguments]
+                await node.start()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch_nodes, nodes)
+                nursery.start_soon(self._show_learner, console.state)
+                await self._keep_learning(learner)
+                nursery.cancel_scope.cancel()
+            with trio.move_on_after(LEAVE_S):
+                for node in nodes:
+                    await node.wait()
+        finally:
+            await stop_all([*nodes, learner])
+
+    def _learner(self) -> NodeProcess:
+        recipe, config = self.recipe, self.out / "swarm.toml"
+        config.write_text(
+            CONFIG.format(
+                # A fixed port, so that the nodes find a learner that was started again.
+                port=free_port(self.out),
+                task=TASK,
+                held_out=HELD_OUT,
+                steps=recipe.steps,
+                staleness=self.staleness,
+                publish_every=min(recipe.publish_every, max(1, self.staleness)),
+                prompts=recipe.prompts,
+                group=recipe.group,
+                max_new_tokens=MAX_NEW_TOKENS,
+                seed=self.seed,
+                ahead=recipe.ahead if self.staleness else 1.0,
+                learning_rate=recipe.learning_rate,
+                warmup_steps=recipe.warmup_steps,
+                decay_steps=recipe.decay_steps,
+                every_versions=recipe.every_versions,
+            ),
+            encoding="utf-8",
+        )
+        return NodeProcess(name="learner", arguments=["learn", str(config), "--plain"], log=self.out / "learner.log")
+
+    def _node(self, number: int) -> NodeProcess:
+        config = self.out / f"node-{number}.toml"
+        batch = max(self.recipe.group, self.recipe.prompts * self.recipe.group // self.num_nodes)
+        price = PRICES[(number - 1) % len(PRICES)]
+        config.write_text(
+            NODE_CONFIG.format(name=f"node-{number}", engine=self.engine, batch=batch, price=price), encoding="utf-8"
+        )
+        state = self.out / f"node-{number}"
+        return NodeProcess(
+            name=f"node-{number}",
+            arguments=["--config", str(config), "--state", str(state), "--plain"],
+            log=self.out / f"node-{number}.log",
+        )
+
+    async def _wait_for_invite(self, learner: NodeProcess) -> str:
+        path = self.out / "learner" / "invite"
+        with trio.move_on_after(FIRST_INVITE_S):
+            while not path.exists():
+                if (code := learner.process.poll() if learner.process else None) is not None:
+                    raise RunError(f"The learner ended with code {code}. The end of {learner.log}:\n{learner.tail()}")
+                await trio.sleep(0.1)
+            return path.read_text(encoding="ascii").strip()
+        raise RunError(
+            f"The learner did not start within {FIRST_INVITE_S:.0f} s. The end of {learner.log}:\n{learner.tail()}"
+        )
+
+    async def _keep_learning(self, learner: NodeProcess) -> None:
+        """Wait until the learner finishes; start it again when it dies."""
+        for _ in range(LEARNER_RESTARTS):
+            code = await learner.wait()
+            if code == 0:
+                return
+            self.events.emit("learner_died", code=code)
+            if code in (1, 2):
+                break
+            await learner.start()
+        raise RunError(f"The learner ended with code {code}. The end of {learner.log}:\n{learner.tail()}")
+
+    async def _watch_nodes(self, nodes: list[NodeProcess]) -> None:
+        async with trio.open_nursery() as nursery:
+            for node in nodes:
+                nursery.start_soon(self._watch_node, node)
+
+    async def _watch_node(self, node: NodeProcess) -> None:
+        code = await node.wait()
+        if code != 0:
+            self.events.emit("node_died", node=node.name, code=code, log=str(node.log))
+
+    async def _show_learner(self, state: ViewState) -> None:
+        """Show what the learner's events say, as they are written."""
+        path = self.out / "learner" / "events.jsonl"
+        position = 0
+        while True:
+            await trio.sleep(SAMPLE_S)
+            if path.exists():
+                with path.open("rb") as file:
+                    file.seek(position)
+                    whole, _, _ = file.read().rpartition(b"\n")
+                    position += len(whole) + bool(whole)
+                for line in whole.splitlines():
+                    fields = json.loads(line)
+                    apply(state, fields.pop("event"), fields)
+
+    def conclude(self, console: Terminal) -> int:
+        """Write picture, report and summary; print the report."""
+        report = swarm_report(self.ledger, staleness=self.staleness)
+        draw_reward(report, self.out / "reward.png")
+        (self.out / "report.txt").write_text(as_text(report), encoding="utf-8")
+        facts = summary(
+            report,
+            staleness_bound=self.staleness,
+            peak_pss_mib=round(self.peak_pss / 2**20, 1),
+            seeds={"demo": self.seed},
+            wall_s=round(time.monotonic() - self.began, 2),
+        )
+        (self.out / "summary.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        text = as_terminal(report, width=max(80, console.console.width)) if console.is_live else as_text(report)
+        console.console.file.write(text + "\n")
+        console.say(
+            f"Greedy accuracy on {HELD_OUT} held-out words: {facts['greedy_start']:.2f} -> {facts['greedy_end']:.2f} "
+            f"in {facts['wall_s']:.0f} s. Picture: {self.out / 'reward.png'}. Figures: {self.out / 'summary.json'}."
+        )
+        return 0

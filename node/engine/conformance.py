@@ -1,0 +1,319 @@
+"""What every engine must do: one check per promise of the port, for engines with and without a model.
+
+    async with open_engine() as engine:
+        await check_engine(engine, subject)
+
+`subject` brings what a check cannot make up: directories that this engine can load, and how to break it. What always
+holds: checks use the port alone, and leave the engine in service for the next one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import trio
+import trio.testing
+
+from node.engine.port import (
+    EngineCrashed,
+    EngineRefused,
+    FinishReason,
+    Generation,
+    GenerationRequest,
+    InstalledVersion,
+    InstallFailed,
+    PolicyEngine,
+)
+from protocol.ids import ManifestHash, PolicyVersion
+
+Score = Callable[[Sequence[tuple[tuple[int, ...], tuple[int, ...]]], float], Awaitable[list[tuple[float, ...]]]]
+"""(prompt, completion) pairs and a temperature -> log_softmax(logits / T) of every completion token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What the checks work on.
+
+    `first` and `second` are loadable directories whose weights differ, `bad` are directories that must be refused; the
+    model has ids 0..vocab_size-1. `crash` ends the engine's process, or pretends to, under the calls in flight.
+    `score`, where the engine has a model: logprobs within `tolerance` of the behaviour logprobs.
+    """
+
+    first: Path
+    second: Path
+    bad: tuple[Path, ...]
+    vocab_size: int
+    crash: Callable[[], Awaitable[None]]
+    score: Score | None = None
+    tolerance: float = 1e-4
+
+
+Check = Callable[[PolicyEngine, Subject], Awaitable[None]]
+
+FIRST = InstalledVersion(name=PolicyVersion(incarnation=1, version=0), manifest=ManifestHash(bytes([1]) * 32))
+SECOND = InstalledVersion(name=PolicyVersion(incarnation=1, version=1), manifest=ManifestHash(bytes([2]) * 32))
+BAD = InstalledVersion(name=PolicyVersion(incarnation=1, version=2), manifest=ManifestHash(bytes([3]) * 32))
+
+
+async def check_engine(engine: PolicyEngine, subject: Subject) -> None:
+    """Run every check on a newly opened engine. Raises AssertionError with the check's name and what it found."""
+    await check_nothing_installed(engine)
+    await engine.install(FIRST, subject.first)
+    for check in CHECKS:
+        try:
+            await check(engine, subject)
+        except Exception as error:
+            error.add_note(f"in {check.__name__}")
+            raise
+
+
+async def check_nothing_installed(engine: PolicyEngine) -> None:
+    """Before the first install there is no version, and generating says so."""
+    assert engine.installed is None
+    assert await _refusal(engine, _request(prompt=(1,))) == "nothing_installed"
+
+
+async def check_order_and_spans(engine: PolicyEngine, subject: Subject) -> None:
+    """Results come in the order of the requests, each with its tokens, logprobs and the version that made all of
+    them."""
+    requests = _mixed(subject)
+    generations = await engine.generate(requests)
+    assert len(generations) == len(requests)
+    alone = [(await engine.generate([request]))[0] for request in requests]
+    for request, generation, expected in zip(requests, generations, alone, strict=True):
+        assert generation.tokens == expected.tokens, f"{request} depends on what else is in its batch"
+        assert _close(generation.logprobs, expected.logprobs, subject.tolerance)
+        assert len(generation.logprobs) == len(generation.tokens) <= request.max_new_tokens
+        assert all(0 <= token < subject.vocab_size for token in generation.tokens)
+        assert all(-math.inf < logprob <= 0 for logprob in generation.logprobs)
+        assert [(span.start, span.end, span.version) for span in generation.spans] == [
+            (0, len(generation.tokens), FIRST)
+        ]
+    assert await engine.generate([]) == []
+
+
+async def check_shares_of_time(engine: PolicyEngine, subject: Subject) -> None:
+    """The completions' seconds add up to no more than what a caller waited."""
+    started = trio.current_time()
+    seconds = [g.generation_s for g in await engine.generate(_mixed(subject))]
+    assert min(seconds) >= 0
+    assert sum(seconds) <= (trio.current_time() - started) * 1.001 + 1e-3
+
+
+async def check_seeds(engine: PolicyEngine, subject: Subject) -> None:
+    """The seed, all 64 bits of it, decides a sampled completion, and nothing of a greedy one."""
+    seeds = [0, 1, 2**63 - 1, 2**63, 2**64 - 1, 1]
+    sampled = [g.tokens for g in await engine.generate([_request(seed=seed) for seed in seeds])]
+    assert sampled[5] == sampled[1]
+    assert len(set(sampled)) == 5
+    greedy = await engine.generate([_request(seed=seed, greedy=True) for seed in seeds])
+    assert len({g.tokens for g in greedy}) == 1
+    assert (
+        len({g.tokens for g in await engine.generate([_request(greedy=True, temperature=t) for t in (0.1, 9.0)])}) == 1
+    )
+
+
+async def check_stops_and_budget(engine: PolicyEngine, subject: Subject) -> None:
+    """A stop id is kept as the last token and ends the completion there; without one the budget does. The rest is
+    unchanged."""
+    [free] = await engine.generate([_request(max_new_tokens=12)])
+    assert len(free.tokens) == 12
+    assert free.finish is FinishReason.LENGTH
+    stop = free.tokens[5]
+    expected = free.tokens[: free.tokens.index(stop) + 1]
+    requests = [_request(max_new_tokens=12, stop_ids=stops) for stops in (frozenset({stop}), frozenset[int]())]
+    stopped, unstopped = await engine.generate([*requests])
+    assert stopped.tokens == expected
+    assert stopped.finish is FinishReason.STOP
+    assert unstopped.tokens == free.tokens
+    [short] = await engine.generate([_request(max_new_tokens=len(expected), stop_ids=frozenset({stop}))])
+    assert short.finish is FinishReason.STOP, "a stop id as the last token of the budget is a stop"
+    [one] = await engine.generate([_request(max_new_tokens=1)])
+    assert one.tokens == free.tokens[:1]
+
+
+async def check_logprobs(engine: PolicyEngine, subject: Subject) -> None:
+    """Behaviour logprobs are what scoring prompt and completion gives: at the request's temperature, or at 1 when
+    greedy."""
+    if subject.score is None:
+        return
+    for temperature, greedy in ((1.0, False), (0.5, False), (1.0, True)):
+        requests = [replace(request, temperature=temperature, greedy=greedy) for request in _mixed(subject)]
+        generations = await engine.generate(requests)
+        pairs = [(request.prompt, g.tokens) for request, g in zip(requests, generations, strict=True)]
+        for scored, generation in zip(await subject.score(pairs, temperature), generations, strict=True):
+            assert _close(generation.logprobs, scored, subject.tolerance), f"temperature {temperature}, greedy {greedy}"
+
+
+async def check_bad_requests(engine: PolicyEngine, subject: Subject) -> None:
+    """A request that fits no model is refused alone: another call, made at the same time, is served."""
+    bad = [
+        _request(prompt=()),
+        _request(prompt=(subject.vocab_size,)),
+        _request(max_new_tokens=0),
+        _request(temperature=0.0),
+    ]
+    kinds: list[str | None] = []
+    served: list[Generation] = []
+
+    async def refused(request: GenerationRequest) -> None:
+        kinds.append(await _refusal(engine, request))
+
+    async def serve() -> None:
+        served.extend(await engine.generate([_request()]))
+
+    async with trio.open_nursery() as nursery:
+        for request in bad:
+            nursery.start_soon(refused, request)
+            nursery.start_soon(serve)
+    assert kinds == ["bad_request"] * len(bad)
+    assert len({generation.tokens for generation in served}) == 1
+
+
+async def check_concurrent_calls(engine: PolicyEngine, subject: Subject) -> None:
+    """Calls made at once each get their own results."""
+    requests = _mixed(subject)
+    expected = [g.tokens for g in await engine.generate(requests)]
+    found: dict[int, tuple[int, ...]] = {}
+
+    async def generate(i: int) -> None:
+        [generation] = await engine.generate([requests[i]])
+        found[i] = generation.tokens
+
+    async with trio.open_nursery() as nursery:
+        for i in range(len(requests)):
+            nursery.start_soon(generate, i)
+    assert [found[i] for i in range(len(requests))] == expected
+
+
+async def check_install(engine: PolicyEngine, subject: Subject) -> None:
+    """Later tokens come from the version installed, there and back again; a directory that cannot be loaded changes
+    nothing."""
+    request = _request(greedy=True)
+    [before] = await engine.generate([request])
+    await engine.install(SECOND, subject.second)
+    assert engine.installed == SECOND
+    [other] = await engine.generate([request])
+    assert other.spans[0].version == SECOND
+    assert not _close(other.logprobs, before.logprobs, subject.tolerance), (
+        "the second version's weights are the first's"
+    )
+    for directory in subject.bad:
+        assert await _install_fails(engine, directory), f"{directory} was installed"
+        assert engine.installed == SECOND
+        [still] = await engine.generate([request])
+        assert (still.tokens, still.logprobs, still.spans) == (other.tokens, other.logprobs, other.spans)
+    await engine.install(FIRST, subject.first)
+    [after] = await engine.generate([request])
+    assert (after.tokens, after.logprobs, after.spans) == (before.tokens, before.logprobs, before.spans)
+
+
+async def check_cancelled_calls(engine: PolicyEngine, subject: Subject) -> None:
+    """A caller may leave at any time; later calls are served as if it had never been there."""
+    expected = [g.tokens for g in await engine.generate(_mixed(subject))]
+    for num_checkpoints in range(6):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(engine.generate, _mixed(subject))
+            nursery.start_soon(engine.install, FIRST, subject.first)
+            for _ in range(num_checkpoints):
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        assert [g.tokens for g in await engine.generate(_mixed(subject))] == expected
+    assert engine.installed == FIRST
+
+
+async def check_crash(engine: PolicyEngine, subject: Subject) -> None:
+    """A crash fails the calls in flight; calls made afterwards are served, from the version that was installed
+    before."""
+    expected = [g.tokens for g in await engine.generate(_mixed(subject))]
+    outcomes: list[str] = []
+
+    async def generate_until_crash() -> None:
+        # Long enough to be under way when the crash comes; should it finish first, it is asked again.
+        try:
+            while True:
+                await engine.generate([_request(seed=seed, max_new_tokens=256) for seed in range(32)])
+        except EngineCrashed:
+            outcomes.append("crashed")
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(generate_until_crash)
+        await trio.testing.wait_all_tasks_blocked()
+        await subject.crash()
+    assert outcomes == ["crashed", "crashed"]
+    generations = await engine.generate(_mixed(subject))
+    assert [g.tokens for g in generations] == expected
+    assert engine.installed == generations[0].spans[0].version == FIRST
+
+
+CHECKS: tuple[Check, ...] = (
+    check_order_and_spans,
+    check_shares_of_time,
+    check_seeds,
+    check_stops_and_budget,
+    check_logprobs,
+    check_bad_requests,
+    check_concurrent_calls,
+    check_install,
+    check_cancelled_calls,
+    check_crash,
+)
+
+
+def _request(
+    *,
+    prompt: tuple[int, ...] = (5, 1, 4),
+    seed: int = 7,
+    temperature: float = 1.0,
+    max_new_tokens: int = 8,
+    stop_ids: frozenset[int] = frozenset(),
+    greedy: bool = False,
+) -> GenerationRequest:
+    return GenerationRequest(
+        prompt=prompt,
+        seed=seed,
+        temperature=temperature,
+        max_new_tokens=max_new_tokens,
+        stop_ids=stop_ids,
+        greedy=greedy,
+    )
+
+
+def _mixed(subject: Subject) -> list[GenerationRequest]:
+    """Groups of several prompts, lengths, temperatures, budgets and stops, greedy and sampled, interleaved."""
+    return [
+        _request(
+            prompt=tuple((prompt + i) % subject.vocab_size for i in range(1 + 3 * prompt)),
+            seed=1000 * member + prompt,
+            temperature=(0.5, 1.0, 1.7)[member % 3],
+            max_new_tokens=3 + 4 * member,
+            stop_ids=frozenset({prompt, member + 10, 30}),
+            greedy=member == 3,
+        )
+        for member in range(4)
+        for prompt in range(4)
+    ]
+
+
+def _close(left: Sequence[float], right: Sequence[float], tolerance: float) -> bool:
+    return len(left) == len(right) and all(abs(a - b) <= tolerance for a, b in zip(left, right, strict=True))
+
+
+async def _refusal(engine: PolicyEngine, request: GenerationRequest) -> str | None:
+    try:
+        await engine.generate([request])
+    except EngineRefused as refusal:
+        return refusal.kind
+    return None
+
+
+async def _install_fails(engine: PolicyEngine, directory: Path) -> bool:
+    try:
+        await engine.install(BAD, directory)
+    except InstallFailed:
+        return True
+    return False

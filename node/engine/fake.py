@@ -1,0 +1,116 @@
+"""A deterministic engine without a model, for tests and the simulator: hashes stand in for weights.
+
+What always holds: it keeps every promise of the port. A token is a hash of (manifest, prompt, seed, position), or of
+(manifest, prompt, position) when greedy, its logprob another; so two fakes with the same version agree, and a change
+of version changes what is generated. Time passes only as `seconds_per_token` says, in trio's clock.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+
+import trio
+
+from node.engine.port import (
+    EngineCrashed,
+    EngineRefused,
+    FinishReason,
+    GeneratedSpan,
+    Generation,
+    GenerationRequest,
+    InstalledVersion,
+    InstallFailed,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeConfig:
+    """`vocab_size` ids are generated; a call takes `seconds_per_token` for each token of its longest completion."""
+
+    vocab_size: int = 64
+    seconds_per_token: float = 0.0
+
+
+class FakeEngine:
+    """See `PolicyEngine`; obtained from `open_fake_engine`."""
+
+    def __init__(self, config: FakeConfig) -> None:
+        self._config = config
+        self._installed: InstalledVersion | None = None
+        self._lives: set[trio.CancelScope] = set()
+
+    @property
+    def installed(self) -> InstalledVersion | None:
+        return self._installed
+
+    async def install(self, version: InstalledVersion, directory: Path) -> None:
+        await trio.lowlevel.checkpoint()
+        if not (directory / "config.json").is_file() or not any(directory.glob("*.safetensors")):
+            raise InstallFailed(f"{directory} has no config.json or no *.safetensors")
+        self._installed = version
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        version = self._installed
+        if version is None:
+            raise EngineRefused("nothing_installed", "no policy version is installed; install one before generating")
+        for request in requests:
+            self._require_generable(request)
+        generations = [self._complete(version, request) for request in requests]
+        seconds = self._config.seconds_per_token * max((len(g.tokens) for g in generations), default=0)
+        num_tokens = sum(len(g.tokens) for g in generations)
+        with trio.CancelScope() as life:
+            self._lives.add(life)
+            try:
+                await trio.sleep(seconds)
+            finally:
+                self._lives.discard(life)
+        if life.cancelled_caught:
+            raise EngineCrashed("the fake engine was told to crash; make the call again")
+        return [replace(g, generation_s=seconds * len(g.tokens) / num_tokens) for g in generations]
+
+    def crash(self) -> None:
+        """Fail every call in flight as if the process had ended; the version installed stays, as after a restart."""
+        for life in self._lives:
+            life.cancel()
+
+    def _require_generable(self, request: GenerationRequest) -> None:
+        if not request.prompt or not all(0 <= token < self._config.vocab_size for token in request.prompt):
+            raise EngineRefused(
+                "bad_request", f"a prompt is empty or leaves the vocabulary of {self._config.vocab_size}"
+            )
+        if request.max_new_tokens < 1 or not (request.greedy or request.temperature > 0):
+            raise EngineRefused("bad_request", "max_new_tokens and temperature must be positive")
+
+    def _complete(self, version: InstalledVersion, request: GenerationRequest) -> Generation:
+        tokens: list[int] = []
+        logprobs: list[float] = []
+        noise = b"" if request.greedy else struct.pack("<Qd", request.seed, request.temperature)
+        context = blake2b(version.manifest + struct.pack(f"<{len(request.prompt)}I", *request.prompt) + noise)
+        finish = FinishReason.LENGTH
+        while finish is FinishReason.LENGTH and len(tokens) < request.max_new_tokens:
+            position = context.copy()
+            position.update(struct.pack("<I", len(tokens)))
+            word, fraction = struct.unpack("<QI", position.digest()[:12])
+            tokens.append(word % self._config.vocab_size)
+            logprobs.append(-4.0 * fraction / 2**32)
+            if tokens[-1] in request.stop_ids:
+                finish = FinishReason.STOP
+        return Generation(
+            tokens=tuple(tokens),
+            logprobs=tuple(logprobs),
+            finish=finish,
+            spans=(GeneratedSpan(start=0, end=len(tokens), version=version),),
+            generation_s=0.0,
+        )
+
+
+@asynccontextmanager
+async def open_fake_engine(config: FakeConfig | None = None) -> AsyncIterator[FakeEngine]:
+    """Yield a fake engine; calls in flight when the scope is left are cancelled with their tasks, there is nothing to
+    end."""
+    yield FakeEngine(config or FakeConfig())

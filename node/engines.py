@@ -1,0 +1,52 @@
+"""Which engine generates: from the configuration's name to an opened `PolicyEngine`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from node.children import ChildDied, ChildEvent, ChildSaid, ChildStarted
+from node.config import EngineSection
+from node.engine.fake import open_fake_engine
+from node.engine.port import PolicyEngine
+from node.engine.transformers import TransformersConfig, open_transformers_engine
+from node.events import EventLog
+
+
+@asynccontextmanager
+async def open_engine(section: EngineSection, events: EventLog, *, name: str) -> AsyncIterator[PolicyEngine]:
+    """Open the configured engine, its process with it; `name` is how events call it. Raises EngineError."""
+    match section.kind:
+        case "fake":
+            async with open_fake_engine() as engine:
+                yield engine
+        case "transformers":
+            config = TransformersConfig(
+                python=Path(section.python or sys.executable),
+                device=section.device,
+                compute_dtype=section.compute_dtype,
+                threads=section.threads or max(1, (os.cpu_count() or 2) // 2),
+                nice=section.nice,
+            )
+            async with open_transformers_engine(config, on_event=child_events(events, name)) as transformers:
+                yield transformers
+
+
+def child_events(events: EventLog, name: str) -> Callable[[ChildEvent], None]:
+    """A child's life as events, under the name it has for people."""
+
+    def on_event(event: ChildEvent) -> None:
+        match event:
+            case ChildStarted(pid=pid, start_s=start_s):
+                events.emit("child_started", child=name, pid=pid, seconds=round(start_s, 2))
+            case ChildSaid(line=line):
+                events.emit("child_said", child=name, line=line)
+            case ChildDied(exit=exit):
+                events.emit("child_died", child=name, reason=str(exit).splitlines()[0])
+            case _:
+                events.emit("child_restarting" if hasattr(event, "attempt") else "child_abandoned", child=name)
+
+    return on_event

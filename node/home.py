@@ -1,0 +1,184 @@
+"""What a learner keeps on disk, and who it therefore is.
+
+    <state>/operator.key  learner.key  lease.secret     0600, created once
+            genesis                                     the swarm's first word, signed by the operator
+            certificate                                 the operator's word for the learner's key
+            ledger.sqlite  store/  checkpoints/  exports/  events.jsonl  lock
+
+What always holds: a directory is used by one process at a time; the swarm id follows from `genesis` and never changes;
+the operator's key is needed only to certify, so it may be kept elsewhere between times.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from node.errors import RunError, UsageError
+from node.keys import load_key, load_or_create_key, load_or_create_secret, sync_directory
+from protocol.errors import PeerError
+from protocol.genesis import Authority, certify_learner, found_swarm, open_certificate, read_genesis
+from protocol.identity import Keypair
+from protocol.ids import PublicKey
+
+DAY_MS = 86_400_000
+RENEW_BEFORE_MS = 7 * DAY_MS
+"""A certificate that ends within a week is renewed at start if the operator's key is here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerHome:
+    """An opened state directory, ours until the program ends or `close`."""
+
+    root: Path
+    lock: BinaryIO
+    genesis: bytes
+    authority: Authority
+    learner: Keypair
+    certificate: bytes
+    secret: bytes
+
+    def close(self) -> None:
+        """Let another process open the directory."""
+        self.lock.close()
+
+    @property
+    def ledger(self) -> Path:
+        return self.root / "ledger.sqlite"
+
+    @property
+    def store(self) -> Path:
+        return self.root / "store"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def exports(self) -> Path:
+        return self.root / "exports"
+
+
+def open_learner_home(root: Path, *, name: str, certificate_days: float, now_ms: int) -> LearnerHome:
+    """Open, or found, the swarm whose state lies in `root`. Raises UsageError or RunError naming the file."""
+    lock = _take(root)
+    try:
+        genesis = _genesis(root, name, now_ms)
+        authority = read_genesis(genesis)[1]
+        learner = load_or_create_key(root / "learner.key")
+        certificate = _certificate(root, authority, learner, certificate_days, now_ms)
+        secret = load_or_create_secret(root / "lease.secret")
+    except BaseException:
+        lock.close()
+        raise
+    return LearnerHome(
+        root=root,
+        lock=lock,
+        genesis=genesis,
+        authority=authority,
+        learner=learner,
+        certificate=certificate,
+        secret=secret,
+    )
+
+
+def _take(root: Path) -> BinaryIO:
+    """Make `root` ours: two learners with one key and one ledger would sign two versions under one name."""
+    if (root / "node.key").exists():
+        raise UsageError(f"{root} is a rollout node's state. Choose another [swarm] state.")
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        lock = (root / "lock").open("ab")
+    except OSError as error:
+        raise RunError(f"{root} cannot be used: {error.strerror}. Choose another [swarm] state.") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        if not isinstance(error, BlockingIOError):
+            raise RunError(f"{root} cannot be locked: {error.strerror}. Choose another [swarm] state.") from None
+        raise RunError(
+            f"{root} is used by a learner that is running. Stop that one first, or choose another [swarm] state."
+        ) from None
+    return lock
+
+
+def _genesis(root: Path, name: str, now_ms: int) -> bytes:
+    path = root / "genesis"
+    if path.exists():
+        return _read_genesis(path)[0]
+    if (root / "learner.key").exists():  # made later: a new genesis here would be another swarm with the old one's keys
+        raise UsageError(f"{path} is missing: it says which swarm this is. Restore it from a copy.")
+    operator = load_or_create_key(root / "operator.key")
+    raw, _ = found_swarm(operator, name=name, created_ms=now_ms, nonce=secrets.token_bytes(16))
+    write_durably(path, raw)
+    return raw
+
+
+def _read_genesis(path: Path) -> tuple[bytes, Authority]:
+    raw = _read(path)
+    try:
+        return raw, read_genesis(raw)[1]
+    except PeerError as error:
+        raise UsageError(f"{path} is not a swarm's genesis ({error}). Restore it from a copy.") from None
+
+
+def _certificate(root: Path, authority: Authority, learner: Keypair, days: float, now_ms: int) -> bytes:
+    path = root / "certificate"
+    ends_ms = 0
+    if path.exists():
+        raw = _read(path)
+        try:
+            word = open_certificate(raw, authority)
+        except PeerError as error:
+            raise UsageError(f"{path} is not a certificate of this swarm ({error}). Restore it from a copy.") from None
+        ends_ms = word.not_after_ms if word.learner == learner.public else 0
+        if ends_ms > now_ms + RENEW_BEFORE_MS:
+            return raw
+    operator_key = root / "operator.key"
+    if not operator_key.exists():
+        if ends_ms > now_ms:
+            return _read(path)
+        raise UsageError(
+            f"{path} is missing, expired or for another key, and {operator_key} is not here to renew it. Put it back."
+        )
+    operator = load_key(operator_key)
+    if operator.public != authority.operator:
+        raise UsageError(f"{operator_key} is not the key that founded this swarm. Put the right one back.")
+    raw = certify_learner(
+        operator,
+        authority,
+        learner=PublicKey(learner.public),
+        not_before_ms=now_ms - DAY_MS,
+        not_after_ms=now_ms + round(days * DAY_MS),
+    )
+    write_durably(path, raw)
+    return raw
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}. Check who owns it.") from None
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write `path` whole or not at all, and on disk when this returns. Raises RunError naming it."""
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise RunError(
+            f"{path} cannot be written: {error.strerror}. Free the disk or choose another directory."
+        ) from None

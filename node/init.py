@@ -1,0 +1,128 @@
+"""`volery init`: the swarm.toml that an operator begins with, every key explained where it stands.
+
+What always holds: an existing file is never overwritten; the file is there whole or not at all; what is written reads
+back through `node.config`, and its defaults are those of the code.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import socket
+from itertools import chain
+from pathlib import Path
+
+from node.errors import RunError, UsageError
+from protocol.digest import digest_of
+from protocol.limits import MAX_NAME_CHARS
+
+PORTS = range(4001, 5001)
+"""Where to look for a free port: 4001 is what libp2p programs use by custom, and one of many is rarely met twice."""
+
+TEMPLATE = """\
+# A Volery swarm. Start it:   volery learn {path}
+# It prints an invite; whoever runs   volery join INVITE   lends a machine to it.
+# Every value below is the default, but for the port and what is marked (set this).
+
+[swarm]
+name = {name} # (set this)
+state = "state"            # keys, ledger, weights, checkpoints; relative to this file. Back up state/operator.key.
+# certificate_days = 90    # how long the operator's word for this learner's key lasts; renewed at start
+
+[network]
+listen = ["/ip4/0.0.0.0/tcp/{port}", "/ip6/::/tcp/{port}"]
+announce = []              # what volunteers should dial, if it differs: ["/ip4/203.0.113.7/tcp/{port}"] behind a router
+join_token = ""            # a password inside the invite; empty lets everybody who has the invite join
+# heartbeat_s = 5.0        # silence of four heartbeats and a node's leases go to others
+
+[model]
+directory = "model"        # (set this) a Hugging Face causal LM directory: config.json, *.safetensors, tokenizer.json
+weights_dtype = "bfloat16" # what travels to the peers: "bfloat16" or "float32"
+
+[task]
+spec = "reverse:letters=6" # (set this) see `volery tasks`, for example "jsonl:data/train.jsonl:match=numeric"
+held_out = 128             # prompts kept for evaluation, never trained on
+
+[learn]
+steps = 1000               # (set this) training steps; the run ends after the last
+staleness = 3              # S: how many steps a rollout may be older than the policy it trains; 0 = exactly on-policy
+publish_every = 1          # kappa: publish a version every so many steps
+prompts_per_step = 16
+group_size = 16            # completions per prompt; a training step consumes prompts_per_step * group_size rollouts
+max_new_tokens = 512       # budget of one completion
+temperature = 1.0
+lease_s = 600.0            # a volunteer has this long to deliver what it leased
+seed = 0
+threads = 0                # of the trainer; 0 = half the cores
+# ahead = 2.0              # batches leased or waiting at most; 1.0 when staleness is 0
+# keep_checkpoints = 2     # to go on from after a crash
+
+[trainer]
+objective = "grpo"
+learning_rate = 1e-6
+warmup_steps = 0           # the rate rises linearly over so many steps
+decay_steps = 0            # and falls linearly over so many, to decay_floor times itself; 0 switches either off
+decay_floor = 0.1
+beta1 = 0.9
+beta2 = 0.95
+weight_decay = 0.0
+grad_clip = 1.0
+clip_low = 0.2             # the ratio is clipped to [1 - clip_low, 1 + clip_high]
+clip_high = 0.28
+max_tokens_per_microbatch = 16384
+
+[evaluate]
+every_versions = 10        # evaluate every so many published versions; 0 = only the first and the last
+
+[price]                    # what an hour of the learner's machine costs, for the report
+per_hour = 0.0
+currency = "USD"
+"""
+
+
+def write_swarm_config(directory: Path, *, name: str, port: int) -> Path:
+    """Write `directory`/swarm.toml and return its path.
+
+    Raises UsageError when it exists, RunError when it cannot be written.
+    """
+    path = directory / "swarm.toml"
+    name = name or directory.resolve().name
+    if '"' in name or "\\" in name or not name.isprintable() or not 0 < len(name) <= MAX_NAME_CHARS:
+        raise UsageError(
+            f"--name {name!r}: use 1 to {MAX_NAME_CHARS} printable characters without quotes or backslashes."
+        )
+    shown = shlex.quote(str(path)) if str(path).isprintable() else path.name
+    text = TEMPLATE.format(path=shown, name=f'"{name}"', port=port or free_port(directory))
+    draft = directory / f".swarm.toml.{secrets.token_hex(8)}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{directory} cannot be made: {error.strerror}. Choose another directory.") from None
+    try:
+        draft.write_text(text, encoding="utf-8")
+        os.link(draft, path)  # fails when there is one
+    except FileExistsError:
+        raise UsageError(f"{path} exists already; it was not touched. Edit it, or choose another directory.") from None
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror}. Choose a directory you may write to.") from None
+    finally:
+        draft.unlink(missing_ok=True)
+    return path
+
+
+def free_port(directory: Path = Path()) -> int:
+    """A port nobody listens on right now.
+
+    The search begins at a place that follows from the directory: two swarms that are founded before either is started
+    should not be given the same port.
+    """
+    first = int.from_bytes(digest_of(str(directory.resolve()).encode())[:8], "big") % len(PORTS)
+    for port in chain(PORTS[first:], PORTS[:first]):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("0.0.0.0", port))
+            except OSError:
+                continue
+            return port
+    return PORTS[first]

@@ -1,0 +1,195 @@
+"""From the inbox to the buffer: judge deliveries in batches, write, then acknowledge.
+
+What always holds: a receipt leaves only after its verdicts are on disk; a delivery that was answered before is answered
+with the same receipt, so a repeated one counts nothing twice; only complete, admitted groups reach the buffer; nothing
+is judged before the chain is known, or a learner that was just restarted would refuse its own versions. Judging and
+writing happen on a worker thread, one batch at a time, so that a flood of records never stops the node from talking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from learner.buffer import Completion, Group
+from learner.intake import GrantedLease, JudgedDelivery, RewardFunction, Terms, judge_delivery
+from learner.ledger import Ledger, RecordRow
+from node.events import EventLog
+from node.learner_run import LearnerRun
+from protocol.codec import unpack_tokens
+from protocol.identity import Keypair
+from protocol.ids import LeaseId, PeerId, PolicyVersion, RecordId, SwarmId, short
+from protocol.work import Acknowledgement, Receipt, SignedRecord, Verdict, sign_receipt
+from swarm.reception import Incoming
+
+MAX_BATCH = 32
+"""Deliveries judged and committed together: one fsync for all of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """What a delivery is told; `judged` is None when it was judged before, `granted` when its lease is not open."""
+
+    incoming: Incoming
+    granted: GrantedLease | None
+    judged: JudgedDelivery | None
+    receipt: bytes
+
+    @property
+    def lease(self) -> LeaseId:
+        return LeaseId(self.incoming.delivery.lease)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntakeLoop:
+    """See the module's paragraph."""
+
+    run: LearnerRun
+    ledger: Ledger
+    keypair: Keypair
+    swarm: SwarmId
+    certificate: bytes
+    reward: RewardFunction
+    observe: Callable[[int, float], None]
+    now_ms: Callable[[], int]
+    events: EventLog
+
+    async def work(self, inbox: trio.MemoryReceiveChannel[Incoming]) -> None:
+        """Judge what arrives until cancelled or the inbox is closed."""
+        await self.run.opened.wait()
+        async for first in inbox:
+            batch = [first]
+            while len(batch) < MAX_BATCH:
+                try:
+                    batch.append(inbox.receive_nowait())
+                except (trio.WouldBlock, trio.EndOfChannel):
+                    break
+            async with self.run.judging:
+                await self._judge(batch)
+
+    async def _judge(self, batch: list[Incoming]) -> None:
+        terms = Terms(
+            swarm=self.swarm,
+            chain=self.run.chain,
+            window=self.run.window,
+            manifests=dict(self.run.manifests),
+            reward=self.reward,
+            vocab_size=self.run.vocab_size,
+        )
+        take = self.run.leasing.take
+        pairs = [(incoming, take(LeaseId(incoming.delivery.lease), incoming.peer)) for incoming in batch]
+        answers = await trio.to_thread.run_sync(self._judge_all, pairs, terms, self.now_ms())
+        for answer in answers:
+            self._admit(answer)
+            answer.incoming.answer(Acknowledgement(lease=answer.lease, receipt=answer.receipt))
+        self.run.notify()
+
+    def _judge_all(self, pairs: list[tuple[Incoming, GrantedLease | None]], terms: Terms, now_ms: int) -> list[_Answer]:
+        answers: list[_Answer] = []
+        receipts: dict[LeaseId, bytes] = {}
+        rows: list[RecordRow] = []
+        for incoming, granted in pairs:
+            answer = self._repeated(incoming, granted, answers) or self._answer(incoming, granted, terms, now_ms)
+            answers.append(answer)
+            if granted is not None:
+                receipts[granted.id] = answer.receipt
+                rows += _rows(answer, now_ms)
+        if receipts:
+            self.ledger.deliveries_judged(rows, receipts, now_ms)
+        return answers
+
+    def _repeated(self, incoming: Incoming, granted: GrantedLease | None, before: list[_Answer]) -> _Answer | None:
+        """The answer to a delivery that was judged before, perhaps a moment ago in the same batch."""
+        if granted is not None:
+            return None
+        lease = LeaseId(incoming.delivery.lease)
+        for answer in before:
+            if answer.granted is not None and answer.lease == lease and answer.incoming.peer == incoming.peer:
+                return _Answer(incoming=incoming, granted=None, judged=None, receipt=answer.receipt)
+        given = self.ledger.receipt_of(lease, incoming.peer)
+        return None if given is None else _Answer(incoming=incoming, granted=None, judged=None, receipt=given)
+
+    def _answer(self, incoming: Incoming, granted: GrantedLease | None, terms: Terms, now_ms: int) -> _Answer:
+        lease = LeaseId(incoming.delivery.lease)
+        judged = judge_delivery(granted, incoming.peer, incoming.delivery.records, terms, now_ms=now_ms, lease=lease)
+        receipt = Receipt(
+            lease=lease,
+            peer=incoming.peer,
+            version=terms.chain.head,
+            issued_ms=now_ms,
+            tokens=judged.tokens,
+            verdicts=list(judged.verdicts),
+            certificate=self.certificate,
+        )
+        raw = sign_receipt(self.keypair, self.swarm, receipt)
+        return _Answer(incoming=incoming, granted=granted, judged=judged, receipt=raw)
+
+    def _admit(self, answer: _Answer) -> None:
+        judged, granted = answer.judged, answer.granted
+        if granted is not None:
+            self.run.leasing.close(granted.id)
+        if judged is None:
+            return
+        rewards = [record.reward for record in judged.group]
+        mean = sum(rewards) / len(rewards) if rewards else None
+        if granted is not None and mean is not None:
+            self.run.buffer.add(group_of(granted, judged))
+            self.observe(granted.prompt_index, mean)
+        refused = next((verdict for verdict in judged.verdicts if not verdict.admitted), None)
+        self.events.emit(
+            "delivery_judged",
+            peer=answer.incoming.peer,
+            lease=short(judged.lease),
+            admitted=len(judged.group),
+            refused=sum(not verdict.admitted for verdict in judged.verdicts),
+            reason=refused.rule.value if refused else None,
+            detail=refused.detail if refused else None,
+            lag=judged.lag,
+            reward=None if mean is None else round(mean, 4),
+            tokens=judged.tokens,
+        )
+
+
+def group_of(granted: GrantedLease, judged: JudgedDelivery) -> Group:
+    """The admitted group as the buffer wants it."""
+    return Group(
+        lease=granted.id,
+        peer=granted.peer,
+        prompt_index=granted.prompt_index,
+        prompt=unpack_tokens(granted.lease.prompt),
+        completions=tuple(
+            Completion(tokens=r.signed.tokens, logprobs=r.signed.logprobs, reward=r.reward) for r in judged.group
+        ),
+        behaviour=frozenset(version for record in judged.group for version in record.signed.behaviour),
+    )
+
+
+def _rows(answer: _Answer, now_ms: int) -> list[RecordRow]:
+    judged = answer.judged
+    assert judged is not None
+    return [
+        _row(answer.lease, answer.incoming.peer, verdict, record, judged.lag, now_ms)
+        for verdict, record in zip(judged.verdicts, judged.records, strict=True)
+    ]
+
+
+def _row(
+    lease: LeaseId, peer: PeerId, verdict: Verdict, record: SignedRecord | None, lag: int, now_ms: int
+) -> RecordRow:
+    return RecordRow(
+        record=RecordId(verdict.record),
+        lease=lease,
+        index=verdict.index,
+        peer=peer,
+        rule=verdict.rule,
+        reward=verdict.reward,
+        tokens=len(record.tokens) if record else 0,
+        version=min(record.behaviour) if record else PolicyVersion(0, 0),
+        lag=lag,
+        received_ms=now_ms,
+        generation_ms=record.record.timing.generation_ms if record else 0,
+        detail=verdict.detail,
+        envelope=record.raw if record and verdict.admitted else None,
+    )

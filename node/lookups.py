@@ -1,0 +1,258 @@
+"""The commands that look and print: status, report, export, identity, invite, tasks.
+
+They may be used while a learner or a node runs: ledgers and receipts are opened to read only, and a version is copied
+from files that never change. A target is a swarm.toml, a learner's state directory, or a node's state directory;
+without one, what lies in the usual places.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from learner.ledger import LedgerError
+from node import reports
+from node.app_learner import INVITE_FILE
+from node.app_rollout import ABOUT_FILE
+from node.config import read_swarm_config
+from node.door import require_addresses
+from node.errors import RunError, UsageError
+from node.events import Clock
+from node.keys import load_key
+from node.receipts import Receipts, ReceiptsError
+from node.reports import OwnReport, SwarmReport, own_report, swarm_report
+from node.tasks.registry import list_kinds, usage
+from node.volunteer import data_directory
+from protocol.errors import PeerError
+from protocol.genesis import read_genesis
+from protocol.invite import read_invite, write_invite
+from protocol.manifest import SignedManifest, open_manifest
+
+DEFAULT_CONFIG = Path("swarm.toml")
+HOUR_MS = 3_600_000
+WIDTHS = (80, 200)
+NAME_ONE = "Name a swarm.toml, or a node's state directory."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A state directory, what lives there, and the window S if its swarm.toml was named."""
+
+    state: Path
+    is_learner: bool
+    staleness: int | None = None
+
+    @property
+    def key(self) -> Path:
+        return self.state / ("learner.key" if self.is_learner else "node.key")
+
+
+def find_place(target: Path | None) -> Place:
+    """The place that `target` names; without one ./swarm.toml, or the only node on this machine. Raises UsageError."""
+    if target is None:
+        return _usual_place()
+    if target.is_dir():
+        if (target / "swarm.toml").exists():
+            return find_place(target / "swarm.toml")
+        for candidate, is_learner in ((target, True), (target / "state", True), (target, False)):
+            place = Place(state=candidate, is_learner=is_learner)
+            if place.key.exists():
+                return place
+        raise UsageError(f"{target} holds neither a learner nor a node. {NAME_ONE}")
+    if not target.exists():
+        raise UsageError(f"{target}: no such file or directory. {NAME_ONE}")
+    config = read_swarm_config(target)
+    return Place(state=Path(config.swarm.state), is_learner=True, staleness=config.learn.staleness)
+
+
+def show_invite(config: Path, *, announce: Sequence[str], expires_h: float) -> str:
+    """The invite that the learner wrote when it last started, with other addresses or an end if so asked.
+
+    `announce` are addresses without the /p2p/ part, which is the learner's.
+    """
+    path = find_place(config).state / INVITE_FILE
+    if not path.exists():
+        raise UsageError(f"{path} does not exist yet: start the swarm once with `volery learn {config}`.")
+    text = path.read_text(encoding="ascii").strip()
+    if not announce and not expires_h:
+        return text
+    require_addresses([], list(announce))
+    invite = read_invite(text, now_ms=Clock.now_ms())
+    suffix = "/p2p/" + invite.addresses[0].rpartition("/p2p/")[2]
+    return write_invite(
+        msgspec.structs.replace(
+            invite,
+            addresses=[address + suffix for address in announce] or invite.addresses,
+            expires_ms=Clock.now_ms() + round(expires_h * HOUR_MS) if expires_h else 0,
+        )
+    )
+
+
+def identities(state: Path | None) -> list[str]:
+    """One line per key: peer id, role, directory."""
+    places = [find_place(state)] if state is not None else list(_known_places())
+    if not places:
+        return ["There is no key on this machine yet: `volery learn` and `volery join` make one when they first start."]
+    return [
+        f"{load_key(place.key).peer_id}  {'learner' if place.is_learner else 'rollout'}  {place.state}"
+        for place in places
+    ]
+
+
+def show_report(target: Path | None, *, as_json: bool, as_csv: bool) -> str:
+    """The report of `target`, in the form asked for."""
+    report = read_report(find_place(target))
+    if as_json:
+        return reports.as_json(report)
+    if as_csv:
+        return reports.as_csv(report)
+    if not sys.stdout.isatty():
+        return reports.as_text(report)
+    width = min(max(shutil.get_terminal_size().columns, WIDTHS[0]), WIDTHS[1])
+    return reports.as_terminal(report, width=width)
+
+
+def read_report(place: Place) -> SwarmReport | OwnReport:
+    """What the ledger or the receipts at `place` say. Raises RunError."""
+    try:
+        if place.is_learner:
+            return swarm_report(place.state / "ledger.sqlite", staleness=place.staleness)
+        receipts = Receipts(place.state / "receipts.sqlite", read_only=True)
+        try:
+            about = _about(place.state)
+            return own_report(
+                receipts,
+                peer=load_key(place.key).peer_id,
+                name=about.get("name", ""),
+                engine=about.get("engine", ""),
+                machine=about.get("machine", ""),
+            )
+        finally:
+            receipts.close()
+    except (LedgerError, ReceiptsError) as error:
+        raise RunError(str(error)) from error
+
+
+def _about(state: Path) -> dict[str, str]:
+    path = state / ABOUT_FILE
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+
+def show_status(target: Path | None, *, as_json: bool) -> str:
+    """A few lines, or a JSON object, on how things stand at `target`."""
+    place = find_place(target)
+    report = read_report(place)
+    facts: dict[str, object] = {"state": str(place.state), "peer": load_key(place.key).peer_id}
+    facts |= _swarm_status(report) if isinstance(report, SwarmReport) else _own_status(report, place)
+    if as_json:
+        return json.dumps(facts, indent=2)
+    return "\n".join(f"{key.replace('_', ' '):22} {value}" for key, value in facts.items() if value is not None)
+
+
+def _swarm_status(report: SwarmReport) -> dict[str, object]:
+    scores = report.surviving_evaluations
+    return {
+        "role": "learner",
+        "training_steps": report.steps[-1].step if report.steps else 0,
+        "newest_version": str(report.versions[-1].version) if report.versions else None,
+        "rollout_peers_seen": len(report.rollout_peers),
+        "rollouts_admitted": report.admitted,
+        "rollouts_rejected": report.rejected,
+        "greedy_accuracy": scores[-1].greedy if scores else None,
+        "sampled_accuracy": scores[-1].sampled if scores else None,
+        "learner_utilisation": report.utilisation,
+    }
+
+
+def _own_status(report: OwnReport, place: Place) -> dict[str, object]:
+    newest = newest_complete(place.state / "store")
+    return {
+        "role": "rollout",
+        "newest_version": str(newest.version) if newest else None,
+        "rollouts_admitted": report.peer.admitted,
+        "rollouts_rejected": report.peer.rejected,
+        "tokens_admitted": report.peer.tokens,
+    }
+
+
+def export_version(source: Path, directory: Path, wanted: str) -> str:
+    """Copy a complete version to `directory`, whole or not at all; return a sentence."""
+    if directory.exists():
+        raise UsageError(f"{directory} exists already; it was not touched. Name a directory that does not.")
+    place = find_place(source)
+    held = list(complete_versions(place.state / "store"))
+    if not held:
+        raise RunError(f"{place.state / 'store'} holds no complete version yet.")
+    chosen = next((v for v in reversed(held) if not wanted or wanted in (str(v.version), str(v.version.version))), None)
+    if chosen is None:
+        names = ", ".join(str(v.version) for v in held)
+        raise UsageError(f"--version {wanted}: not held here (any more). Held: {names}.")
+    draft = directory.with_name(f".{directory.name}.draft")
+    try:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        for entry in chosen.manifest.files:
+            shutil.copyfile(place.state / "store" / "versions" / chosen.hash.hex() / entry.name, draft / entry.name)
+        draft.replace(directory)
+    except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise RunError(f"{directory} could not be written: {error.strerror}. Nothing was left there.") from None
+    size, count = chosen.manifest.total_bytes, len(chosen.manifest.files)
+    return f"Wrote version {chosen.version} ({size} bytes, {count} files) to {directory}"
+
+
+def complete_versions(store: Path) -> Iterator[SignedManifest]:
+    """Complete versions in a store that may be in use, oldest first."""
+    genesis = store / "genesis"
+    if not genesis.exists():
+        return
+    authority = read_genesis(genesis.read_bytes())[1]
+    found = []
+    for path in (store / "manifests").iterdir():
+        if (store / "versions" / path.name).is_dir():
+            try:
+                found.append(open_manifest(path.read_bytes(), authority))
+            except (PeerError, OSError):
+                continue
+    yield from sorted(found, key=lambda signed: signed.version)
+
+
+def newest_complete(store: Path) -> SignedManifest | None:
+    """The newest complete version in a store, None when there is none."""
+    return next(reversed(list(complete_versions(store))), None)
+
+
+def list_tasks() -> str:
+    """Every task with its form and options."""
+    kinds, errors = list_kinds()
+    lines = []
+    for kind in kinds:
+        lines.append(f"{usage(kind)}\n    {kind.summary}")
+        lines += [f"    {option.key:12} {option.help} (default {option.default})" for option in kind.options]
+    lines += [f"not usable: {error}" for error in errors]
+    return "\n".join(lines)
+
+
+def _usual_place() -> Place:
+    if DEFAULT_CONFIG.exists():
+        return find_place(DEFAULT_CONFIG)
+    places = list(_known_places())
+    if len(places) == 1:
+        return places[0]
+    if not places:
+        raise UsageError(
+            "There is no swarm.toml here and no node on this machine. Name one: a swarm.toml or a state directory."
+        )
+    listed = "\n  ".join(str(place.state) for place in places)
+    raise UsageError(f"There are {len(places)} nodes on this machine; name one of:\n  {listed}")
+
+
+def _known_places() -> Iterator[Place]:
+    for key in sorted(data_directory().glob("*/*/node.key")):
+        yield Place(state=key.parent, is_learner=False)

@@ -1,0 +1,133 @@
+"""The commands that run: `learn` and `join`, each a role with its log, its view and its exit code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from node.app_learner import run_learner
+from node.app_rollout import run_rollout
+from node.config import NodeConfig, PriceSection, read_node_config, read_swarm_config
+from node.console import Terminal, open_terminal, run_shown
+from node.door import require_addresses, require_model
+from node.errors import UsageError
+from node.events import Clock, EventLog
+from node.learner_run import LearnerRun
+from node.reports.facts import Role
+from node.rollout_role import RolloutRole
+from node.schooling import open_schooling
+from node.stopping import STOPPED_EXIT_CODE, Stopped
+from node.view import ViewState
+from node.view_events import follow
+from node.volunteer import VolunteerHome
+from protocol.invite import Invite, InviteError, read_invite
+
+EVENTS_FILE = "events.jsonl"
+
+
+async def learn(path: Path, *, plain: bool) -> int:
+    """`volery learn`."""
+    config = read_swarm_config(path)
+    require_model(Path(config.model.directory))
+    require_addresses(config.network.listen, config.network.announce)
+    schooling = open_schooling(config, path.resolve().parent)
+    events = EventLog(Path(config.swarm.state) / EVENTS_FILE)
+    learn = config.learn
+    state = ViewState(
+        role=Role.LEARNER,
+        title=config.swarm.name,
+        batch=learn.prompts_per_step * learn.group_size,
+        steps=learn.steps,
+        staleness=learn.staleness,
+    )
+    follow(state, events)
+    with open_terminal(state, plain=plain) as terminal:
+
+        def ready(invite: str, run: LearnerRun) -> None:
+            terminal.say(f"Invite for volunteers (run it there):\n\n  volery join {invite}\n")
+
+        try:
+            outcome = await run_shown(terminal, lambda: run_learner(config, schooling, events, ready))
+        except Stopped:
+            return _stopped(terminal, f"volery learn {path}")
+        finally:
+            events.close()
+    terminal.say(f"Finished after {outcome.steps} steps. Who did what: volery report {path}")
+    return 0
+
+
+async def join(
+    invite: str,
+    *,
+    config: Path | None,
+    state: Path | None,
+    name: str,
+    price: float | None,
+    wait_s: float,
+    no_listen: bool,
+    plain: bool,
+) -> int:
+    """`volery join`."""
+    word = open_invite(invite)
+    settings = adjusted(read_node_config(config), name=name, price=price, no_listen=no_listen)
+    require_addresses(settings.network.listen, settings.network.announce)
+    events = EventLog()
+    view = ViewState(role=Role.ROLLOUT, title=word.name)
+    follow(view, events)
+    with open_terminal(view, plain=plain) as terminal:
+        node: RolloutRole | None = None
+
+        def ready(home: VolunteerHome, role: RolloutRole) -> None:
+            nonlocal node
+            node = role
+            terminal.say(f"Joined {word.name or 'the swarm'}. State: {home.root}")
+
+        async def leave() -> None:
+            if node is not None:
+                await node.leave()
+
+        try:
+            outcome = await run_shown(
+                terminal,
+                lambda: run_rollout(word, settings, events, state=state, wait_s=wait_s, on_ready=ready),
+                leave=leave,
+            )
+        except Stopped:
+            return _stopped(terminal, "the same command")
+        finally:
+            events.close()
+    terminal.say(
+        f"{outcome.reason} This node: {outcome.admitted} rollouts admitted, {outcome.refused} refused. "
+        f"Its report: volery report {outcome.state}"
+    )
+    return 0
+
+
+def open_invite(text: str) -> Invite:
+    """Read an invite, or the file that holds one. Raises UsageError."""
+    if not text.startswith("volery1") and len(text) < 4096 and Path(text).is_file():
+        text = Path(text).read_text(encoding="utf-8", errors="replace")
+    try:
+        return read_invite(text, now_ms=Clock.now_ms())
+    except InviteError as error:
+        raise UsageError(str(error)) from None
+
+
+def adjusted(config: NodeConfig, *, name: str, price: float | None, no_listen: bool) -> NodeConfig:
+    """The configuration with what the command line says on top."""
+    changes: dict[str, Any] = {}
+    if name:
+        changes["name"] = name
+    if price is not None:
+        changes["price"] = PriceSection(per_hour=price, currency=config.price.currency)
+    if no_listen:
+        changes["network"] = msgspec.structs.replace(config.network, listen=[], announce=[])
+    return msgspec.structs.replace(config, **changes)
+
+
+def _stopped(terminal: Terminal, again: str) -> int:
+    terminal.refresh()  # what happened before comes before
+    terminal.say(f"Stopped. What was acknowledged is on disk; to go on, start {again} again.")
+    return STOPPED_EXIT_CODE

@@ -1,0 +1,300 @@
+"""A rollout node's own books: the receipts the learner signed for its work, and when it was at work.
+
+One SQLite file (WAL, synchronous NORMAL: after a power cut the last receipts may be missing, which the learner still
+has). What always holds: a lease's receipt is kept once however often it is sent; the signed bytes are kept as they
+came, so that anyone can check them later; reading never creates or changes the file. Synchronous and safe to call from
+several threads.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+from protocol.cost import Price
+from protocol.ids import LeaseId, PeerId, PolicyVersion
+from protocol.work import Receipt, Rule
+
+SCHEMA_VERSION = 1
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
+CREATE TABLE sessions (
+    id INTEGER PRIMARY KEY, began_ms INTEGER NOT NULL, ended_ms INTEGER NOT NULL,
+    micros_per_hour INTEGER NOT NULL, currency TEXT NOT NULL,
+    bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE receipts (
+    lease BLOB PRIMARY KEY, peer TEXT NOT NULL, incarnation INTEGER NOT NULL, version INTEGER NOT NULL,
+    issued_ms INTEGER NOT NULL, tokens INTEGER NOT NULL, engine_s REAL NOT NULL, raw BLOB NOT NULL
+) STRICT;
+CREATE TABLE verdicts (
+    lease BLOB NOT NULL REFERENCES receipts, idx INTEGER NOT NULL, record BLOB NOT NULL, rule TEXT NOT NULL,
+    reward REAL, detail TEXT NOT NULL
+) STRICT;
+CREATE INDEX verdicts_by_rule ON verdicts (rule);
+CREATE INDEX receipts_by_date ON receipts (issued_ms);
+"""
+
+
+class ReceiptsError(Exception):
+    """The receipts cannot be used; what is in the file is untouched. The message names the file and the next step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """All receipts together. `verdicts` counts records by rule, `tokens` the admitted, `engine_s` engine time.
+
+    `oldest` and `newest` are the learner's first and last versions named, None without receipts, as are the dates.
+    """
+
+    receipts: int
+    tokens: int
+    engine_s: float
+    verdicts: Mapping[Rule, int]
+    oldest: PolicyVersion | None
+    newest: PolicyVersion | None
+    first_ms: int | None
+    last_ms: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """One stay in the swarm: from when to when (ms since 1970), at what price, and the chunk bytes moved meanwhile."""
+
+    began_ms: int
+    ended_ms: int
+    price: Price
+    bytes_up: int
+    bytes_down: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusedVerdict:
+    """A record that was not admitted, and what the learner said of it."""
+
+    lease: LeaseId
+    index: int
+    rule: Rule
+    detail: str
+    issued_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredReceipt:
+    """A receipt's envelope as the learner sent it, and whom it names."""
+
+    lease: LeaseId
+    peer: PeerId
+    issued_ms: int
+    raw: bytes
+
+
+class Receipts:
+    """See the module's paragraph.
+
+    Args:
+        path: the file; made when it is missing, unless `read_only`.
+        read_only: look at the file of a node that may be running.
+
+    Raises ReceiptsError when the file is missing (read-only), unreadable, or written by a newer program.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.path = path
+        self._lock = RLock()
+        if read_only and not path.is_file():
+            raise ReceiptsError(
+                f"{path}: there are no receipts. Join a swarm first, or name the state of a node that did."
+            )
+        with self._named("Check that its directory exists and is writable"):
+            mode = "ro" if read_only else "rwc"
+            self._db = sqlite3.connect(
+                f"{path.resolve().as_uri()}?mode={mode}",
+                uri=True,
+                isolation_level=None,
+                check_same_thread=False,
+                timeout=10,
+            )
+        try:
+            self._prepare(read_only)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    # Writing
+
+    def add(self, receipt: Receipt, raw: bytes, *, engine_s: float) -> bool:
+        """Keep `receipt`, whose envelope is `raw` and whose records took `engine_s` of the engine; False when known."""
+        version = receipt.version
+        with self._transaction() as db:
+            cursor = db.execute(
+                "INSERT INTO receipts VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                (
+                    receipt.lease, receipt.peer, version.incarnation, version.version, receipt.issued_ms,
+                    receipt.tokens, engine_s, raw,
+                ),
+            )  # fmt: skip
+            if not cursor.rowcount:
+                return False
+            db.executemany(
+                "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?)",
+                [(receipt.lease, v.index, v.record, v.rule.value, v.reward, v.detail) for v in receipt.verdicts],
+            )
+        return True
+
+    def session_began(self, price: Price, now_ms: int) -> int:
+        """Note that the node is at work from now on; return the id of the session."""
+        with self._transaction() as db:
+            cursor = db.execute(
+                "INSERT INTO sessions (began_ms, ended_ms, micros_per_hour, currency) VALUES (?, ?, ?, ?)",
+                (now_ms, now_ms, price.micros_per_hour, price.currency),
+            )
+        return int(cursor.lastrowid or 0)
+
+    def session_lasts(self, session: int, now_ms: int, *, bytes_up: int, bytes_down: int) -> None:
+        """The node is or was still at work at `now_ms`; bytes are those of the session so far."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE sessions SET ended_ms = ?, bytes_up = ?, bytes_down = ? WHERE id = ?",
+                (now_ms, bytes_up, bytes_down, session),
+            )
+
+    # Reading
+
+    def sums(self) -> Sums:
+        """Everything received so far, added up."""
+        with self._snapshot():
+            ((number, tokens, engine_s, first_ms, last_ms),) = self._query(
+                "SELECT count(*), coalesce(sum(tokens), 0), coalesce(sum(engine_s), 0), min(issued_ms), max(issued_ms)"
+                " FROM receipts"
+            )
+            verdicts: dict[Rule, int] = {}
+            for name, count in self._query("SELECT rule, count(*) FROM verdicts GROUP BY rule"):
+                verdicts[Rule(name)] = verdicts.get(Rule(name), 0) + count
+            versions = "SELECT incarnation, version FROM receipts ORDER BY incarnation {0}, version {0} LIMIT 1"
+            oldest, newest = self._query(versions.format("ASC")), self._query(versions.format("DESC"))
+        return Sums(
+            receipts=number,
+            tokens=tokens,
+            engine_s=engine_s,
+            verdicts={rule: verdicts[rule] for rule in Rule if rule in verdicts},
+            oldest=PolicyVersion(*oldest[0]) if oldest else None,
+            newest=PolicyVersion(*newest[0]) if newest else None,
+            first_ms=first_ms,
+            last_ms=last_ms,
+        )
+
+    def sessions(self) -> list[Session]:
+        """All sessions, in order."""
+        return [
+            Session(
+                began_ms=began_ms,
+                ended_ms=ended_ms,
+                price=Price(micros_per_hour=micros, currency=currency),
+                bytes_up=up,
+                bytes_down=down,
+            )
+            for began_ms, ended_ms, micros, currency, up, down in self._query(
+                "SELECT began_ms, ended_ms, micros_per_hour, currency, bytes_up, bytes_down FROM sessions"
+                " ORDER BY began_ms, id"
+            )
+        ]
+
+    def refused(self, limit: int) -> list[RefusedVerdict]:
+        """The latest `limit` records that were not admitted, newest first."""
+        return [
+            RefusedVerdict(lease=LeaseId(lease), index=index, rule=Rule(rule), detail=detail, issued_ms=issued_ms)
+            for lease, index, rule, detail, issued_ms in self._query(
+                "SELECT v.lease, v.idx, v.rule, v.detail, r.issued_ms FROM verdicts v JOIN receipts r USING (lease)"
+                " WHERE v.rule <> ? ORDER BY r.issued_ms DESC, v.lease, v.idx LIMIT ?",
+                (Rule.ADMITTED.value, limit),
+            )
+        ]
+
+    def leases_with(self, *rules: Rule) -> int:
+        """How many leases have a record that one of `rules` decided."""
+        marks = ", ".join("?" * len(rules))
+        values = tuple(rule.value for rule in rules)
+        return int(self._query(f"SELECT count(DISTINCT lease) FROM verdicts WHERE rule IN ({marks})", values)[0][0])
+
+    def stored(self) -> Iterator[StoredReceipt]:
+        """Every receipt as it was sent, oldest first, without holding all in memory."""
+        after: tuple[int, bytes] = (-1, b"")
+        while page := self._query(
+            "SELECT issued_ms, lease, peer, raw FROM receipts WHERE (issued_ms, lease) > (?, ?)"
+            " ORDER BY issued_ms, lease LIMIT 256",
+            after,
+        ):
+            for issued_ms, lease, peer, raw in page:
+                yield StoredReceipt(lease=LeaseId(lease), peer=PeerId(peer), issued_ms=issued_ms, raw=raw)
+            after = (page[-1][0], page[-1][1])
+
+    # Inside
+
+    @contextmanager
+    def _named(self, advice: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            raise ReceiptsError(f"{self.path}: {error}. {advice}.") from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._named("Free the disk or end what holds the file; receipts can be asked for again"):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """Several queries that see one moment."""
+        with self._lock, self._named("Restore it from a copy, or move it away"):
+            self._db.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._db.execute("ROLLBACK")
+
+    def _query(self, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        with self._lock, self._named("Restore it from a copy, or move it away"):
+            return self._db.execute(sql, values).fetchall()
+
+    def _prepare(self, read_only: bool) -> None:
+        """Nothing is written, not even the journal mode, before the file is known to be ours."""
+        with self._named("Check that it is a file of receipts and that its directory is writable"):
+            if not read_only and not self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
+                self._create()
+            self._require_schema()
+            if not read_only:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                self._db.execute("PRAGMA synchronous = NORMAL")
+
+    def _create(self) -> None:
+        with self._transaction() as db:
+            for statement in filter(str.strip, SCHEMA.split(";")):
+                db.execute(statement)
+            db.execute("INSERT INTO meta VALUES ('receipts', ?)", (str(SCHEMA_VERSION).encode(),))
+
+    def _require_schema(self) -> None:
+        row = self._db.execute("SELECT value FROM meta WHERE key = 'receipts'").fetchone()
+        if row is None:
+            raise ReceiptsError(f"{self.path} is a database, but not one of receipts. Choose another state directory.")
+        if row[0] != str(SCHEMA_VERSION).encode():
+            written = row[0].decode(errors="replace")
+            raise ReceiptsError(
+                f"{self.path} has receipts of format {written}, this program reads {SCHEMA_VERSION}."
+                " Use the volery that wrote it."
+            )

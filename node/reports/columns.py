@@ -1,0 +1,229 @@
+"""Tables of peers that fit: columns gathered into as few tables as a width allows.
+
+Pure. What always holds: a column is as wide as its widest cell and is never squeezed; sections of columns share a table
+while they fit side by side, and a section that does not fit on its own goes on in a next table, below the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.box import Box
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from node.reports import words
+from node.reports.facts import OwnReport, PeerReport, Role, SwarmReport
+from protocol.cost import MICROS
+from protocol.ids import short
+
+GAP = 2
+"""Blank characters between columns, and one at the left edge."""
+
+ROOMY = 100
+"""From this width on names may have their full length."""
+
+NARROW_NAME_CHARS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """What one column shows of a peer, and of all together. Headings have one line or two."""
+
+    heading: str
+    cell: Callable[[PeerReport], str]
+    total: Callable[[SwarmReport], str] = lambda _: ""
+    left: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """Columns about one subject."""
+
+    title: str
+    columns: tuple[Column, ...]
+
+
+def sections(report: SwarmReport | OwnReport) -> tuple[Section, ...]:
+    """What a report tells of its peers, by subject. Currency stands in the headings when there is only one."""
+    peers = report.peers if isinstance(report, SwarmReport) else (report.peer,)
+    currencies = {peer.price.currency for peer in peers if peer.price.micros_per_hour} or {peers[0].price.currency}
+    cost = _cost_columns(currencies.pop() if len(currencies) == 1 else None)
+    if isinstance(report, OwnReport):
+        return (Section(title="Work", columns=WORK[:-1]), Section(title="Cost and traffic", columns=cost))
+    return (
+        Section(title="Work", columns=WORK),
+        Section(title="Cost and traffic", columns=cost),
+        Section(title="Leases", columns=LEASES),
+        Section(title="Reputation", columns=REPUTATION),
+    )
+
+
+def _of_rollouts(show: Callable[[PeerReport], str]) -> Callable[[PeerReport], str]:
+    """The learner generates nothing: a dash says so better than a zero."""
+    return lambda peer: show(peer) if peer.role is Role.ROLLOUT else words.NOTHING
+
+
+def _added(number: Callable[[PeerReport], float], show: Callable[[Any], str]) -> Callable[[SwarmReport], str]:
+    return lambda report: show(sum(number(peer) for peer in report.peers))
+
+
+def _counted(heading: str, number: Callable[[PeerReport], int]) -> Column:
+    """A count of what rollout peers did, added up."""
+    cell = _of_rollouts(lambda peer: words.count(number(peer)))
+    return Column(heading=heading, cell=cell, total=_added(number, words.count))
+
+
+def _moved(way: str, number: Callable[[PeerReport], int]) -> Column:
+    return Column(heading=f"bytes\n{way}", cell=lambda p: words.size(number(p)), total=_added(number, words.size))
+
+
+def _score(which: str) -> Callable[[PeerReport], str]:
+    return lambda peer: words.NOTHING if peer.reputation is None else f"{getattr(peer.reputation, which):.2f}"
+
+
+WORK = (
+    Column(heading="role", cell=lambda p: p.role.value, left=True),
+    _counted("rollouts\nadmitted", lambda p: p.admitted),
+    _counted("rollouts\nrejected", lambda p: p.rejected),
+    Column(heading="admitted\nper s", cell=_of_rollouts(lambda p: words.rate(p.admitted_per_s))),
+    _counted("tokens\nadmitted", lambda p: p.tokens),
+    Column(heading="share of\nbatches", cell=_of_rollouts(lambda p: words.share(p.share))),
+)
+LEASES = (
+    _counted("leases\nissued", lambda p: p.leases.issued),
+    _counted("in time", lambda p: p.leases.in_time),
+    _counted("late", lambda p: p.leases.late),
+    _counted("expired", lambda p: p.leases.expired),
+    _counted("returned", lambda p: p.leases.returned),
+    _counted("lost", lambda p: p.leases.lost),
+    _counted("open", lambda p: p.leases.open),
+)
+REPUTATION = (
+    Column(heading="availa-\nbility", cell=_score("availability")),
+    Column(heading="timeli-\nness", cell=_of_rollouts(_score("timeliness"))),
+    Column(heading="honesty", cell=_of_rollouts(_score("honesty"))),
+)
+
+
+def _cost_columns(currency: str | None) -> tuple[Column, ...]:
+    """`currency` is the only one in use, or None: then every amount names its own."""
+    unit = "" if currency is None else f", {currency}"
+
+    def money(amount: Callable[[PeerReport], float | None]) -> Callable[[PeerReport], str]:
+        return lambda peer: words.money(amount(peer), peer.price.currency if currency is None else "")
+
+    def total(micros_per_unit: Callable[[SwarmReport], float]) -> Callable[[SwarmReport], str]:
+        def show(report: SwarmReport) -> str:
+            per = micros_per_unit(report)
+            if not per:
+                return words.NOTHING
+            amounts = report.costs.items() or [(currency or "", 0)]
+            return "\n".join(words.money(m / per, name if currency is None else "") for name, m in amounts)
+
+        return show
+
+    return (
+        Column(
+            heading="hours\nactive",
+            cell=lambda p: words.hours(p.active_s),
+            total=_added(lambda p: p.active_s, words.hours),
+        ),
+        Column(heading=f"price per\nhour{unit}", cell=money(lambda p: p.price_per_hour)),
+        Column(heading=f"cost{unit}", cell=money(lambda p: p.cost), total=total(lambda _: MICROS)),
+        Column(
+            heading="cost per\n1k tokens",
+            cell=_of_rollouts(money(lambda p: p.cost_per_1000_tokens)),
+            total=total(lambda report: MICROS * report.tokens / 1000),
+        ),
+        _moved("up", lambda p: p.bytes_up),
+        _moved("down", lambda p: p.bytes_down),
+    )
+
+
+def known_as(peer: PeerReport, limit: int = words.NAME_CHARS) -> str:
+    """A peer's name as far as it fits, and the end of its id."""
+    return f"{words.plain_name(peer.name, limit) or peer.role.value} {short(peer.peer)}"
+
+
+def tables(report: SwarmReport | OwnReport, *, width: int, box: Box) -> RenderableType:
+    """All sections of `report` in tables of at most `width` columns, however many that takes."""
+    peers = report.peers if isinstance(report, SwarmReport) else (report.peer,)
+    whole = report if isinstance(report, SwarmReport) and len(peers) > 1 else None
+    limit = words.NAME_CHARS if width >= ROOMY else NARROW_NAME_CHARS
+    names = Column(heading="peer", cell=lambda peer: known_as(peer, limit), total=lambda _: "together", left=True)
+    sheet = _Sheet(peers=peers, whole=whole, names=names, box=box)
+    packed = _packed(sections(report), width - 1, sheet)
+    return Group(*(Padding(sheet.table(section), (0, 0, 1, 1)) for section in packed))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sheet:
+    """Rows, the line that adds them up, the first column, and how rules are drawn."""
+
+    peers: Sequence[PeerReport]
+    whole: SwarmReport | None
+    names: Column
+    box: Box
+
+    def width(self, columns: Sequence[Column]) -> int:
+        """Characters that `columns` take beside the names."""
+        return self._width(self.names) + sum(GAP + self._width(column) for column in columns)
+
+    def _width(self, column: Column) -> int:
+        cells = [column.heading, *(column.cell(peer) for peer in self.peers)]
+        if self.whole is not None:
+            cells.append(column.total(self.whole))
+        return max(cell_len(line) for cell in cells for line in cell.split("\n"))
+
+    def table(self, section: Section) -> RenderableType:
+        table = Table(box=self.box, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False, header_style="dim")
+        for column in (self.names, *section.columns):
+            table.add_column(
+                _on_two_lines(column.heading),
+                justify="left" if column.left else "right",
+                no_wrap=True,
+                min_width=self._width(column),
+            )
+        for peer in self.peers:
+            style = "bold" if peer.role is Role.LEARNER else ""
+            name = Text(self.names.cell(peer), style=style)
+            table.add_row(name, *(Text(column.cell(peer)) for column in section.columns))
+        if self.whole is not None and any(totals := [column.total(self.whole) for column in section.columns]):
+            table.add_row(*(Text(total, style="dim") for total in (self.names.total(self.whole), *totals)))
+        return Group(Text(section.title, style="bold"), table)
+
+
+def _on_two_lines(heading: str) -> str:
+    """Headings stand on the line below them, whether they have one line or two."""
+    return heading if "\n" in heading else f"\n{heading}"
+
+
+def _packed(parts: Sequence[Section], width: int, sheet: _Sheet) -> Iterator[Section]:
+    """The sections, joined where both fit into `width`, cut where one does not."""
+    held: Section | None = None
+    for part in (piece for section in parts for piece in _cut(section, width, sheet)):
+        if held is not None and sheet.width((*held.columns, *part.columns)) <= width:
+            held = Section(title=f"{held.title}, {part.title.lower()}", columns=(*held.columns, *part.columns))
+            continue
+        if held is not None:
+            yield held
+        held = part
+    if held is not None:
+        yield held
+
+
+def _cut(section: Section, width: int, sheet: _Sheet) -> Iterator[Section]:
+    """The section in pieces that fit; at least one column each."""
+    columns: tuple[Column, ...] = ()
+    for column in section.columns:
+        if columns and sheet.width((*columns, column)) > width:
+            yield replace(section, columns=columns)
+            columns = ()
+        columns = (*columns, column)
+    yield replace(section, columns=columns)

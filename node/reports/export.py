@@ -1,0 +1,184 @@
+"""Reports for programs: JSON and CSV.
+
+The keys are a promise: they are added to, never renamed or removed, and `format` changes when that cannot be kept.
+Money is in whole units of `currency` (and exactly in `cost_micros`), times in seconds (points in time: milliseconds
+since 1970, UTC), shares in [0, 1], sizes in bytes; null is not known from here.
+
+JSON of a swarm: format, kind ("swarm"), swarm (hex), started_ms, ended_ms, wall_s, staleness_bound, totals {admitted,
+rejected, verdicts {rule: count}, trained, dropped, tokens, bytes_up, bytes_down, costs {currency: amount},
+versions_published, steps, incarnations, weight_bytes, learner_utilisation}, lag_histogram {lag: count}, incarnations
+[{incarnation, base, at_s}], evaluations [{version, at_s, prompts, greedy, sampled, survives}], versions [{version,
+at_s, total_bytes, new_bytes}], steps [{step, incarnation, at_s, waited_s, train_s, rollouts, tokens, reward}], peers
+[peer].
+
+JSON of a node's own work: format, kind ("own"), peer, receipts, oldest, newest, refused [{lease, index, rule, detail,
+at_ms}].
+
+A peer: peer, name, role, engine, machine, leases {issued, open, delivered, in_time, late, expired, returned, lost},
+admitted, rejected, verdicts {rule: count}, admitted_per_s, tokens, trained, dropped, share, bytes_up, bytes_down,
+hours_active, engine_s, price_per_hour, currency, cost, cost_micros, cost_per_1000_tokens, first_seen_ms, last_seen_ms,
+reputation {availability, timeliness, honesty, score}.
+
+CSV: a header and one row per peer, in the same words; leases, verdicts and reputation are spread over columns.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+from node.reports.facts import OwnReport, PeerReport, SwarmReport
+from node.reports.rules import REFUSALS
+from node.reports.words import plain_name
+from protocol.cost import MICROS
+
+FORMAT = "volery-report/1"
+
+LEASE_FATES = ("issued", "open", "delivered", "in_time", "late", "expired", "returned", "lost")
+SCORES = ("availability", "timeliness", "honesty", "score")
+
+FORMULA_STARTS = ("=", "+", "-", "@")
+"""A spreadsheet would run a cell that begins so as a formula, and names are chosen by strangers."""
+
+
+def as_json(report: SwarmReport | OwnReport) -> str:
+    """The report as indented JSON, keys as in the module's paragraph."""
+    match report:
+        case SwarmReport():
+            return json.dumps(_swarm(report), indent=2) + "\n"
+        case OwnReport():
+            return json.dumps(_own(report), indent=2) + "\n"
+
+
+def as_csv(report: SwarmReport | OwnReport) -> str:
+    """One row per peer below a header, RFC 4180."""
+    peers = report.peers if isinstance(report, SwarmReport) else (report.peer,)
+    rows = [_flat(peer) for peer in peers]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=CSV_COLUMNS)
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _swarm(report: SwarmReport) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "kind": "swarm",
+        "swarm": report.swarm.hex(),
+        "started_ms": report.started_ms,
+        "ended_ms": report.ended_ms,
+        "wall_s": report.wall_s,
+        "staleness_bound": report.staleness,
+        "totals": {
+            "admitted": report.admitted,
+            "rejected": report.rejected,
+            "verdicts": {rule.value: number for rule, number in report.verdicts.items()},
+            "trained": report.trained,
+            "dropped": report.dropped,
+            "tokens": report.tokens,
+            "bytes_up": report.bytes_up,
+            "bytes_down": report.bytes_down,
+            "costs": {currency: micros / MICROS for currency, micros in report.costs.items()},
+            "versions_published": len(report.versions),
+            "steps": len(report.steps),
+            "incarnations": len(report.incarnations),
+            "weight_bytes": report.weight_bytes,
+            "learner_utilisation": report.utilisation,
+        },
+        "lag_histogram": {str(lag): number for lag, number in report.lags.items()},
+        "incarnations": [{"incarnation": i.number, "base": i.base, "at_s": i.at_s} for i in report.incarnations],
+        "evaluations": [
+            {
+                "version": str(e.version), "at_s": e.at_s, "prompts": e.prompts, "greedy": e.greedy,
+                "sampled": e.sampled, "survives": e.survives,
+            }
+            for e in report.evaluations
+        ],
+        "versions": [
+            {"version": str(v.version), "at_s": v.at_s, "total_bytes": v.total_bytes, "new_bytes": v.new_bytes}
+            for v in report.versions
+        ],
+        "steps": [
+            {
+                "step": s.step, "incarnation": s.incarnation, "at_s": s.at_s, "waited_s": s.waited_s,
+                "train_s": s.train_s, "rollouts": s.rollouts, "tokens": s.tokens, "reward": s.reward,
+            }
+            for s in report.steps
+        ],
+        "peers": [_peer(peer) for peer in report.peers],
+    }  # fmt: skip
+
+
+def _own(report: OwnReport) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "kind": "own",
+        "peer": _peer(report.peer),
+        "receipts": report.receipts,
+        "oldest": None if report.oldest is None else str(report.oldest),
+        "newest": None if report.newest is None else str(report.newest),
+        "refused": [
+            {"lease": r.lease.hex(), "index": r.index, "rule": r.rule.value, "detail": r.detail, "at_ms": r.at_ms}
+            for r in report.refused
+        ],
+    }
+
+
+def _peer(peer: PeerReport) -> dict[str, Any]:
+    return {
+        "peer": peer.peer,
+        "name": peer.name,
+        "role": peer.role.value,
+        "engine": peer.engine,
+        "machine": peer.machine,
+        "leases": {fate: getattr(peer.leases, fate) for fate in LEASE_FATES},
+        "admitted": peer.admitted,
+        "rejected": peer.rejected,
+        "verdicts": {rule.value: number for rule, number in peer.verdicts.items()},
+        "admitted_per_s": peer.admitted_per_s,
+        "tokens": peer.tokens,
+        "trained": peer.trained,
+        "dropped": peer.dropped,
+        "share": peer.share,
+        "bytes_up": peer.bytes_up,
+        "bytes_down": peer.bytes_down,
+        "hours_active": peer.hours_active,
+        "engine_s": peer.engine_s,
+        "price_per_hour": peer.price_per_hour,
+        "currency": peer.price.currency,
+        "cost": peer.cost,
+        "cost_micros": peer.cost_micros,
+        "cost_per_1000_tokens": peer.cost_per_1000_tokens,
+        "first_seen_ms": peer.first_seen_ms,
+        "last_seen_ms": peer.last_seen_ms,
+        "reputation": None if peer.reputation is None else {s: getattr(peer.reputation, s) for s in SCORES},
+    }
+
+
+CSV_COLUMNS = (
+    "peer", "name", "role", "engine", "machine",
+    *(f"leases_{fate}" for fate in LEASE_FATES),
+    "admitted", "rejected", *(f"rejected_{rule.value}" for rule in REFUSALS),
+    "admitted_per_s", "tokens", "trained", "dropped", "share", "bytes_up", "bytes_down", "hours_active", "engine_s",
+    "price_per_hour", "currency", "cost", "cost_micros", "cost_per_1000_tokens", "first_seen_ms", "last_seen_ms",
+    *SCORES,
+)  # fmt: skip
+
+
+def _flat(peer: PeerReport) -> dict[str, Any]:
+    row = _peer(peer)
+    leases, verdicts, reputation = row.pop("leases"), row.pop("verdicts"), row.pop("reputation") or {}
+    row |= {f"leases_{fate}": number for fate, number in leases.items()} | reputation
+    row |= {f"rejected_{rule.value}": verdicts.get(rule.value, 0) for rule in REFUSALS}
+    return {column: _inert(row.get(column)) for column in CSV_COLUMNS}
+
+
+def _inert(value: Any) -> Any:
+    """`value` as a spreadsheet shows it rather than runs it; text on one line, without control characters."""
+    if not isinstance(value, str):
+        return value
+    text = plain_name(value, len(value) + 1)
+    return f"'{text}" if text.startswith(FORMULA_STARTS) else text

@@ -1,0 +1,284 @@
+"""What a report says, as values: one row per peer, and the swarm's own story.
+
+What always holds: everything derived (rates, costs, shares of judged records) is a property of what was counted, so
+that no two figures of one report can contradict each other. Money is integer millionths of a currency unit, times are
+seconds; `None` means not known from here, which is not zero.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from node.reports.rules import BLAMED
+from protocol.cost import MICROS, Price, cost_micros, per_thousand_tokens
+from protocol.ids import LeaseId, PeerId, PolicyVersion, SwarmId
+from protocol.work import Rule
+from swarm.reputation import Reputation
+
+
+class Role(Enum):
+    """What a peer does in the swarm."""
+
+    ROLLOUT = "rollout"
+    LEARNER = "learner"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseCounts:
+    """What became of the leases a peer was given: issued = open + delivered + expired + returned + lost.
+
+    `late` are those of `delivered` that came back after their deadline, or after they had been withdrawn.
+    """
+
+    issued: int = 0
+    open: int = 0
+    delivered: int = 0
+    late: int = 0
+    expired: int = 0
+    returned: int = 0
+    lost: int = 0
+
+    @property
+    def in_time(self) -> int:
+        return self.delivered - self.late
+
+    @property
+    def failed(self) -> int:
+        """Leases that ended otherwise. A lease returned in good order is one: its seeds were known by then."""
+        return self.late + self.expired + self.returned + self.lost
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerReport:
+    """One peer's work. `verdicts` counts its judged records by the rule that decided, `tokens` the admitted tokens.
+
+    `trained` and `dropped` are how many of the admitted records went into a batch, or grew too old before one formed.
+    `active_s` is how long it was present, `engine_s` how long its engine says that it generated.
+    """
+
+    peer: PeerId
+    name: str
+    role: Role
+    engine: str
+    machine: str
+    price: Price
+    leases: LeaseCounts
+    verdicts: Mapping[Rule, int]
+    tokens: int
+    trained: int | None
+    dropped: int | None
+    share: float | None
+    bytes_up: int
+    bytes_down: int
+    active_s: float
+    engine_s: float
+    first_seen_ms: int
+    last_seen_ms: int
+    reputation: Reputation | None
+
+    @property
+    def judged(self) -> int:
+        return sum(self.verdicts.values())
+
+    @property
+    def admitted(self) -> int:
+        return self.verdicts.get(Rule.ADMITTED, 0)
+
+    @property
+    def rejected(self) -> int:
+        return self.judged - self.admitted
+
+    @property
+    def blamed(self) -> int:
+        """Records refused for something that a working node never does."""
+        return sum(number for rule, number in self.verdicts.items() if rule in BLAMED)
+
+    @property
+    def admitted_per_s(self) -> float | None:
+        """Admitted rollouts per second of presence."""
+        return self.admitted / self.active_s if self.active_s > 0 and self.role is Role.ROLLOUT else None
+
+    @property
+    def hours_active(self) -> float:
+        return self.active_s / 3600
+
+    @property
+    def price_per_hour(self) -> float:
+        """What it asks, in whole units of its currency."""
+        return self.price.micros_per_hour / MICROS
+
+    @property
+    def cost_micros(self) -> int:
+        return cost_micros(self.active_s, self.price)
+
+    @property
+    def cost(self) -> float:
+        """Hours active times price, in whole units of its currency."""
+        return self.cost_micros / MICROS
+
+    @property
+    def cost_per_1000_tokens(self) -> float | None:
+        """In whole units of its currency; None while nothing was admitted."""
+        return per_thousand_tokens(self.cost_micros, self.tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Accuracy of a version on `prompts` held-out prompts. `survives`: no restart cut it off the chain."""
+
+    version: PolicyVersion
+    at_s: float
+    prompts: int
+    greedy: float
+    sampled: float
+    survives: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publication:
+    """A published version: when, how large, and how much of it was new since the one before."""
+
+    version: PolicyVersion
+    at_s: float
+    total_bytes: int
+    new_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One training step of the surviving chain, at the time it ended; `reward` is the mean over its rollouts."""
+
+    step: int
+    incarnation: int
+    at_s: float
+    waited_s: float
+    train_s: float
+    rollouts: int
+    tokens: int
+    reward: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incarnation:
+    """One start of the learner: from which step it went on, and when."""
+
+    number: int
+    base: int
+    at_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwarmReport:
+    """The whole swarm, learner first, then peers by admitted records. `at_s` everywhere counts from `started_ms`.
+
+    `lags` counts trained rollouts by their lag when the batch formed. The report speaks of the time until `ended_ms`,
+    the last moment the ledger knows of: a run that ended yesterday reads the same tomorrow. `staleness` is the window
+    S, when told.
+    """
+
+    swarm: SwarmId
+    started_ms: int
+    ended_ms: int
+    staleness: int | None
+    peers: tuple[PeerReport, ...]
+    incarnations: tuple[Incarnation, ...]
+    versions: tuple[Publication, ...]
+    steps: tuple[Step, ...]
+    evaluations: tuple[Evaluation, ...]
+    lags: Mapping[int, int]
+
+    @property
+    def wall_s(self) -> float:
+        return (self.ended_ms - self.started_ms) / 1000
+
+    @property
+    def rollout_peers(self) -> tuple[PeerReport, ...]:
+        return tuple(peer for peer in self.peers if peer.role is Role.ROLLOUT)
+
+    @property
+    def verdicts(self) -> Mapping[Rule, int]:
+        """Judged records by rule, rules in the order in which they are asked."""
+        total: Counter[Rule] = Counter()
+        for peer in self.peers:
+            total.update(peer.verdicts)
+        return {rule: total[rule] for rule in Rule if total[rule]}
+
+    @property
+    def admitted(self) -> int:
+        return sum(peer.admitted for peer in self.peers)
+
+    @property
+    def rejected(self) -> int:
+        return sum(peer.rejected for peer in self.peers)
+
+    @property
+    def trained(self) -> int:
+        return sum(self.lags.values())
+
+    @property
+    def dropped(self) -> int:
+        return sum(peer.dropped or 0 for peer in self.peers)
+
+    @property
+    def tokens(self) -> int:
+        return sum(peer.tokens for peer in self.peers)
+
+    @property
+    def costs(self) -> Mapping[str, int]:
+        """Millionths by currency; currencies in which nothing is owed are left out."""
+        total: Counter[str] = Counter()
+        for peer in self.peers:
+            total[peer.price.currency] += peer.cost_micros
+        return {currency: micros for currency, micros in sorted(total.items()) if micros}
+
+    @property
+    def bytes_up(self) -> int:
+        return sum(peer.bytes_up for peer in self.peers)
+
+    @property
+    def bytes_down(self) -> int:
+        return sum(peer.bytes_down for peer in self.peers)
+
+    @property
+    def utilisation(self) -> float | None:
+        """Share of its time that the learner trained rather than waited for rollouts; None before the first step."""
+        train_s, waited_s = sum(s.train_s for s in self.steps), sum(s.waited_s for s in self.steps)
+        return train_s / (train_s + waited_s) if train_s + waited_s > 0 else None
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of the newest full version; 0 before the first."""
+        return self.versions[-1].total_bytes if self.versions else 0
+
+    @property
+    def surviving_evaluations(self) -> tuple[Evaluation, ...]:
+        """In order of time; the first and the last tell what was learned."""
+        return tuple(evaluation for evaluation in self.evaluations if evaluation.survives)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusedRecord:
+    """One record of ours that was not counted, in the learner's own words."""
+
+    lease: LeaseId
+    index: int
+    rule: Rule
+    detail: str
+    at_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnReport:
+    """A node's own work, from the receipts that it keeps: the row it has at the learner, as far as known here.
+
+    `newest` and `oldest` are the learner's versions when it judged. `refused` are the latest, newest first.
+    """
+
+    peer: PeerReport
+    receipts: int
+    oldest: PolicyVersion | None
+    newest: PolicyVersion | None
+    refused: tuple[RefusedRecord, ...]

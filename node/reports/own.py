@@ -1,0 +1,66 @@
+"""A volunteer's report of its own work, from the receipts on its own disk.
+
+It has the shape of the peer's row at the learner. What only the learner knows (share of batches, reputation) is None;
+leases are those that a receipt answers; the cost is all time at work at the latest price, as the learner reckons it
+too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from node.receipts import Receipts, Session
+from node.reports.facts import LeaseCounts, OwnReport, PeerReport, RefusedRecord, Role
+from node.reports.peers import Presence, present_s
+from protocol.cost import Price
+from protocol.ids import PeerId
+from protocol.work import Rule
+
+REFUSED_SHOWN = 8
+"""Enough to see a pattern; all of them are in the file."""
+
+
+def own_report(
+    receipts: Receipts, *, peer: PeerId, name: str = "", engine: str = "", machine: str = "", price: Price | None = None
+) -> OwnReport:
+    """Return the report of the node `peer`, as it calls itself, from what is in `receipts`.
+
+    `price` is what it asks today, for a node without any session yet. Raises ReceiptsError.
+    """
+    sums, sessions = receipts.sums(), receipts.sessions()
+    delivered, late = sums.receipts, receipts.leases_with(Rule.LATE, Rule.UNKNOWN_LEASE)
+    dates = [date for s in sessions for date in (s.began_ms, s.ended_ms)]
+    dates += [date for date in (sums.first_ms, sums.last_ms) if date is not None]
+    row = PeerReport(
+        peer=peer,
+        name=name,
+        role=Role.ROLLOUT,
+        engine=engine,
+        machine=machine,
+        price=sessions[-1].price if sessions else price or Price(),
+        leases=LeaseCounts(issued=delivered, delivered=delivered, late=late),
+        verdicts=sums.verdicts,
+        tokens=sums.tokens,
+        trained=None,
+        dropped=None,
+        share=None,
+        bytes_up=sum(s.bytes_up for s in sessions),
+        bytes_down=sum(s.bytes_down for s in sessions),
+        active_s=_active_s(sessions),
+        engine_s=sums.engine_s,
+        first_seen_ms=min(dates, default=0),
+        last_seen_ms=max(dates, default=0),
+        reputation=None,
+    )
+    refused = tuple(
+        RefusedRecord(lease=v.lease, index=v.index, rule=v.rule, detail=v.detail, at_ms=v.issued_ms)
+        for v in receipts.refused(REFUSED_SHOWN)
+    )
+    return OwnReport(peer=row, receipts=sums.receipts, oldest=sums.oldest, newest=sums.newest, refused=refused)
+
+
+def _active_s(sessions: Sequence[Session]) -> float:
+    return present_s(
+        Presence(began_ms=s.began_ms, ended_ms=s.ended_ms, bytes_up=s.bytes_up, bytes_down=s.bytes_down)
+        for s in sessions
+    )

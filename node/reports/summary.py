@@ -1,0 +1,89 @@
+"""`summary.json`: a run in one flat value that acceptance checks and benchmarks read.
+
+The keys are a promise, like those of the report (`node.reports.export`).
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from node.reports.facts import PeerReport, SwarmReport
+
+SOFTWARE = ("volery", "torch", "transformers", "libp2p", "trio", "safetensors", "numpy")
+"""What a figure may depend on."""
+
+
+def summary(
+    report: SwarmReport,
+    *,
+    staleness_bound: int,
+    peak_pss_mib: float | None,
+    seeds: Mapping[str, int],
+    wall_s: float | None = None,
+    software: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return what `summary.json` holds.
+
+    Args:
+        peak_pss_mib: highest summed PSS of all processes in MiB, None when it was not measured.
+        seeds: what each source of randomness began with.
+        wall_s: seconds from the command to its end, where the caller timed more than the ledger saw.
+        software: versions of what ran, by default of what is installed here.
+    """
+    scores = report.surviving_evaluations
+    first, last = (scores[0], scores[-1]) if scores else (None, None)
+    return {
+        "wall_s": report.wall_s if wall_s is None else wall_s,
+        "swarm_wall_s": report.wall_s,
+        "versions_published": len(report.versions),
+        "steps": len(report.steps),
+        "incarnations": len(report.incarnations),
+        "staleness_bound": staleness_bound,
+        "lag_histogram": {str(lag): number for lag, number in report.lags.items()},
+        "admitted": report.admitted,
+        "rejected": report.rejected,
+        "trained": report.trained,
+        "dropped": report.dropped,
+        "verdicts": {rule.value: number for rule, number in report.verdicts.items()},
+        "greedy_start": None if first is None else first.greedy,
+        "greedy_end": None if last is None else last.greedy,
+        "sampled_start": None if first is None else first.sampled,
+        "sampled_end": None if last is None else last.sampled,
+        "learner_utilisation": report.utilisation,
+        "peers": [_peer(peer) for peer in report.peers],
+        "weight_bytes": report.weight_bytes,
+        "peak_pss_mib": peak_pss_mib,
+        "seeds": dict(seeds),
+        "software": dict(installed_software() if software is None else software),
+    }
+
+
+def installed_software() -> dict[str, str]:
+    """Versions of Python and of the packages that a figure may depend on, read without importing them."""
+    found = {"python": platform.python_version()}
+    for package in SOFTWARE:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _peer(peer: PeerReport) -> dict[str, Any]:
+    return {
+        "id": peer.peer,
+        "name": peer.name,
+        "role": peer.role.value,
+        "admitted": peer.admitted,
+        "rejected": peer.rejected,
+        "tokens": peer.tokens,
+        "share": peer.share,
+        "bytes_up": peer.bytes_up,
+        "bytes_down": peer.bytes_down,
+        "hours_active": peer.hours_active,
+        "cost": peer.cost,
+        "currency": peer.price.currency,
+    }

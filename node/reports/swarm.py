@@ -1,0 +1,205 @@
+"""The swarm's report, from the learner's ledger.
+
+The file is opened read-only and read in one transaction, so that all figures are of one moment while the learner goes
+on writing; nothing is ever created or changed. Sums are made by SQLite: memory does not grow with the number of
+records.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from learner.ledger import LedgerError, require_schema
+from node.reports.facts import Evaluation, Incarnation, LeaseCounts, Publication, Step, SwarmReport
+from node.reports.peers import PeerFacts, Presence, in_order, peer_report
+from protocol.cost import Price
+from protocol.ids import PeerId, PolicyVersion, SwarmId
+from protocol.staleness import Chain
+from protocol.work import Rule
+
+LAST_MOMENT = """
+SELECT max(t) FROM (
+    SELECT max(ended_ms) t FROM presence UNION ALL SELECT max(last_seen_ms) FROM peers
+    UNION ALL SELECT max(issued_ms) FROM leases UNION ALL SELECT max(received_ms) FROM records
+    UNION ALL SELECT max(published_ms) FROM versions UNION ALL SELECT max(at_ms) FROM evaluations
+    UNION ALL SELECT max(began_ms) FROM incarnations
+    UNION ALL SELECT max(began_ms + CAST(1000 * train_s AS INTEGER)) FROM steps
+)"""
+
+Row = tuple[Any, ...]
+
+
+def swarm_report(path: Path, *, staleness: int | None = None) -> SwarmReport:
+    """Return the report of the ledger at `path`; `staleness` is the window S, which the ledger does not hold.
+
+    Raises LedgerError, naming the file and the next step, when it is missing, unreadable, or of another program.
+    """
+    with _snapshot(path) as db:
+        swarm = SwarmId(db.execute("SELECT value FROM meta WHERE key = 'swarm'").fetchone()[0])
+        rows = db.execute("SELECT incarnation, base, began_ms FROM incarnations ORDER BY incarnation").fetchall()
+        first_peer = db.execute("SELECT min(first_seen_ms) FROM peers").fetchone()[0]
+        started_ms = int(rows[0][2] if rows else first_peer or 0)
+        ended_ms = max(int(db.execute(LAST_MOMENT).fetchone()[0] or 0), started_ms)
+        incarnations = tuple(Incarnation(number=n, base=b, at_s=(t - started_ms) / 1000) for n, b, t in rows)
+        steps = _steps(db, started_ms)
+        chain = _chain(incarnations, steps)
+        lags = dict(
+            db.execute(
+                "SELECT trained_lag, count(*) FROM records WHERE step IS NOT NULL AND rule = 'admitted'"
+                " GROUP BY trained_lag ORDER BY trained_lag"
+            )
+        )
+        trained = sum(lags.values())
+        peers = [peer_report(facts, trained=trained, ended_ms=ended_ms) for facts in _peers(db)]
+        return SwarmReport(
+            swarm=swarm,
+            started_ms=started_ms,
+            ended_ms=ended_ms,
+            staleness=staleness,
+            peers=in_order(peers),
+            incarnations=incarnations,
+            versions=_versions(db, started_ms),
+            steps=steps,
+            evaluations=_evaluations(db, started_ms, chain),
+            lags=lags,
+        )
+
+
+@contextmanager
+def _snapshot(path: Path) -> Iterator[sqlite3.Connection]:
+    """The ledger as it is now. SQLite finds out that a file is none of its own at the first query."""
+    if not path.is_file():
+        raise LedgerError(f"{path}: there is no ledger. Name the state directory of a learner that has been started.")
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=10)) as db:
+            db.isolation_level = None
+            db.execute("BEGIN")
+            require_schema(path, _meta(path, db))
+            yield db
+    except sqlite3.DatabaseError as error:
+        raise LedgerError(
+            f"{path} cannot be read as a ledger ({error}). Check that it is one and that its directory is writable"
+            " (SQLite keeps a lock file there), or restore it from a copy."
+        ) from error
+
+
+def _meta(path: Path, db: sqlite3.Connection) -> dict[str, bytes]:
+    meta = dict(db.execute("SELECT key, value FROM meta"))
+    if not str(meta.get("schema", b""), "ascii", "replace").isdigit() or "swarm" not in meta:
+        raise LedgerError(f"{path} is a database, but not a ledger. Name the ledger in a learner's state directory.")
+    return meta
+
+
+def _chain(incarnations: tuple[Incarnation, ...], steps: tuple[Step, ...]) -> Chain | None:
+    """The surviving chain; the rows of steps that a restart cut off are gone, so the last one is its head."""
+    if not incarnations:
+        return None
+    head = steps[-1].step if steps else incarnations[-1].base
+    bases = tuple(incarnation.base for incarnation in incarnations)
+    return Chain(bases=bases, head=PolicyVersion(len(bases), head))
+
+
+def _steps(db: sqlite3.Connection, started_ms: int) -> tuple[Step, ...]:
+    rows = db.execute(
+        "SELECT step, incarnation, began_ms, waited_s, train_s, rollouts, tokens, reward FROM steps ORDER BY step"
+    )
+    return tuple(
+        Step(
+            step=step, incarnation=incarnation, at_s=(began_ms - started_ms) / 1000 + train_s, waited_s=waited_s,
+            train_s=train_s, rollouts=rollouts, tokens=tokens, reward=reward,
+        )
+        for step, incarnation, began_ms, waited_s, train_s, rollouts, tokens, reward in rows
+    )  # fmt: skip
+
+
+def _versions(db: sqlite3.Connection, started_ms: int) -> tuple[Publication, ...]:
+    rows = db.execute(
+        "SELECT incarnation, version, published_ms, total_bytes, new_bytes FROM versions ORDER BY incarnation, version"
+    )
+    return tuple(
+        Publication(version=PolicyVersion(i, v), at_s=(t - started_ms) / 1000, total_bytes=total, new_bytes=new)
+        for i, v, t, total, new in rows
+    )
+
+
+def _evaluations(db: sqlite3.Connection, started_ms: int, chain: Chain | None) -> tuple[Evaluation, ...]:
+    rows = db.execute(
+        "SELECT incarnation, version, at_ms, prompts, greedy, sampled FROM evaluations"
+        " ORDER BY at_ms, incarnation, version"
+    )
+    return tuple(
+        Evaluation(
+            version=PolicyVersion(i, v), at_s=(t - started_ms) / 1000, prompts=prompts, greedy=greedy, sampled=sampled,
+            survives=chain is None or chain.contains(PolicyVersion(i, v)),
+        )
+        for i, v, t, prompts, greedy, sampled in rows
+    )  # fmt: skip
+
+
+def _peers(db: sqlite3.Connection) -> list[PeerFacts]:
+    presences, leases, late = _presences(db), _leases(db), _late(db)
+    verdicts, work = _verdicts(db), _work(db)
+    rows = db.execute(
+        "SELECT peer, name, role, engine, machine, micros_per_hour, currency, engine_s, first_seen_ms, last_seen_ms"
+        " FROM peers"
+    )
+    return [
+        PeerFacts(
+            peer=PeerId(peer), name=name, role=role, engine=engine, machine=machine, engine_s=engine_s,
+            price=Price(micros_per_hour=micros, currency=currency), first_seen_ms=first_seen_ms,
+            last_seen_ms=last_seen_ms, presences=tuple(presences[peer]),
+            leases=LeaseCounts(issued=sum(leases[peer].values()), late=late.get(peer, 0), **leases[peer]),
+            verdicts=verdicts[peer], tokens=work[peer][0], trained=work[peer][1], dropped=work[peer][2],
+        )
+        for peer, name, role, engine, machine, micros, currency, engine_s, first_seen_ms, last_seen_ms in rows
+    ]  # fmt: skip
+
+
+def _presences(db: sqlite3.Connection) -> defaultdict[str, list[Presence]]:
+    found: defaultdict[str, list[Presence]] = defaultdict(list)
+    for peer, began_ms, ended_ms, up, down in db.execute(
+        "SELECT peer, began_ms, ended_ms, bytes_up, bytes_down FROM presence"
+    ):
+        found[peer].append(Presence(began_ms=began_ms, ended_ms=ended_ms, bytes_up=up, bytes_down=down))
+    return found
+
+
+def _leases(db: sqlite3.Connection) -> defaultdict[str, dict[str, int]]:
+    found: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for peer, status, number in db.execute("SELECT peer, status, count(*) FROM leases GROUP BY peer, status"):
+        found[peer][status] = number
+    return found
+
+
+def _late(db: sqlite3.Connection) -> dict[str, int]:
+    """Delivered leases by peer that came after their deadline, or after they had been withdrawn."""
+    return dict(
+        db.execute(
+            "SELECT l.peer, count(DISTINCT r.lease) FROM records r JOIN leases l USING (lease)"
+            " WHERE r.rule IN (?, ?) AND l.status = 'delivered' AND l.peer = r.peer GROUP BY l.peer",
+            (Rule.LATE.value, Rule.UNKNOWN_LEASE.value),
+        )
+    )
+
+
+def _verdicts(db: sqlite3.Connection) -> defaultdict[str, dict[Rule, int]]:
+    found: defaultdict[str, dict[Rule, int]] = defaultdict(dict)
+    for peer, rule, number in db.execute("SELECT peer, rule, count(*) FROM records GROUP BY peer, rule"):
+        found[peer][Rule(rule)] = found[peer].get(Rule(rule), 0) + number
+    return found
+
+
+def _work(db: sqlite3.Connection) -> defaultdict[str, Row]:
+    """By peer: admitted tokens, records trained on, and records that were dropped when a batch formed."""
+    found: defaultdict[str, Row] = defaultdict(lambda: (0, 0, 0))
+    for peer, *sums in db.execute(
+        "SELECT r.peer, sum(r.tokens), sum(r.step IS NOT NULL), sum(d.lease IS NOT NULL)"
+        " FROM records r LEFT JOIN dropped d USING (lease) WHERE r.rule = 'admitted' GROUP BY r.peer"
+    ):
+        found[peer] = tuple(sums)
+    return found

@@ -1,0 +1,169 @@
+"""Reports in words and tables, for a terminal and for a file.
+
+Pure: a report in, a string out. First the story in a few lines, then the tables (`node.reports.columns`), then every
+rule that refused a record, explained in words. For a file, the same in plain ASCII rules and without colours.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+from rich.box import SIMPLE_HEAD, Box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from node.reports import words
+from node.reports.columns import known_as, tables
+from node.reports.facts import OwnReport, SwarmReport
+from node.reports.rules import MEANINGS
+from protocol.cost import MICROS
+from protocol.ids import short
+from protocol.work import Rule
+
+FILE_WIDTH = 100
+"""Columns of a report that goes to a file or a pipe: what most mail and editors show whole."""
+
+MAX_LAGS_LISTED = 6
+"""One line; wider distributions are told by their mean and end."""
+
+DASHES = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+"""One line of dashes under the headings."""
+
+
+def as_terminal(report: SwarmReport | OwnReport, *, width: int, color: bool = True) -> str:
+    """The report for a terminal of `width` columns, with escape sequences where `color`."""
+    return _drawn(report, width, SIMPLE_HEAD, color=color)
+
+
+def as_text(report: SwarmReport | OwnReport, *, width: int = FILE_WIDTH) -> str:
+    """The report without colours or line drawing, for files and pipes."""
+    return _drawn(report, width, DASHES, color=False)
+
+
+def _drawn(report: SwarmReport | OwnReport, width: int, box: Box, *, color: bool) -> str:
+    out = io.StringIO()
+    console = Console(
+        file=out, width=width, force_terminal=color, color_system="standard" if color else None, highlight=False,
+        emoji=False, markup=False, legacy_windows=False, safe_box=False,
+    )  # fmt: skip
+    match report:
+        case SwarmReport():
+            parts = [_heading(f"Swarm {short(report.swarm)}"), _pairs(_story(report))]
+            verdicts = report.verdicts
+        case OwnReport():
+            parts = [_heading(f"Work of {known_as(report.peer)}"), _pairs(_own_story(report))]
+            verdicts = report.peer.verdicts
+    parts += [tables(report, width=width, box=box)] if isinstance(report, OwnReport) or report.peers else []
+    parts += [_legend(verdicts)]
+    parts += _refusals(report) if isinstance(report, OwnReport) else []
+    console.print(Group(*parts))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _story(report: SwarmReport) -> Iterator[tuple[str, str]]:
+    began = datetime.fromtimestamp(report.started_ms / 1000, UTC)
+    yield "time", f"{words.duration(report.wall_s)} from {began:%Y-%m-%d %H:%M} UTC"
+    restarts = len(report.incarnations) - 1
+    again = f"; the learner restarted {_times(restarts)}" if restarts > 0 else ""
+    each = f" of {words.size(report.weight_bytes)}" if report.versions else ""
+    yield "policy", f"{len(report.steps):,} training steps, {len(report.versions):,} versions{each} published{again}"
+    if scores := report.surviving_evaluations:
+        first, last = scores[0], scores[-1]
+        yield (
+            "accuracy",
+            f"greedy {first.greedy:.3f} to {last.greedy:.3f}, sampled {first.sampled:.3f} to {last.sampled:.3f}"
+            f" ({last.prompts} held-out prompts)",
+        )
+    if report.utilisation is not None:
+        yield "learner", f"trained {words.share(report.utilisation)} of its time, else waited for rollouts"
+    unused = f", {report.dropped:,} of them too old when a batch formed" if report.dropped else ""
+    yield "rollouts", f"{report.admitted:,} admitted{unused}, {report.rejected:,} rejected"
+    yield "lag", _lags(report)
+    yield "cost", _cost(report)
+
+
+def _own_story(report: OwnReport) -> Iterator[tuple[str, str]]:
+    yield "peer", report.peer.peer
+    if report.newest is None:
+        yield "receipts", "none yet: the learner has judged nothing of this node's work"
+        return
+    yield "receipts", f"{report.receipts:,} from the learner, at its versions {report.oldest} to {report.newest}"
+    yield "engine", f"generated for {words.duration(report.peer.engine_s)}"
+    yield "not here", "share of batches and reputation: only the learner knows them"
+
+
+def _lags(report: SwarmReport) -> str:
+    """How many steps behind the learner the rollouts were that it trained on."""
+    if not report.lags:
+        return "nothing trained on yet"
+    if len(report.lags) > MAX_LAGS_LISTED:
+        mean = sum(lag * number for lag, number in report.lags.items()) / report.trained
+        return f"{mean:.1f} steps on average, at most {max(report.lags)}{_window(report)}"
+    shares = ", ".join(f"{lag}: {words.share(number / report.trained)}" for lag, number in report.lags.items())
+    return f"{shares} of trained rollouts, in steps{_window(report)}"
+
+
+def _window(report: SwarmReport) -> str:
+    return "" if report.staleness is None else f" ({report.staleness} allowed)"
+
+
+def _cost(report: SwarmReport) -> str:
+    if not report.costs:
+        return "nothing: nobody asks for money"
+    amounts = ", ".join(words.money_of(micros, currency) for currency, micros in report.costs.items())
+    if not report.tokens:
+        return amounts
+    each = ", ".join(words.money(m / MICROS / report.tokens * 1000, name) for name, m in report.costs.items())
+    return f"{amounts}, which is {each} per 1000 admitted tokens"
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
+def _heading(title: str) -> RenderableType:
+    return Padding(Text(title, style="bold"), (1, 0, 0, 1))
+
+
+def _grid(*, fixed: int) -> Table:
+    """Columns without rules: `fixed` that keep to one line, and a last one that wraps."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(fixed):
+        grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    return grid
+
+
+def _pairs(pairs: Iterator[tuple[str, str]]) -> RenderableType:
+    grid = _grid(fixed=1)
+    for name, value in pairs:
+        grid.add_row(Text(name, style="dim"), Text(value))
+    return Padding(grid, (0, 0, 1, 1))
+
+
+def _legend(verdicts: Mapping[Rule, int]) -> RenderableType:
+    """What each rule that refused something means, with the number of records."""
+    refused = [(rule, number) for rule, number in verdicts.items() if rule is not Rule.ADMITTED]
+    if not refused:
+        return Padding(Text("No record was rejected."), (0, 0, 0, 1))
+    grid = _grid(fixed=2)
+    for rule, number in refused:
+        meaning = MEANINGS[rule]
+        blame = Text("; counts against honesty", style="red") if meaning.blames else Text("")
+        grid.add_row(rule.value, Text(words.count(number), justify="right"), Text(meaning.words).append(blame))
+    return Padding(Group(Text("Rejected, and why", style="bold"), grid), (0, 0, 0, 1))
+
+
+def _refusals(report: OwnReport) -> list[RenderableType]:
+    if not report.refused:
+        return []
+    grid = _grid(fixed=3)
+    for record in report.refused:
+        at = datetime.fromtimestamp(record.at_ms / 1000, UTC)
+        said = words.plain_name(record.detail, 512)
+        grid.add_row(f"{at:%m-%d %H:%M:%S}", f"{short(record.lease)}/{record.index}", record.rule.value, Text(said))
+    return [Padding(Group(Text("Latest rejections, in the learner's words (UTC)", style="bold"), grid), (1, 0, 0, 1))]

@@ -1,0 +1,83 @@
+"""Numbers and names as people read them.
+
+What always holds: a name that a peer chose comes out without control or direction characters and not longer than asked,
+so that nobody's name can move our cursor or stretch our tables.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+from protocol.cost import MICROS
+
+NAME_CHARS = 16
+"""Enough to tell machines apart; longer names would squeeze the figures beside them at 80 columns."""
+
+NOTHING = "-"
+
+
+def plain_name(name: str, limit: int = NAME_CHARS) -> str:
+    """`name` on one line, without control and direction characters, shortened to `limit` characters."""
+    clean = " ".join("".join(" " if unicodedata.category(c)[0] in "CZ" else c for c in name).split())
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def count(value: int | None) -> str:
+    """12345 as 12,345."""
+    return NOTHING if value is None else f"{value:,}"
+
+
+def share(value: float | None) -> str:
+    """A share in [0, 1] as per cent."""
+    return NOTHING if value is None else f"{100 * value:.1f}%"
+
+
+def rate(value: float | None) -> str:
+    """A rate with three significant digits."""
+    if value is None:
+        return NOTHING
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def size(num_bytes: int) -> str:
+    """Bytes in binary units, three significant digits."""
+    amount = float(num_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 999.5:
+            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.3g} {unit}"
+        amount /= 1024
+    return f"{amount:,.3g} TiB" if amount < 999.5 else f"{amount:,.0f} TiB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 42 s, 3 min 20 s, 5 h 12 min, 3 d 4 h."""
+    whole = round(seconds)
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86_400
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{minutes} min {whole % 60} s"
+    if days < 2:
+        return f"{hours} h {minutes % 60} min"
+    return f"{days} d {hours % 24} h"
+
+
+def hours(seconds: float) -> str:
+    """Seconds in hours, exact enough for a demo of three minutes and a run of a month."""
+    value = seconds / 3600
+    return f"{value:.3f}" if value < 10 else f"{value:,.1f}"
+
+
+def money(units: float | None, currency: str) -> str:
+    """An amount in whole units of `currency` (empty: not named): two decimals, more where the amount would vanish."""
+    if units is None:
+        return NOTHING
+    if units == 0:
+        return f"0 {currency}".rstrip()
+    decimals = 2 if units >= 1 else 4 if units >= 0.001 else 7
+    return f"{units:,.{decimals}f} {currency}".rstrip()
+
+
+def money_of(micros: int, currency: str) -> str:
+    """An amount in millionths of `currency`."""
+    return money(micros / MICROS, currency)

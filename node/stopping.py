@@ -1,0 +1,78 @@
+"""Ctrl-C, SIGTERM and the end of a parent, as something a nursery can wait for.
+
+What always holds: a program that waits here is told once, in order, and leaves through its scopes, so children end and
+files close. Whoever starts a node for its own purposes sets `STOP_ON_EOF` and holds the node's stdin open: when the
+starter dies, however it dies, the node stops.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import trio
+
+STOP_ON_EOF = "VOLERY_STOP_ON_EOF"
+STOPPED_EXIT_CODE = 130
+"""128 + SIGINT, as shells have it."""
+
+
+class Stopped(Exception):
+    """Somebody asked the program to stop: not a failure. What was durable stays so."""
+
+
+async def wait_for_stop() -> None:
+    """Return when SIGINT or SIGTERM arrives, or stdin ends if `STOP_ON_EOF` is set.
+
+    After that a signal does what it does by default: whoever is in a hurry asks twice.
+    """
+    told = trio.Event()
+    async with trio.open_nursery() as nursery:
+        if os.environ.get(STOP_ON_EOF):
+            nursery.start_soon(_wait_for_eof, told)
+        with _signals_set(told):
+            await told.wait()
+        nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def _signals_set(told: trio.Event) -> Iterator[None]:
+    """While inside, a signal sets `told` and does nothing else.
+
+    `trio.open_signal_receiver` would raise on leaving what came beside the first reason to stop: a Ctrl-C reaches a
+    whole process group, so a node is often told by its starter's end in the same moment.
+    """
+    token = trio.lowlevel.current_trio_token()
+
+    def tell(_number: int, _frame: FrameType | None) -> None:
+        token.run_sync_soon(told.set, idempotent=True)
+
+    before = {number: signal.signal(number, tell) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+async def _wait_for_eof(told: trio.Event) -> None:
+    stdin = trio.lowlevel.FdStream(os.dup(0))
+    async with stdin:
+        while await stdin.receive_some(4096):
+            pass
+    told.set()
+
+
+async def stop_when_told(leave: Callable[[], Awaitable[None]] | None = None) -> None:
+    """Wait to be told to stop, await `leave` (bounded by itself), then raise Stopped.
+
+    One for each program, in its outermost nursery, from its first moment: left to the interpreter, a Ctrl-C that lands
+    inside a callback of C code is printed and forgotten.
+    """
+    await wait_for_stop()
+    if leave is not None:
+        await leave()
+    raise Stopped

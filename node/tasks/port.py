@@ -1,0 +1,173 @@
+"""The port behind which training tasks live, on the learner's side only: problems by index, and what a completion is
+worth.
+
+What always holds: an index names one problem for ever (a pure function of the task's spec and the index, so that a
+reward can be computed again after a restart or in another process); training and held-out problems never share a
+prompt; a task works on text and knows nothing of tokens, peers or versions. The difficulty is part of the index
+(`index_at`), so a curriculum can move while leases are out.
+
+Third parties offer a `TaskKind` under the entry point group "volery.tasks"; see docs/tasks.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from node.errors import UsageError
+
+
+class TaskError(UsageError):
+    """A task, its file or the model's tokenizer cannot be used; the message names file or field and the next step."""
+
+
+class Chat(Enum):
+    """Whether a prompt passes through the model's chat template."""
+
+    NEVER = "never"
+    AUTO = "auto"
+    """Through the template when the model has one, plain otherwise."""
+    ALWAYS = "always"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatMessage:
+    """One message of a conversation: role is "system", "user" or "assistant"."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What one index asks. Everything but `prompt` stays with the learner.
+
+    `prompt` is plain text, or messages, which need a chat template. `answer` is a reference answer, used by the reward
+    and for a supervised warm start; None when the task has none to give.
+    """
+
+    prompt: str | tuple[ChatMessage, ...]
+    answer: str | None = None
+    chat: Chat = Chat.NEVER
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """What the policy said. `finished`: it ended by itself, with a stop id (not part of `text`), within its budget."""
+
+    text: str
+    finished: bool
+
+
+class Task(Protocol):
+    """See the module's paragraph."""
+
+    @property
+    def name(self) -> str:
+        """The kind's name, as leases and reports show it."""
+
+    @property
+    def levels(self) -> int:
+        """How many difficulties there are, at least 1; 0 is the easiest."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever an index may mean another problem: kind, options, seed, content of files."""
+
+    def problem(self, index: int) -> Problem:
+        """The training problem of `index` >= 0."""
+
+    def held_out(self, index: int) -> Problem:
+        """The held-out problem of `index` >= 0, the same for every seed. Raises TaskError when there is none."""
+
+    def reward(self, problem: Problem, completion: Completion) -> float:
+        """What `completion` is worth: finite, 1.0 for fully right. Pure, cheap: it runs inside the learner's node."""
+
+
+class Turn(NamedTuple):
+    """One part of a dialogue: what the policy said, and what the task answered."""
+
+    said: str
+    answered: str
+
+
+class TurnTask(Task, Protocol):
+    """Reserved for tasks of several turns; a task without this method has one, which is all that the node runs today.
+
+    `answer_turn` is a pure function, so that whoever holds the transcript can replay it: an environment's state is
+    folded from the turns, never kept between calls.
+    """
+
+    def answer_turn(self, problem: Problem, turns: Sequence[Turn], said: str) -> str | None:
+        """What the policy reads next after saying `said`; None ends the episode, and `reward` judges the transcript."""
+
+
+# Specs: NAME[:ARGUMENT][:key=value[,key=value]]
+
+OptionValue = str | int | float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One key of a spec. Its type is that of `default`; numbers lie in [minimum, maximum], text is among `choices`."""
+
+    key: str
+    default: OptionValue
+    help: str
+    minimum: float = float("-inf")
+    maximum: float = float("inf")
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskArguments:
+    """A spec after parsing: every option present, typed and in range.
+
+    `argument` is "" for kinds that take none; `directory` is what relative paths in it are relative to; `seed` orders
+    the training problems and never touches the held-out ones.
+    """
+
+    argument: str
+    options: Mapping[str, OptionValue]
+    directory: Path
+    seed: int
+
+    def integer(self, key: str) -> int:
+        return int(self.options[key])
+
+    def number(self, key: str) -> float:
+        return float(self.options[key])
+
+    def text(self, key: str) -> str:
+        return str(self.options[key])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskKind:
+    """A family of tasks: what an entry point of the group "volery.tasks" resolves to.
+
+    `argument` names what stands between the name and the options, for example "PATH"; None: nothing may stand there.
+    `build` raises TaskError.
+    """
+
+    name: str
+    summary: str
+    build: Callable[[TaskArguments], Task]
+    argument: str | None = None
+    options: tuple[Option, ...] = ()
+
+
+# Difficulty inside the index: index = ordinal * levels + level.
+
+
+def index_at(ordinal: int, level: int, levels: int) -> int:
+    """The index of the problem number `ordinal` at difficulty `level` of a task with `levels` difficulties."""
+    return ordinal * levels + level
+
+
+def place_of(index: int, levels: int) -> tuple[int, int]:
+    """The inverse of `index_at`: (ordinal, level)."""
+    return divmod(index, levels)

@@ -1,0 +1,281 @@
+"""Between text and token ids, from the files of a model directory alone: no transformers, no torch, no code of the
+model's.
+
+Reads tokenizer.json, tokenizer_config.json, chat_template.jinja, generation_config.json and config.json. What always
+holds: chat templates run in jinja2's immutable sandbox; a completion's text shows every token, also special ones and
+ids that the tokenizer does not know, so that a policy cannot hide junk from a reward; a prompt that the tokenizer
+cannot write is an error."""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jinja2 import Template, TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+from node.tasks.port import Chat, ChatMessage, Completion, Problem, TaskError
+from protocol.limits import MAX_PROMPT_TOKENS, MAX_STOP_IDS
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+"""Stands for an id beyond the vocabulary: padded embeddings can produce it, and decoders leave it out silently."""
+
+SPECIAL_KEYS = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+DEMO_ALPHABET = string.ascii_lowercase + string.digits + " \n.,:;=+-*/()[]{}?!'\"_#%"
+"""60 characters: all that the built-in tasks write, and with four special tokens the demo's vocabulary of 64."""
+
+CHARACTER_VOCABULARY = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextCodec:
+    """The tokenizer of one model. `eos_id` ends reference answers; it is one of `stop_ids`, which end generation."""
+
+    directory: Path
+    tokenizer: Tokenizer
+    special_tokens: Mapping[str, str]
+    chat_template: str | None
+    eos_id: int
+    stop_ids: frozenset[int]
+
+    @classmethod
+    def load(cls, directory: Path) -> TextCodec:
+        """Read `directory`. Raises TaskError naming the file and what it lacks."""
+        tokenizer = _read_tokenizer(directory)
+        settings = _read_json(directory / "tokenizer_config.json")
+        special_tokens = {key: text for key in SPECIAL_KEYS if (text := _token_text(settings.get(key)))}
+        declared = _declared_stop_ids(directory)
+        eos = tokenizer.token_to_id(special_tokens["eos_token"]) if "eos_token" in special_tokens else None
+        if eos is None and not declared:
+            raise TaskError(
+                f"{directory}: nothing says which token ends a text. Set eos_token_id in generation_config.json, or "
+                "eos_token in tokenizer_config.json."
+            )
+        stop_ids = declared | ({eos} if eos is not None else set())
+        if len(stop_ids) > MAX_STOP_IDS:
+            raise TaskError(f"{directory}: {len(stop_ids)} tokens end a text; a lease carries at most {MAX_STOP_IDS}")
+        return cls(
+            directory=directory,
+            tokenizer=tokenizer,
+            special_tokens=special_tokens,
+            chat_template=_read_chat_template(directory, settings),
+            eos_id=eos if eos is not None else min(declared),
+            stop_ids=frozenset(stop_ids),
+        )
+
+    def encode_prompt(self, problem: Problem) -> tuple[int, ...]:
+        """Token ids of a problem's prompt, through the chat template where the problem wants it.
+
+        Raises TaskError: no chat template where one is needed, characters without a token, empty or too long.
+        """
+        match problem.prompt, problem.chat:
+            case str(text), Chat.NEVER:
+                ids = self._encode(text, special=True)
+            case str(text), Chat.AUTO if self.chat_template is None:
+                ids = self._encode(text, special=True)
+            case str(text), _:
+                ids = self._encode(self.render([ChatMessage(role="user", content=text)]), special=False)
+            case messages, _:
+                ids = self._encode(self.render(messages), special=False)
+        if not 1 <= len(ids) <= MAX_PROMPT_TOKENS:
+            raise TaskError(f"a prompt has {len(ids)} tokens; a lease carries 1 to {MAX_PROMPT_TOKENS}")
+        return ids
+
+    def encode_answer(self, text: str) -> tuple[int, ...]:
+        """Token ids of a reference answer, ended by `eos_id`. Raises TaskError for characters without a token."""
+        return (*self._encode(text, special=False), self.eos_id)
+
+    def completion(self, tokens: Sequence[int]) -> Completion:
+        """What generated `tokens` say. Finished: the last one, and only that one, is a stop id."""
+        stops = [place for place, token in enumerate(tokens) if token in self.stop_ids]
+        finished = stops == [len(tokens) - 1]
+        return Completion(text=self.decode(tokens[:-1] if finished else tokens), finished=finished)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of `tokens`, special tokens shown, each run of unknown ids shown as REPLACEMENT."""
+        parts: list[str] = []
+        known: list[int] = []
+        for token in tokens:
+            if self.tokenizer.id_to_token(token) is not None:
+                known.append(token)
+                continue
+            parts += [self._decode_known(known), REPLACEMENT]
+            known = []
+        return "".join([*parts, self._decode_known(known)])
+
+    def render(self, messages: Iterable[ChatMessage]) -> str:
+        """The conversation as text, up to where the assistant begins. Raises TaskError: no template, or it fails."""
+        if self.chat_template is None:
+            raise TaskError(
+                f"{self.directory}: has no chat template, and the task's prompts are conversations. Use a model with "
+                "chat_template.jinja, or prompts of plain text with chat=never."
+            )
+        variables = {
+            **self.special_tokens,
+            "messages": [{"role": message.role, "content": message.content} for message in messages],
+            "add_generation_prompt": True,
+        }
+        try:
+            return _compile(self.chat_template).render(variables)
+        except (TemplateError, TypeError, ValueError) as error:
+            raise TaskError(f"{self.directory}: its chat template fails on a prompt: {error}") from error
+
+    def _encode(self, text: str, *, special: bool) -> tuple[int, ...]:
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=special).ids
+        unknown = self.special_tokens.get("unk_token")
+        if unknown is not None and unknown not in text and self.tokenizer.token_to_id(unknown) in ids:
+            raise TaskError(f"{self.directory}: its tokenizer has no token for a character of {text[:80]!r}")
+        return tuple(ids)
+
+    def _decode_known(self, tokens: list[int]) -> str:
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=False)) if tokens else ""
+
+
+# --- reading a model directory ----------------------------------------------------------------------------------------
+
+
+def _read_tokenizer(directory: Path) -> Tokenizer:
+    path = directory / "tokenizer.json"
+    if not path.is_file():
+        raise TaskError(f"{directory}: no tokenizer.json. {_advice(directory)}")
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception for every defect of the file
+        raise TaskError(f"{path}: no tokenizer of the tokenizers library: {error}") from error
+
+
+def _advice(directory: Path) -> str:
+    if not directory.is_dir():
+        return "The directory does not exist."
+    if (directory / "tokenizer.model").exists() or (directory / "vocab.json").exists():
+        return "Convert the older files: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) with transformers."
+    return "Copy the tokenizer's files from the model that this one was made from."
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The object in `path`, empty when there is no such file."""
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise TaskError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise TaskError(f"{path}: holds no JSON object")
+    return value
+
+
+def _token_text(entry: object) -> str | None:
+    """A special token as tokenizer_config.json gives it: a string, or an object with "content"."""
+    text = entry.get("content") if isinstance(entry, dict) else entry
+    return text if isinstance(text, str) and text else None
+
+
+def _declared_stop_ids(directory: Path) -> set[int]:
+    """eos_token_id, a number or a list, of generation_config.json and config.json together."""
+    found: set[int] = set()
+    for name in ("generation_config.json", "config.json"):
+        declared = _read_json(directory / name).get("eos_token_id")
+        ids = declared if isinstance(declared, list) else [] if declared is None else [declared]
+        if not all(isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in ids):
+            raise TaskError(f"{directory / name}: eos_token_id is neither a token id nor a list of them: {declared!r}")
+        found.update(ids)
+    return found
+
+
+def _read_chat_template(directory: Path, settings: Mapping[str, Any]) -> str | None:
+    """The model's default chat template: a file of its own, or inside tokenizer_config.json."""
+    path = directory / "chat_template.jinja"
+    if path.is_file():
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise TaskError(f"{path}: cannot be read: {error}") from error
+    match settings.get("chat_template"):
+        case str(template):
+            return template
+        case list(named):
+            return next((str(each["template"]) for each in named if each.get("name") == "default"), None)
+        case _:
+            return None
+
+
+# --- chat templates, as transformers runs them (transformers.utils.chat_template_utils) -------------------------------
+
+
+class _GenerationTag(Extension):
+    """{% generation %} ... {% endgeneration %} marks words for training masks; here it only passes them on."""
+
+    tags = {"generation"}  # noqa: RUF012  (jinja2 declares it so)
+
+    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+@lru_cache(maxsize=8)
+def _compile(template: str) -> Template:
+    """Cached: templates of today take milliseconds to compile, and every prompt goes through one."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment.from_string(template)
+
+
+def _to_json(value: object, indent: int | None = None) -> str:
+    """jinja2's own filter escapes for HTML, which no model expects."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+# --- a tokenizer made on the spot -------------------------------------------------------------------------------------
+
+
+def write_character_tokenizer(directory: Path, alphabet: str = DEMO_ALPHABET) -> None:
+    """Write tokenizer.json and tokenizer_config.json: one token a character, which transformers' AutoTokenizer loads.
+
+    The ids, CHARACTER_VOCABULARY of them: <pad> 0, <bos> 1, <eos> 2, <unk> 3, the alphabet from 4 on, unused ones.
+
+    Raises:
+        ValueError: a character occurs twice, there are more than 60, or "<" is one, which could spell a special token.
+    """
+    names = ["<pad>", "<bos>", "<eos>", "<unk>"]
+    tokens = [*names, *alphabet]
+    if len(set(alphabet)) != len(alphabet) or len(tokens) > CHARACTER_VOCABULARY or "<" in alphabet:
+        raise ValueError(
+            f"an alphabet has up to {CHARACTER_VOCABULARY - len(names)} characters, each once, without '<'"
+        )
+    tokens += [f"<unused{place}>" for place in range(len(tokens), CHARACTER_VOCABULARY)]
+    tokenizer = Tokenizer(models.WordLevel({token: place for place, token in enumerate(tokens)}, unk_token="<unk>"))
+    # [\s\S], since a dot would leave line ends inside a piece.
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        **dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), names, strict=True)),
+    }
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

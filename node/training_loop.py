@@ -1,0 +1,436 @@
+"""Batches in, versions out: the learner's clockwork.
+
+Per training step: wait until R admissible rollouts are there, compute advantages, let the trainer child take the step,
+write what it consumed, and every kappa steps save, export, sign and announce a new version. What always holds: a
+version is announced only after the trainer's state behind it is durable, so a crash can never make one name mean two
+sets of weights; going on after a crash, ours or the trainer's, is the same code as beginning.
+
+    save (checkpoint) -> export -> sign -> adopt into the store -> ledger: checkpoint -> ledger: version -> announce
+
+Killed between any two of these, the next start goes on from the newest checkpoint that the ledger knows, as the next
+incarnation, and removes what the ledger does not know.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import trio
+
+from learner.advantage import advantages
+from learner.buffer import Batch, Completion, Group
+from learner.leasing import own_lease
+from learner.ledger import CheckpointRow, Ledger, StepRow
+from learner.publication import Publisher, new_bytes
+from node.children import ChildCrashed, ChildGaveUp, ChildRefused
+from node.errors import RunError, UsageError
+from node.events import EventLog
+from node.learner_run import LearnerRun
+from protocol.announcement import Announcement, announce, topic_of
+from protocol.codec import unpack_tokens
+from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
+from protocol.manifest import SignedManifest
+from protocol.pipe import Arrays, Header
+from protocol.staleness import Chain
+from protocol.tensors import LayoutError
+from protocol.work import SignedRecord, read_record
+from swarm.store import ChunkStore, StoreError
+from swarm.transport import Transport
+
+REANNOUNCE_S = 5.0
+"""The newest version is announced again this often: gossip may lose a message, and repetition is harmless."""
+
+MAX_DIVERGED = 3
+"""Batches in a row that may make the loss infinite: one is a broken peer's work, more are a broken run's."""
+
+
+class Trainer(Protocol):
+    """The trainer's process, as `node.children.Child` is one: `pid` changes when it was started anew."""
+
+    @property
+    def pid(self) -> int | None: ...
+
+    async def call(
+        self, op: str, header: Mapping[str, object] | None = None, arrays: Arrays | None = None
+    ) -> tuple[Header, Arrays]: ...
+
+
+class _TrainerLost(Exception):
+    """The trainer is not the process that `begin` loaded: all that it knew is gone. The message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingTerms:
+    """What the loop needs of the configuration. `load` is the trainer's load request."""
+
+    steps: int
+    publish_every: int
+    weights_dtype: str
+    keep_checkpoints: int
+    advantage: str
+    load: Mapping[str, Any]
+
+
+@dataclass(kw_only=True)
+class TrainingLoop:
+    """See the module's paragraph.
+
+    Args:
+        curriculum_state: what to save beside a checkpoint; `restore_curriculum` takes it back.
+        published: awaited after each publication.
+    """
+
+    run: LearnerRun
+    ledger: Ledger
+    store: ChunkStore
+    publisher: Publisher
+    trainer: Trainer
+    transport: Transport
+    terms: TrainingTerms
+    checkpoints: Path
+    exports: Path
+    curriculum_state: Callable[[], dict[str, Any]]
+    restore_curriculum: Callable[[Mapping[str, Any]], None]
+    published: Callable[[SignedManifest], Awaitable[None]]
+    now_ms: Callable[[], int]
+    events: EventLog
+    newest: bytes = b""
+    _saved: int = 0
+    _diverged: int = 0
+    _previous: ManifestHash | None = None
+    _pid: int | None = None
+
+    async def work(self) -> None:
+        """Train until the last step, then return.
+
+        Raises UsageError when model or settings cannot be used, RunError when the trainer or the disk cannot go on.
+        """
+        begun = False
+        while not begun or self.run.chain.head.version < self.terms.steps:
+            try:
+                if begun:
+                    await self._step()
+                else:
+                    await self.begin()
+                    begun = True
+            except _TrainerLost as loss:
+                begun = False
+                self.events.emit("trainer_restarted", reason=str(loss).splitlines()[0])
+        self.run.finished = True
+        self.run.notify()
+
+    async def begin(self) -> None:
+        """Load the policy, go on from the last durable state if there is one, publish under the next incarnation."""
+        run = self.run
+        run.busy = True
+        self._pid = None
+        try:
+            reply = await self._ask("load", dict(self.terms.load))
+        except ChildRefused as refused:
+            raise _explained(refused) from None
+        self._pid = self.trainer.pid
+        base = await self._restore()
+        async with run.judging:
+            run.vocab_size, run.steps = int(reply["vocab_size"]), self.terms.steps
+            await self._open_chain(base)
+            await self._recover_buffer()
+        run.opened.set()
+        await trio.to_thread.run_sync(self._sweep)
+        await self._publish()
+        run.busy = False
+        run.notify()
+
+    async def announce_again(self) -> None:
+        """Repeat the newest announcement until cancelled."""
+        while True:
+            await trio.sleep(REANNOUNCE_S)
+            if self.newest:
+                await self.transport.publish(topic_of(self.publisher.authority.swarm), self.newest)
+
+    async def _ask(self, op: str, header: Mapping[str, object], arrays: Arrays | None = None) -> Header:
+        """One request. Raises _TrainerLost, ChildRefused, RunError."""
+        try:
+            reply, _ = await self.trainer.call(op, header, arrays)
+        except ChildCrashed as crash:
+            raise _TrainerLost(str(crash)) from crash
+        except ChildGaveUp as end:
+            raise RunError(f"The trainer cannot go on: {end}") from end
+        except ChildRefused as refused:
+            if self._pid is not None and self.trainer.pid != self._pid:  # it died while nobody was asking it anything
+                raise _TrainerLost("it ended between two requests") from refused
+            raise
+        return reply
+
+    async def _restore(self) -> int:
+        """Bring the trainer to the newest checkpoint that can be read; return its step, 0 when there never was one."""
+        rows = await trio.to_thread.run_sync(self.ledger.checkpoints)
+        reasons = []
+        for row in rows:
+            directory = self.checkpoints / row.directory
+            try:
+                await self._ask("restore", {"directory": str(directory), "keep_hyperparameters": True})
+            except ChildRefused as refused:
+                if refused.kind != "bad_checkpoint":
+                    raise RunError(f"{directory} cannot be restored: {refused.error}") from None
+                self.events.emit("checkpoint_unusable", directory=str(directory), reason=refused.error)
+                reasons.append(refused.error)
+                continue
+            self.restore_curriculum(row.state)
+            self._saved = row.step
+            return row.step
+        if reasons:
+            raise RunError(
+                f"None of the {len(reasons)} checkpoints in {self.checkpoints} can be used, and training would begin "
+                f"anew. Restore one from a copy, or choose another [swarm] state. {reasons[0]}"
+            )
+        self._saved = 0
+        return 0
+
+    async def _open_chain(self, base: int) -> None:
+        """Begin the next incarnation at step `base`. The caller holds `judging`."""
+        run = self.run
+        incarnation = await trio.to_thread.run_sync(self.ledger.begin_incarnation, base, self.now_ms())
+        incarnations = await trio.to_thread.run_sync(self.ledger.incarnations)
+        versions = await trio.to_thread.run_sync(self.ledger.versions)
+        run.chain = Chain(bases=tuple(step for _, step in incarnations), head=PolicyVersion(incarnation, base))
+        run.collecting = base
+        run.manifests = dict(versions)
+        self._previous = next((manifest for v, manifest in reversed(versions) if run.chain.contains(v)), None)
+        self._forget_manifests()
+        self.events.emit("incarnation_began", incarnation=incarnation, step=base)
+
+    async def _recover_buffer(self) -> None:
+        """Put back what was admitted and not trained on by a surviving step. The caller holds `judging`."""
+        groups = await trio.to_thread.run_sync(self._read_unconsumed)
+        self.run.buffer.clear()
+        for group in groups:
+            self.run.buffer.add(group)
+        self.events.emit("buffer_recovered", rollouts=len(self.run.buffer))
+
+    def _read_unconsumed(self) -> list[Group]:
+        swarm = self.publisher.authority.swarm
+        groups: dict[LeaseId, list[tuple[SignedRecord, float, int, PeerId]]] = {}
+        for prompt, lease, reward, peer, raw in self.ledger.unconsumed():
+            groups.setdefault(LeaseId(lease), []).append((read_record(raw, swarm), reward, prompt, PeerId(peer)))
+        return [
+            _recovered(lease, members, unpack_tokens(own_lease(self.ledger.lease_envelope(lease), swarm).prompt))
+            for lease, members in groups.items()
+        ]
+
+    def _sweep(self) -> None:
+        """Remove what a crash left half-done: exports nobody adopted, checkpoints the ledger does not know."""
+        try:
+            shutil.rmtree(self.exports, ignore_errors=True)
+            self.exports.mkdir(parents=True, exist_ok=True)
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            known = {row.directory for row in self.ledger.checkpoints()}
+            for directory in self.checkpoints.iterdir():
+                if directory.name not in known:
+                    shutil.rmtree(directory, ignore_errors=True)
+        except OSError as error:
+            raise RunError(f"{error.filename} cannot be used: {error.strerror}. Check its disk and owner.") from error
+
+    async def _step(self) -> None:
+        run = self.run
+        waited = trio.current_time()
+        batch = await self._collect()
+        began_ms, began = self.now_ms(), trio.current_time()
+        run.busy, run.collecting = True, run.chain.head.version + 1
+        run.notify()  # taking the batch made room for leases
+        arrays = await trio.to_thread.run_sync(batch_arrays, batch, self.terms.advantage)
+        try:
+            reply = await self._ask("step", {}, arrays)
+        except ChildRefused as refused:
+            await self._drop(batch, refused)
+            return
+        self._diverged = 0
+        run.chain = run.chain.advanced()
+        row = _step_row(batch, run.chain.head, began_ms, began - waited, reply)
+        await trio.to_thread.run_sync(self.ledger.step_trained, row, batch.lags, batch.dropped)
+        self.events.emit(
+            "step",
+            step=row.step,
+            reward=round(row.reward, 4),
+            rollouts=row.rollouts,
+            train_s=round(row.train_s, 4),
+            waited_s=round(row.waited_s, 4),
+            max_lag=max(batch.lags.values()),
+            dropped=len(batch.dropped),
+            buffered=len(run.buffer),
+        )
+        if row.step % self.terms.publish_every == 0 or row.step >= self.terms.steps:
+            await self._publish()
+        run.busy = False
+        run.notify()
+
+    async def _collect(self) -> Batch:
+        """Wait for a batch. Consumes groups from the buffer, wakes when one was added."""
+        run = self.run
+        while True:
+            waiting = len(run.buffer)
+            if (batch := run.buffer.take(run.batch, run.chain)) is not None:
+                return batch
+            if len(run.buffer) < waiting:
+                run.notify()  # what had grown too old made room for leases
+            await run.wait_changed()
+
+    async def _drop(self, batch: Batch, refused: ChildRefused) -> None:
+        """Do without a batch that makes the loss infinite; give up when one after the other does."""
+        run, self._diverged = self.run, self._diverged + 1
+        if refused.kind != "diverged" or self._diverged > MAX_DIVERGED:
+            raise RunError(f"The trainer refused step {run.collecting}: {refused.error}") from None
+        dropped = {**dict.fromkeys(batch.lags, "diverged"), **batch.dropped}
+        await trio.to_thread.run_sync(self.ledger.batch_dropped, run.collecting, dropped)
+        self.events.emit("batch_dropped", step=run.collecting, rollouts=batch.rollouts, reason=refused.error)
+        run.busy = False
+        run.notify()
+
+    async def _publish(self) -> None:
+        """Make the trainer's state durable, export it, sign it, adopt it into the store, announce it."""
+        run, version = self.run, self.run.chain.head
+        began = trio.current_time()
+        checkpoint, export = self.checkpoints / str(version), self.exports / str(version)
+        try:
+            if version.version > self._saved:
+                await self._ask("save", {"directory": str(checkpoint)})
+            await self._ask("export", {"directory": str(export), "dtype": self.terms.weights_dtype})
+        except ChildRefused as refused:
+            raise RunError(f"Version {version} cannot be published: {refused.error}") from None
+        state = self.curriculum_state()
+        signed, fresh_bytes = await trio.to_thread.run_sync(self._seal, version, export, checkpoint.name, state)
+        self.newest = announce(
+            self.publisher.learner,
+            self.publisher.authority,
+            Announcement(
+                version=version,
+                manifest=signed.hash,
+                manifest_bytes=len(signed.raw),
+                total_bytes=signed.manifest.total_bytes,
+                certificate=self.publisher.certificate,
+            ),
+        )
+        run.published = signed
+        run.manifests[version] = self._previous = signed.hash
+        self._forget_manifests()
+        await self.transport.publish(topic_of(self.publisher.authority.swarm), self.newest)
+        self.events.emit(
+            "version_published",
+            version=str(version),
+            total_bytes=signed.manifest.total_bytes,
+            new_bytes=fresh_bytes,
+            seconds=round(trio.current_time() - began, 4),
+        )
+        run.notify()
+        await self.published(signed)
+        keep = {signed.hash, *run.manifests.values()}
+        await trio.to_thread.run_sync(self._clean, keep)
+
+    def _seal(
+        self, version: PolicyVersion, export: Path, checkpoint: str, state: Mapping[str, Any]
+    ) -> tuple[SignedManifest, int]:
+        """Sign and adopt what was exported, and write down that it exists; return it and how many bytes are new."""
+        before = None if self._previous is None else self.store.manifest(self._previous)
+        try:
+            signed = self.publisher.publish(export, version, self._previous, self.now_ms())
+            self.store.adopt(signed, export)
+        except StoreError as error:
+            raise RunError(f"Version {version} cannot be published. {error}") from error
+        except (OSError, LayoutError) as error:
+            raise RunError(
+                f"Version {version} cannot be published: {error}. Check the disk, then start again."
+            ) from error
+        shutil.rmtree(export, ignore_errors=True)  # the store has its own links to the files
+        fresh_bytes = new_bytes(signed.manifest, before.manifest if before else None)
+        if version.version > self._saved:
+            row = CheckpointRow(
+                step=version.version, incarnation=version.incarnation, directory=checkpoint, state=state
+            )
+            self.ledger.checkpointed(row, self.now_ms())
+            self._saved = version.version
+        self.ledger.version_published(
+            version, signed.hash, self.now_ms(), total_bytes=signed.manifest.total_bytes, new_bytes=fresh_bytes
+        )
+        return signed, fresh_bytes
+
+    def _forget_manifests(self) -> None:
+        """Forget versions that no rollout may be made with any more."""
+        oldest = self.run.chain.head.version - self.run.window
+        self.run.manifests = {v: manifest for v, manifest in self.run.manifests.items() if v.version >= oldest}
+
+    def _clean(self, keep: set[ManifestHash]) -> None:
+        """Remove all other versions from the store, and checkpoints beyond those to keep."""
+        self.store.evict(keep)
+        old = self.ledger.checkpoints()[self.terms.keep_checkpoints :]
+        if old:
+            self.ledger.checkpoints_removed([row.step for row in old])
+        for row in old:
+            shutil.rmtree(self.checkpoints / row.directory, ignore_errors=True)
+
+
+def _explained(refused: ChildRefused) -> RunError | UsageError:
+    """Why the policy could not be loaded, as the operator should read it."""
+    match refused.kind:
+        case "bad_model":
+            return UsageError(f"[model] directory: {refused.error}")
+        case "bad_request":
+            return UsageError(f"[trainer] {refused.error}")
+        case _:
+            return RunError(f"The policy cannot be loaded: {refused.error}")
+
+
+def batch_arrays(batch: Batch, advantage: str) -> Arrays:
+    """The trainer's arrays for one step: sequences laid end to end, advantages per completion."""
+    sequences = [(group, completion) for group in batch.groups for completion in group.completions]
+    return {
+        "prompt_tokens": _flat([group.prompt for group, _ in sequences]),
+        "prompt_lengths": np.array([len(group.prompt) for group, _ in sequences], np.int32),
+        "completion_tokens": _flat([completion.tokens for _, completion in sequences]),
+        "completion_lengths": np.array([len(completion.tokens) for _, completion in sequences], np.int32),
+        "behaviour_logprobs": np.concatenate([np.asarray(c.logprobs, np.float32) for _, c in sequences]),
+        "advantages": np.concatenate(
+            [advantages([c.reward for c in group.completions], advantage) for group in batch.groups]
+        ),
+    }
+
+
+def _flat(rows: list[tuple[int, ...]]) -> np.ndarray[Any, Any]:
+    return np.concatenate([np.asarray(row, np.int32) for row in rows])
+
+
+def _step_row(batch: Batch, head: PolicyVersion, began_ms: int, waited_s: float, reply: Mapping[str, Any]) -> StepRow:
+    completions = [completion for group in batch.groups for completion in group.completions]
+    metrics = {
+        key: float(value) for key, value in reply.items() if isinstance(value, int | float) and key not in ("id", "ok")
+    }
+    return StepRow(
+        step=head.version,
+        incarnation=head.incarnation,
+        began_ms=began_ms,
+        waited_s=waited_s,
+        train_s=float(reply["seconds"]),
+        rollouts=batch.rollouts,
+        tokens=sum(len(completion.tokens) for completion in completions),
+        reward=sum(completion.reward for completion in completions) / len(completions),
+        metrics=metrics,
+    )
+
+
+def _recovered(
+    lease: LeaseId, members: list[tuple[SignedRecord, float, int, PeerId]], prompt: tuple[int, ...]
+) -> Group:
+    return Group(
+        lease=lease,
+        peer=members[0][3],
+        prompt_index=members[0][2],
+        prompt=prompt,
+        completions=tuple(
+            Completion(tokens=signed.tokens, logprobs=signed.logprobs, reward=reward)
+            for signed, reward, _, _ in members
+        ),
+        behaviour=frozenset(version for signed, _, _, _ in members for version in signed.behaviour),
+    )

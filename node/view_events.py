@@ -1,0 +1,138 @@
+"""From what happened to what is shown: the events of `node.events` become changes of a `ViewState`.
+
+One function per role's events would hide how few there are; it is one `match`. Events that are not named here change
+nothing, so a new event needs no line here before it is emitted. What people should notice becomes a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from node.events import EventLog, Field
+from node.view import PeerView, ViewState
+from protocol.ids import PeerId, short
+
+SENTENCES: Mapping[str, str] = {
+    "swarm_found": "found the swarm {name}",
+    "incarnation_began": "incarnation {incarnation} goes on from step {step}",
+    "buffer_recovered": "{rollouts} rollouts from before the restart go on waiting",
+    "checkpoint_unusable": "checkpoint {directory} cannot be used: {reason}",
+    "trainer_restarted": "the trainer was restarted: {reason}",
+    "child_died": "the {child} process died: {reason}",
+    "child_restarting": "the {child} process is being restarted",
+    "child_abandoned": "the {child} process keeps dying and was given up",
+    "engine_crashed": "the engine crashed: {reason}",
+    "install_failed": "version {version} could not be installed: {reason}",
+    "leases_given_back": "gave back {leases} leases: {reason}",
+    "learner_unreachable": "the learner cannot be reached: {reason}; again in {retry_s} s",
+    "evaluation_failed": "version {version} could not be evaluated: {reason}",
+    "evaluated": "version {version}: greedy {greedy}, sampled {sampled}",
+    "finished": "finished after {steps} steps",
+    "trouble": "{text}",
+}
+"""Events that are shown as they are told, with their fields."""
+
+
+def follow(state: ViewState, events: EventLog) -> None:
+    """Let `state` change with every event from now on."""
+    events.listen(lambda event, fields: apply(state, event, fields))
+
+
+def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
+    """Change `state` as `event` asks. Fields that are missing or of another type leave what was there."""
+    match event:
+        case "peer_joined":
+            peer = _peer(state, fields)
+            peer.name, peer.gone = str(fields.get("name") or ""), ""
+            state.note(f"{_called(peer)} joined")
+        case "peer_left":
+            peer = _peer(state, fields)
+            peer.gone = str(fields.get("reason") or "left")
+            peer.pending = 0
+            state.note(f"{_called(peer)} left: {peer.gone}; {_number(fields, 'leases_released')} leases released")
+        case "heartbeat":
+            _heartbeat(_peer(state, fields), fields)
+        case "delivery_judged":
+            _judged(state, fields)
+        case "leases_returned":
+            peer = _peer(state, fields)
+            state.note(f"{_called(peer)} returned {_number(fields, 'leases')} leases: {fields.get('reason')}")
+        case "peer_fault":
+            state.note(f"{_called(_peer(state, fields))}: {fields.get('fault')}, {fields.get('detail')}")
+        case "step":
+            state.step, state.buffered = _number(fields, "step"), _number(fields, "buffered")
+            if isinstance(reward := fields.get("reward"), int | float):
+                state.rewards.append(float(reward))
+        case "version_published" | "version_fetched":
+            state.newest, state.fetching = str(fields.get("version")), None
+        case "version_installed":
+            state.installed = str(fields.get("version"))
+        case "receipt":
+            _receipt(state, fields)
+        case "joined":
+            state.activity = "at work"
+            state.newest = str(fields["newest"]) if fields.get("newest") else state.newest
+            state.note("joined the swarm")
+    if event == "evaluated":
+        state.greedy, state.sampled = _figure(fields, "greedy"), _figure(fields, "sampled")
+    if event in ("learner_unreachable", "finished"):
+        state.activity = event.replace("_", " ")
+    if (sentence := SENTENCES.get(event)) is not None:
+        state.note(sentence.format_map(_Told(fields)))
+
+
+class _Told(dict[str, Field]):
+    """Fields of an event; one that is missing is a question mark rather than an error."""
+
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+def _heartbeat(peer: PeerView, fields: Mapping[str, Field]) -> None:
+    peer.installed = str(fields.get("installed") or "")
+    peer.pending = _number(fields, "pending")
+    peer.bytes_up, peer.bytes_down = _number(fields, "bytes_up"), _number(fields, "bytes_down")
+
+
+def _judged(state: ViewState, fields: Mapping[str, Field]) -> None:
+    """A delivery at the learner: counted for its peer and for all."""
+    peer, admitted, refused = _peer(state, fields), _number(fields, "admitted"), _number(fields, "refused")
+    peer.admitted += admitted
+    peer.rejected += refused
+    _count(state, fields)
+    state.buffered += admitted
+    if admitted:
+        state.lags[_number(fields, "lag")] += admitted
+    if refused:
+        state.note(f"{refused} rollouts of {_called(peer)} refused, {fields.get('reason')}: {fields.get('detail')}")
+
+
+def _receipt(state: ViewState, fields: Mapping[str, Field]) -> None:
+    """The learner's answer at a rollout node."""
+    _count(state, fields)
+    if refused := _number(fields, "refused"):
+        state.note(f"{refused} rollouts refused, {fields.get('reason')}: {fields.get('detail')}")
+
+
+def _count(state: ViewState, fields: Mapping[str, Field]) -> None:
+    state.admitted += _number(fields, "admitted")
+    state.rejected += _number(fields, "refused")
+    state.tokens += _number(fields, "tokens")
+
+
+def _peer(state: ViewState, fields: Mapping[str, Field]) -> PeerView:
+    return state.peer(PeerId(str(fields.get("peer"))))
+
+
+def _called(peer: PeerView) -> str:
+    return f"{peer.name or 'peer'} {short(peer.peer)}"
+
+
+def _number(fields: Mapping[str, Field], key: str) -> int:
+    value = fields.get(key)
+    return int(value) if isinstance(value, int | float) else 0
+
+
+def _figure(fields: Mapping[str, Field], key: str) -> float | None:
+    value = fields.get(key)
+    return float(value) if isinstance(value, int | float) else None

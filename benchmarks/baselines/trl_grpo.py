@@ -1,0 +1,233 @@
+"""TRL's GRPOTrainer on what a swarm.toml describes, in one process: same model, prompts, rewards, hyperparameters.
+
+    trl_grpo.py SWARM_TOML HYPERPARAMETERS OUT --threads 2 --every 20      train, leave snapshots
+    trl_grpo.py SWARM_TOML HYPERPARAMETERS OUT --probe 1 2                 find the faster number of threads
+
+HYPERPARAMETERS is what the learner gives its trainer, as JSON. What always holds: those that TRL cannot express are
+refused; the clock stands still while a snapshot is written; nothing is evaluated, logged, saved or printed by TRL. The
+result is OUT/result.json, the snapshots are model directories OUT/<step>.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from datasets import Dataset  # type: ignore[import-untyped]
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from learner.requests import Hyperparameters
+from learner.trainer import learning_rate_at
+from node.config import SwarmConfig, read_swarm_config
+from node.schooling import Schooling, open_schooling
+from node.stopping import STOP_ON_EOF
+
+PROBE_STEPS = 30
+PROBE_BLOCK = 5
+"""Steps with one number of threads before the next has its turn: short against what else the machine does meanwhile."""
+
+
+class Snapshots(TrainerCallback):  # type: ignore[misc]
+    """Writes the policy every so many steps, and notes how long training had taken by then."""
+
+    def __init__(self, out: Path, every: int, last: int) -> None:
+        self.out, self.every, self.last = out, every, last
+        self.taken: list[dict[str, float]] = []
+        self.first_step_s = 0.0
+        self._began = self._paused = 0.0
+
+    def begin(self, model: Any) -> None:
+        """Start the clock, after the snapshot of step 0."""
+        self._began = time.perf_counter()
+        self._take(0, model)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        step = int(state.global_step)
+        if step == 1:
+            self.first_step_s = self._elapsed()
+        if step % self.every == 0 or step == self.last:
+            self._take(step, rest["model"])
+
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self._began - self._paused
+
+    def _take(self, step: int, model: Any) -> None:
+        seconds, pause = self._elapsed(), time.perf_counter()
+        model.save_pretrained(self.out / str(step))
+        self.taken.append({"step": step, "seconds": seconds})
+        self._paused += time.perf_counter() - pause
+
+
+class ThreadProbe(TrainerCallback):  # type: ignore[misc]
+    """Changes the number of threads every PROBE_BLOCK steps, and times each step."""
+
+    def __init__(self, candidates: Sequence[int]) -> None:
+        self.seconds: dict[int, list[float]] = {threads: [] for threads in candidates}
+        self._threads, self._began = candidates[0], 0.0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        candidates = list(self.seconds)
+        self._threads = candidates[int(state.global_step) // PROBE_BLOCK % len(candidates)]
+        torch.set_num_threads(self._threads)
+        self._began = time.perf_counter()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        # The first block also warms up whatever there is to warm up.
+        if state.global_step > PROBE_BLOCK:
+            self.seconds[self._threads].append(time.perf_counter() - self._began)
+
+    def medians(self) -> dict[int, float]:
+        """Seconds a step, by number of threads."""
+        return {threads: statistics.median(seconds) for threads, seconds in self.seconds.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("swarm", type=Path)
+    parser.add_argument("hyperparameters", type=hyperparameters)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--every", type=int, default=20)
+    parser.add_argument("--probe", type=int, nargs="+")
+    options = parser.parse_args()
+    if os.environ.get(STOP_ON_EOF):
+        threading.Thread(target=_end_with_stdin, daemon=True).start()
+    config = read_swarm_config(options.swarm)
+    options.out.mkdir(parents=True)
+    result = probe(config, options) if options.probe else train(config, options)
+    (options.out / "result.json").write_text(json.dumps(result), encoding="utf-8")
+
+
+def train(config: SwarmConfig, options: argparse.Namespace) -> dict[str, Any]:
+    """Train all steps of `config` and describe the run: times in seconds, `began_at` as time.time()."""
+    torch.set_num_threads(options.threads)
+    snapshots = Snapshots(options.out, options.every, config.learn.steps)
+    trainer = open_trainer(config, options, config.learn.steps, snapshots)
+    began_at = time.time()
+    snapshots.begin(trainer.model)
+    trainer.train()
+    return {"began_at": began_at, "first_step_s": snapshots.first_step_s, "snapshots": snapshots.taken}
+
+
+def probe(config: SwarmConfig, options: argparse.Namespace) -> dict[str, Any]:
+    """Train a little and tell the number of threads whose median step was the shortest."""
+    callback = ThreadProbe(options.probe)
+    open_trainer(config, options, PROBE_STEPS, callback).train()
+    medians = callback.medians()
+    return {"threads": min(medians, key=lambda threads: medians[threads]), "seconds_per_step": medians}
+
+
+def open_trainer(config: SwarmConfig, options: argparse.Namespace, steps: int, callback: Any) -> Any:
+    """A GRPOTrainer whose step is the learner's step, but for generating its own rollouts first.
+
+    The optimizer is the one TRL would choose (fused AdamW), given from here only so that the learning rate can follow
+    the learner's schedule.
+    """
+    directory = config.model.directory
+    h: Hyperparameters = options.hyperparameters
+    schooling = open_schooling(config, options.swarm.parent)
+    tokenizer = AutoTokenizer.from_pretrained(directory, padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=h.learning_rate, betas=h.betas, weight_decay=h.weight_decay, fused=True
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_at(step, h) / h.learning_rate)
+    return GRPOTrainer(
+        model=model,
+        reward_funcs=reward_function(schooling),
+        args=arguments(config, h, options.out / "trl", steps),
+        train_dataset=prompts(schooling, tokenizer, steps * config.learn.prompts_per_step),
+        processing_class=tokenizer,
+        optimizers=(optimizer, schedule),
+        callbacks=[callback],
+    )
+
+
+def hyperparameters(text: str) -> Hyperparameters:
+    """Read HYPERPARAMETERS. Exits when TRL has no such objective."""
+    found = msgspec.json.decode(text, type=Hyperparameters)
+    if found.objective != "grpo":
+        sys.exit(f"objective {found.objective!r} has no counterpart here; the baseline knows 'grpo'")
+    return found
+
+
+def arguments(config: SwarmConfig, h: Hyperparameters, out: Path, steps: int) -> GRPOConfig:
+    """The learner's hyperparameters in TRL's words, and everything that costs time and teaches nothing switched off.
+
+    loss_type "dr_grpo" without scaled rewards is the learner's "grpo": advantages r - mean(r), token losses summed and
+    divided by batch x max_completion_length. With one optimizer step a generation TRL's ratio is 1, its clipping idle.
+    """
+    return GRPOConfig(
+        output_dir=str(out),
+        seed=config.learn.seed,
+        max_steps=steps,
+        per_device_train_batch_size=config.learn.prompts_per_step * config.learn.group_size,
+        num_generations=config.learn.group_size,
+        gradient_accumulation_steps=1,
+        num_iterations=1,
+        max_completion_length=h.max_new_tokens,
+        temperature=h.temperature,
+        top_p=1.0,
+        top_k=0,
+        beta=0.0,
+        loss_type="dr_grpo",
+        scale_rewards="none",
+        epsilon=h.clip_low,
+        epsilon_high=h.clip_high,
+        mask_truncated_completions=False,
+        max_grad_norm=h.grad_clip,
+        shuffle_dataset=False,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=h.gradient_checkpointing,
+        dataloader_pin_memory=False,
+        logging_strategy="no",
+        logging_nan_inf_filter=False,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+
+
+def prompts(schooling: Schooling, tokenizer: Any, count: int) -> Dataset:
+    """The first `count` training prompts, in the order in which the learner leases them."""
+    task, rows = schooling.encoded.task, []
+    for _ in range(count):
+        prompt = schooling.next_prompt()
+        text = task.problem(prompt.index).prompt
+        if not isinstance(text, str) or tuple(tokenizer(text)["input_ids"]) != prompt.tokens:
+            sys.exit(f"TRL would not read prompt {prompt.index} of {task.name!r} as the learner does")
+        rows.append({"prompt": text, "index": prompt.index})
+    return Dataset.from_list(rows)
+
+
+def reward_function(schooling: Schooling) -> Any:
+    """The task's reward as TRL calls it: by completion ids, a stop id included."""
+
+    def task_reward(*, completion_ids: list[list[int]], index: list[int], **_rest: Any) -> list[float]:
+        return [schooling.reward(i, tuple(tokens)) for i, tokens in zip(index, completion_ids, strict=True)]
+
+    return task_reward
+
+
+def _end_with_stdin() -> None:
+    """Whoever started us holds our stdin; when it dies, so do we. (`sys.stdin` has a lock that an exit would miss.)"""
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

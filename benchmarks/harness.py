@@ -1,0 +1,282 @@
+"""What the benchmarks share: the machine in words, programs run and measured, medians, tables, the last line.
+
+A benchmark is a program of its own, `benchmarks/<claim>.py`, that `make bench-<claim>` runs. What always holds: every
+process that it started is ended, also after Ctrl-C or a failure; nothing is written outside its scratch directory; the
+last line it prints is one JSON object, `{"claim", "date", "machine", "bars": [{"name", "value", "at_most" | "at_least",
+"met"}], "figures"}`; it exits with 0 if every bar was met, 1 if one was missed or could not be measured, 130 after
+Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+
+from node.processes import GRACE_S, family_pss_bytes
+from node.reports.summary import installed_software
+from node.stopping import STOP_ON_EOF
+
+SAMPLE_S = 1.0
+"""How often memory is measured, as the demo does it. Reading smaps takes milliseconds of a core that is timed."""
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class BenchmarkError(Exception):
+    """A run failed, so there is no figure. The message says which, and where its log is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """One promise. `value` None: it could not be measured, which is a miss."""
+
+    name: str
+    value: float | None
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @property
+    def met(self) -> bool:
+        low = float("-inf") if self.at_least is None else self.at_least
+        high = float("inf") if self.at_most is None else self.at_most
+        return self.value is not None and low <= self.value <= high
+
+    def as_json(self) -> dict[str, Any]:
+        bounds = {"at_most": self.at_most, "at_least": self.at_least}
+        given = {key: bound for key, bound in bounds.items() if bound is not None}
+        return {"name": self.name, "value": _rounded(self.value), **given, "met": self.met}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """A program that ended well: when it was started (`time.time()`), how long it took, its family's highest PSS.
+
+    `cores` is how many processor cores it and its descendants kept busy on average, `others_cores` those that somebody
+    else had meanwhile, another guest of the same host included: a figure taken beside much of that says little.
+    """
+
+    began: float
+    seconds: float
+    peak_pss_bytes: int
+    cores: float
+    others_cores: float
+
+
+def arguments(description: str, *, reps: int) -> argparse.ArgumentParser:
+    """A parser with the options that every benchmark has."""
+    parser = argparse.ArgumentParser(
+        description=description.split("\n\n")[0], formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--reps", type=_positive, default=reps, help=f"repetitions, each with a seed (default {reps})")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first repetition (default 0)")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep all that was written, in this new directory")
+    return parser
+
+
+def main(claim: Callable[[], int]) -> NoReturn:
+    """Run a benchmark and exit: Ctrl-C, SIGTERM and failed runs leave through its scopes and end with one sentence."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Some callers start their children with SIGINT ignored; then Python installs no handler of its own.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        code = claim()
+    except BenchmarkError as error:
+        print(f"benchmark: {error}", file=sys.stderr)
+        code = 1
+    except KeyboardInterrupt:
+        print("benchmark: stopped", file=sys.stderr)
+        code = 130
+    sys.exit(code)
+
+
+@contextmanager
+def scratch(keep: Path | None) -> Iterator[Path]:
+    """A directory for everything that is written: a temporary one, or `keep`, which must be new or empty."""
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="volery-bench-") as directory:
+            yield Path(directory)
+        return
+    if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+        raise BenchmarkError(f"{keep} exists; name a new directory with --keep.")
+    keep.mkdir(parents=True, exist_ok=True)
+    yield keep.resolve()
+
+
+def run(argv: Sequence[str], *, log: Path, caches: Path, measure_memory: bool) -> Ran:
+    """Run a Python program from its arguments to its end, output to `log`; it is ended if we are interrupted.
+
+    `caches` takes what libraries would write into the home directory. The program finds its stdin ended when we die.
+    Raises BenchmarkError when it fails.
+    """
+    began, clock, peak, before = time.time(), time.monotonic(), 0, _processor_seconds()
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, *argv],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
+            env={**os.environ, **_private_caches(caches), STOP_ON_EOF: "1"},
+            start_new_session=True,
+        )
+        try:
+            while (code := _wait(process, SAMPLE_S)) is None:
+                if measure_memory:
+                    peak = max(peak, family_pss_bytes(process.pid))
+        finally:
+            _end(process)
+    if code != 0:
+        tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
+        raise BenchmarkError(f"{' '.join(argv)} ended with code {code}. The end of its output:\n{tail}")
+    seconds = time.monotonic() - clock
+    ours, everybody = (now - then for now, then in zip(_processor_seconds(), before, strict=True))
+    return Ran(
+        began=began,
+        seconds=seconds,
+        peak_pss_bytes=peak,
+        cores=ours / seconds,
+        others_cores=max(0.0, everybody - ours) / seconds,
+    )
+
+
+def median(values: Sequence[float | None]) -> float | None:
+    """The median, where None stands for never: more than any number."""
+    middle = statistics.median(float("inf") if value is None else value for value in values)
+    return None if middle == float("inf") else middle
+
+
+def crossing(points: Sequence[tuple[float, float]], target: float) -> float | None:
+    """When a curve of (seconds, value) first reaches `target`, on straight lines between its points."""
+    if points[0][1] >= target:
+        return points[0][0]
+    for (before_s, before), (after_s, after) in pairwise(points):
+        if after >= target:
+            return before_s + (after_s - before_s) * (target - before) / (after - before)
+    return None
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Cells in columns, as Markdown, so that it can go into docs/benchmarks.md as it is."""
+    cells = [[str(cell) for cell in row] for row in [header, *rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in cells]
+    padded.insert(1, ["-" * width for width in widths])
+    return "\n".join(f"| {' | '.join(row)} |" for row in padded)
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """A figure in a table; a dash for what was never reached."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def say(text: str) -> None:
+    """Print a line now, also into a pipe."""
+    print(text, flush=True)
+
+
+def conclude(claim: str, bars: Sequence[Bar], figures: Mapping[str, Any]) -> int:
+    """Print machine, bars and the JSON line; return the exit code."""
+    where = machine()
+    say(f"\n{where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB, {where['system']}, {where['software']}")
+    for bar in bars:
+        say(f"{bar.name}: {number(bar.value)} ({_promise(bar)}): {'met' if bar.met else 'MISSED'}")
+    line = {
+        "claim": claim,
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": where,
+        "bars": [bar.as_json() for bar in bars],
+        "figures": {name: _rounded(value) for name, value in figures.items()},
+    }
+    say(json.dumps(line))
+    return 0 if all(bar.met for bar in bars) else 1
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on, beside our own code."""
+    return {
+        "cpu": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "software": " ".join(f"{name} {version}" for name, version in installed_software().items()),
+    }
+
+
+def _promise(bar: Bar) -> str:
+    parts = [("at most", bar.at_most), ("at least", bar.at_least)]
+    return ", ".join(f"{word} {bound:g}" for word, bound in parts if bound is not None)
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or "unknown processor"
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _processor_seconds() -> tuple[float, float]:
+    """Processor time so far: of our descendants that have ended and were waited for, and of everybody."""
+    ours, total = resource.getrusage(resource.RUSAGE_CHILDREN), psutil.cpu_times()
+    # `guest` is part of `user`; what was stolen from us was used by somebody.
+    names = ("user", "nice", "system", "irq", "softirq", "steal")
+    return ours.ru_utime + ours.ru_stime, sum(getattr(total, name, 0.0) for name in names)
+
+
+def _private_caches(directory: Path) -> dict[str, str]:
+    """Where Hugging Face's libraries and matplotlib keep their caches; and they are to ask nobody anything."""
+    return {
+        "HF_HOME": str(directory / "huggingface"),
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "MPLCONFIGDIR": str(directory / "matplotlib"),
+    }
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End it: politely, then not. Its stdin stays open meanwhile: told twice, a node does not wait for its children."""
+    if process.poll() is None:
+        process.terminate()
+        _wait(process, 2 * GRACE_S)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value

@@ -1,0 +1,128 @@
+"""What must hold in every ledger, whatever was killed on the way; read from the SQLite file, as an auditor would.
+
+Written against `docs/protocol.md` and the schema, not with the learner's own code: lag and chain are worked out anew.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from protocol.envelope import Kind, open_envelope
+from protocol.genesis import read_genesis
+from protocol.work import open_lease
+from tests.e2e.programs import Program, Swarm, receipts_of, verdicts_for
+
+HONEST = frozenset({"admitted", "stale"})
+"""How an honest node's records may be judged when nobody was killed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What the run was asked to be."""
+
+    steps: int
+    incarnations: int = 1
+    staleness: int = 3
+    batch: int = 16
+    verdicts: frozenset[str] = HONEST
+
+
+def check_ledger(swarm: Swarm, run: Run) -> None:
+    """Everything that is said in this file's functions, of a run that reached its last step."""
+    assert [step for (step,) in swarm.rows("SELECT step FROM steps ORDER BY step")] == [*range(1, run.steps + 1)]
+    assert Counter(rule for (rule,) in swarm.rows("SELECT rule FROM records")).keys() <= run.verdicts
+    incarnations = [number for (number,) in swarm.rows("SELECT incarnation FROM incarnations")]
+    assert incarnations == [*range(1, run.incarnations + 1)]
+    check_trained(swarm, run)
+    check_nothing_lost(swarm)
+    check_versions(swarm)
+    check_leases(swarm)
+
+
+def check_trained(swarm: Swarm, run: Run) -> None:
+    """Every step took a full batch of admitted records, each counted once, none older than the window, all of its own
+    chain.
+    """
+    rows = swarm.rows(
+        "SELECT r.step, s.incarnation, r.rule, r.incarnation, r.version, r.trained_lag, r.lease, r.idx"
+        " FROM records r JOIN steps s USING (step)"
+    )
+    assert Counter(row[0] for row in rows) == dict.fromkeys(range(1, run.steps + 1), run.batch)
+    assert len({(lease, index) for *_, lease, index in rows}) == len(rows)
+    bases = dict(swarm.rows("SELECT incarnation, base FROM incarnations"))
+    for step, trainer, rule, incarnation, version, lag, _, _ in rows:
+        assert rule == "admitted"
+        assert 0 <= lag <= run.staleness
+        assert lag == step - 1 - version
+        assert _in_chain(bases, trainer, incarnation, version), (trainer, incarnation, version)
+
+
+def check_nothing_lost(swarm: Swarm) -> None:
+    """An admitted record was trained on, or dropped for its age, or is still there to be trained on."""
+    lost = swarm.rows(
+        "SELECT lease, idx FROM records WHERE rule = 'admitted' AND step IS NULL AND envelope IS NULL"
+        " AND lease NOT IN (SELECT lease FROM dropped)"
+    )
+    assert lost == []
+
+
+def check_versions(swarm: Swarm) -> None:
+    """Every admitted record was made with a version that was published, and of the chain as it was then."""
+    published = set(swarm.rows("SELECT incarnation, version FROM versions"))
+    used = set(swarm.rows("SELECT incarnation, version FROM records WHERE rule = 'admitted'"))
+    assert used <= published
+    names = swarm.rows("SELECT manifest FROM versions")
+    assert len(set(names)) == len(names)
+
+
+def check_leases(swarm: Swarm) -> None:
+    """A lease is its holder's alone: no seed occurs twice, and only what was delivered counts.
+
+    The ledger keeps a lease's envelope only as long as it may be needed, so seeds are those of the leases left.
+    """
+    rows = swarm.rows("SELECT lease, peer, envelope, rollouts FROM leases WHERE envelope IS NOT NULL")
+    authority = read_genesis((swarm.state / "genesis").read_bytes())[1]
+    seeds: list[int] = []
+    for lease, peer, envelope, rollouts in rows:
+        signer = open_envelope(envelope, kind=Kind.LEASE, swarm=authority.swarm, limit=len(envelope)).signer
+        word = open_lease(envelope, authority.swarm, learner=signer)
+        assert (word.id, word.peer, len(word.seeds)) == (lease, peer, rollouts)
+        seeds += word.seeds
+    assert len(set(seeds)) == len(seeds)
+    wrong = swarm.rows(
+        "SELECT l.status FROM records r JOIN leases l USING (lease)"
+        " WHERE r.rule = 'admitted' AND (l.status <> 'delivered' OR l.peer <> r.peer OR l.receipt IS NULL)"
+    )
+    assert wrong == []
+
+
+def check_receipts(swarm: Swarm, node: Program, *, killed: bool = False, lost_leases: bool = False) -> None:
+    """What the node was told is what the ledger says: all of it, unless the node was `killed` before it could write.
+
+    With `lost_leases` it may also have been told that a lease was not its own any more; nobody writes that down twice.
+    """
+    told, written = receipts_of(node), verdicts_for(swarm, peer_of(swarm, node))
+    if lost_leases:
+        told = {key: (record, rule) for key, (record, rule) in told.items() if rule != "unknown_lease"}
+    assert told.items() <= written.items()
+    if not killed:
+        assert told == written
+
+
+def peer_of(swarm: Swarm, node: Program) -> str:
+    """The peer id of a node, as the learner knows it."""
+    ((peer,),) = swarm.rows("SELECT peer FROM peers WHERE name = ?", node.name)
+    return str(peer)
+
+
+def reasons(swarm: Swarm, peer: str) -> Collection[str]:
+    """Why its visits ended."""
+    return [reason for (reason,) in swarm.rows("SELECT reason FROM presence WHERE peer = ? ORDER BY id", peer)]
+
+
+def _in_chain(bases: dict[int, int], head: int, incarnation: int, version: int) -> bool:
+    """Whether incarnation `head` grew from (incarnation, version): no restart in between threw it away."""
+    later = [base for number, base in bases.items() if incarnation < number <= head]
+    return incarnation <= head and version >= bases[incarnation] and all(version <= base for base in later)

@@ -1,0 +1,389 @@
+"""Volery as people run it: `volery` commands as processes of their own over loopback, watched from outside.
+
+What always holds: a test waits for something it can observe (a file, an event in a log, a row in the ledger, a process
+that ends) and fails with the ends of everybody's output when that does not come; whoever was started here is gone when
+the test is over, children included, also when the test run itself is killed (`STOP_ON_EOF`).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import psutil
+
+from node.cli import main
+from node.stopping import STOP_ON_EOF
+
+DEADLINE_S = float(os.environ.get("VOLERY_TEST_DEADLINE_S", "180"))
+"""For anything that is to happen: ten times what it takes here, since other people's machines are busy as well."""
+
+POLL_S = 0.05
+
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1", STOP_ON_EOF: "1"}
+
+T = TypeVar("T")
+
+SWARM_TOML = """\
+[swarm]
+name = "{name}"
+
+[network]
+listen = ["/ip4/127.0.0.1/tcp/{port}"]
+heartbeat_s = {heartbeat_s}
+join_token = "{token}"
+
+[model]
+directory = "{model}"
+weights_dtype = "float32"
+
+[task]
+spec = "{task}"
+held_out = {held_out}
+
+[learn]
+steps = {steps}
+staleness = {staleness}
+prompts_per_step = 4
+group_size = 4
+max_new_tokens = 4
+lease_s = {lease_s}
+threads = 1
+
+[trainer]
+learning_rate = {learning_rate}
+
+[evaluate]
+every_versions = 3
+"""
+
+NODE_TOML = """\
+[network]
+listen = ["/ip4/127.0.0.1/tcp/0"]
+
+[engine]
+kind = "{engine}"
+threads = 1
+batch_rollouts = 8
+"""
+
+
+@dataclass(kw_only=True)
+class Program:
+    """One `volery` process. `state` is where it writes events.jsonl, once it is known."""
+
+    name: str
+    arguments: tuple[str, ...]
+    process: subprocess.Popen[bytes]
+    out: Path
+    err: Path
+    state: Path | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def events(self, name: str = "") -> list[dict[str, Any]]:
+        """What it logged, in order; of this name only if one is given."""
+        if self.state is None or not (path := self.state / "events.jsonl").exists():
+            return []
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        found = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [event for event in found if not name or event["event"] == name]
+
+    def wait(self, deadline_s: float = DEADLINE_S) -> int:
+        """Wait until it ends and return its exit code."""
+        try:
+            return self.process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} does not end\n{self.story()}") from None
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    def interrupt(self) -> None:
+        """What Ctrl-C in a terminal does: SIGINT to the whole foreground process group."""
+        os.killpg(self.pid, signal.SIGINT)
+
+    def kill(self) -> None:
+        """kill -9, of this process alone."""
+        self.process.kill()
+        self.process.wait()
+
+    def family(self) -> list[psutil.Process]:
+        """The process and everything below it."""
+        root = psutil.Process(self.pid)
+        return [root, *root.children(recursive=True)]
+
+    def child(self, module: str) -> psutil.Process:
+        """The child that runs `module` or a file of that name, once there is one."""
+        return wait_for(
+            f"a child of {self.name} that runs {module}",
+            lambda: next((each for each in self.family()[1:] if any(module in word for word in _words(each))), None),
+            self,
+        )
+
+    def story(self) -> str:
+        """The ends of its output, for people."""
+        tails = [path.read_text(errors="replace")[-3000:] for path in (self.out, self.err)]
+        events = "\n".join(str(event) for event in self.events() if event["event"] != "heartbeat")[-4000:]
+        code = self.process.poll()
+        return (
+            f"--- {self.name}, exit code {code}, says\n{tails[0]}\n--- and complains\n{tails[1]}\n--- events\n{events}"
+        )
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def wait_for(what: str, condition: Callable[[], T | None], *programs: Program) -> T:
+    """Return what `condition` gives once that is true. Fails when it takes too long, or when a program ends first."""
+    ends = time.monotonic() + DEADLINE_S
+    while True:
+        ended = [program for program in programs if program.process.poll() is not None]
+        if found := condition():  # after the look at who ended: what they did last still counts
+            return found
+        late = time.monotonic() > ends
+        if ended or late:
+            why = f"{ended[0].name} ended first" if ended else f"none within {DEADLINE_S:.0f} s"
+            raise AssertionError("\n".join([f"{what}: {why}", *(program.story() for program in programs)]))
+        time.sleep(POLL_S)
+
+
+def wait_event(program: Program, name: str, /, *others: Program, after: int = 0, **fields: object) -> dict[str, Any]:
+    """Wait until `program` has logged an event like this; `after` skips as many that are alike."""
+
+    def found() -> dict[str, Any] | None:
+        alike = [e for e in program.events(name) if all(e.get(key) == value for key, value in fields.items())]
+        return alike[after] if len(alike) > after else None
+
+    return wait_for(f"event {name} {fields or ''} of {program.name}", found, program, *others)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a command ended."""
+
+    code: object
+    out: str
+    err: str
+
+
+@dataclass(kw_only=True)
+class Machine:
+    """A pretended machine: a directory for everything, and the programs that run on it.
+
+    VOLERY_HOME and the current directory are below `root`; the fixture sees to it.
+    """
+
+    root: Path
+    programs: list[Program] = field(default_factory=list)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, **ENVIRONMENT}
+
+    def call(self, *arguments: object) -> Outcome:
+        """Run a command that looks, or fails soon, to its end: in this interpreter, which has its imports by now."""
+        out, err = io.StringIO(), io.StringIO()
+        before, sys.argv = sys.argv, ["volery", *map(str, arguments)]
+        try:
+            with redirect_stdout(out), redirect_stderr(err):
+                main()
+        except SystemExit as ended:
+            return Outcome(code=ended.code, out=out.getvalue(), err=err.getvalue())
+        finally:
+            sys.argv = before
+        raise AssertionError("the console script ended without an exit code")
+
+    def start(self, name: str, *arguments: object, state: Path | None = None) -> Program:
+        """Start a command in a session of its own, as a terminal would; its output is kept in files."""
+        number = len(self.programs)
+        out, err = self.root / f"{number}-{name}.out", self.root / f"{number}-{name}.err"
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            process = self._popen(arguments, stdout, stderr)
+        words = tuple(map(str, arguments))
+        program = Program(name=name, arguments=words, process=process, out=out, err=err, state=state)
+        self.programs.append(program)
+        return program
+
+    def _popen(self, arguments: Sequence[object], out: IO[bytes], err: IO[bytes]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            _command(arguments),
+            cwd=self.root,
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+        )
+
+    def clear(self) -> None:
+        """End everything that was started here and what it started, by its id."""
+        for program in self.programs:
+            if program.process.poll() is None:
+                family = program.family()
+                for each in family:
+                    _kill(each)
+                psutil.wait_procs(family, timeout=10)
+                program.process.wait()
+            if program.process.stdin is not None:
+                program.process.stdin.close()
+
+
+def _kill(process: psutil.Process) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.kill()
+
+
+def _command(arguments: Sequence[object]) -> list[str]:
+    return [sys.executable, "-m", "node", *map(str, arguments)]
+
+
+@dataclass(kw_only=True)
+class Swarm:
+    """One swarm on a `Machine`: its swarm.toml, its learner's state, its nodes."""
+
+    machine: Machine
+    directory: Path
+    model: Path
+
+    @property
+    def config(self) -> Path:
+        return self.directory / "swarm.toml"
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "state"
+
+    @property
+    def ledger_file(self) -> Path:
+        return self.state / "ledger.sqlite"
+
+    def configure(
+        self,
+        *,
+        steps: int = 6,
+        staleness: int = 3,
+        held_out: int = 0,
+        task: str = "reverse:letters=2",
+        lease_s: float = 60.0,
+        token: str = "",
+        port: int = 0,
+        heartbeat_s: float = 0.5,
+        learning_rate: float = 1e-3,
+    ) -> None:
+        """Write swarm.toml. A learner that is to be found again after a restart needs a `port`."""
+        self.directory.mkdir(exist_ok=True)
+        text = SWARM_TOML.format(
+            name=self.directory.name, model=self.model, steps=steps, staleness=staleness, held_out=held_out, task=task,
+            lease_s=lease_s, token=token, port=port, heartbeat_s=heartbeat_s, learning_rate=learning_rate,
+        )  # fmt: skip
+        self.config.write_text(text, encoding="utf-8")
+
+    def learn(self) -> Program:
+        """Start the learner and wait until there is an invite of this start."""
+        invite = self.state / "invite"
+        invite.unlink(missing_ok=True)
+        learner = self.machine.start(f"{self.directory.name}-learner", "learn", self.config, state=self.state)
+        wait_for("an invite", invite.exists, learner)
+        return learner
+
+    @property
+    def invite(self) -> str:
+        return (self.state / "invite").read_text(encoding="ascii").strip()
+
+    def join(self, name: str, *options: object, engine: str = "fake") -> Program:
+        """Start a rollout node with a state directory of its own beside the swarm."""
+        config = self.directory / f"{engine}.toml"
+        config.write_text(NODE_TOML.format(engine=engine), encoding="utf-8")
+        state = self.directory / name
+        words = ("join", self.invite, "--config", config, "--name", name, "--state", state, *options)
+        return self.machine.start(name, *words, state=state)
+
+    @property
+    def steps_taken(self) -> int:
+        """Training steps in the ledger."""
+        ((step,),) = self.rows("SELECT coalesce(max(step), 0) FROM steps")
+        return int(step)
+
+    def wait_steps(self, number: int, *programs: Program) -> None:
+        """Wait until so many training steps were taken."""
+        wait_for(f"step {number}", lambda: self.steps_taken >= number, *programs)
+
+    def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        """What the ledger says, also while the learner runs."""
+        return rows_of(self.ledger_file, sql, *values)
+
+
+def rows_of(path: Path, sql: str, *values: object) -> list[tuple[Any, ...]]:
+    """Rows of a SQLite file, opened to read only."""
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=30)) as db:
+        return db.execute(sql, values).fetchall()
+
+
+def wait_done(*programs: Program) -> None:
+    """Wait until all have ended, each with exit code 0."""
+
+    def done() -> bool:
+        codes = [program.process.poll() for program in programs]
+        assert not any(codes), (codes, "\n".join(program.story() for program in programs))
+        return None not in codes
+
+    try:
+        wait_for("the end", done)
+    except AssertionError as error:
+        raise AssertionError("\n".join([str(error), *(program.story() for program in programs)])) from None
+
+
+def receipts_of(node: Program) -> dict[tuple[bytes, int], tuple[bytes, str]]:
+    """What a node was told of its records: (lease, index) -> (record id, rule)."""
+    assert node.state is not None
+    rows = rows_of(node.state / "receipts.sqlite", "SELECT lease, idx, record, rule FROM verdicts")
+    return {(lease, index): (record, rule) for lease, index, record, rule in rows}
+
+
+def verdicts_for(swarm: Swarm, peer: str) -> dict[tuple[bytes, int], tuple[bytes, str]]:
+    """What the ledger says of a peer's records, in the same form."""
+    rows = swarm.rows("SELECT lease, idx, record, rule FROM records WHERE peer = ?", peer)
+    return {(lease, index): (record, rule) for lease, index, record, rule in rows}
+
+
+@contextmanager
+def stopped(process: psutil.Process) -> Iterator[None]:
+    """SIGSTOP while inside, SIGCONT afterwards."""
+    process.suspend()
+    try:
+        yield
+    finally:
+        process.resume()
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_gone(processes: Sequence[psutil.Process]) -> None:
+    """Wait until none of them is left."""
+    _, left = psutil.wait_procs(processes, timeout=DEADLINE_S)
+    assert not left, left

@@ -1,0 +1,319 @@
+"""What people get wrong, through the command line: one paragraph, the right exit code, and nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from protocol.identity import Keypair
+from protocol.invite import Invite, read_invite, write_invite
+from protocol.limits import PROTOCOL_VERSION
+from tests.e2e.ledger_rules import HONEST, Run, check_ledger
+from tests.e2e.programs import Machine, Outcome, Swarm, free_port, stopped, wait_done, wait_event
+
+USAGE, TROUBLE = 2, 1
+
+
+def needs_root(test: Callable[..., None]) -> Callable[..., None]:
+    """Mounting a small file system is root's."""
+    return pytest.mark.root(pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")(test))
+
+
+def check_refusal(outcome: Outcome, code: int, *words: str) -> None:
+    """One paragraph on stderr that holds `words`, and this exit code."""
+    assert outcome.code == code, outcome
+    check_paragraph(outcome.err, *words)
+
+
+def check_paragraph(text: str, *words: str) -> None:
+    """One paragraph of ours that ends as a sentence does and holds `words`."""
+    assert text.startswith("volery: "), text
+    assert text.endswith(".\n"), text
+    assert "Traceback" not in text
+    assert "\n\n" not in text
+    for word in words:
+        assert word in text, text
+
+
+# --- swarm.toml, the model, the task: all found before anything is made ----------------------------------------------
+
+
+def drop(name: str) -> Callable[[Swarm], None]:
+    def change(swarm: Swarm) -> None:
+        directory = swarm.directory / "model"
+        shutil.copytree(swarm.model, directory)
+        (directory / name).unlink()
+        swarm.model = directory
+        swarm.configure()
+
+    return change
+
+
+def edit(old: str, new: str) -> Callable[[Swarm], None]:
+    def change(swarm: Swarm) -> None:
+        text = swarm.config.read_text()
+        assert text.count(old) == 1
+        swarm.config.write_text(text.replace(old, new))
+
+    return change
+
+
+def missing_shard(swarm: Swarm) -> None:
+    drop("model.safetensors")(swarm)
+    index = {"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}
+    (swarm.model / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def task_file(line: str) -> Callable[[Swarm], None]:
+    def change(swarm: Swarm) -> None:
+        good = json.dumps({"prompt": "ab", "answer": "ba"})
+        (swarm.directory / "task.jsonl").write_text(f"{good}\n{good}\n{line}\n{good}\n")
+        swarm.configure(task="jsonl:task.jsonl")
+
+    return change
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistake:
+    """A change to a good swarm, and what the refusal must name."""
+
+    change: Callable[[Swarm], None]
+    words: tuple[str, ...]
+
+
+MISTAKES = {
+    "no weights": Mistake(change=drop("model.safetensors"), words=("[model] directory", "model.safetensors")),
+    "no shard": Mistake(change=missing_shard, words=("model-00001-of-00002.safetensors",)),
+    "no tokenizer": Mistake(change=drop("tokenizer.json"), words=("tokenizer.json",)),
+    "no config.json": Mistake(change=drop("config.json"), words=("config.json",)),
+    "no model": Mistake(change=edit("/model", "/nowhere"), words=("[model] directory", "nowhere")),
+    "no TOML": Mistake(change=edit("steps = 6", "steps = "), words=("swarm.toml", "at line")),
+    "unknown key": Mistake(change=edit("steps = 6", "stpes = 6"), words=("[learn]", "stpes", "steps")),
+    "unknown section": Mistake(change=edit("[evaluate]", "[evalute]"), words=("evalute", "evaluate")),
+    "wrong type": Mistake(change=edit("steps = 6", 'steps = "six"'), words=("[learn] steps", "int")),
+    "S < 0": Mistake(change=edit("staleness = 3", "staleness = -1"), words=("[learn] staleness",)),
+    "no such objective": Mistake(
+        change=edit("learning_rate", 'objective = "gprpo"\nlearning_rate'), words=("[trainer] objective", "grpo")
+    ),
+    "no address": Mistake(change=edit("/ip4/127.0.0.1/tcp/0", "localhost:80"), words=("[network] listen", "localhost")),
+    "no such task": Mistake(change=edit("reverse:", "revers:"), words=("revers", "reverse")),
+    "no such option": Mistake(change=edit("letters", "leters"), words=("leters", "letters")),
+    "a line that is no JSON": Mistake(change=task_file("{"), words=("task.jsonl:3:", "not JSON")),
+    "a line without answer": Mistake(change=task_file('{"prompt": "x"}'), words=("task.jsonl:3:", "answer")),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_found_at_the_door(swarm: Swarm, name: str) -> None:
+    swarm.configure()
+    MISTAKES[name].change(swarm)
+    outcome = swarm.machine.call("learn", swarm.config)
+    check_refusal(outcome, USAGE, *MISTAKES[name].words)
+    assert outcome.out == ""
+    assert not swarm.state.exists()
+
+
+def test_a_file_that_is_not_there(machine: Machine) -> None:
+    check_refusal(machine.call("learn", "nowhere.toml"), USAGE, "nowhere.toml", "volery init")
+    check_refusal(machine.call("report", "nowhere"), USAGE, "nowhere", "swarm.toml")
+    check_refusal(machine.call("status"), USAGE, "swarm.toml")
+
+
+def test_nothing_is_overwritten(machine: Machine, tmp_path: Path) -> None:
+    assert machine.call("init", "mine").code == 0
+    before = (tmp_path / "mine" / "swarm.toml").read_bytes()
+    check_refusal(machine.call("init", "mine"), USAGE, "swarm.toml", "exists")
+    assert (tmp_path / "mine" / "swarm.toml").read_bytes() == before
+    check_refusal(machine.call("demo", "--out", "mine"), USAGE, "mine", "--out")
+    assert (tmp_path / "mine" / "swarm.toml").read_bytes() == before
+
+
+# --- places that cannot be used ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        yield int(server.getsockname()[1])
+
+
+def test_a_port_in_use(swarm: Swarm, taken_port: int) -> None:
+    swarm.configure(port=taken_port)
+    check_refusal(swarm.machine.call("learn", swarm.config), TROUBLE, str(taken_port), "[network] listen")
+    assert not (swarm.state / "invite").exists()
+
+
+def test_a_state_that_cannot_be_written(swarm: Swarm) -> None:
+    swarm.configure()
+    swarm.state.write_text("a file where a directory should be")
+    check_refusal(swarm.machine.call("learn", swarm.config), TROUBLE, str(swarm.state))
+    assert swarm.state.read_text().startswith("a file")
+
+
+def test_a_store_that_cannot_be_written(swarm: Swarm) -> None:
+    swarm.configure()
+    swarm.state.mkdir()
+    (swarm.state / "store").write_text("a file where a directory should be")
+    check_refusal(swarm.machine.call("learn", swarm.config), TROUBLE, "store")
+    assert not (swarm.state / "invite").exists()
+
+
+# --- a volunteer's side, with a learner to knock at -------------------------------------------------------------------
+
+
+def invite_of(number: int, **changes: object) -> Invite:
+    keypair = Keypair(number.to_bytes(32, "big"))
+    address = f"/ip4/127.0.0.1/tcp/1/p2p/{keypair.peer_id}"
+    return msgspec.structs.replace(
+        Invite(operator=keypair.public, swarm=bytes([number]) * 32, addresses=[address]), **changes
+    )
+
+
+EXPIRED = write_invite(invite_of(1, expires_ms=1_700_000_000_000))
+INVITES = {
+    "cut short": (EXPIRED[:-9], "cut short"),
+    "mistyped": (EXPIRED.replace(EXPIRED[20], "1" if EXPIRED[20] != "1" else "2", 1), "checksum"),
+    "no invite": ("hello", "volery1"),
+    "empty": ("volery1", "cut short"),
+    "expired": (EXPIRED, "expired"),
+    "of another protocol": (write_invite(invite_of(1, protocol=PROTOCOL_VERSION + 1)), "Update volery"),
+}
+
+
+@pytest.mark.parametrize("name", INVITES)
+def test_an_invite_that_is_none(machine: Machine, tmp_path: Path, name: str) -> None:
+    text, word = INVITES[name]
+    outcome = machine.call("join", text)
+    check_refusal(outcome, USAGE, word)
+    (tmp_path / "invite.txt").write_text(text + "\n")
+    assert machine.call("join", tmp_path / "invite.txt").err == outcome.err
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_learner_that_is_not_there(machine: Machine) -> None:
+    outcome = machine.call("join", write_invite(invite_of(1)), "--wait", "1")
+    check_refusal(outcome, TROUBLE, "/ip4/127.0.0.1/tcp/1/", "firewall")
+
+
+def test_a_node_that_is_misconfigured(machine: Machine, tmp_path: Path) -> None:
+    invite = write_invite(invite_of(1))
+    (tmp_path / "node.toml").write_text("[engine]\nknd = 'fake'\n")
+    check_refusal(machine.call("join", invite, "--config", "node.toml"), USAGE, "node.toml", "[engine]", "knd")
+    check_refusal(machine.call("join", invite, "--config", "nowhere.toml"), USAGE, "nowhere.toml")
+    check_refusal(machine.call("join", invite, "--state", "node.toml"), TROUBLE, "node.toml", "--state")
+
+
+def test_a_learner_and_who_is_turned_away(swarm: Swarm) -> None:
+    machine = swarm.machine
+    swarm.configure(steps=1, token="sesame")
+    learner = swarm.learn()
+    good = read_invite(swarm.invite, now_ms=int(time.time() * 1000))
+    node = swarm.directory / "fake.toml"
+    node.write_text("[engine]\nkind = 'fake'\n[network]\nlisten = []\n")
+
+    def join(state: str, invite: Invite) -> Outcome:
+        return machine.call("join", write_invite(invite), "--config", node, "--state", swarm.directory / state)
+
+    wrong = join("one", msgspec.structs.replace(good, token="please"))
+    check_refusal(wrong, USAGE, "token", "new invite")
+    other = join("two", msgspec.structs.replace(invite_of(1), addresses=good.addresses))
+    check_refusal(other, USAGE, "another swarm", "new invite")
+    check_refusal(join("state", good), USAGE, "learner")
+    check_refusal(machine.call("learn", swarm.config), TROUBLE, str(swarm.state), "running")
+    assert learner.is_running
+
+    # Whoever was turned away may come back with the right words, and with what it has.
+    wait_done(learner, swarm.join("one"))
+
+
+# --- full disks -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(swarm: Swarm) -> Iterator[SmallDisk]:
+    swarm.directory.mkdir()
+    disk = SmallDisk(path=swarm.directory / "disk")
+    disk.path.mkdir()
+    try:
+        disk.mount("size=8m")
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"no file system can be mounted here: {error}")
+    try:
+        yield disk
+    finally:
+        swarm.machine.clear()
+        subprocess.run(["umount", disk.path], check=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallDisk:
+    """A file system in memory."""
+
+    path: Path
+
+    def mount(self, options: str) -> None:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", self.path], check=True, capture_output=True)
+
+    def fill(self, leave: int) -> Path:
+        """Take all room but `leave` bytes; return the file to delete to get it back."""
+        ballast = self.path / "ballast"
+        room = shutil.disk_usage(self.path).free - leave
+        ballast.write_bytes(bytes(max(0, room)))
+        return ballast
+
+
+@needs_root
+def test_a_learner_whose_disk_is_full(swarm: Swarm, small_disk: SmallDisk) -> None:
+    swarm.configure(steps=6, port=free_port())
+    swarm.state.symlink_to(small_disk.path)
+    learner = swarm.learn()
+    node = swarm.join("node")
+    with stopped(learner.child("learner.trainer")):
+        wait_event(node, "joined", learner)
+        ballast = small_disk.fill(leave=400_000)  # room for a version or two, and what SQLite needs to say no
+    assert learner.wait() == TROUBLE, learner.story()
+    check_paragraph(learner.err.read_text(), "disk")
+
+    ballast.unlink()
+    learner = swarm.learn()
+    wait_done(learner, node)
+    incarnations = swarm.rows("SELECT count(*) FROM incarnations")
+    check_ledger(swarm, Run(steps=6, incarnations=incarnations[0][0], verdicts=HONEST | {"orphaned"}))
+
+
+@needs_root
+def test_a_learner_founded_on_a_full_disk(swarm: Swarm, small_disk: SmallDisk) -> None:
+    swarm.configure(steps=1)
+    swarm.state.symlink_to(small_disk.path)
+    ballast = small_disk.fill(leave=0)
+    check_refusal(swarm.machine.call("learn", swarm.config), TROUBLE, str(swarm.state), "No space left")
+    ballast.unlink()
+    learner = swarm.learn()
+    wait_done(learner, swarm.join("node"))
+
+
+@needs_root
+@pytest.mark.parametrize("leave", [0, 100_000, 400_000], ids=["at once", "while fetching", "while working"])
+def test_a_node_whose_disk_is_full(swarm: Swarm, small_disk: SmallDisk, leave: int) -> None:
+    swarm.configure(steps=60)
+    (swarm.directory / "node").symlink_to(small_disk.path)
+    learner = swarm.learn()
+    ballast = small_disk.fill(leave=leave)
+    node = swarm.join("node")
+    assert node.wait() == TROUBLE, node.story()
+    check_paragraph(node.err.read_text(), "disk")
+    assert learner.is_running
+
+    ballast.unlink()
+    wait_done(learner, swarm.join("node"))

@@ -1,0 +1,59 @@
+"""The demo as it is shown to people, with a rollout node and then the learner killed in the middle of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.programs import Machine, Program, rows_of, wait_for
+
+DEADLINE_S = 1200.0
+"""The demo is to take 5 minutes on two quiet cores."""
+
+PROMISED = {
+    "wall_s", "versions_published", "staleness_bound", "lag_histogram", "admitted", "verdicts", "greedy_start",
+    "greedy_end", "sampled_start", "sampled_end", "learner_utilisation", "peers", "weight_bytes", "peak_pss_mib",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_demo_ends_well_without_a_node_and_with_a_learner_that_came_back(machine: Machine) -> None:
+    out = machine.root / "demo"
+    demo = machine.start("demo", "demo", "--out", out, "--plain", state=out)
+    wait_for("a learner", (out / "learner" / "invite").exists, demo)
+    wait_steps(demo, out, 30)
+    member(demo, "node-2").kill()
+    wait_steps(demo, out, 60)
+    member(demo, "learn").kill()
+
+    assert demo.wait(DEADLINE_S) == 0, demo.story()
+    facts = json.loads((out / "summary.json").read_text())
+    assert facts.keys() >= PROMISED
+    assert facts["greedy_start"] <= 0.55
+    assert facts["greedy_end"] >= 0.95
+    assert facts["versions_published"] >= 10
+    assert max(map(int, facts["lag_histogram"])) <= facts["staleness_bound"]
+    assert set(facts["verdicts"]) <= {"admitted", "stale", "orphaned"}  # orphaned: made with what the crash undid
+    assert facts["peak_pss_mib"] <= 6 * 1024
+    workers = [peer for peer in facts["peers"] if peer["role"] == "rollout"]
+    assert len(workers) == 3
+    assert all(peer["admitted"] > 0 for peer in workers)
+    assert all(
+        peer.keys() >= {"id", "role", "admitted", "tokens", "bytes_up", "bytes_down", "cost"} for peer in workers
+    )
+    assert (out / "reward.png").read_bytes().startswith(b"\x89PNG")
+    assert "node-2" in (out / "report.txt").read_text()
+    assert len(rows_of(out / "learner" / "ledger.sqlite", "SELECT * FROM incarnations")) == 2
+
+
+def member(demo: Program, word: str) -> psutil.Process:
+    """The node of the demo with `word` among its arguments."""
+    return next(each for each in demo.family()[1:] if any(Path(part).name == word for part in each.cmdline()))
+
+
+def wait_steps(demo: Program, out: Path, number: int) -> None:
+    sql = "SELECT count(*) FROM steps"
+    wait_for(f"step {number}", lambda: rows_of(out / "learner" / "ledger.sqlite", sql)[0][0] >= number, demo)

@@ -1,0 +1,159 @@
+"""kill -9, SIGSTOP and what is left of a run afterwards: all of it."""
+
+from __future__ import annotations
+
+from random import Random
+
+import psutil
+import pytest
+
+from tests.e2e.ledger_rules import HONEST, Run, check_ledger, check_receipts, peer_of, reasons
+from tests.e2e.programs import Program, Swarm, free_port, stopped, wait_done, wait_event, wait_for, wait_gone
+
+STEPS = 60
+"""Some seconds of training, so that there is a middle in which somebody can be killed."""
+
+AFTER_A_CRASH = HONEST | {"orphaned"}
+"""Rollouts of versions that a crash made undone are worth nothing: that is nobody's fault either."""
+
+
+def hold_leases(swarm: Swarm, learner: Program) -> tuple[Program, psutil.Process]:
+    """A node with leases in hand that it cannot work on, since its engine (the second) is stopped."""
+    trainer = learner.child("learner.trainer")
+    with stopped(trainer):
+        node = swarm.join("unlucky", engine="transformers")
+        engine = node.child("transformers_worker")
+        wait_event(node, "child_started", learner)
+        wait_event(node, "joined", learner)
+    wait_event(learner, "version_published")
+    with stopped(trainer):  # it may do some work, but no step makes room for more
+        wait_event(node, "version_installed", learner)
+        engine.suspend()
+    wait_for("leases in hand", lambda: leases_of(swarm, node, "open"), learner, node)
+    return node, engine
+
+
+def leases_of(swarm: Swarm, node: Program, status: str) -> set[bytes]:
+    sql = "SELECT lease FROM leases JOIN peers USING (peer) WHERE name = ? AND status = ?"
+    return {lease for (lease,) in swarm.rows(sql, node.name, status)}
+
+
+def test_a_node_is_killed(swarm: Swarm) -> None:
+    swarm.configure(steps=6)
+    learner = swarm.learn()
+    node, engine = hold_leases(swarm, learner)
+    node.kill()
+    survivor = swarm.join("survivor")
+    wait_done(learner, survivor)
+    assert leases_of(swarm, node, "lost")
+    assert not leases_of(swarm, node, "open")
+    check_ledger(swarm, Run(steps=6))
+    check_receipts(swarm, survivor)
+    check_receipts(swarm, node, killed=True)
+    engine.resume()
+    wait_gone([engine])  # nobody ended it but the end of its stdin
+
+
+def test_a_node_falls_silent_and_wakes_up(swarm: Swarm) -> None:
+    swarm.configure(steps=STEPS)
+    learner = swarm.learn()
+    node, engine = hold_leases(swarm, learner)
+    with stopped(psutil.Process(node.pid)):
+        wait_event(learner, "peer_left", node)
+        wait_for("the loss of its leases", lambda: not leases_of(swarm, node, "open"), learner)
+        lost = leases_of(swarm, node, "lost")
+        assert lost
+        assert "silent" in reasons(swarm, peer_of(swarm, node))[0]
+        survivor = swarm.join("survivor")
+        swarm.wait_steps(3, learner, survivor)
+        trainer = learner.child("learner.trainer")
+        trainer.suspend()
+    wait_event(learner, "peer_joined", node, after=1, name=node.name)
+    engine.resume()
+    wait_for("its late work", lambda: any(e["refused"] for e in node.events("receipt")), learner, node)
+    trainer.resume()
+    wait_done(learner, survivor, node)
+    assert lost <= leases_of(swarm, node, "lost")  # what came late did not count
+    check_ledger(swarm, Run(steps=STEPS))
+    check_receipts(swarm, survivor)
+
+
+def test_the_learner_is_killed(swarm: Swarm) -> None:
+    swarm.configure(steps=STEPS, port=free_port(), heartbeat_s=5.0)  # slow, so that leases outlive the learner
+    learner = swarm.learn()
+    nodes = [swarm.join("one"), swarm.join("two", "--no-listen")]
+    swarm.wait_steps(5, learner, *nodes)
+    learner = kill_and_restart(swarm, learner, *nodes)
+    wait_done(learner, *nodes)
+    check_ledger(swarm, Run(steps=STEPS, incarnations=2, verdicts=AFTER_A_CRASH))
+    for node in nodes:
+        check_receipts(swarm, node)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_the_learner_is_killed_again_and_again(swarm: Swarm, seed: int) -> None:
+    moments = sorted(Random(seed).sample(range(1, STEPS - 10), 4))
+    swarm.configure(steps=STEPS, port=free_port(), held_out=8)
+    learner = swarm.learn()
+    nodes = [swarm.join("one"), swarm.join("two", "--no-listen")]
+    for moment in moments:
+        swarm.wait_steps(moment, learner, *nodes)
+        learner = kill_and_restart(swarm, learner, *nodes)
+    wait_done(learner, *nodes)
+    check_ledger(swarm, Run(steps=STEPS, incarnations=len(moments) + 1, verdicts=AFTER_A_CRASH))
+    for node in nodes:
+        check_receipts(swarm, node, lost_leases=True)
+
+
+def kill_and_restart(swarm: Swarm, learner: Program, *nodes: Program) -> Program:
+    """kill -9 the learner alone; its children end by themselves. What the next one begins with is what was durable, and
+    the nodes come back to it by themselves.
+    """
+    before = [len(node.events("joined")) for node in nodes]
+    children = learner.family()[1:]
+    learner.kill()
+    wait_gone(children)
+    assert swarm.steps_taken < STEPS  # or nothing was interrupted
+    ((incarnation,),) = swarm.rows("SELECT max(incarnation) FROM incarnations")
+    ((durable,),) = swarm.rows("SELECT coalesce(max(step), 0) FROM checkpoints")
+    waiting = swarm.rows(
+        "SELECT lease, idx FROM records WHERE rule = 'admitted' AND (step IS NULL OR step > ?1)"
+        " AND lease NOT IN (SELECT lease FROM dropped WHERE step <= ?1)",
+        durable,
+    )
+    again = swarm.learn()
+    with stopped(again.child("learner.trainer")):  # or one node could bring the run to its end before the other is back
+        for node, joined in zip(nodes, before, strict=True):
+            wait_event(node, "joined", again, after=joined)
+    wait_event(again, "incarnation_began", incarnation=incarnation + 1, step=durable)
+    recovered = wait_event(again, "buffer_recovered", after=incarnation)
+    assert recovered["rollouts"] == len(waiting)
+    return again
+
+
+def test_the_trainer_is_killed(swarm: Swarm) -> None:
+    swarm.configure(steps=STEPS)
+    learner = swarm.learn()
+    node = swarm.join("node")
+    swarm.wait_steps(5, learner, node)
+    learner.child("learner.trainer").kill()
+    wait_done(learner, node)
+    assert learner.events("child_died")
+    assert learner.events("trainer_restarted")
+    check_ledger(swarm, Run(steps=STEPS, incarnations=2, verdicts=AFTER_A_CRASH))
+    check_receipts(swarm, node)
+    assert "died" in learner.out.read_text()  # a person was told
+
+
+def test_the_engine_is_killed(swarm: Swarm) -> None:
+    swarm.configure(steps=STEPS)
+    learner = swarm.learn()
+    node, engine = hold_leases(swarm, learner)
+    engine.kill()
+    wait_done(learner, node)
+    assert node.events("child_died")
+    assert len(node.events("child_started")) == 2
+    check_ledger(swarm, Run(steps=STEPS))
+    check_receipts(swarm, node)
+    assert "died" in node.out.read_text()

@@ -1,0 +1,150 @@
+"""A small swarm from its first word to its last: a learner and two rollout nodes, one of which nobody can dial."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+from protocol.digest import cid_of
+from protocol.genesis import read_genesis
+from protocol.manifest import open_manifest
+from tests.e2e.ledger_rules import Run, check_ledger, check_receipts, peer_of
+from tests.e2e.programs import Program, Swarm, stopped, wait_event, wait_for
+
+STEPS = 12
+NODE_MIB = 200
+"""What a process of ours may take without its children: they hold the tensor libraries, it does not."""
+
+
+def test_a_swarm_runs_to_its_end(swarm: Swarm) -> None:
+    swarm.configure(steps=STEPS, held_out=16)
+    learner = swarm.learn()
+    trainer = learner.child("learner.trainer")
+    # Nothing is published before the trainer has loaded: until then nobody can run ahead of the others.
+    with stopped(trainer):
+        nodes = [
+            swarm.join("listening", engine="transformers"),
+            swarm.join("dialling", "--no-listen", engine="transformers"),
+        ]
+        for node in nodes:
+            wait_event(node, "child_started", learner)
+            wait_event(node, "joined", learner)
+    wait_event(learner, "version_published")
+    with stopped(trainer):
+        for node in nodes:
+            wait_event(node, "version_installed", learner)
+    peaks = peaks_mib([learner, *nodes])
+
+    story = "\n".join(program.story() for program in (learner, *nodes))
+    assert [program.wait() for program in (learner, *nodes)] == [0, 0, 0], story
+    assert max(peaks.values()) <= NODE_MIB, peaks
+    assert all(program.err.read_text() == "" for program in (learner, *nodes)), story
+    check_ledger(swarm, Run(steps=STEPS))
+    for node in nodes:
+        check_receipts(swarm, node)
+        check_views_of_node(swarm, node)
+    check_views_of_learner(swarm, nodes)
+    check_export(swarm)
+    assert wait_event(nodes[1], "swarm_found")  # it wrote a log of its own
+    assert not list((swarm.state / "exports").iterdir())  # or every version would stay on the disk for ever
+
+
+def peaks_mib(programs: list[Program]) -> dict[str, float]:
+    """The most memory each process itself, without its children, ever held (VmHWM), watched until all have ended."""
+    peaks: dict[str, float] = {}
+
+    def all_ended() -> bool:
+        for program in programs:
+            peaks[program.name] = max(peaks.get(program.name, 0.0), _high_water_mib(program.pid))
+        ended = [program.process.poll() is not None for program in programs]
+        assert all(ended) or not any(program.process.poll() for program in programs), programs[0].story()
+        return all(ended)
+
+    wait_for("the end of the run", all_ended)
+    assert min(peaks.values()) > 0
+    return peaks
+
+
+def _high_water_mib(pid: int) -> float:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), 0.0)
+
+
+def check_views_of_learner(swarm: Swarm, nodes: list[Program]) -> None:
+    """`status` and `report` say what the ledger says, in every form."""
+    ((admitted,),) = swarm.rows("SELECT count(*) FROM records WHERE rule = 'admitted'")
+    status = swarm.machine.call("status", swarm.config, "--json")
+    assert status.code == 0, status.err
+    facts = json.loads(status.out)
+    assert (facts["role"], facts["training_steps"], facts["rollouts_admitted"]) == ("learner", STEPS, admitted)
+    assert facts["newest_version"] == f"1.{STEPS}"
+    assert str(admitted) in swarm.machine.call("status", swarm.config).out
+
+    report = json.loads(swarm.machine.call("report", swarm.config, "--json").out)
+    assert report["totals"]["admitted"] == admitted
+    assert report["totals"]["versions_published"] == STEPS + 1
+    rows = list(csv.DictReader(io.StringIO(swarm.machine.call("report", swarm.config, "--csv").out)))
+    work = {peer["name"]: peer for peer in report["peers"]}
+    assert {row["name"]: int(row["admitted"]) for row in rows} == {
+        name: peer["admitted"] for name, peer in work.items()
+    }
+    text = swarm.machine.call("report", swarm.config).out
+    for node in nodes:
+        peer = work[node.name]
+        assert (peer["role"], peer["peer"]) == ("rollout", peer_of(swarm, node))
+        assert peer["admitted"] > 0  # both had a part in it, dialled or dialling
+        assert peer["bytes_down"] > 0
+        assert node.name in text
+
+
+def check_views_of_node(swarm: Swarm, node: Program) -> None:
+    """A volunteer sees its own work, from its own receipts."""
+    report = swarm.machine.call("report", node.state, "--json")
+    assert report.code == 0, report.err
+    facts = json.loads(report.out)
+    ((admitted,),) = swarm.rows(
+        "SELECT count(*) FROM records WHERE rule = 'admitted' AND peer = ?", facts["peer"]["peer"]
+    )
+    assert (facts["kind"], facts["peer"]["admitted"]) == ("own", admitted)
+    status = json.loads(swarm.machine.call("status", node.state, "--json").out)
+    assert (status["role"], status["rollouts_admitted"]) == ("rollout", admitted)
+    (row,) = csv.DictReader(io.StringIO(swarm.machine.call("report", node.state, "--csv").out))
+    assert int(row["admitted"]) == admitted
+    identity = swarm.machine.call("identity", "--state", node.state).out
+    assert identity.split()[:2] == [peer_of(swarm, node), "rollout"]
+
+
+def check_export(swarm: Swarm) -> None:
+    """The export is the version that was signed, byte by byte, and transformers loads it."""
+    import transformers
+
+    directory = swarm.directory / "export"
+    done = swarm.machine.call("export", swarm.config, directory)
+    assert done.code == 0, done.err
+    authority = read_genesis((swarm.state / "genesis").read_bytes())[1]
+    ((name,),) = swarm.rows("SELECT manifest FROM versions WHERE version = ?", STEPS)
+    signed = open_manifest((swarm.state / "store" / "manifests" / name.hex()).read_bytes(), authority)
+    assert signed.hash == name
+    manifest = signed.manifest
+    assert {path.name for path in directory.iterdir()} == {entry.name for entry in manifest.files}
+    for entry in manifest.files:
+        data = memoryview((directory / entry.name).read_bytes())
+        assert len(data) == entry.size
+        for index in entry.chunks:
+            chunk = manifest.chunks[index]
+            assert cid_of(data[: chunk.size]) == chunk.cid
+            data = data[chunk.size :]
+    policy = transformers.AutoModelForCausalLM.from_pretrained(directory)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    assert policy.config.vocab_size == len(tokenizer) == 64
+    start = transformers.AutoModelForCausalLM.from_pretrained(swarm.model)
+    pairs = zip(policy.parameters(), start.parameters(), strict=True)
+    assert any(not a.equal(b) for a, b in pairs)  # it was trained
+    again = swarm.machine.call("export", swarm.config, directory)
+    assert again.code == 2
+    assert "exists already" in again.err

@@ -1,0 +1,117 @@
+"""Groups in, batches out: order, the window, and what became of every group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from learner.buffer import Buffer, Completion, Group
+from protocol.ids import LeaseId, PolicyVersion
+from protocol.staleness import Chain, lag_of
+from tests.learner.working import CHAIN, PEER, lease_id, version
+
+
+def group(number: int, *made_by: str, size: int = 2) -> Group:
+    return Group(
+        lease=lease_id(number),
+        peer=PEER.peer_id,
+        prompt_index=number,
+        prompt=(1,),
+        completions=(Completion(tokens=(1,), logprobs=(-1.0,), reward=0.0),) * size,
+        behaviour=frozenset(map(version, made_by)),
+    )
+
+
+def ids(groups: Iterable[Group]) -> list[int]:
+    return [int.from_bytes(one.lease, "big") for one in groups]
+
+
+def test_the_oldest_version_leaves_first_then_who_came_first() -> None:
+    buffer = Buffer(window=3)
+    for number, made_by in enumerate([("2.6",), ("2.5",), ("2.6", "1.4"), ("2.5",), ("1.4",)]):
+        buffer.add(group(number, *made_by))
+    batch = buffer.take(8, CHAIN)
+    assert batch is not None
+    assert ids(batch.groups) == [2, 4, 1, 3]
+    assert list(batch.lags.values()) == [2, 2, 1, 1]
+    assert batch.rollouts == 8
+    assert len(buffer) == 2
+
+
+def test_a_batch_waits_until_it_is_whole_and_takes_no_more_than_it_must() -> None:
+    buffer = Buffer(window=3)
+    buffer.add(group(1, "2.6", size=3))
+    assert buffer.take(4, CHAIN) is None
+    assert len(buffer) == 3
+    buffer.add(group(2, "2.6", size=3))
+    buffer.add(group(3, "2.6", size=3))
+    batch = buffer.take(4, CHAIN)
+    assert batch is not None
+    assert ids(batch.groups) == [1, 2], "whole groups, so a few rollouts more than asked for"
+    assert len(buffer) == 3
+
+
+def test_what_has_grown_too_old_is_dropped_and_told_with_the_next_batch() -> None:
+    buffer = Buffer(window=3)
+    buffer.add(group(1, "1.3"))
+    buffer.add(group(2, "1.2", "2.6"))
+    buffer.add(group(3, "1.5"))
+    assert buffer.take(4, CHAIN) is None
+    assert len(buffer) == 2, "only group 1 is left"
+    buffer.add(group(4, "2.6"))
+    batch = buffer.take(4, CHAIN)
+    assert batch is not None
+    assert ids(batch.groups) == [1, 4]
+    assert batch.dropped == {lease_id(2): "stale", lease_id(3): "orphaned"}
+    buffer.add(group(5, "2.6"))
+    later = buffer.take(2, CHAIN)
+    assert later is not None
+    assert later.dropped == {}
+
+
+def test_clear_forgets_what_was_dropped_too() -> None:
+    buffer = Buffer(window=0)
+    buffer.add(group(1, "1.2"))
+    assert buffer.take(1, CHAIN) is None
+    buffer.clear()
+    assert len(buffer) == 0
+    buffer.add(group(2, "2.6"))
+    batch = buffer.take(1, CHAIN)
+    assert batch is not None
+    assert batch.dropped == {}
+
+
+@pytest.mark.parametrize("window", [0, 1, 2])
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.one_of(st.integers(0, 3).map(lambda back: ("add", back)), st.just(("take", 0)), st.just(("step", 0))),
+        max_size=60,
+    )
+)
+def test_no_batch_breaks_the_window_and_every_group_ends_once(window: int, events: list[tuple[str, int]]) -> None:
+    """A literal model: groups are in one of three places, in the buffer, handed out, or dropped."""
+    buffer, chain = Buffer(window=window), Chain(bases=(0,), head=PolicyVersion(1, 0))
+    inside: dict[LeaseId, int] = {}
+    ended: set[LeaseId] = set()
+    for number, (event, back) in enumerate(events):
+        if event == "add":
+            made_by = max(0, chain.head.version - back)
+            buffer.add(group(number, f"1.{made_by}", size=1 + number % 3))
+            inside[lease_id(number)] = made_by
+        elif event == "step":
+            chain = chain.advanced()
+        elif (batch := buffer.take(3, chain)) is not None:
+            handed = {one.lease for one in batch.groups}
+            assert batch.rollouts >= 3
+            for one in batch.groups:
+                assert batch.lags[one.lease] == lag_of(chain.head, one.behaviour) <= window
+            assert all(chain.head.version - inside[lease] > window for lease in batch.dropped)
+            assert not ended & (handed | set(batch.dropped))
+            ended |= handed | set(batch.dropped)
+            inside = {lease: made_by for lease, made_by in inside.items() if lease not in ended}
+            left = {lease for lease, made_by in inside.items() if chain.head.version - made_by <= window}
+            assert len(buffer) == sum(1 + int.from_bytes(lease, "big") % 3 for lease in left)

@@ -1,0 +1,163 @@
+"""How many leases, whose they are, and where seeds come from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import count, pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from learner.leasing import LeaseTerms, Leasing, Prompt, delivery_bytes, own_lease, seed_of
+from protocol.codec import encode, unpack_tokens
+from protocol.errors import LocalProtocolError
+from protocol.ids import LeaseId, PeerId
+from protocol.limits import MAX_SPANS, MAX_WORK_BYTES
+from protocol.work import Delivery, Span, sign_lease
+from tests.learner.working import NOW_MS, OTHER, PEER, SWARM, granted, lease_id, manifest, record, version
+
+HERE, THERE = PEER.peer_id, OTHER.peer_id
+
+
+def terms(**changes: Any) -> LeaseTerms:
+    settings: dict[str, Any] = {
+        "group_size": 4,
+        "temperature": 0.5,
+        "max_new_tokens": 8,
+        "stop_ids": (9, 3),
+        "deadline_s": 60.0,
+    }
+    return LeaseTerms(**settings | changes)
+
+
+def leasing(**changes: Any) -> Leasing:
+    numbers = count(1)
+    return Leasing(terms=terms(**changes), secret=bytes(32), new_id=lambda: next(numbers).to_bytes(16, "big"))
+
+
+PROMPT = Prompt(task="even", index=5, tokens=(1, 2, 3))
+
+
+def grant(leases: Leasing, peer: PeerId = HERE) -> LeaseId:
+    return leases.grant(peer, PROMPT, version("1.2"), NOW_MS).id
+
+
+def test_a_lease_says_what_the_terms_say() -> None:
+    leases = leasing()
+    lease = leases.grant(HERE, PROMPT, version("1.2"), NOW_MS).lease
+    assert unpack_tokens(lease.prompt) == (1, 2, 3)
+    assert lease.task == "even"
+    assert lease.sampler.temperature == 0.5
+    assert lease.stop_ids == [3, 9]
+    assert (lease.issued_ms, lease.deadline_ms) == (NOW_MS, NOW_MS + 60_000)
+    assert lease.minimum == version("1.2")
+    assert len(lease.seeds) == 4
+    assert leases.open_rollouts == 4
+    sign_lease(SWARM.learner, SWARM.authority.swarm, lease)  # every field within the protocol's bounds
+
+
+@pytest.mark.parametrize(
+    ("asked", "buffered", "pace", "groups"),
+    [
+        (4, 0, 8, 1),
+        (5, 0, 8, 2),  # what is asked for is rounded up to whole groups
+        (100, 0, 8, 2),
+        (100, 1, 8, 2),  # and so is the room
+        (100, 4, 8, 1),
+        (100, 8, 8, 0),
+        (100, 11, 8, 0),  # groups from before a restart may fill more than there is room for
+        (1, 7, 8, 1),
+    ],
+)
+def test_how_many_groups(asked: int, buffered: int, pace: int, groups: int) -> None:
+    assert leasing().groups_wanted(asked, buffered, pace) == groups
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    size=st.integers(1, 7),
+    batch_groups=st.integers(1, 5),
+    ahead=st.floats(1, 4),
+    recovered=st.integers(0, 40),
+    asks=st.lists(st.integers(1, 20), max_size=12),
+)
+def test_pace_is_kept_to_within_a_group_and_never_starves_a_batch(
+    size: int, batch_groups: int, ahead: float, recovered: int, asks: list[int]
+) -> None:
+    leases, batch = leasing(group_size=size), size * batch_groups
+    pace = round(batch * ahead)
+    for asked in asks:
+        for _ in range(leases.groups_wanted(asked, recovered, pace)):
+            grant(leases)
+        assert leases.open_rollouts == 0 or leases.open_rollouts + recovered < pace + size
+    while leases.groups_wanted(size, recovered, pace):
+        grant(leases)
+    assert leases.open_rollouts + recovered >= batch, "whoever waits for a batch will get one"
+
+
+def test_a_lease_is_found_by_its_holder_alone() -> None:
+    leases = leasing()
+    lease = grant(leases)
+    assert leases.lookup(lease, HERE) is leases.open[lease]
+    assert leases.lookup(lease, THERE) is None
+    assert leases.lookup(lease_id(99), HERE) is None
+
+
+def test_how_leases_end() -> None:
+    leases = leasing()
+    mine, delivered, returned, theirs = grant(leases), grant(leases), grant(leases), grant(leases, THERE)
+    assert leases.take(delivered, THERE) is None
+    taken = leases.take(delivered, HERE)
+    assert taken is not None
+    assert taken.id == delivered
+    assert leases.take(delivered, HERE) is None
+    assert leases.open_rollouts == 16, "what is being judged still takes its room"
+    leases.close(delivered)
+    leases.close(delivered)
+    assert leases.open_rollouts == 12
+    assert leases.give_back(HERE, [returned, theirs, delivered, lease_id(99)]) == [returned]
+    assert leases.release(HERE) == [mine]
+    assert leases.release(HERE) == []
+    assert list(leases.open) == [theirs]
+    assert leases.expire(NOW_MS + 62_000, 2_000) == []
+    assert leases.expire(NOW_MS + 62_001, 2_000) == [theirs]
+    assert leases.open_rollouts == 0
+
+
+def test_a_lease_from_before_a_restart_is_open_again() -> None:
+    leases, old = leasing(), granted(77, size=2)
+    leases.recover(old)
+    assert leases.lookup(old.id, HERE) is old
+    assert leases.open_rollouts == 2
+
+
+def test_our_own_lease_is_read_whoever_signed_it() -> None:
+    lease = granted(3).lease
+    for key in (SWARM.learner, SWARM.operator):
+        assert own_lease(sign_lease(key, SWARM.authority.swarm, lease), SWARM.authority.swarm) == lease
+
+
+def test_seeds_are_all_different_and_need_the_secret() -> None:
+    """Golden: HMAC-SHA256(32 zero bytes, 00...01 (16 bytes) || 00000002), its first 8 bytes, as openssl says."""
+    assert seed_of(bytes(32), lease_id(1), 2) == 0x6B9E870806985236
+    seeds = Counter(seed_of(secret, lease_id(n), i) for secret in (b"a", b"b") for n in range(50) for i in range(16))
+    assert len(seeds) == 2 * 50 * 16
+    assert all(0 <= seed < 2**64 for seed in seeds)
+    low = sum(seed % 2 for seed in seeds)
+    assert abs(low - 800) < 5 * 20, "fair bits: 1600 coins, 5 sigma"
+
+
+def test_a_delivery_of_the_largest_group_allowed_fits_a_frame() -> None:
+    """The worst record: every token its own span where it may be, no field shorter than it can get."""
+    size, tokens = 1024, 1024
+    assert delivery_bytes(size, tokens) == MAX_WORK_BYTES
+    lease = granted(size=size, max_new_tokens=tokens, stop_ids=[]).lease
+    name = version("1.3")
+    edges = [*range(MAX_SPANS), tokens]
+    spans = [Span(a, b, name, manifest(name)) for a, b in pairwise(edges)]
+    raw = record(lease, 1023, tokens=[63] * tokens, spans=spans)
+    assert len(encode(Delivery(lease=lease.id, records=[raw] * size))) <= MAX_WORK_BYTES
+    with pytest.raises(LocalProtocolError, match="may not fit a delivery"):
+        terms(group_size=size, max_new_tokens=tokens + 1)

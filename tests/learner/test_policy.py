@@ -1,0 +1,366 @@
+"""A model directory comes in, is scored as a literal forward pass would, and goes out as the same kind of directory."""
+
+import json
+import math
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+
+from learner.durable import TensorSource
+from learner.packing import Ragged, microbatches
+from learner.policy import BadModel, Policy, cut_shards, load_policy, make_model
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 40,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.2,
+}
+QWEN3: dict[str, Any] = {**SIZES, "head_dim": 8, "tie_word_embeddings": True, "bos_token_id": 1, "eos_token_id": 2}
+CONFIGS = {
+    "qwen3-tied": Qwen3Config(**QWEN3),
+    "qwen2": Qwen2Config(**SIZES, tie_word_embeddings=False),
+    "llama-tied": LlamaConfig(**SIZES, tie_word_embeddings=True),
+}
+
+
+def write_model(directory: Path, kind: str, **options: Any) -> Path:
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(CONFIGS[kind]).save_pretrained(directory, **options)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small tied Qwen3 directory; tests copy it before they spoil it."""
+    return write_model(tmp_path_factory.mktemp("models") / "qwen3", "qwen3-tied")
+
+
+def copy_of(directory: Path, target: Path) -> Path:
+    target.mkdir()
+    for file in directory.iterdir():
+        (target / file.name).write_bytes(file.read_bytes())
+    return target
+
+
+def change_config(directory: Path, **changes: Any) -> None:
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def siblings(vocab_size: int = 40) -> Ragged:
+    """Three sequences with one prompt, and one with another, of different lengths."""
+    generator = np.random.default_rng(0)
+    prompt, other = generator.integers(0, vocab_size, 5), generator.integers(0, vocab_size, 3)
+    answers = [generator.integers(0, vocab_size, length) for length in (2, 4, 1, 6)]
+    parts = [(prompt, answers[0]), (prompt, answers[1]), (prompt, answers[2]), (other, answers[3])]
+    return Ragged(
+        tokens=np.concatenate([np.concatenate(pair) for pair in parts]),
+        lengths=np.array([len(p) + len(a) for p, a in parts]),
+        targets=np.concatenate([[False] * len(p) + [True] * len(a) for p, a in parts]),
+    )
+
+
+def literal_scores(directory: Path, batch: Ragged, temperature: float) -> tuple[list[float], list[float]]:
+    """Logprobs and entropies of all targets: one sequence at a time, all logits, plain log_softmax."""
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+    logprobs: list[float] = []
+    entropies: list[float] = []
+    for tokens, targets in zip(
+        np.split(batch.tokens, np.cumsum(batch.lengths)[:-1]),
+        np.split(batch.targets, np.cumsum(batch.lengths)[:-1]),
+        strict=True,
+    ):
+        with torch.no_grad():
+            rows = torch.log_softmax(model(torch.from_numpy(tokens)[None]).logits[0] / temperature, dim=-1)
+        for place in np.flatnonzero(targets):
+            logprobs.append(rows[place - 1, tokens[place]].item())
+            entropies.append(-sum(p * math.log(p) for p in rows[place - 1].double().exp().tolist()))
+    return logprobs, entropies
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_scores_equal_a_literal_forward_pass(tmp_path: Path, kind: str, temperature: float) -> None:
+    directory = write_model(tmp_path / "model", kind, max_shard_size="20KB")
+    assert (directory / "model.safetensors.index.json").exists()
+    policy = load_policy(directory)
+    batch = siblings()
+    logprobs, entropies = literal_scores(directory, batch, temperature)
+    assert policy.shares_prompts
+    for share in (True, False):
+        found = np.empty((2, len(logprobs)))
+        for part in microbatches(batch, np.ones(4, np.bool_), 24, share_prompts=share):
+            scores = policy.score(part, temperature)
+            found[:, part.numbers] = np.stack([scores.logprobs.detach().numpy(), scores.entropy.numpy()])
+        assert found[0] == pytest.approx(logprobs, abs=2e-5)
+        assert found[1] == pytest.approx(entropies, abs=2e-5)
+
+
+def test_the_head_runs_on_everything_where_logits_are_scaled_after_it(tmp_path: Path) -> None:
+    # Granite divides its logits after the head, so the head alone would give other logprobs.
+    from transformers import GraniteConfig
+
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(GraniteConfig(**SIZES, logits_scaling=3.0))
+    model.save_pretrained(tmp_path / "model")
+    policy = load_policy(tmp_path / "model")
+    batch = siblings()
+    (part,) = microbatches(batch, np.ones(4, np.bool_), 1000, share_prompts=policy.shares_prompts)
+    expected, _ = literal_scores(tmp_path / "model", batch, 1.0)
+    found = np.empty(len(expected))
+    found[part.numbers] = policy.score(part, 1.0).logprobs.detach().numpy()
+    assert found == pytest.approx(expected, abs=2e-5)
+
+
+def test_a_model_that_windows_its_attention_keeps_its_window(tmp_path: Path) -> None:
+    # A window of 3 would hide the prompt from late siblings, or show too much, were it lost in the mask.
+    torch.manual_seed(0)
+    config = Qwen3Config(**QWEN3, use_sliding_window=True, sliding_window=3, max_window_layers=0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    policy = load_policy(tmp_path / "model")
+    batch = siblings()
+    (part,) = microbatches(batch, np.ones(4, np.bool_), 1000, share_prompts=policy.shares_prompts)
+    expected, _ = literal_scores(tmp_path / "model", batch, 1.0)
+    found = np.empty(len(expected))
+    found[part.numbers] = policy.score(part, 1.0).logprobs.detach().numpy()
+    assert not policy.shares_prompts
+    assert found == pytest.approx(expected, abs=2e-5)
+
+
+def test_gradient_checkpointing_computes_the_same(qwen3: Path) -> None:
+    batch = siblings()
+    (part,) = microbatches(batch, np.ones(4, np.bool_), 1000, share_prompts=True)
+    gradients = []
+    for checkpointing in (False, True):
+        policy = load_policy(qwen3, gradient_checkpointing=checkpointing)
+        policy.score(part, 1.0).logprobs.sum().backward()
+        gradients.append(
+            torch.cat([tensor.grad.flatten() for _, tensor in policy.parameters if tensor.grad is not None])
+        )
+    torch.testing.assert_close(*gradients)
+
+
+def stored(directory: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for file in directory.glob("*.safetensors"):
+        with safe_open(file, "pt") as tensors:
+            found |= {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118 (not a dict)
+    return found
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_an_export_holds_the_same_tensors_as_its_source(tmp_path: Path, kind: str) -> None:
+    source = write_model(tmp_path / "model", kind)
+    files = load_policy(source).export(tmp_path / "export", "float32", 1 << 30)
+    before, after = stored(source), stored(tmp_path / "export")
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert sorted(file.name for file in (tmp_path / "export").iterdir()) == files
+
+
+def test_a_sharded_bfloat16_export_loads_in_transformers(tmp_path: Path, qwen3: Path) -> None:
+    policy = load_policy(qwen3)
+    files = policy.export(tmp_path / "export", "bfloat16", 8_000)
+    assert "model.safetensors.index.json" in files
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "export")
+    assert loaded.dtype == torch.bfloat16
+    for name, parameter in policy.parameters:
+        assert torch.equal(loaded.state_dict()[name], parameter.detach().bfloat16())
+    assert load_policy(tmp_path / "export").fingerprint == policy.fingerprint
+
+
+def test_equal_weights_give_equal_bytes(tmp_path: Path, qwen3: Path) -> None:
+    for name in ("one", "two"):
+        load_policy(qwen3).export(tmp_path / name, "bfloat16", 8_000)
+    contents = [{file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("one", "two")]
+    assert contents[0] == contents[1]
+
+
+def test_only_known_companions_travel_and_the_config_stays_as_it_was(tmp_path: Path, qwen3: Path) -> None:
+    source = copy_of(qwen3, tmp_path / "model")
+    change_config(source, a_note_of_its_author="kept")
+    for name in ("tokenizer.json", "chat_template.jinja", "modeling_evil.py", "pytorch_model.bin", "notes.txt"):
+        (source / name).write_text("{}")
+    files = load_policy(source).export(tmp_path / "export", "bfloat16", 1 << 30)
+    assert files == [
+        "chat_template.jinja",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
+    before, after = (json.loads((place / "config.json").read_text()) for place in (source, tmp_path / "export"))
+    assert after == {**before, "dtype": "bfloat16"}
+
+
+def test_an_export_never_replaces_a_directory(tmp_path: Path, qwen3: Path) -> None:
+    (tmp_path / "export").mkdir()
+    with pytest.raises(FileExistsError, match="exists already"):
+        load_policy(qwen3).export(tmp_path / "export", "bfloat16", 1 << 30)
+
+
+def test_what_a_kill_left_of_an_export_is_removed(tmp_path: Path, qwen3: Path) -> None:
+    left = tmp_path / ".export.partial"
+    left.mkdir()
+    (left / "model-00001-of-00002.safetensors").write_bytes(b"half")
+    files = load_policy(qwen3).export(tmp_path / "export", "bfloat16", 1 << 30)
+    assert "model-00001-of-00002.safetensors" not in files
+    assert not left.exists()
+
+
+@contextmanager
+def files_limited_to(size_bytes: int) -> Iterator[None]:
+    """Let the kernel refuse to write larger files: the nearest thing to a full disk that needs no root."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_that_refuses_leaves_nothing_behind(tmp_path: Path, qwen3: Path) -> None:
+    policy = load_policy(qwen3)
+    with files_limited_to(10_000), pytest.raises(OSError, match="File too large"):
+        policy.export(tmp_path / "export", "float32", 1 << 30)
+    with files_limited_to(10_000), pytest.raises(OSError, match=r"large|write"):
+        make_model(tmp_path / "made", QWEN3, 0)
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
+
+
+def test_shards_are_cut_in_order_and_within_the_limit() -> None:
+    def source(name: str, size: int) -> TensorSource:
+        return TensorSource(
+            name=name, dtype="U8", shape=(size,), size_bytes=size, read=lambda: np.zeros(size, np.uint8)
+        )
+
+    tensors = [source("a", 4), source("b", 6), source("c", 30), source("d", 1)]
+    assert [[tensor.name for tensor in shard] for shard in cut_shards(tensors, 10)] == [["a", "b"], ["c"], ["d"]]
+
+
+def spoil_nothing_there(directory: Path) -> None:
+    for file in directory.iterdir():
+        file.unlink()
+    directory.rmdir()
+
+
+def spoil_no_config(directory: Path) -> None:
+    (directory / "config.json").unlink()
+
+
+def spoil_config(directory: Path) -> None:
+    (directory / "config.json").write_text("{")
+
+
+def spoil_no_weights(directory: Path) -> None:
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+
+
+def spoil_weights(directory: Path) -> None:
+    file = directory / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-10])
+
+
+def spoil_code(directory: Path) -> None:
+    change_config(directory, auto_map={"AutoModelForCausalLM": "modeling_evil.Evil"})
+
+
+def spoil_type(directory: Path) -> None:
+    change_config(directory, model_type="no-such-model")
+
+
+def spoil_quantised(directory: Path) -> None:
+    change_config(directory, quantization_config={"quant_method": "fp8"})
+
+
+def spoil_layers(directory: Path) -> None:
+    change_config(directory, num_hidden_layers=3, layer_types=["full_attention"] * 3)
+
+
+def spoil_shape(directory: Path) -> None:
+    change_config(directory, vocab_size=50)
+
+
+def spoil_index(directory: Path) -> None:
+    (directory / "model.safetensors").unlink()
+    index = {"weight_map": {"model.embed_tokens.weight": "../elsewhere.safetensors"}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def spoil_shard(directory: Path) -> None:
+    (directory / "model.safetensors").unlink()
+    index = {"weight_map": {"model.embed_tokens.weight": "model-00001-of-00001.safetensors"}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (spoil_nothing_there, "is not a directory"),
+        (spoil_no_config, "has no config.json"),
+        (spoil_config, r"config.json cannot be read as JSON"),
+        (spoil_no_weights, "neither model.safetensors nor"),
+        (spoil_weights, "model.safetensors is not a sound safetensors file"),
+        (spoil_code, "auto_map"),
+        (spoil_type, "no-such-model"),
+        (spoil_quantised, "quantised"),
+        (spoil_layers, "lacks .* tensors"),
+        (spoil_shape, "could not be loaded"),
+        (spoil_index, "outside the directory"),
+        (spoil_shard, "model-00001-of-00001.safetensors is missing"),
+    ],
+)
+def test_what_is_no_trainable_model_is_refused_with_its_name(
+    tmp_path: Path, qwen3: Path, spoil: Any, said: str
+) -> None:
+    directory = copy_of(qwen3, tmp_path / "model")
+    spoil(directory)
+    with pytest.raises(BadModel, match=said) as caught:
+        load_policy(directory)
+    assert str(directory) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_equal_seeds_make_equal_models(tmp_path: Path) -> None:
+    state = torch.get_rng_state()
+    for name, seed in (("one", 5), ("two", 5), ("three", 6)):
+        make_model(tmp_path / name, QWEN3, seed)
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two", "three")]
+    assert weights[0] == weights[1] != weights[2]
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_a_made_model_obeys_its_config(tmp_path: Path) -> None:
+    count = make_model(tmp_path, QWEN3, 0)
+    policy: Policy = load_policy(tmp_path)
+    assert policy.num_parameters == count
+    assert policy.vocab_size == 40
+    assert dict(policy.parameters)["model.embed_tokens.weight"].std().item() == pytest.approx(0.2, rel=0.1)
+    assert json.loads((tmp_path / "generation_config.json").read_text())["eos_token_id"] == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "said"), [({"hiden_size": 96}, "hiden_size: no such field"), ({"hidden_size": "wide"}, "do not make")]
+)
+def test_a_config_that_makes_no_model_is_refused(tmp_path: Path, config: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadModel, match=said):
+        make_model(tmp_path / "model", config, 0)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_model_is_never_overwritten(tmp_path: Path, qwen3: Path) -> None:
+    with pytest.raises(BadModel, match="holds a model already"):
+        make_model(copy_of(qwen3, tmp_path / "model"), QWEN3, 0)

@@ -1,0 +1,63 @@
+"""A directory becomes a signed manifest: all its bytes, no others, and a link to the version before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from learner.publication import Publisher, new_bytes
+from protocol.manifest import open_manifest
+from protocol.tensors import LayoutError
+from swarm.store import ChunkStore
+from tests.learner.working import NOW_MS, SWARM, version
+from tests.swarm.storing import model_files, small_model, write_model
+
+PUBLISHER = Publisher(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate)
+
+
+def test_the_manifest_names_exactly_the_bytes_of_the_directory(tmp_path: Path) -> None:
+    files = small_model(1)
+    signed = PUBLISHER.publish(write_model(tmp_path / "export", files), version("1.4"), None, NOW_MS)
+    manifest = signed.manifest
+    assert {entry.name: entry.size for entry in manifest.files} == {name: len(data) for name, data in files.items()}
+    assert (manifest.version, manifest.previous, manifest.created_ms) == (version("1.4"), b"", NOW_MS)
+    assert open_manifest(signed.raw, SWARM.authority).hash == signed.hash
+    with ChunkStore.open(tmp_path / "store", SWARM.authority) as store:
+        store.adopt(signed, tmp_path / "export")
+        assert store.verify(signed.hash) == [], "every chunk hashes to its name"
+        assert model_files(store.directory(signed.hash)) == files
+
+
+def test_versions_form_a_chain_and_equal_directories_have_equal_chunks(tmp_path: Path) -> None:
+    directory = write_model(tmp_path / "export", small_model(1))
+    first = PUBLISHER.publish(directory, version("1.4"), None, NOW_MS)
+    again = PUBLISHER.publish(directory, version("2.4"), first.hash, NOW_MS + 1)
+    assert again.manifest.previous == first.hash
+    assert again.manifest.chunks == first.manifest.chunks
+    assert again.hash != first.hash
+    assert new_bytes(again.manifest, first.manifest) == 0
+
+
+def test_new_bytes_are_those_of_chunks_that_the_version_before_lacks(tmp_path: Path) -> None:
+    first, second = (SWARM.publish(small_model(seed), version=seed) for seed in (1, 2))
+    total = sum(chunk.size for chunk in second.manifest.chunks)
+    assert new_bytes(second.manifest, None) == total
+    assert 0 < new_bytes(second.manifest, first.manifest) < total, "the embedding and the tokenizer are the same"
+
+
+def test_hidden_files_stay_at_home(tmp_path: Path) -> None:
+    directory = write_model(tmp_path / "export", small_model(1))
+    (directory / ".DS_Store").write_bytes(b"x")
+    signed = PUBLISHER.publish(directory, version("1.0"), None, NOW_MS)
+    assert {entry.name for entry in signed.manifest.files} == set(small_model(1))
+
+
+def test_what_cannot_be_published_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="absent"):
+        PUBLISHER.publish(tmp_path / "absent", version("1.0"), None, NOW_MS)
+    directory = write_model(tmp_path / "export", small_model(1))
+    weights = directory / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(LayoutError, match=r"model\.safetensors"):
+        PUBLISHER.publish(directory, version("1.0"), None, NOW_MS)

@@ -1,0 +1,515 @@
+"""Requests in, replies out: learning, refusing, and going on after a kill as if nothing had happened."""
+
+import copy
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from learner.pipes import requests_of
+from learner.requests import Hyperparameters
+from learner.trainer import Trainer, learning_rate_at
+from protocol.pipe import PREFIX, Arrays, Header, decode_frame, encode_frame, frame_sizes
+
+CONFIG: dict[str, Any] = {
+    "vocab_size": 40,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.1,
+    "tie_word_embeddings": True,
+}
+HYPERPARAMETERS: dict[str, Any] = {"learning_rate": 1e-2, "max_new_tokens": 4, "max_tokens_per_microbatch": 40}
+Ask = Callable[..., Header]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("models") / "qwen3"
+    reply, _ = Trainer().answer({"id": 1, "op": "make_model", "directory": str(directory), "config": CONFIG}, {})
+    assert reply["ok"]
+    return directory
+
+
+@pytest.fixture
+def trainer(model: Path) -> Trainer:
+    """A trainer with the model loaded."""
+    trainer = Trainer()
+    ok(trainer, "load", directory=str(model), hyperparameters=HYPERPARAMETERS)
+    return trainer
+
+
+def ask(trainer: Trainer, op: str, arrays: Arrays | None = None, **fields: Any) -> tuple[Header, Arrays]:
+    reply, found = trainer.answer({"id": 7, "op": op, **fields}, arrays or {})
+    assert reply["id"] == 7
+    json.dumps(reply, allow_nan=False)
+    return reply, found
+
+
+def ok(trainer: Trainer, op: str, arrays: Arrays | None = None, **fields: Any) -> Header:
+    reply, _ = ask(trainer, op, arrays, **fields)
+    assert reply["ok"], reply
+    return reply
+
+
+def refused(trainer: Trainer, kind: str, op: str, arrays: Arrays | None = None, **fields: Any) -> str:
+    reply, found = ask(trainer, op, arrays, **fields)
+    assert not reply["ok"]
+    assert reply["kind"] == kind, reply
+    assert not found
+    assert "\n" not in reply["error"]
+    return str(reply["error"])
+
+
+def rollouts(seed: int, **changed: Any) -> Arrays:
+    """Two groups of four completions of 1 to 4 tokens, one of which all got the same reward."""
+    generator = np.random.default_rng(seed)
+    prompts = [generator.integers(0, 40, 5)] * 4 + [generator.integers(0, 40, 3)] * 4
+    lengths = generator.integers(1, 5, 8)
+    advantages = np.concatenate([generator.normal(size=4), np.zeros(4)])
+    arrays = {
+        "prompt_tokens": np.concatenate(prompts).astype(np.int32),
+        "prompt_lengths": np.array([len(prompt) for prompt in prompts], np.int32),
+        "completion_tokens": generator.integers(0, 40, lengths.sum()).astype(np.int32),
+        "completion_lengths": lengths.astype(np.int32),
+        "behaviour_logprobs": (np.log(1 / 40) + 0.3 * generator.normal(size=lengths.sum())).astype(np.float32),
+        "advantages": advantages.astype(np.float32),
+    }
+    return arrays | changed
+
+
+def completions(arrays: Arrays) -> Arrays:
+    return {name: arrays[name] for name in arrays if name not in ("behaviour_logprobs", "advantages")}
+
+
+def warm_start(seed: int) -> Arrays:
+    tokens = np.random.default_rng(seed).integers(0, 40, 20).astype(np.int32)
+    return {
+        "tokens": tokens,
+        "lengths": np.array([8, 12], np.int32),
+        "mask": np.array([0] * 4 + [1] * 4 + [0] * 4 + [1] * 8, np.uint8),
+    }
+
+
+def weights(trainer: Trainer, place: Path) -> bytes:
+    ok(trainer, "export", directory=str(place), dtype="float32")
+    return (place / "model.safetensors").read_bytes()
+
+
+def literal_step(directory: Path, arrays: Arrays) -> tuple[float, float, dict[str, torch.Tensor]]:
+    """One GRPO step as the paper writes it: sequence by sequence, token by token, plain AdamW. (loss, gradient norm,
+    weights)
+    """
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.0, foreach=False)
+    prompts = np.split(arrays["prompt_tokens"], np.cumsum(arrays["prompt_lengths"])[:-1])
+    ends = np.cumsum(arrays["completion_lengths"])[:-1]
+    answers, behaviour = np.split(arrays["completion_tokens"], ends), np.split(arrays["behaviour_logprobs"], ends)
+    loss = torch.zeros(())
+    for prompt, answer, old, advantage in zip(prompts, answers, behaviour, arrays["advantages"], strict=True):
+        tokens = torch.from_numpy(np.concatenate([prompt, answer]).astype(np.int64))
+        logprobs = torch.log_softmax(model(tokens[None]).logits[0], dim=-1)
+        for i in range(len(answer)):
+            place = len(prompt) + i
+            ratio = torch.exp(logprobs[place - 1, tokens[place]] - float(old[i]))
+            clipped = torch.clamp(ratio, 0.8, 1.28)
+            loss = loss - torch.minimum(ratio * float(advantage), clipped * float(advantage)) / (8 * 4)
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
+    optimizer.step()
+    return loss.item(), norm, {name: tensor.detach() for name, tensor in model.named_parameters()}
+
+
+@pytest.mark.parametrize("budget", [1, 40, 10_000])
+def test_a_step_equals_a_literal_one_whatever_the_microbatches(tmp_path: Path, model: Path, budget: int) -> None:
+    trainer = Trainer()
+    ok(trainer, "load", directory=str(model), hyperparameters={**HYPERPARAMETERS, "max_tokens_per_microbatch": budget})
+    arrays = rollouts(0)
+    reply = ok(trainer, "step", arrays)
+    loss, norm, expected = literal_step(model, arrays)
+    assert reply["loss"] == pytest.approx(loss, abs=1e-6)
+    assert reply["grad_norm"] == pytest.approx(norm, rel=1e-4)
+    assert reply["clip_share"] > 0
+    ok(trainer, "export", directory=str(tmp_path / "export"), dtype="float32")
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "export", dtype=torch.float32)
+    for name, parameter in found.named_parameters():
+        # AdamW's first step is lr * sign(gradient): where a gradient is rounding noise, so is the step.
+        torch.testing.assert_close(parameter.detach(), expected[name], atol=2e-4, rtol=0)
+
+
+def test_a_step_tells_what_it_did(trainer: Trainer) -> None:
+    arrays = rollouts(1)
+    _, found = ask(trainer, "logprobs", completions(arrays))
+    reply = ok(trainer, "step", arrays)
+    kept = int(arrays["completion_lengths"][:4].sum())
+    assert reply["tokens"] == len(arrays["completion_tokens"])
+    assert reply["trained_tokens"] == kept
+    assert reply["steps"] == 1
+    log_ratio = (found["logprobs"] - arrays["behaviour_logprobs"])[:kept].astype(np.float64)
+    assert reply["mean_ratio"] == pytest.approx(np.exp(log_ratio).mean(), rel=1e-4)
+    assert reply["max_ratio"] == pytest.approx(np.exp(log_ratio).max(), rel=1e-4)
+    assert reply["mismatch_kl"] == pytest.approx((np.exp(log_ratio) - 1 - log_ratio).mean(), rel=1e-3)
+    assert reply["entropy"] == pytest.approx(found["entropy"][:kept].mean(), rel=1e-4)
+
+
+def test_steps_make_the_better_completion_likelier(trainer: Trainer) -> None:
+    arrays = rollouts(2)
+    arrays["advantages"] = np.array([1, -1, 0, 0, 0, 0, 0, 0], np.float32)
+    better, worse = (slice(0, arrays["completion_lengths"][0]), slice(*np.cumsum(arrays["completion_lengths"])[:2]))
+    _, before = ask(trainer, "logprobs", completions(arrays))
+    for _ in range(5):
+        ok(
+            trainer,
+            "step",
+            arrays | {"behaviour_logprobs": ask(trainer, "logprobs", completions(arrays))[1]["logprobs"]},
+        )
+    _, after = ask(trainer, "logprobs", completions(arrays))
+    assert after["logprobs"][better].sum() > before["logprobs"][better].sum()
+    assert after["logprobs"][worse].sum() < before["logprobs"][worse].sum()
+
+
+def test_a_batch_that_teaches_nothing_counts_but_changes_nothing(tmp_path: Path, trainer: Trainer) -> None:
+    ok(trainer, "step", rollouts(3))  # so that AdamW has moments that could drift on
+    before = weights(trainer, tmp_path / "before")
+    reply = ok(trainer, "step", rollouts(4, advantages=np.zeros(8, np.float32)))
+    assert (reply["steps"], reply["updated"], reply["trained_tokens"]) == (2, False, 0)
+    assert weights(trainer, tmp_path / "after") == before
+
+
+@pytest.mark.parametrize(
+    ("schedule", "factors"),
+    [
+        ({}, [1, 1, 1, 1, 1, 1]),
+        ({"warmup_steps": 3}, [1 / 3, 2 / 3, 1, 1, 1, 1]),
+        ({"decay_steps": 4, "decay_floor": 0.25}, [1, 0.75, 0.5, 0.25, 0.25, 0.25]),
+        ({"warmup_steps": 2, "decay_steps": 10}, [0.5, 0.9, 0.8, 0.7, 0.6, 0.5]),
+    ],
+)
+def test_the_learning_rate_rises_and_falls_in_lines(schedule: dict[str, Any], factors: list[float]) -> None:
+    hyperparameters = msgspec.convert({**HYPERPARAMETERS, **schedule}, Hyperparameters)
+    rates = [learning_rate_at(steps, hyperparameters) for steps in range(6)]
+    assert rates == pytest.approx([1e-2 * factor for factor in factors])
+
+
+def test_a_schedule_goes_on_where_a_checkpoint_left_it(tmp_path: Path, model: Path) -> None:
+    trainer, other = Trainer(), Trainer()
+    for each in (trainer, other):
+        ok(each, "load", directory=str(model), hyperparameters={**HYPERPARAMETERS, "decay_steps": 4})
+    ok(trainer, "step", rollouts(0))
+    ok(trainer, "save", directory=str(tmp_path / "checkpoint"))
+    ok(other, "restore", directory=str(tmp_path / "checkpoint"))
+    assert ok(other, "step", rollouts(1))["learning_rate"] == pytest.approx(0.75e-2)
+
+
+def test_a_learning_rate_decayed_to_nothing_moves_nothing(tmp_path: Path, model: Path) -> None:
+    trainer = Trainer()
+    ok(trainer, "load", directory=str(model), hyperparameters={**HYPERPARAMETERS, "decay_steps": 1, "decay_floor": 0.0})
+    ok(trainer, "step", rollouts(0))
+    before = weights(trainer, tmp_path / "before")
+    ok(trainer, "step", rollouts(1))
+    assert weights(trainer, tmp_path / "after") == before
+
+
+def test_the_warm_start_learns_its_sequences(trainer: Trainer) -> None:
+    losses = [ok(trainer, "supervised", warm_start(0), learning_rate=1e-2)["loss"] for _ in range(30)]
+    assert losses[0] == pytest.approx(np.log(40), rel=0.2)
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_logprobs_heed_the_temperature(trainer: Trainer) -> None:
+    arrays = completions(rollouts(5))
+    _, default = ask(trainer, "logprobs", arrays)
+    _, same = ask(trainer, "logprobs", arrays, temperature=1.0)
+    _, flat = ask(trainer, "logprobs", arrays, temperature=1e6)
+    assert np.array_equal(default["logprobs"], same["logprobs"])
+    assert flat["logprobs"] == pytest.approx(np.log(1 / 40), abs=1e-3)
+
+
+def test_steps_that_diverge_are_undone(tmp_path: Path, trainer: Trainer) -> None:
+    before = weights(trainer, tmp_path / "before")
+    broken = rollouts(6)
+    broken["advantages"] = np.full_like(broken["advantages"], -3e38)  # the sum over tokens leaves float32
+    assert "not finite" in refused(trainer, "diverged", "step", broken)
+    assert weights(trainer, tmp_path / "after") == before
+    literal = ok(trainer, "step", rollouts(6))
+    fresh = Trainer()
+    ok(fresh, "load", directory=str(tmp_path / "after"), hyperparameters=HYPERPARAMETERS)
+    assert ok(fresh, "step", rollouts(6))["grad_norm"] == literal["grad_norm"]
+
+
+@pytest.mark.parametrize("objective", ["grpo", "tis"])
+def test_forged_logprobs_leave_every_number_finite(tmp_path: Path, trainer: Trainer, objective: str) -> None:
+    ok(trainer, "export", directory=str(tmp_path / "model"), dtype="float32")
+    ok(trainer, "load", directory=str(tmp_path / "model"), hyperparameters=HYPERPARAMETERS | {"objective": objective})
+    forged = rollouts(6)
+    forged["behaviour_logprobs"] = np.full_like(forged["behaviour_logprobs"], -1e4)  # a ratio of e^10000
+    forged["advantages"] = -np.ones_like(forged["advantages"])
+    reply = ok(trainer, "step", forged)
+    assert all(np.isfinite(value) for value in reply.values() if isinstance(value, float))
+
+
+@pytest.mark.parametrize("op", ["step", "supervised", "logprobs", "export", "save", "restore"])
+def test_nothing_works_before_a_model_is_loaded(tmp_path: Path, op: str) -> None:
+    needs = {"supervised": {"learning_rate": 1e-3}, "step": {}, "logprobs": {}}
+    fields = needs.get(op, {"directory": str(tmp_path / "place")})
+    assert "load" in refused(Trainer(), "bad_request", op, **fields)
+
+
+@pytest.mark.parametrize(
+    ("op", "fields", "said"),
+    [
+        ("dance", {}, "dance"),
+        ("save", {}, "directory"),
+        ("save", {"directory": 5}, "directory"),
+        ("step", {"learnin_rate": 1}, "learnin_rate"),
+        ("export", {"directory": "x", "dtype": "int8"}, "dtype"),
+        ("load", {"directory": "x", "hyperparameters": {**HYPERPARAMETERS, "clip_hi": 0.3}}, "clip_hi"),
+        ("load", {"directory": "x", "hyperparameters": {**HYPERPARAMETERS, "learning_rate": 0}}, "learning_rate"),
+        ("load", {"directory": "x", "hyperparameters": {**HYPERPARAMETERS, "betas": [0.9, 1.5]}}, "betas"),
+        ("load", {"directory": "x", "hyperparameters": {**HYPERPARAMETERS, "objective": "magic"}}, "grpo"),
+        ("load", {"directory": "x", "hyperparameters": {}}, "max_new_tokens"),
+    ],
+)
+def test_requests_that_make_no_sense_name_the_field(
+    trainer: Trainer, op: str, fields: dict[str, Any], said: str
+) -> None:
+    assert said in refused(trainer, "bad_request", op, **fields)
+
+
+def test_a_model_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
+    said = refused(Trainer(), "bad_model", "load", directory=str(tmp_path), hyperparameters=HYPERPARAMETERS)
+    assert f"{tmp_path} has no config.json" in said
+
+
+def test_arrays_that_do_not_fit_are_named(trainer: Trainer) -> None:
+    arrays = rollouts(7)
+    assert "advantages" in refused(trainer, "bad_request", "step", arrays | {"advantages": np.zeros(3, np.float32)})
+    tokens = np.full_like(arrays["completion_tokens"], 40)
+    assert "vocabulary of 40" in refused(trainer, "bad_request", "step", arrays | {"completion_tokens": tokens})
+    longer = rollouts(7, completion_lengths=np.ones(8, np.int32))
+    longer["completion_lengths"][7] = 5
+    longer["completion_tokens"] = np.zeros(12, np.int32)
+    longer["behaviour_logprobs"] = -np.ones(12, np.float32)
+    assert "max_new_tokens = 4" in refused(trainer, "bad_request", "step", longer)
+
+
+def test_a_checkpoint_in_mid_warm_start_goes_on_bit_for_bit(tmp_path: Path, model: Path, trainer: Trainer) -> None:
+    for seed in range(2):
+        ok(trainer, "supervised", warm_start(seed), learning_rate=1e-2)
+    ok(trainer, "save", directory=str(tmp_path / "checkpoint"))
+    ok(trainer, "supervised", warm_start(2), learning_rate=1e-3)
+    straight = weights(trainer, tmp_path / "straight")
+
+    # Back in the same process, as after an overshoot, and then in another one's place.
+    assert ok(trainer, "restore", directory=str(tmp_path / "checkpoint"))["supervised_steps"] == 2
+    ok(trainer, "supervised", warm_start(2), learning_rate=1e-3)
+    assert weights(trainer, tmp_path / "back") == straight
+    other = Trainer()
+    ok(other, "load", directory=str(model), hyperparameters=HYPERPARAMETERS)
+    ok(other, "restore", directory=str(tmp_path / "checkpoint"))
+    ok(other, "supervised", warm_start(2), learning_rate=1e-3)
+    assert weights(other, tmp_path / "other") == straight
+
+
+def test_restore_brings_its_hyperparameters_unless_told_otherwise(
+    tmp_path: Path, model: Path, trainer: Trainer
+) -> None:
+    ok(trainer, "step", rollouts(8))
+    ok(trainer, "save", directory=str(tmp_path / "checkpoint"))
+    other = Trainer()
+    ok(other, "load", directory=str(model), hyperparameters={**HYPERPARAMETERS, "learning_rate": 1e-5})
+    kept = ok(other, "restore", directory=str(tmp_path / "checkpoint"), keep_hyperparameters=True)
+    assert (kept["steps"], kept["hyperparameters"]["learning_rate"]) == (1, 1e-5)
+    restored = ok(other, "restore", directory=str(tmp_path / "checkpoint"))
+    assert restored["hyperparameters"]["learning_rate"] == 1e-2
+
+
+def truncate(checkpoint: Path) -> None:
+    state = checkpoint / "state.safetensors"
+    state.write_bytes(state.read_bytes()[:-100])
+
+
+def drop_head(checkpoint: Path) -> None:
+    (checkpoint / "trainer.json").unlink()
+
+
+def cut_head(checkpoint: Path) -> None:
+    (checkpoint / "trainer.json").write_text('{"format": 1, "steps"')
+
+
+def drop_state(checkpoint: Path) -> None:
+    (checkpoint / "state.safetensors").unlink()
+
+
+def change_head(**changes: Any) -> Callable[[Path], None]:
+    def spoil(checkpoint: Path) -> None:
+        head = json.loads((checkpoint / "trainer.json").read_text())
+        (checkpoint / "trainer.json").write_text(json.dumps(head | changes))
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (truncate, "half-written"),
+        (drop_head, "no trainer.json"),
+        (cut_head, "half-written"),
+        (drop_state, "half-written"),
+        (change_head(format=2), "format 2, newer than"),
+        (change_head(format=2, steps="many"), "format 2, newer than"),
+        (change_head(fingerprint="0" * 64), "another model"),
+        (change_head(state_bytes=1), "half-written"),
+        (change_head(hyperparameters={"objective": "of the future"}), "hyperparameters"),
+    ],
+)
+def test_a_bad_checkpoint_is_named_and_changes_nothing(
+    tmp_path: Path, trainer: Trainer, spoil: Callable[[Path], None], said: str
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    ok(trainer, "step", rollouts(9))
+    ok(trainer, "save", directory=str(checkpoint))
+    ok(trainer, "step", rollouts(10))
+    before = weights(trainer, tmp_path / "before")
+    spoil(checkpoint)
+    error = refused(trainer, "bad_checkpoint", "restore", directory=str(checkpoint))
+    assert said in error
+    assert str(checkpoint) in error
+    assert weights(trainer, tmp_path / "after") == before
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, trainer: Trainer) -> None:
+    ok(trainer, "save", directory=str(tmp_path / "checkpoint"))
+    other = Trainer()
+    config = {**CONFIG, "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}
+    ok(other, "make_model", directory=str(tmp_path / "other"), config=config)
+    ok(other, "load", directory=str(tmp_path / "other"), hyperparameters=HYPERPARAMETERS)
+    assert "another model" in refused(other, "bad_checkpoint", "restore", directory=str(tmp_path / "checkpoint"))
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, trainer: Trainer) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        for op in ("save", "export"):
+            assert "nothing was left" in refused(trainer, "disk", op, directory=str(tmp_path / "place"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
+    ok(trainer, "save", directory=str(tmp_path / "place"))
+    assert "exists already" in refused(trainer, "bad_request", "save", directory=str(tmp_path / "place"))
+
+
+class Child:
+    """A trainer process and the two ends of its pipe."""
+
+    def __init__(self, code: str | None = None) -> None:
+        command = ["-c", code] if code else ["-m", "learner.trainer"]
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.requests: BinaryIO = self.process.stdin  # type: ignore[assignment]
+        self.replies: BinaryIO = self.process.stdout  # type: ignore[assignment]
+
+    def receive(self) -> tuple[Header, Arrays]:
+        header_size, body_size = frame_sizes(self.replies.read(PREFIX.size))
+        return decode_frame(self.replies.read(header_size), self.replies.read(body_size))
+
+    def ask(self, op: str, arrays: Arrays | None = None, **fields: Any) -> Header:
+        self.requests.write(encode_frame({"id": 3, "op": op, **fields}, arrays))
+        self.requests.flush()
+        reply, _ = self.receive()
+        assert reply["ok"], reply
+        return reply
+
+    def end(self) -> int:
+        """Close stdin and return the exit status; nothing but frames was ever on stdout."""
+        self.requests.close()
+        assert self.replies.read() == b""
+        self.replies.close()
+        return self.process.wait()
+
+
+NOISY = """
+import builtins, os, runpy, sys
+plain_import = builtins.__import__
+def noisy_import(name, *rest, **more):
+    if name == "torch":
+        print("printed by a library while it is imported", flush=True)
+        os.system("echo echoed by a program that it starts")
+        assert sys.stdin.read() == ""
+    return plain_import(name, *rest, **more)
+builtins.__import__ = noisy_import
+runpy.run_module("learner.trainer", run_name="__main__", alter_sys=True)
+"""
+"""The trainer among libraries as noisy and as greedy as they can be."""
+
+
+def test_training_goes_on_bit_for_bit_in_another_process(tmp_path: Path, model: Path) -> None:
+    """Five steps here; two, save, another process, restore, three there. The other process is full of noise, too."""
+    straight = Trainer()
+    ok(straight, "load", directory=str(model), hyperparameters=HYPERPARAMETERS, threads=1)
+    for seed in range(2):
+        ok(straight, "step", rollouts(seed))
+    ok(straight, "save", directory=str(tmp_path / "checkpoint"))
+    metrics = [ok(straight, "step", rollouts(seed)) for seed in range(2, 5)]
+
+    child = Child(NOISY)
+    ready, _ = child.receive()
+    assert ready == {"event": "ready", "torch": torch.__version__, "threads": 1}
+    child.ask("load", directory=str(model), hyperparameters={**HYPERPARAMETERS, "learning_rate": 1.0}, threads=1)
+    assert child.ask("restore", directory=str(tmp_path / "checkpoint"))["steps"] == 2
+    resumed = [child.ask("step", rollouts(seed)) for seed in range(2, 5)]
+    child.ask("export", directory=str(tmp_path / "resumed"), dtype="float32")
+    child.ask("save", directory=str(tmp_path / "again"))
+    assert child.end() == 0
+
+    assert [{**reply, "id": 0, "seconds": 0} for reply in resumed] == [
+        {**reply, "id": 0, "seconds": 0} for reply in metrics
+    ]
+    assert weights(straight, tmp_path / "straight") == (tmp_path / "resumed" / "model.safetensors").read_bytes()
+    ok(straight, "save", directory=str(tmp_path / "twin"))
+    for file in ("trainer.json", "state.safetensors"):
+        assert (tmp_path / "twin" / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
+
+
+def test_frames_end_with_the_stream_wherever_it_is_cut() -> None:
+    frame = encode_frame({"id": 1, "op": "step"}, {"advantages": np.zeros(3, np.float32)})
+    for cut in range(1, len(frame)):
+        assert len(list(requests_of(BytesIO(frame + frame[:cut])))) == 1
+
+
+def test_a_process_that_is_sent_something_else_says_so_and_ends() -> None:
+    child = Child()
+    child.receive()
+    child.requests.write(b"GET / HTTP/1.1\r\n\r\n")
+    child.requests.flush()
+    assert child.end() == 1
+
+
+def test_requests_are_not_changed_by_answering_them(trainer: Trainer) -> None:
+    header, arrays = {"id": 1, "op": "step"}, rollouts(11)
+    for array in arrays.values():
+        array.flags.writeable = False  # as frames decode them
+    before = copy.deepcopy(header)
+    reply, _ = trainer.answer(header, arrays)
+    assert reply["ok"]
+    assert header == before

@@ -1,0 +1,470 @@
+"""A learner without torch and without a network: real ledger, store, loops and desk, a trainer of a few lines, and
+honest peers.
+
+The trainer is a second implementation of the conversation that `learner.trainer` has with the node: its weights are a
+hash of everything it was ever trained on, its files are real safetensors, and it can be told to crash, to refuse, or
+to be found dead. The clock stands still unless a test moves it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import trio
+
+from learner.buffer import Buffer
+from learner.leasing import LeaseTerms, Leasing, Prompt
+from learner.ledger import Ledger
+from learner.publication import Publisher
+from node.children import ChildCrashed, ChildExit, ChildRefused
+from node.events import EventLog, Field
+from node.intake_loop import IntakeLoop
+from node.learner_desk import LearnerDesk
+from node.learner_run import LearnerRun
+from node.training_loop import TrainingLoop, TrainingTerms
+from protocol.cost import Price
+from protocol.digest import digest_of
+from protocol.identity import Keypair
+from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
+from protocol.limits import PROTOCOL_VERSION
+from protocol.pipe import Arrays, Header
+from protocol.staleness import Chain
+from protocol.work import (
+    Acknowledgement,
+    Delivery,
+    FromLearner,
+    Hello,
+    Lease,
+    LeaseRequest,
+    Receipt,
+    Span,
+    Started,
+    open_lease,
+    open_receipt,
+)
+from swarm.membership import Membership
+from swarm.reception import INBOX, Incoming
+from swarm.store import ChunkStore
+from swarm.testing.memory import MemoryNetwork, MemoryTransport
+from tests.learner.working import NOW_MS, PEER, SWARM, VOCABULARY, even_share, record
+from tests.swarm.storing import safetensors_file
+
+HANGS_S = 60.0
+SILENCE_S = 4.0
+HEARTBEAT_S = 1.0
+
+
+class Killed(BaseException):
+    """The process was killed here: nothing after this line happened."""
+
+
+@dataclass(kw_only=True)
+class FakeTrainer:
+    """See the module's paragraph. Weights are 32 bytes; `script` is asked before and after every request."""
+
+    script: Callable[[str, str], None] = lambda op, moment: None
+    calls: list[str] = field(default_factory=list)
+    _pid: int = 1
+    _weights: bytes | None = None
+    _steps: int = 0
+
+    @property
+    def pid(self) -> int | None:
+        return self._pid
+
+    def die(self) -> None:
+        """End while nobody is asking anything; what comes next is a new process that knows nothing."""
+        self._pid += 1
+        self._weights = None
+
+    async def call(
+        self, op: str, header: Mapping[str, object] | None = None, arrays: Arrays | None = None
+    ) -> tuple[Header, Arrays]:
+        await trio.lowlevel.checkpoint()
+        self.calls.append(op)
+        try:
+            self.script(op, "before")
+            if op != "load" and self._weights is None:
+                raise ChildRefused("bad_request", 'no model is loaded; send "load" first')
+            reply = getattr(self, f"_{op}")(dict(header or {}), arrays or {})
+            self.script(op, "after")
+        except ChildCrashed:
+            self.die()
+            raise
+        return {"seconds": 0.5, **reply}, {}
+
+    def _load(self, header: Header, arrays: Arrays) -> Header:
+        self._weights, self._steps = digest_of(b"the model's own weights"), 0
+        return {"vocab_size": VOCABULARY}
+
+    def _step(self, header: Header, arrays: Arrays) -> Header:
+        assert self._weights is not None
+        sequences = len(arrays["prompt_lengths"])
+        assert all(len(arrays[name]) == sequences for name in ("completion_lengths", "advantages"))
+        assert len(arrays["completion_tokens"]) == arrays["completion_lengths"].sum()
+        assert arrays["advantages"].dtype == arrays["behaviour_logprobs"].dtype == np.float32
+        self._weights = digest_of(self._weights + b"".join(arrays[name].tobytes() for name in sorted(arrays)))
+        self._steps += 1
+        return {"steps": self._steps, "loss": 0.25, "updated": True}
+
+    def _save(self, header: Header, arrays: Arrays) -> Header:
+        assert self._weights is not None
+        directory = Path(str(header["directory"]))
+        directory.mkdir(parents=True)
+        (directory / "trainer.json").write_text(json.dumps({"steps": self._steps, "weights": self._weights.hex()}))
+        return {"steps": self._steps}
+
+    def _restore(self, header: Header, arrays: Arrays) -> Header:
+        path = Path(str(header["directory"])) / "trainer.json"
+        try:
+            state = json.loads(path.read_text())
+        except (OSError, ValueError):
+            raise ChildRefused("bad_checkpoint", f"{path} is half-written or damaged; restore an older one") from None
+        self._weights, self._steps = bytes.fromhex(state["weights"]), state["steps"]
+        return {"steps": self._steps}
+
+    def _export(self, header: Header, arrays: Arrays) -> Header:
+        assert self._weights is not None
+        directory = Path(str(header["directory"]))
+        directory.mkdir(parents=True)
+        tensors = {"embed": ("F32", (256,), bytes(1024)), "layer": ("F32", (8,), self._weights)}
+        (directory / "model.safetensors").write_bytes(safetensors_file(tensors))
+        (directory / "config.json").write_text("{}")
+        return {"files": ["config.json", "model.safetensors"]}
+
+
+def crash(reason: str = "it was told to") -> ChildCrashed:
+    return ChildCrashed(ChildExit(name="trainer", returncode=None, reason=reason, stderr_tail=()))
+
+
+def crash_once(op: str, moment: str, at: int = 1) -> Callable[[str, str], None]:
+    """A script: the trainer's process ends `moment` its request number `at` of kind `op`."""
+    left = iter(range(at - 1))
+
+    def script(asked: str, now: str) -> None:
+        if (asked, now) == (op, moment) and next(left, None) is None:
+            left_again.append(True)
+            if len(left_again) == 1:
+                raise crash()
+
+    left_again: list[bool] = []
+    return script
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a test varies."""
+
+    steps: int = 6
+    staleness: int = 1
+    publish_every: int = 1
+    prompts: int = 2
+    group_size: int = 2
+    ahead: float = 2.0
+    keep_checkpoints: int = 2
+    token: str = ""
+    quota_bytes: int | None = None
+
+
+class DyingLedger(Ledger):
+    """A ledger whose process is killed just before, or just after, one of its calls."""
+
+    dies: tuple[str, str, int] = ("", "", 0)
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        method, moment, left = super().__getattribute__("dies")
+        if name != method:
+            return found
+
+        def dying(*args: Any, **options: Any) -> Any:
+            self.dies = (method, moment, left - 1)
+            if left == 1 and moment == "before":
+                raise Killed
+            result = found(*args, **options)
+            if left == 1 and moment == "after":
+                raise Killed
+            return result
+
+        return dying
+
+
+@dataclass(kw_only=True)
+class CountingDesk(LearnerDesk):
+    """A desk that tells how often it has written, and whether it is at it: only then may a test move its clock."""
+
+    rounds: int = 0
+    writing: bool = False
+
+    async def _write(self) -> None:
+        self.writing = True
+        await super()._write()
+        self.writing = False
+        self.rounds += 1
+
+
+@dataclass(kw_only=True)
+class Learner:
+    """The parts of one process of a learner, wired as `node.app_learner` wires them."""
+
+    settings: Settings
+    root: Path
+    run: LearnerRun
+    ledger: DyingLedger
+    store: ChunkStore
+    trainer: FakeTrainer
+    transport: MemoryTransport
+    desk: CountingDesk
+    intake: IntakeLoop
+    training: TrainingLoop
+    inbox: trio.MemorySendChannel[Incoming]
+    arriving: trio.MemoryReceiveChannel[Incoming]
+    wall: Wall
+    log: list[tuple[str, dict[str, Field]]]
+    prompts: list[int]
+
+    def logged(self, event: str) -> list[dict[str, Field]]:
+        return [fields for name, fields in self.log if name == event]
+
+    def weights_of(self, manifest: ManifestHash) -> bytes:
+        return (self.store.directory(manifest) / "model.safetensors").read_bytes()[-32:]
+
+    async def train(self, *peers: FakePeer) -> None:
+        """Run all loops with these peers until the last step, or until somebody is killed."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.intake.work, self.arriving)
+            nursery.start_soon(self.desk.watch)
+            for peer in peers:
+                nursery.start_soon(peer.work, self)
+            await self.training.work()
+            nursery.cancel_scope.cancel()
+
+
+@dataclass(kw_only=True)
+class Wall:
+    """The clock on the wall, which threads may look at, too. Only tests move it."""
+
+    ms: int = NOW_MS
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
+@contextmanager
+def fast_directory() -> Iterator[Path]:
+    """A directory in memory: nothing here is about what a power cut does, and waiting for a disk is slow."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as directory:
+        yield Path(directory)
+
+
+@asynccontextmanager
+async def open_learner(root: Path, settings: Settings | None = None, **parts: Any) -> AsyncIterator[Learner]:
+    """A learner's process on the state in `root`: opened like the first time, or after the one before has ended."""
+    chosen = settings or Settings()
+    trainer = parts.get("trainer") or FakeTrainer()
+    async with watched(), MemoryNetwork().node("learner", peer_id=SWARM.learner.peer_id) as transport:
+        ledger = DyingLedger(root / "ledger.sqlite", swarm=SWARM.authority.swarm)
+        try:
+            with ChunkStore.open(root / "store", SWARM.authority, quota_bytes=chosen.quota_bytes) as store:
+                yield _wire(root, chosen, trainer, transport, ledger, store)
+        finally:
+            ledger.close()
+
+
+@asynccontextmanager
+async def watched() -> AsyncIterator[None]:
+    """Fail a test that hangs, by real time; no test that works comes near it."""
+    done = threading.Event()
+
+    async def bark() -> None:
+        if not await trio.to_thread.run_sync(done.wait, HANGS_S, abandon_on_cancel=True):
+            raise AssertionError(f"nothing came of it in {HANGS_S} s")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bark)
+        try:
+            yield
+        finally:
+            done.set()
+        nursery.cancel_scope.cancel()
+
+
+def _wire(
+    root: Path,
+    settings: Settings,
+    trainer: FakeTrainer,
+    transport: MemoryTransport,
+    ledger: DyingLedger,
+    store: ChunkStore,
+) -> Learner:
+    log: list[tuple[str, dict[str, Field]]] = []
+    events = EventLog()
+    events.listen(lambda name, fields: log.append((name, fields)))
+    prompts, wall = [0], Wall()
+    batch = settings.prompts * settings.group_size
+    terms = LeaseTerms(
+        group_size=settings.group_size, temperature=1.0, max_new_tokens=4, stop_ids=(0,), deadline_s=60.0
+    )
+    ids = count(1000 * len(ledger.incarnations()) + 1)
+    run = LearnerRun(
+        window=settings.staleness,
+        batch=batch,
+        pace=round(batch * settings.ahead),
+        chain=Chain(bases=(0,), head=PolicyVersion(1, 0)),
+        buffer=Buffer(window=settings.staleness),
+        leasing=Leasing(terms=terms, secret=bytes(32), new_id=lambda: next(ids).to_bytes(16, "big")),
+        membership=Membership(silence_s=SILENCE_S),
+    )
+    send, receive = trio.open_memory_channel[Incoming](INBOX)
+
+    def next_prompt() -> Prompt:
+        prompts[0] += 1
+        return Prompt(task="even", index=prompts[0], tokens=(5, 6, 7))
+
+    async def published(signed: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+    desk = CountingDesk(
+        run=run,
+        ledger=ledger,
+        keypair=SWARM.learner,
+        swarm=SWARM.authority.swarm,
+        token=settings.token,
+        heartbeat_s=HEARTBEAT_S,
+        publish_every=settings.publish_every,
+        next_prompt=next_prompt,
+        now_ms=wall.now_ms,
+        events=events,
+    )
+    intake = IntakeLoop(
+        run=run,
+        ledger=ledger,
+        keypair=SWARM.learner,
+        swarm=SWARM.authority.swarm,
+        certificate=SWARM.certificate,
+        reward=even_share,
+        observe=lambda index, mean: None,
+        now_ms=wall.now_ms,
+        events=events,
+    )
+    training = TrainingLoop(
+        run=run,
+        ledger=ledger,
+        store=store,
+        publisher=Publisher(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate),
+        trainer=trainer,
+        transport=transport,
+        terms=TrainingTerms(
+            steps=settings.steps,
+            publish_every=settings.publish_every,
+            weights_dtype="float32",
+            keep_checkpoints=settings.keep_checkpoints,
+            advantage="group_mean",
+            load={"directory": "model"},
+        ),
+        checkpoints=root / "checkpoints",
+        exports=root / "exports",
+        curriculum_state=lambda: {"ordinal": prompts[0]},
+        restore_curriculum=lambda state: prompts.__setitem__(0, state["ordinal"]),
+        published=published,
+        now_ms=wall.now_ms,
+        events=events,
+    )
+    return Learner(
+        settings=settings, root=root, run=run, ledger=ledger, store=store, trainer=trainer, transport=transport,
+        desk=desk, intake=intake, training=training, inbox=send, arriving=receive, wall=wall,
+        log=log, prompts=prompts,
+    )  # fmt: skip
+
+
+def hello(**changes: Any) -> Hello:
+    return Hello(**{"protocol": PROTOCOL_VERSION, "price": Price(), "name": "a peer"} | changes)
+
+
+@dataclass(kw_only=True)
+class FakePeer:
+    """An honest rollout node without a line: asks, waits for the version a lease wants, answers with the newest.
+
+    `receipts` are those of deliveries that were acknowledged, by lease; `undelivered` what a learner that went away
+    has not acknowledged, to be delivered to the next.
+    """
+
+    key: Keypair = PEER
+    rollouts: int = 4
+    receipts: dict[LeaseId, Receipt] = field(default_factory=dict)
+    undelivered: dict[LeaseId, list[bytes]] = field(default_factory=dict)
+
+    @property
+    def id(self) -> PeerId:
+        return self.key.peer_id
+
+    async def work(self, learner: Learner) -> None:
+        """Join, deliver what is left from before, then work until cancelled."""
+        await learner.desk.welcome(self.id, hello(leases=sorted(self.undelivered)))
+        for lease in list(self.undelivered):
+            await self.deliver(learner, lease)
+        while True:
+            grant = await learner.desk.grant(self.id, LeaseRequest(rollouts=self.rollouts))
+            for raw in grant.leases:
+                await self.answer(learner, open_lease(raw, SWARM.authority.swarm, learner=SWARM.learner.peer_id))
+
+    async def answer(self, learner: Learner, lease: Lease) -> None:
+        run = learner.run
+        while run.published is None or run.published.version < lease.minimum:
+            await run.wait_changed()
+        made_by, manifest = run.published.version, run.published.hash
+        learner.desk.started(self.id, Started(lease=lease.id, version=made_by))
+        self.undelivered[LeaseId(lease.id)] = [
+            record(
+                lease,
+                index,
+                author=self.key,
+                tokens=(1 + seed % 60, 2, 0),
+                spans=[Span(0, 3, made_by, manifest)],
+            )
+            for index, seed in enumerate(lease.seeds)
+        ]
+        await self.deliver(learner, LeaseId(lease.id))
+
+    async def deliver(self, learner: Learner, lease: LeaseId) -> Receipt:
+        """Deliver, wait for the receipt, keep it."""
+        delivery = Delivery(lease=lease, records=self.undelivered[lease])
+        answer = await hand_in(learner, self.id, delivery)
+        self.receipts[lease] = open_receipt(answer.receipt, SWARM.authority)
+        del self.undelivered[lease]
+        return self.receipts[lease]
+
+
+async def hand_in(learner: Learner, peer: PeerId, delivery: Delivery) -> Acknowledgement:
+    """Put a delivery into the inbox and wait for its answer."""
+    answered, answers = trio.Event(), list[FromLearner]()
+
+    def answer(message: FromLearner) -> None:
+        answers.append(message)
+        answered.set()
+
+    await learner.inbox.send(Incoming(peer=peer, delivery=delivery, answer=answer))
+    await answered.wait()
+    [message] = answers
+    assert isinstance(message, Acknowledgement)
+    assert message.lease == delivery.lease
+    return message
+
+
+def damage(directory: Path) -> None:
+    """What a bad disk makes of a checkpoint."""
+    (directory / "trainer.json").write_text("{")
+
+
+def forget(directory: Path) -> None:
+    shutil.rmtree(directory)

@@ -1,0 +1,389 @@
+"""A real child process, a few lines long, that answers, refuses, stalls, crashes and clings to life when told to."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.children import (
+    Caller,
+    ChildAbandoned,
+    ChildCrashed,
+    ChildDied,
+    ChildEvent,
+    ChildGaveUp,
+    ChildRefused,
+    ChildRestarting,
+    ChildSaid,
+    ChildSpec,
+    ChildStarted,
+    RestartLimits,
+    child_environment,
+    open_child,
+    restart_delay,
+)
+from protocol.pipe import Arrays, Header
+
+ROOT = Path(__file__).parents[2]
+
+CHILD = """
+import os, signal, sys, time
+from protocol.pipe import PREFIX, decode_frame, encode_frame, frame_sizes
+
+def send(header, arrays=None):
+    sys.stdout.buffer.write(encode_frame(header, arrays))
+    sys.stdout.buffer.flush()
+
+def read():
+    prefix = sys.stdin.buffer.read(PREFIX.size)
+    if not prefix:
+        sys.exit(0)
+    head, body = frame_sizes(prefix)
+    return decode_frame(sys.stdin.buffer.read(head), sys.stdin.buffer.read(body))
+
+def release(*signal):
+    for id in reversed(held):  # the newest first
+        send({"id": id, "ok": True, "was": id})
+    held.clear()
+
+held = []
+signal.signal(signal.SIGUSR1, release)
+send({"event": "ready"})
+while True:
+    header, arrays = read()
+    match header.pop("op"):
+        case "echo":
+            send({**header, "ok": True}, arrays)
+        case "hold":
+            held.append(header["id"])
+            send({"event": "held", "held": len(held)})
+        case "release":
+            release()
+            send({"id": header["id"], "ok": True})
+        case "refuse":
+            send({"id": header["id"], "ok": False, "kind": "bad_request", "error": "no such thing"})
+        case "cancel":
+            send({"event": "cancelled", "target": header["target"]})
+        case "state":
+            send({"id": header["id"], "ok": True, "pid": os.getpid(), "session": os.getsid(0), "nice": os.nice(0),
+                  "threads": os.environ["OMP_NUM_THREADS"], "offline": os.environ["HF_HUB_OFFLINE"]})
+        case "fail":
+            raise RuntimeError("the tensor is sad")
+        case "babble":
+            print("not a frame at all, but long enough to be read as one", flush=True)
+        case "cling":  # neither the end of stdin nor SIGTERM ends it
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            send({"id": header["id"], "ok": True})
+            while True:
+                time.sleep(1)
+"""
+
+
+class Recorder:
+    """What a child's owner is told."""
+
+    def __init__(self) -> None:
+        self.events: list[ChildEvent] = []
+        self.frames: list[Header] = []
+        self._sent, self._received = trio.open_memory_channel[str](100)
+
+    def on_event(self, event: ChildEvent) -> None:
+        self.events.append(event)
+
+    def on_frame(self, header: Header, arrays: Arrays) -> None:
+        self.frames.append(header)
+        self._sent.send_nowait(header["event"])
+
+    async def wait_frame(self, event: str) -> None:
+        assert await self._received.receive() == event
+
+    def lifecycle(self) -> list[type[ChildEvent]]:
+        return [type(event) for event in self.events if not isinstance(event, ChildSaid)]
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def make_spec(tmp_path: Path) -> Callable[..., ChildSpec]:
+    script = tmp_path / "child.py"
+    script.write_text(CHILD)
+
+    def make(**changes: object) -> ChildSpec:
+        settings = {"restarts": RestartLimits(first_delay_s=0.0), "env": {"PYTHONPATH": str(ROOT)}, **changes}
+        return ChildSpec(name="test", argv=(sys.executable, str(script)), **settings)  # type: ignore[arg-type]
+
+    return make
+
+
+Make = Callable[..., ChildSpec]
+
+
+async def test_arrays_come_back(make_spec: Make) -> None:
+    async with open_child(make_spec()) as child:
+        sent: Arrays = {
+            "a": np.arange(6, dtype=np.int32).reshape(2, 3),
+            "big": np.zeros(300_000),
+            "none": np.zeros(0, np.uint64),
+        }
+        header, arrays = await child.call("echo", {"x": [1, "two"]}, sent)
+        assert header == {"x": [1, "two"]}
+        assert {name: a.tolist() for name, a in arrays.items()} == {name: a.tolist() for name, a in sent.items()}
+
+
+async def test_replies_find_their_callers_in_any_order(make_spec: Make, recorder: Recorder) -> None:
+    order: list[int] = []
+    async with open_child(make_spec(), on_frame=recorder.on_frame) as child, trio.open_nursery() as nursery:
+
+        async def hold() -> None:
+            header, _ = await child.call("hold")
+            order.append(header["was"])
+
+        for _ in range(3):
+            nursery.start_soon(hold)
+            await recorder.wait_frame("held")
+        await child.call("release")
+    assert order == sorted(order, reverse=True)
+    assert len(order) == 3
+
+
+async def test_a_refusal_says_why_and_leaves_the_child_in_service(make_spec: Make) -> None:
+    async with open_child(make_spec()) as child:
+        with pytest.raises(ChildRefused, match="no such thing") as refused:
+            await child.call("refuse")
+        assert refused.value.kind == "bad_request"
+        assert (await child.call("echo", {"still": "here"}))[0] == {"still": "here"}
+
+
+async def test_a_cancelled_call_leaves_the_pipe_sound(make_spec: Make, recorder: Recorder) -> None:
+    async with open_child(make_spec(cancel_op="cancel"), on_frame=recorder.on_frame) as child:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child.call, "hold")
+            await recorder.wait_frame("held")
+            nursery.cancel_scope.cancel()
+        await recorder.wait_frame("cancelled")
+        assert recorder.frames[-1]["target"] == 0
+        await child.call("release")  # the late reply comes just before this one's
+        assert (await child.call("echo", {"still": "here"}))[0] == {"still": "here"}
+
+
+async def test_a_call_cancelled_in_mid_write_leaves_the_pipe_sound(make_spec: Make, recorder: Recorder) -> None:
+    async with open_child(make_spec()) as child:
+        large = {"zeros": np.zeros(1_000_000)}
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(child.call, "echo", None, large)
+            await trio.testing.wait_all_tasks_blocked()  # 8 MB do not fit the pipe: one is being written, two wait
+            nursery.cancel_scope.cancel()
+        assert (await child.call("echo", {"still": "here"}))[0] == {"still": "here"}
+
+
+async def test_calls_in_flight_are_bounded_and_a_cancelled_one_counts_until_it_is_answered(
+    make_spec: Make, recorder: Recorder
+) -> None:
+    async with open_child(make_spec(max_in_flight=1), on_frame=recorder.on_frame) as child:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child.call, "hold")
+            await recorder.wait_frame("held")
+            nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child.call, "hold")
+            await trio.testing.wait_all_tasks_blocked()
+            assert child.pid is not None
+            os.kill(child.pid, signal.SIGUSR1)  # answers the first, and only then may the second be sent
+            await recorder.wait_frame("held")
+            os.kill(child.pid, signal.SIGUSR1)
+    assert [frame["held"] for frame in recorder.frames] == [1, 1]
+
+
+async def test_a_crash_fails_calls_in_flight_quotes_stderr_and_is_followed_by_a_restart(
+    make_spec: Make, recorder: Recorder
+) -> None:
+    spec = make_spec()
+    async with open_child(spec, on_event=recorder.on_event, on_frame=recorder.on_frame) as child:
+        crashes: list[ChildCrashed] = []
+
+        async def crash(op: str) -> None:
+            with pytest.raises(ChildCrashed, match="the tensor is sad") as crashed:
+                await child.call(op)
+            crashes.append(crashed.value)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(crash, "hold")
+            await recorder.wait_frame("held")
+            nursery.start_soon(crash, "fail")
+        assert [crash.exit.returncode for crash in crashes] == [1, 1]
+        assert "exit code 1" in str(crashes[0])
+        assert (await child.call("echo", {"born": "again"}))[0] == {"born": "again"}
+    assert recorder.lifecycle() == [ChildStarted, ChildDied, ChildRestarting, ChildStarted]
+    said = [event.line for event in recorder.events if isinstance(event, ChildSaid)]
+    assert said[-1] == "RuntimeError: the tensor is sad"
+
+
+async def test_a_child_that_prints_on_stdout_is_ended_with_a_hint(make_spec: Make) -> None:
+    async with open_child(make_spec()) as child:
+        with pytest.raises(ChildCrashed, match="printing on its stdout"):
+            await child.call("babble")
+
+
+async def test_every_life_is_prepared_before_others_may_call(make_spec: Make) -> None:
+    prepared: list[int | None] = []
+
+    async def prepare(caller: Caller) -> None:
+        header, _ = await caller.call("state")
+        prepared.append(header["pid"])
+
+    async with open_child(make_spec(), prepare=prepare) as child:
+        assert prepared == [child.pid]
+        with pytest.raises(ChildCrashed):
+            await child.call("fail")
+        header, _ = await child.call("state")
+        assert prepared[1:] == [header["pid"]] == [child.pid]
+
+
+async def test_it_gives_up_on_a_child_that_keeps_crashing(make_spec: Make, recorder: Recorder) -> None:
+    limits = RestartLimits(first_delay_s=0.0, max_restarts=1)
+    async with open_child(make_spec(restarts=limits), on_event=recorder.on_event) as child:
+        for _ in range(2):
+            with pytest.raises(ChildCrashed):
+                await child.call("fail")
+        for _ in range(2):
+            with pytest.raises(ChildGaveUp, match="the tensor is sad") as gave_up:
+                await child.call("echo")
+        assert "restarted 1 times" in str(gave_up.value)
+    assert recorder.lifecycle()[-2:] == [ChildDied, ChildAbandoned]
+
+
+async def test_a_child_that_never_starts_is_not_tried_again(make_spec: Make, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("import a_module_that_is_not_there")
+    spec = ChildSpec(name="broken", argv=(sys.executable, str(broken)))
+    with pytest.raises(ChildCrashed, match="a_module_that_is_not_there"):
+        async with open_child(spec):
+            raise AssertionError("it started")
+
+
+async def test_a_child_that_is_never_ready_is_ended(tmp_path: Path) -> None:
+    spec = ChildSpec(name="slow", argv=(sys.executable, "-c", "input()"), ready_timeout_s=0.0)
+    with pytest.raises(ChildCrashed, match="not ready within"):
+        async with open_child(spec):
+            raise AssertionError("it started")
+
+
+async def test_the_bodys_exception_comes_out_as_it_is(make_spec: Make) -> None:
+    with pytest.raises(KeyError, match="mine"):
+        async with open_child(make_spec()):
+            raise KeyError("mine")
+
+
+async def test_it_runs_in_a_session_of_its_own_with_the_settings_it_was_given(make_spec: Make) -> None:
+    async with open_child(make_spec(threads=3, nice=7)) as child:
+        state, _ = await child.call("state")
+    assert state["session"] == state["pid"] != os.getsid(0)
+    assert (state["threads"], state["offline"]) == ("3", "1")
+    assert state["nice"] == max(7, os.nice(0))
+
+
+def test_the_specs_environment_wins() -> None:
+    spec = ChildSpec(name="x", argv=("x",), threads=2, env={"OMP_NUM_THREADS": "5"})
+    environment = child_environment(spec, {"HF_HUB_OFFLINE": "0", "HOME": "/root"})
+    assert environment["OMP_NUM_THREADS"] == "5"
+    assert environment["MKL_NUM_THREADS"] == "2"
+    assert environment["HF_HUB_OFFLINE"] == "1"
+    assert environment["HOME"] == "/root"
+
+
+async def test_leaving_the_scope_ends_a_child_that_clings_to_life(make_spec: Make) -> None:
+    async with open_child(make_spec(grace_s=0.0)) as child:
+        await child.call("cling")
+        assert child.pid is not None
+        ended = os.pidfd_open(child.pid)
+    assert _has_ended(ended)
+
+
+async def test_a_child_in_the_middle_of_a_call_ends_with_its_scope(make_spec: Make, recorder: Recorder) -> None:
+    spec = make_spec()
+    # The caller lives outside the child's scope, so it is told instead of cancelled.
+    async with trio.open_nursery() as callers:  # noqa: SIM117
+        async with open_child(spec, on_event=recorder.on_event, on_frame=recorder.on_frame) as child:
+
+            async def outlive() -> None:
+                with pytest.raises(ChildCrashed):
+                    await child.call("hold")
+
+            callers.start_soon(outlive)
+            await recorder.wait_frame("held")
+            assert child.pid is not None
+            ended = os.pidfd_open(child.pid)
+    assert _has_ended(ended)
+    assert recorder.lifecycle() == [ChildStarted], "a wanted end is no crash"
+
+
+PARENT = """
+import sys, trio
+from node.children import ChildSpec, open_child
+
+async def main():
+    async with open_child(ChildSpec(name="test", argv=(sys.executable, sys.argv[1]))) as child:
+        print(child.pid, flush=True)
+        await trio.sleep_forever()
+
+trio.run(main)
+"""
+
+
+def test_a_child_does_not_outlive_a_node_that_was_killed(make_spec: Make) -> None:
+    script = make_spec().argv[1]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    node = subprocess.Popen([sys.executable, "-c", PARENT, script], env=environment, stdout=subprocess.PIPE, text=True)
+    with node:
+        assert node.stdout is not None
+        ended = os.pidfd_open(int(node.stdout.readline()))
+        node.kill()
+    assert select.select([ended], [], [], 30.0)[0], "the child is still there"
+    os.close(ended)
+
+
+def _has_ended(pidfd: int) -> bool:
+    readable, _, _ = select.select([pidfd], [], [], 0)
+    os.close(pidfd)
+    return bool(readable)
+
+
+class TestRestartDelay:
+    def test_it_doubles_with_every_restart_in_the_window(self) -> None:
+        limits = RestartLimits(first_delay_s=1.0, max_delay_s=5.0, max_restarts=5, window_s=100.0)
+        assert [restart_delay(limits, [10.0] * n, now=20.0) for n in range(6)] == [1.0, 2.0, 4.0, 5.0, 5.0, None]
+
+    def test_old_restarts_are_forgiven(self) -> None:
+        limits = RestartLimits(first_delay_s=1.0, max_restarts=1, window_s=100.0)
+        assert restart_delay(limits, [10.0], now=109.0) is None
+        assert restart_delay(limits, [10.0], now=110.0) == 1.0
+
+    @given(
+        restarts=st.lists(st.floats(0, 1e6), max_size=50),
+        now=st.floats(1e6, 2e6),
+        max_restarts=st.integers(0, 60),
+    )
+    def test_it_is_bounded_and_gives_up_only_after_max_restarts(
+        self, restarts: list[float], now: float, max_restarts: int
+    ) -> None:
+        limits = RestartLimits(max_restarts=max_restarts)
+        delay = restart_delay(limits, restarts, now)
+        recent = [at for at in restarts if now - at < limits.window_s]
+        assert (delay is None) == (len(recent) >= max_restarts)
+        assert delay is None or limits.first_delay_s <= delay <= limits.max_delay_s

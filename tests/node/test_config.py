@@ -1,0 +1,158 @@
+"""Configuration files: what is accepted, and that every mistake is told by file, section, key and next step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from node.config import LearnSection, NodeConfig, SwarmConfig, read_node_config, read_swarm_config
+from node.errors import UsageError
+from protocol.limits import MAX_WORK_BYTES
+
+SMALLEST = """\
+[swarm]
+name = "a swarm"
+[model]
+directory = "model"
+[task]
+spec = "reverse"
+[learn]
+steps = 5
+"""
+
+
+def swarm_file(tmp_path: Path, text: str = SMALLEST) -> Path:
+    path = tmp_path / "swarm.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refused(path: Path, text: str) -> str:
+    """What is said about a swarm.toml, without the file's name, which comes first."""
+    with pytest.raises(UsageError) as caught:
+        read_swarm_config(swarm_file(path, text))
+    said = str(caught.value)
+    assert said.startswith(str(path / "swarm.toml"))
+    assert "\n" not in said
+    return said.removeprefix(str(path / "swarm.toml")).lstrip(": ")
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    config = read_swarm_config(swarm_file(tmp_path))
+    assert config.swarm.state == str(tmp_path / "state")
+    assert config.model.directory == str(tmp_path / "model")
+    text = SMALLEST.replace('"model"', '"~/models/one"').replace("[model]", 'state = "/srv/state"\n[model]')
+    config = read_swarm_config(swarm_file(tmp_path, text))
+    assert (config.swarm.state, config.model.directory) == ("/srv/state", "/home/someone/models/one")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("steps = 5", "steps = 0", "[learn] steps: expected `int` >= 1."),
+        ("steps = 5", 'steps = "5"', "[learn] steps: expected `int`, got `str`."),
+        ("steps = 5", "steps = true", "[learn] steps: expected `int`, got `bool`."),
+        ("steps = 5", "", "[learn] the key 'steps' is missing."),
+        ("steps = 5", "steps = 5\nstaleness = -1", "[learn] staleness: expected `int` >= 0."),
+        ("steps = 5", "steps = 5\ntemperature = 0", "[learn] temperature: expected `float` > 0.0."),
+        ("steps = 5", "steps = 5\ntemperature = nan", "[learn] temperature: expected `float` > 0.0."),
+        ("steps = 5", "steps = 5\ngroup_size = 1", "[learn] group_size: expected `int` >= 2."),
+        ("steps = 5", "steps = 5\nahead = 0.5", "[learn] ahead: expected `float` >= 1.0."),
+        ("steps = 5", "steps = 5\nseed = 4294967296", "[learn] seed: expected `int` <= 4294967295."),
+        (
+            "[learn]",
+            "[trainer]\nlearning_rate = inf\n[learn]",
+            "[trainer] learning_rate: expected `float` <= 1000000000",
+        ),
+        ("[learn]", "[trainer]\nbeta1 = 1.0\n[learn]", "[trainer] beta1: expected `float` < 1.0."),
+        (
+            "[learn]",
+            '[trainer]\nobjective = "ppo"\n[learn]',
+            "[trainer] objective: invalid enum value 'ppo'; choose one of 'grpo', 'tis', 'reinforce'.",
+        ),
+        ("[learn]", "[lern]", "there is no key 'lern'. Known keys: swarm, model, task, learn, network, trainer"),
+        ("steps = 5", "steps = 5\nstalenes = 1", "[learn] there is no key 'stalenes'. Known keys: steps, staleness,"),
+        ("[learn]", "[[learn]]", "[learn] expected a table, got a list."),
+        ("[learn]\nsteps = 5", "", "the key 'learn' is missing."),
+        ("[model]", "[network]\nlisten = [1]\n[model]", "[network] listen[0]: expected `str`, got `int`."),
+        ("[model]", '[network]\nlisten = "x"\n[model]', "[network] listen: expected a list, got `str`."),
+        ("[model]", "[network]\nheartbeat_s = 0.01\n[model]", "[network] heartbeat_s: expected `float` >= 0.1."),
+        ("[model]", "certificate_days = 1e9\n[model]", "[swarm] certificate_days: expected `float` <= 36500.0."),
+        ("[model]", '[price]\ncurrency = "usd"\n[model]', "[price] currency: expected `str` matching regex"),
+        ('name = "a swarm"', 'name = ""', "[swarm] name: expected `str` of length >= 1."),
+        ('name = "a swarm"', "name = a swarm", "is not valid TOML: Invalid value (at line 2"),
+    ],
+)
+def test_a_mistake_is_told_where_it_is(tmp_path: Path, old: str, new: str, says: str) -> None:
+    assert old in SMALLEST
+    assert refused(tmp_path, SMALLEST.replace(old, new)).startswith(says)
+
+
+def learning(**keys: object) -> str:
+    return SMALLEST + "".join(f"{key} = {value}\n" for key, value in keys.items())
+
+
+@pytest.mark.parametrize(("staleness", "publish_every"), [(0, 2), (1, 2), (3, 4)])
+def test_publishing_too_rarely_for_the_window(tmp_path: Path, staleness: int, publish_every: int) -> None:
+    said = refused(tmp_path, learning(staleness=staleness, publish_every=publish_every))
+    assert said == (
+        f"[learn] publish_every = {publish_every} is more than staleness = {staleness} allows: rollouts of one version "
+        f"would be too old before the next appears. Set it to {max(1, staleness)} or less."
+    )
+    read_swarm_config(swarm_file(tmp_path, learning(staleness=staleness, publish_every=max(1, staleness))))
+
+
+def test_a_group_that_no_delivery_could_carry(tmp_path: Path) -> None:
+    said = refused(tmp_path, learning(group_size=64, max_new_tokens=32768))
+    assert said.startswith("[learn] group_size = 64 completions of max_new_tokens = 32768 take up to 17301504 bytes")
+    assert str(MAX_WORK_BYTES) in said
+    assert said.endswith("Lower one of the two.")
+    read_swarm_config(swarm_file(tmp_path, learning(group_size=64, max_new_tokens=31744)))
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"absent\.toml: no such file\. `volery init` writes one"):
+        read_swarm_config(tmp_path / "absent.toml")
+    with pytest.raises(UsageError, match=r"absent\.toml: no such file\.$"):
+        read_node_config(tmp_path / "absent.toml")
+    with pytest.raises(UsageError, match="is a directory; name the TOML file in it"):
+        read_swarm_config(tmp_path)
+    with pytest.raises(UsageError, match="cannot be read: Not a directory"):
+        read_swarm_config(swarm_file(tmp_path) / "swarm.toml")
+    (tmp_path / "latin.toml").write_bytes(b'name = "caf\xe9"')
+    with pytest.raises(UsageError, match=r"is not UTF-8 text \(byte 11\); save it as UTF-8"):
+        read_node_config(tmp_path / "latin.toml")
+
+
+def test_without_a_node_file_everything_has_a_default(tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_text("")
+    assert read_node_config(None) == read_node_config(tmp_path / "node.toml") == NodeConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("name = 5", "name: expected `str`, got `int`."),
+        ('nmae = "x"', "there is no key 'nmae'. Known keys: name, network, engine, price."),
+        ("engine = 5", "[engine] expected a table, got `int`."),
+        ('[engine]\nkind = "vlm"', "[engine] kind: invalid enum value 'vlm'; choose one of 'transformers', 'fake'"),
+        ("[engine]\nbatch_rollouts = 0", "[engine] batch_rollouts: expected `int` >= 1."),
+        ("[price]\nper_hour = -1", "[price] per_hour: expected `float` >= 0.0."),
+    ],
+)
+def test_a_mistake_in_a_node_file(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_node_config(path)
+    assert str(caught.value).startswith(f"{path}: {says}")
+
+
+def test_sections_are_frozen(tmp_path: Path) -> None:
+    config = read_swarm_config(swarm_file(tmp_path))
+    assert isinstance(config, SwarmConfig)
+    with pytest.raises(AttributeError):
+        config.learn.steps = 6  # type: ignore[misc]
+    assert config.learn == LearnSection(steps=5)

@@ -1,0 +1,115 @@
+"""Both engines keep the port's promises, and the transformers engine some of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from node.children import ChildDied, ChildEvent, ChildRestarting, ChildStarted, RestartLimits
+from node.engine.conformance import BAD, FIRST, SECOND, Subject, check_engine
+from node.engine.fake import FakeConfig, open_fake_engine
+from node.engine.port import EngineCrashed, EngineRefused, GenerationRequest, InstallFailed
+from node.engine.transformers import TransformersConfig, open_transformers_engine
+from tests.node.conftest import VOCAB_SIZE, Models
+
+AT_ONCE = RestartLimits(first_delay_s=0.0)
+REQUEST = GenerationRequest(
+    prompt=(1, 2, 3), seed=1, temperature=1.0, max_new_tokens=8, stop_ids=frozenset(), greedy=False
+)
+
+
+async def test_the_fake_conforms(tmp_path: Path, autojump_clock: MockClock) -> None:
+    (tmp_path / "config.json").touch()
+    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "empty").mkdir()
+    async with open_fake_engine(FakeConfig(vocab_size=VOCAB_SIZE, seconds_per_token=0.01)) as engine:
+
+        async def crash() -> None:
+            engine.crash()
+
+        subject = Subject(
+            first=tmp_path,
+            second=tmp_path,
+            bad=(tmp_path / "empty", tmp_path / "absent"),
+            vocab_size=VOCAB_SIZE,
+            crash=crash,
+        )
+        await check_engine(engine, subject)
+
+
+async def test_the_transformers_engine_conforms(models: Models) -> None:
+    events: list[ChildEvent] = []
+    async with open_transformers_engine(TransformersConfig(restarts=AT_ONCE), on_event=events.append) as engine:
+
+        async def crash() -> None:
+            assert engine.pid is not None
+            os.kill(engine.pid, signal.SIGKILL)
+
+        subject = Subject(
+            first=models.first,
+            second=models.second,
+            bad=models.bad,
+            vocab_size=VOCAB_SIZE,
+            crash=crash,
+            score=engine.score,
+        )
+        await check_engine(engine, subject)
+        # Other architectures, tied and not, with a full load between the swaps in place.
+        for directory in (models.untied, models.llama):
+            await engine.install(SECOND, directory)
+            [generation] = await engine.generate([REQUEST])
+            [scored] = await engine.score([(REQUEST.prompt, generation.tokens)], 1.0)
+            assert generation.logprobs == pytest.approx(scored, abs=1e-4)
+        assert (await engine.describe())["parameters"] > 0
+        for directory, reason in (
+            (models.without_tensor, "model.norm.weight"),
+            (models.misshapen, "model.norm.weight"),
+            (models.pickled, "safetensors"),
+            (models.absent, "model.safetensors"),
+        ):
+            with pytest.raises(InstallFailed, match=reason) as failure:
+                await engine.install(BAD, directory)
+            assert str(directory) in str(failure.value)
+    kinds = [type(event) for event in events if isinstance(event, ChildStarted | ChildDied | ChildRestarting)]
+    assert kinds == [ChildStarted, ChildDied, ChildRestarting, ChildStarted]
+
+
+async def test_a_version_whose_directory_is_gone_is_not_in_service_after_a_crash(
+    models: Models, tmp_path: Path
+) -> None:
+    directory = tmp_path / "evicted"
+    shutil.copytree(models.first, directory)
+    async with open_transformers_engine(TransformersConfig(restarts=AT_ONCE)) as engine:
+        await engine.install(FIRST, directory)
+        shutil.rmtree(directory)
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGKILL)
+        with pytest.raises(EngineCrashed, match="killed by SIGKILL"):
+            await engine.generate([REQUEST])
+        with pytest.raises(EngineRefused, match="install one") as refused:
+            await engine.generate([REQUEST])
+        assert refused.value.kind == "nothing_installed"
+        assert engine.installed is None
+        await engine.install(SECOND, models.second)
+        [generation] = await engine.generate([REQUEST])
+        assert generation.spans[0].version == SECOND
+
+
+async def test_an_engine_that_cannot_start_says_what_it_said(tmp_path: Path) -> None:
+    interpreter = tmp_path / "python"
+    interpreter.write_text("#!/bin/sh\necho no torch here >&2\nexit 3\n")
+    interpreter.chmod(0o755)
+    with pytest.raises(EngineCrashed, match="no torch here") as crash:
+        async with open_transformers_engine(TransformersConfig(python=interpreter)):
+            raise AssertionError("it started")
+    assert "exit code 3" in str(crash.value)
+    with pytest.raises(EngineCrashed, match="could not start"):
+        async with open_transformers_engine(TransformersConfig(python=tmp_path / "absent")):
+            raise AssertionError("it started")
+    await trio.lowlevel.checkpoint()

@@ -1,0 +1,124 @@
+"""The swarm.toml that `volery init` writes: it reads back, and what it says of defaults is true."""
+
+from __future__ import annotations
+
+import re
+import resource
+import socket
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from node.config import NetworkSection, Section, SwarmConfig, read_swarm_config
+from node.errors import RunError, UsageError
+from node.init import PORTS, TEMPLATE, free_port, write_swarm_config
+
+EVERYTHING = re.sub(r"^# (\w+ = )", r"\1", TEMPLATE.format(path="swarm.toml", name='"n"', port=4001), flags=re.M)
+"""The template with the keys that are only shown put in force."""
+
+SET_THIS = {
+    (section, key)
+    for section, text in re.findall(r"^\[(\w+)\](.*?)(?=^\[|\Z)", EVERYTHING, flags=re.M | re.S)
+    for key in re.findall(r"^(\w+) = .*\(set this\)", text, flags=re.M)
+}
+"""(section, key) of what is marked as having no default."""
+
+
+def test_it_reads_back(tmp_path: Path) -> None:
+    path = write_swarm_config(tmp_path / "my swarm", name="Zoë's", port=4242)
+    config = read_swarm_config(path)
+    assert config.swarm.name == "Zoë's"
+    assert config.network.listen == ["/ip4/0.0.0.0/tcp/4242", "/ip6/::/tcp/4242"]
+    assert [one.name for one in path.parent.iterdir()] == ["swarm.toml"]
+    assert f"volery learn '{path}'" in path.read_text(encoding="utf-8"), "a line that can be pasted"
+
+
+def test_every_key_there_is_is_explained(tmp_path: Path) -> None:
+    shown = tomllib.loads(EVERYTHING)
+    for field in msgspec.structs.fields(SwarmConfig):
+        assert isinstance(field.type, type)
+        assert issubclass(field.type, Section)
+        assert set(shown[field.name]) == {inner.name for inner in msgspec.structs.fields(field.type)}, field.name
+
+
+def test_what_is_shown_as_a_default_is_one(tmp_path: Path) -> None:
+    shown = tomllib.loads(EVERYTHING)
+    for field in msgspec.structs.fields(SwarmConfig):
+        for inner in msgspec.structs.fields(field.type):
+            said, actual = shown[field.name][inner.name], default_of(inner)
+            if actual is msgspec.NODEFAULT:
+                assert (field.name, inner.name) in SET_THIS
+            elif (field.name, inner.name) == ("learn", "ahead"):
+                assert (said, actual) == (2.0, None), "computed by the learner: 2, or 1 when staleness is 0"
+            else:
+                assert said == actual, f"[{field.name}] {inner.name}"
+    required = {("swarm", "name"), ("model", "directory"), ("task", "spec"), ("learn", "steps")}
+    assert required == SET_THIS
+
+
+def default_of(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
+    return field.default
+
+
+def test_the_swarm_is_called_like_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_swarm_config(write_swarm_config(tmp_path / "lark", name="", port=1)).swarm.name == "lark"
+    (tmp_path / "wren").mkdir()
+    monkeypatch.chdir(tmp_path / "wren")
+    assert read_swarm_config(write_swarm_config(Path(), name="", port=1)).swarm.name == "wren"
+
+
+@pytest.mark.parametrize("name", ['a "b"', "a\\b", "a\nb", "\x1b[31m", "x" * 129])
+def test_a_name_that_toml_or_people_could_not_bear(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="--name"):
+        write_swarm_config(tmp_path / "new", name=name, port=1)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_directory_with_a_strange_name_does_not_spoil_the_file(tmp_path: Path) -> None:
+    read_swarm_config(write_swarm_config(tmp_path / 'a"b\nsteps = 1', name="n", port=1))
+
+
+def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "swarm.toml").write_text("mine")
+    with pytest.raises(UsageError, match=r"swarm\.toml exists already; it was not touched"):
+        write_swarm_config(tmp_path, name="n", port=1)
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("swarm.toml", "mine")]
+
+
+def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(RunError, match=r"swarm\.toml cannot be written: File too large"):
+            write_swarm_config(tmp_path, name="n", port=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_where_the_directory_should_be(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for directory in (tmp_path / "file", tmp_path / "file" / "deep"):
+        with pytest.raises(RunError, match=r"file.* cannot be made: .*Choose another directory"):
+            write_swarm_config(directory, name="n", port=1)
+
+
+def test_a_port_that_is_taken_is_not_suggested(tmp_path: Path) -> None:
+    with socket.socket() as one:
+        one.bind(("0.0.0.0", free_port(tmp_path)))
+        taken = one.getsockname()[1]
+        assert taken in PORTS
+        assert free_port(tmp_path) != taken
+
+
+def test_two_swarms_founded_before_either_is_started_are_not_given_the_same_port(tmp_path: Path) -> None:
+    assert len({free_port(tmp_path / str(number)) for number in range(20)}) > 15
+
+
+def test_the_default_port_is_where_the_search_begins() -> None:
+    assert NetworkSection().listen[0].endswith(f"/tcp/{PORTS.start}")

@@ -1,0 +1,272 @@
+"""Deliveries judged in batches: acknowledged after they are written, once, by the chain that is in force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from learner.intake import GrantedLease
+from learner.ledger import LeaseRow, LedgerError
+from protocol.ids import PeerId
+from protocol.staleness import Chain
+from protocol.work import Delivery, FromLearner, LeaseReturn, Rule, open_receipt, sign_lease
+from swarm.reception import Incoming
+from tests.learner.working import (
+    NOW_MS,
+    OTHER,
+    PEER,
+    SWARM,
+    VOCABULARY,
+    granted,
+    group,
+    lease_id,
+    manifest,
+    record,
+    version,
+)
+from tests.node.learning import Learner, Settings, fast_directory, hand_in, open_learner
+
+pytestmark = pytest.mark.usefixtures("mock_clock")
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    with fast_directory() as directory:
+        yield directory
+
+
+def open_chain(learner: Learner, head: str = "1.3") -> None:
+    """As if the trainer were loaded and versions up to `head` published."""
+    run, last = learner.run, version(head)
+    learner.ledger.begin_incarnation(0, NOW_MS)
+    run.chain = Chain(bases=(0,) * last.incarnation, head=last)
+    run.collecting, run.vocab_size = last.version, VOCABULARY
+    versions = [version(f"{last.incarnation}.{number}") for number in range(last.version + 1)]
+    run.manifests = {one: manifest(one) for one in versions if one.version >= last.version - run.window}
+    run.opened.set()
+
+
+def lend(learner: Learner, *numbers: int, **changes: Any) -> list[GrantedLease]:
+    """Leases of PEER, open in memory and in the ledger."""
+    leases = [granted(number, **{"minimum": version("1.0"), **changes}) for number in numbers]
+    for lease in leases:
+        learner.run.leasing.recover(lease)
+    learner.ledger.leases_issued(
+        [
+            LeaseRow(
+                lease=one.id, peer=one.peer, task="even", prompt=one.prompt_index, rollouts=len(one.lease.seeds),
+                issued_ms=NOW_MS, deadline_ms=one.lease.deadline_ms,
+                envelope=sign_lease(SWARM.learner, SWARM.authority.swarm, one.lease),
+            )
+            for one in leases
+        ]
+    )  # fmt: skip
+    return leases
+
+
+def rules(raw: bytes) -> list[Rule]:
+    return [verdict.rule for verdict in open_receipt(raw, SWARM.authority).verdicts]
+
+
+def send(learner: Learner, delivery: Delivery, peer: PeerId = PEER.peer_id) -> list[FromLearner]:
+    """Put a delivery into the inbox; return where its answers will be."""
+    answers: list[FromLearner] = []
+    learner.inbox.send_nowait(Incoming(peer=peer, delivery=delivery, answer=answers.append))
+    return answers
+
+
+def delivery(lease: GrantedLease, raws: Sequence[bytes] | None = None, made_by: str = "1.3") -> Delivery:
+    return Delivery(lease=lease.id, records=list(raws) if raws is not None else group(lease, made_by=made_by))
+
+
+async def test_a_group_is_written_then_acknowledged_then_ready_to_be_trained_on(tmp_path: Path) -> None:
+    async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
+        observed: list[tuple[int, float]] = []
+        object.__setattr__(learner.intake, "observe", lambda index, mean: observed.append((index, mean)))
+        open_chain(learner)
+        [lease] = lend(learner, 1)
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        answer = await hand_in(learner, PEER.peer_id, delivery(lease))
+        receipt = open_receipt(answer.receipt, SWARM.authority)
+        assert [verdict.rule for verdict in receipt.verdicts] == [Rule.ADMITTED] * 2
+        assert (receipt.peer, receipt.version, receipt.tokens) == (PEER.peer_id, version("1.3"), 6)
+        assert learner.ledger.receipt_of(lease.id, PEER.peer_id) == answer.receipt
+        assert len(learner.ledger.unconsumed()) == 2
+        assert learner.run.leasing.open_rollouts == 0
+        batch = learner.run.buffer.take(2, learner.run.chain)
+        assert batch is not None
+        [waiting] = batch.groups
+        assert waiting.prompt == (5, 6, 7)
+        assert waiting.behaviour == {version("1.3")}
+        assert [one.reward for one in waiting.completions] == [pytest.approx(2 / 3)] * 2
+        assert observed == [(7, pytest.approx(2 / 3))]
+        [event] = learner.logged("delivery_judged")
+        assert (event["admitted"], event["refused"], event["lag"], event["tokens"]) == (2, 0, 0, 6)
+        nursery.cancel_scope.cancel()
+
+
+async def test_nothing_leaves_when_nothing_could_be_written(tmp_path: Path) -> None:
+    async with open_learner(tmp_path) as learner:
+        open_chain(learner)
+        [lease] = lend(learner, 1)
+
+        def full(*args: object) -> None:
+            raise LedgerError("the disk is full")
+
+        learner.ledger.deliveries_judged = full  # type: ignore[method-assign]
+        answers = send(learner, delivery(lease))
+        with pytest.raises(LedgerError):
+            await learner.intake.work(learner.arriving)
+        assert answers == []
+        assert len(learner.run.buffer) == 0
+
+
+async def test_a_repeated_delivery_gets_the_same_receipt_and_counts_nothing(tmp_path: Path) -> None:
+    async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
+        open_chain(learner)
+        first, second = lend(learner, 1, 2)
+        # Twice in one batch (the line broke and the node was quick), once later, and once by somebody else.
+        answers = [send(learner, delivery(lease)) for lease in (first, first, second, first)]
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        later = await hand_in(learner, PEER.peer_id, delivery(first))
+        assert [rules(answer[0].receipt) for answer in answers] == [[Rule.ADMITTED] * 2] * 4  # type: ignore[union-attr]
+        assert answers[0] == answers[1] == answers[3] == [later]
+        assert len(learner.run.buffer) == 4
+        assert len(learner.ledger.unconsumed()) == 4
+        thief = await hand_in(learner, OTHER.peer_id, delivery(first))
+        assert rules(thief.receipt) == [Rule.UNKNOWN_LEASE] * 2
+        assert len(learner.run.buffer) == 4
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_same_receipt_after_a_restart_too(tmp_path: Path) -> None:
+    async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
+        open_chain(learner)
+        [lease] = lend(learner, 1)
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        before = await hand_in(learner, PEER.peer_id, delivery(lease))
+        nursery.cancel_scope.cancel()
+    async with open_learner(tmp_path) as again, trio.open_nursery() as nursery:
+        again.desk.recover_leases()
+        nursery.start_soon(again.intake.work, again.arriving)
+        nursery.start_soon(again.training.begin)
+        assert await hand_in(again, PEER.peer_id, delivery(lease)) == before
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_learner_that_was_just_restarted_judges_nothing_before_it_knows_its_versions(tmp_path: Path) -> None:
+    """The trainer takes seconds to load, a node is back in half a second."""
+    loading = trio.Event()
+
+    async with open_learner(tmp_path, Settings(steps=1)) as learner:
+        await learner.training.begin()
+        made_by = learner.ledger.versions()[-1]
+        [lease] = lend(learner, 1)
+    raws = group(lease, made_by=str(made_by[0]), manifests=dict([made_by]))
+    async with open_learner(tmp_path) as again, trio.open_nursery() as nursery:
+        again.desk.recover_leases()
+        call = again.trainer.call
+
+        async def slow(*args: Any) -> Any:
+            await loading.wait()
+            return await call(*args)
+
+        again.trainer.call = slow  # type: ignore[method-assign]
+        answers = send(again, delivery(lease, raws))
+        nursery.start_soon(again.intake.work, again.arriving)
+        nursery.start_soon(again.training.begin)
+        await wait_all_tasks_blocked()
+        assert answers == []
+        loading.set()
+        while not answers:
+            await again.run.wait_changed()
+        assert rules(answers[0].receipt) == [Rule.ADMITTED] * 2  # type: ignore[union-attr]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_new_chain_and_a_batch_that_is_being_judged_wait_for_each_other(tmp_path: Path) -> None:
+    """Else what was written, but not yet in the buffer, would come into it twice: from the ledger and from us."""
+    async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
+        await learner.training.begin()
+        [made_by] = learner.ledger.versions()
+        leases = lend(learner, *range(1, 9))
+        answers = [
+            send(learner, delivery(one, group(one, made_by=str(made_by[0]), manifests=dict([made_by]))))
+            for one in leases
+        ]
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        nursery.start_soon(learner.training.begin)
+        while not all(answers) or learner.run.chain.head != version("2.0"):
+            await trio.lowlevel.checkpoint()
+        await learner.run.judging.acquire()
+        assert len(learner.run.buffer) == 16
+        batch = learner.run.buffer.take(16, learner.run.chain)
+        assert batch is not None
+        assert {one.lease for one in batch.groups} == {one.id for one in leases}
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_lease_whose_delivery_is_being_judged_is_nobody_elses_any_more(tmp_path: Path) -> None:
+    async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
+        open_chain(learner)
+        [lease] = lend(learner, 1)
+        answers = send(learner, delivery(lease))
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        while lease.id in learner.run.leasing.open:
+            await trio.lowlevel.checkpoint()
+        learner.desk.returned(PEER.peer_id, LeaseReturn(leases=[lease.id], reason="changed my mind"))
+        while not answers:
+            await learner.run.wait_changed()
+        assert rules(answers[0].receipt) == [Rule.ADMITTED] * 2  # type: ignore[union-attr]
+        assert learner.logged("leases_returned") == [{"peer": PEER.peer_id, "leases": 0, "reason": "changed my mind"}]
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_was_refused_is_in_the_ledger_and_not_in_the_buffer(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(staleness=0)) as learner, trio.open_nursery() as nursery:
+        open_chain(learner)
+        stale, half, empty = lend(learner, 1, 2, 3)
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        assert rules((await hand_in(learner, PEER.peer_id, delivery(stale, made_by="1.2"))).receipt) == [Rule.STALE] * 2
+        one = [record(half.lease, 0, made_by="1.3")]
+        assert rules((await hand_in(learner, PEER.peer_id, delivery(half, one))).receipt) == [Rule.INCOMPLETE]
+        assert rules((await hand_in(learner, PEER.peer_id, delivery(empty, []))).receipt) == []
+        unknown = granted(9)
+        assert rules((await hand_in(learner, PEER.peer_id, delivery(unknown))).receipt) == [Rule.UNKNOWN_LEASE] * 2
+        assert len(learner.run.buffer) == 0
+        assert learner.ledger.unconsumed() == []
+        with learner.ledger.transaction() as db:
+            rows = db.execute("SELECT lease, rule, lag, envelope FROM records ORDER BY lease, idx").fetchall()
+        assert rows == [
+            (lease_id(1), "stale", 1, None),
+            (lease_id(1), "stale", 1, None),
+            (lease_id(2), "incomplete", 0, None),
+        ]
+        assert learner.run.leasing.open_rollouts == 0
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_late_delivery_hears_that_it_is_late(tmp_path: Path) -> None:
+    async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
+        open_chain(learner)
+        [lease] = lend(learner, 1)
+        learner.wall.ms = lease.lease.deadline_ms + 1500
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        answer = await hand_in(learner, PEER.peer_id, delivery(lease))
+        assert rules(answer.receipt) == [Rule.LATE] * 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_loop_ends_when_its_inbox_is_closed(tmp_path: Path) -> None:
+    async with open_learner(tmp_path) as learner:
+        open_chain(learner)
+        lease, last = lend(learner, 1, 2)
+        answers = [send(learner, delivery(lease)), send(learner, delivery(last))]
+        learner.inbox.close()
+        await learner.intake.work(learner.arriving)
+        assert all(answers)

@@ -1,0 +1,478 @@
+"""Who may join, who gets which lease, and what becomes of it when its holder returns it, leaves, or falls silent."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from learner.leasing import Prompt
+from node.learner_desk import GRANT_WAIT_S, LATE_GRACE_MS, TICK_S
+from protocol.codec import encode
+from protocol.cost import Price
+from protocol.exchange import PeerAddresses
+from protocol.ids import LeaseId, PeerId
+from protocol.limits import MAX_PROMPT_TOKENS, MAX_WORK_BYTES, PROTOCOL_VERSION
+from protocol.work import (
+    Farewell,
+    Grant,
+    Heartbeat,
+    Introduction,
+    Lease,
+    LeaseRequest,
+    LeaseReturn,
+    Refused,
+    Started,
+    Welcome,
+    open_lease,
+)
+from swarm.reception import IN_GOOD_ORDER
+from tests.learner.working import NOW_MS, OTHER, PEER, SWARM, version
+from tests.node.learning import HEARTBEAT_S, SILENCE_S, Learner, Settings, fast_directory, hello, open_learner
+
+HERE, THERE = PEER.peer_id, OTHER.peer_id
+ROOMY = Settings(prompts=8, group_size=2, ahead=2.0, steps=99)
+"""A batch of 16 rollouts, and room for 32."""
+
+pytestmark = pytest.mark.usefixtures("mock_clock")
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    with fast_directory() as directory:
+        yield directory
+
+
+@asynccontextmanager
+async def opened(root: Path, settings: Settings = ROOMY, *peers: PeerId) -> AsyncIterator[Learner]:
+    """A learner that has published version 1.0, with its desk at work and `peers` welcomed."""
+    async with open_learner(root, settings) as learner, trio.open_nursery() as nursery:
+        await learner.training.begin()
+        nursery.start_soon(learner.desk.watch)
+        for peer in peers:
+            assert isinstance(await learner.desk.welcome(peer, hello()), Welcome)
+        yield learner
+        nursery.cancel_scope.cancel()
+
+
+async def ask(learner: Learner, peer: PeerId = HERE, rollouts: int = 4) -> Grant:
+    return await learner.desk.grant(peer, LeaseRequest(rollouts=rollouts))
+
+
+def leases_of(grant: Grant) -> list[Lease]:
+    return [open_lease(raw, SWARM.authority.swarm, learner=SWARM.learner.peer_id) for raw in grant.leases]
+
+
+def ids_of(grant: Grant) -> list[LeaseId]:
+    return [LeaseId(lease.id) for lease in leases_of(grant)]
+
+
+def statuses(learner: Learner) -> dict[bytes, str]:
+    with closing(sqlite3.connect(learner.root / "ledger.sqlite")) as db:
+        return dict(db.execute("SELECT lease, status FROM leases"))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that a thread is about to do; a test that waits in vain is ended by `watched`."""
+    while not condition():
+        await trio.to_thread.run_sync(int)
+
+
+async def become(learner: Learner, expected: dict[LeaseId, str]) -> None:
+    """Wait until the ledger has these leases with these ends."""
+    await until(lambda: statuses(learner) == expected)
+
+
+async def tick(learner: Learner, clock: MockClock, seconds: float = TICK_S) -> None:
+    """Let at least TICK_S pass, until the desk has looked around and written what it saw."""
+    await wait_all_tasks_blocked()
+    await until(lambda: not learner.desk.writing)
+    await wait_all_tasks_blocked()
+    rounds = learner.desk.rounds
+    learner.wall.ms += round(seconds * 1000)
+    clock.jump(seconds)
+    await until(lambda: learner.desk.rounds > rounds)
+
+
+# Joining.
+
+
+async def test_a_welcome_tells_the_terms(tmp_path: Path) -> None:
+    async with opened(tmp_path, ROOMY) as learner:
+        first = await learner.desk.welcome(HERE, hello(addresses=["/memory/here"]))
+        second = await learner.desk.welcome(THERE, hello())
+        assert isinstance(first, Welcome)
+        assert isinstance(second, Welcome)
+        assert (first.now_ms, first.heartbeat_ms) == (NOW_MS, round(HEARTBEAT_S * 1000))
+        assert (first.staleness, first.publish_every, first.newest) == (1, 1, version("1.0"))
+        assert second.peers == [
+            PeerAddresses(peer=HERE, addresses=["/memory/here"]),
+            PeerAddresses(peer=THERE, addresses=[]),
+        ]
+
+
+@pytest.mark.parametrize("token", ["", "sesam", "Sesame", "sesame ", "sésame"])
+async def test_the_join_token_is_asked_for(tmp_path: Path, token: str) -> None:
+    async with opened(tmp_path, Settings(token="sesame")) as learner:
+        answer = await learner.desk.welcome(HERE, hello(token=token))
+        assert isinstance(answer, Refused)
+        assert "Ask the operator for a new invite" in answer.reason
+        assert answer.retry_after_ms is None, "never: it will not get better by itself"
+        assert learner.run.present == {}
+        assert isinstance(await learner.desk.welcome(HERE, hello(token="sesame")), Welcome)
+
+
+async def test_another_protocol_version_is_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path) as learner:
+        answer = await learner.desk.welcome(HERE, hello(protocol=PROTOCOL_VERSION + 1))
+        assert isinstance(answer, Refused)
+        assert f"this swarm {PROTOCOL_VERSION}" in answer.reason
+
+
+# Leases.
+
+
+async def test_leases_are_in_the_ledger_when_they_are_handed_out(tmp_path: Path) -> None:
+    async with opened(tmp_path, ROOMY, HERE) as learner:
+        grant = await ask(learner)
+        leases = leases_of(grant)
+        assert [(lease.peer, lease.minimum, len(lease.seeds)) for lease in leases] == [(HERE, version("1.0"), 2)] * 2
+        assert len({seed for lease in leases for seed in lease.seeds}) == 4
+        assert {row.lease for row in learner.ledger.open_leases()} == set(ids_of(grant))
+        assert [row.envelope for row in learner.ledger.open_leases()] == grant.leases
+        assert learner.run.leasing.open_rollouts == 4
+
+
+async def test_a_request_waits_for_room_and_is_woken_by_it(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with opened(tmp_path, ROOMY, HERE, THERE) as learner, trio.open_nursery() as nursery:
+        learner.run.membership.silence_s = 2 * GRANT_WAIT_S
+        held = ids_of(await ask(learner, rollouts=32))
+        assert len(held) == 16
+        answers: list[Grant] = []
+
+        async def wait() -> None:
+            answers.append(await ask(learner, THERE, rollouts=3))
+
+        nursery.start_soon(wait)
+        await tick(learner, mock_clock, GRANT_WAIT_S - 2)
+        assert answers == []
+        learner.desk.returned(HERE, LeaseReturn(leases=held[:1], reason="too much"))
+        await wait_all_tasks_blocked()
+        await until(lambda: bool(answers))
+        assert len(answers[0].leases) == 1, "there was room for one group of the two that were asked for"
+        assert not set(ids_of(answers[0])) & set(held), "a new id"
+        seeds = [seed for lease in leases_of(answers[0]) for seed in lease.seeds]
+        assert len(set(seeds)) == 2
+        await until(lambda: statuses(learner)[held[0]] == "returned")
+
+
+async def test_a_request_that_waits_in_vain_is_told_when_to_ask_again(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with opened(tmp_path, ROOMY, HERE) as learner, trio.open_nursery() as nursery:
+        learner.run.membership.silence_s = 2 * GRANT_WAIT_S
+        await ask(learner, rollouts=32)
+        wakes: list[str] = []
+        waited = learner.run.wait_changed
+
+        async def counting() -> None:
+            wakes.append("waits")
+            await waited()
+
+        learner.run.wait_changed = counting  # type: ignore[method-assign]
+        answers: list[Grant] = []
+
+        async def wait() -> None:
+            answers.append(await ask(learner))
+
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        mock_clock.jump(GRANT_WAIT_S)
+        await wait_all_tasks_blocked()
+        assert wakes == ["waits"], "nobody looked around while nothing happened"
+        assert answers[0].leases == []
+        assert "Enough rollouts are under way" in answers[0].reason
+        assert answers[0].retry_after_ms > 0
+
+
+async def test_no_lease_before_the_first_version_after_the_last_step_or_without_a_welcome(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async def gets_nothing(learner: Learner, peer: PeerId) -> str:
+        answers: list[Grant] = []
+
+        async def wait() -> None:
+            answers.append(await ask(learner, peer))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await wait_all_tasks_blocked()
+            mock_clock.jump(GRANT_WAIT_S)
+        assert answers[0].leases == []
+        return answers[0].reason
+
+    async with open_learner(tmp_path, ROOMY) as learner:
+        await learner.desk.welcome(HERE, hello())  # and nobody watches for silence
+        await gets_nothing(learner, HERE)
+        await learner.training.begin()
+        await gets_nothing(learner, THERE)
+        assert (await ask(learner)).leases
+        learner.run.finished = True
+        assert "finished" in await gets_nothing(learner, HERE)
+
+
+async def test_the_last_steps_lease_no_more_than_they_will_train_on(tmp_path: Path) -> None:
+    async with opened(tmp_path, Settings(prompts=2, group_size=2, ahead=8.0, steps=2, staleness=4), HERE) as learner:
+        grant = await ask(learner, rollouts=100)
+        assert sum(len(lease.seeds) for lease in leases_of(grant)) == 8
+
+
+async def test_a_grant_of_long_prompts_fits_a_frame(tmp_path: Path) -> None:
+    settings = Settings(prompts=64, group_size=2, ahead=1.0, steps=99)
+    async with opened(tmp_path, settings, HERE) as learner:
+        long = tuple([7] * MAX_PROMPT_TOKENS)
+        learner.desk.next_prompt = lambda: Prompt(task="even", index=1, tokens=long)
+        grant = await ask(learner, rollouts=128)
+        assert 20 < len(grant.leases) < 64
+        assert len(encode(grant)) <= MAX_WORK_BYTES
+        assert learner.run.leasing.open_rollouts == 2 * len(grant.leases), "what did not fit was not leased"
+
+
+async def test_a_grant_that_is_cancelled_leaves_nothing_granted(tmp_path: Path) -> None:
+    async with opened(tmp_path, ROOMY, HERE) as learner:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await ask(learner)
+        assert learner.run.leasing.open_rollouts == 0
+        await until(lambda: "open" not in statuses(learner).values())
+
+
+async def test_a_peer_that_leaves_while_its_leases_are_written(tmp_path: Path) -> None:
+    async with opened(tmp_path, ROOMY, HERE) as learner:
+        issue = learner.ledger.leases_issued
+
+        def leave_then_write(rows: Any) -> None:
+            trio.from_thread.run_sync(learner.desk.left, HERE, IN_GOOD_ORDER)
+            trio.from_thread.run(wait_all_tasks_blocked)
+            issue(rows)
+
+        learner.ledger.leases_issued = leave_then_write  # type: ignore[method-assign]
+        await ask(learner)
+        assert learner.run.leasing.open_rollouts == 0
+        await until(lambda: set(statuses(learner).values()) == {"lost"})
+
+
+async def test_which_version_a_lease_is_made_with_is_written(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with opened(tmp_path, ROOMY, HERE, THERE) as learner:
+        [mine, other] = ids_of(await ask(learner))
+        learner.desk.started(HERE, Started(lease=mine, version=version("1.0")))
+        learner.desk.started(HERE, Started(lease=mine, version=version("1.1")))
+        learner.desk.started(THERE, Started(lease=other, version=version("1.1")))
+        await tick(learner, mock_clock)
+        await until(lambda: started_versions(learner) == {mine: "1.0", other: None})
+
+
+def started_versions(learner: Learner) -> dict[bytes, str | None]:
+    with closing(sqlite3.connect(learner.root / "ledger.sqlite")) as db:
+        return dict(db.execute("SELECT lease, started_version FROM leases"))
+
+
+# How leases are lost.
+
+
+async def test_a_goodbye_frees_the_leases_at_once(tmp_path: Path) -> None:
+    async with opened(tmp_path, ROOMY, HERE) as learner:
+        held = ids_of(await ask(learner))
+        learner.desk.left(HERE, IN_GOOD_ORDER)
+        assert learner.run.leasing.open_rollouts == 0
+        assert learner.run.present == {}
+        await become(learner, dict.fromkeys(held, "lost"))
+
+
+async def test_a_broken_line_frees_them_only_when_the_peer_stays_away(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with opened(tmp_path, ROOMY, HERE) as learner:
+        held = ids_of(await ask(learner))
+        learner.desk.left(HERE, "the connection was reset")
+        assert learner.run.present == {}
+        await tick(learner, mock_clock, SILENCE_S)
+        assert set(learner.run.leasing.open) == set(held)
+        await tick(learner, mock_clock)
+        assert learner.run.leasing.open_rollouts == 0
+        await become(learner, dict.fromkeys(held, "lost"))
+        left = learner.logged("peer_left")
+        assert [(event["reason"], event["leases_released"]) for event in left] == [
+            ("the connection was reset", 0),
+            (f"silent for {SILENCE_S:.0f} s", 2),
+        ]
+
+
+async def test_a_peer_that_comes_back_goes_on_with_what_it_still_holds(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with opened(tmp_path, ROOMY, HERE, THERE) as learner:
+        kept, forgotten = ids_of(await ask(learner))
+        [theirs] = ids_of(await ask(learner, THERE, rollouts=2))
+        learner.desk.left(HERE, "the connection was reset")
+        await learner.desk.welcome(HERE, hello(leases=[kept]))
+        for _ in range(10):
+            learner.desk.heard(HERE, Heartbeat())
+            learner.desk.heard(THERE, Heartbeat())
+            await tick(learner, mock_clock)
+        assert set(learner.run.leasing.open) == {kept, theirs}
+        await become(learner, {kept: "open", forgotten: "lost", theirs: "open"})
+        assert set(learner.run.present) == {HERE, THERE}
+
+
+async def test_a_silent_peer_is_dismissed_and_a_beating_heart_keeps_it(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with opened(tmp_path, ROOMY, HERE, THERE) as learner:
+        await ask(learner, HERE)
+        held = ids_of(await ask(learner, THERE))
+        for _ in range(6):
+            await tick(learner, mock_clock)
+            learner.desk.heard(THERE, Heartbeat(installed=version("1.0")))
+        assert set(learner.run.present) == {THERE}
+        assert set(learner.run.leasing.open) == set(held)
+
+
+async def test_a_lease_expires_a_moment_after_its_deadline(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with opened(tmp_path, ROOMY, HERE) as learner:
+        grant = await ask(learner)
+        learner.wall.ms = leases_of(grant)[0].deadline_ms + LATE_GRACE_MS - round(TICK_S * 1000)
+        await tick(learner, mock_clock)
+        assert len(learner.run.leasing.open) == 2
+        learner.desk.heard(HERE, Heartbeat())
+        await tick(learner, mock_clock)
+        await until(lambda: set(statuses(learner).values()) == {"expired"})
+
+
+async def test_leases_go_on_after_a_restart_until_their_peer_stays_silent(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with opened(tmp_path, ROOMY, HERE, THERE) as learner:
+        mine = ids_of(await ask(learner, HERE))
+        theirs = ids_of(await ask(learner, THERE))
+    async with open_learner(tmp_path, ROOMY) as again, trio.open_nursery() as nursery:
+        again.desk.recover_leases()
+        nursery.start_soon(again.desk.watch)
+        assert set(again.run.leasing.open) == {*mine, *theirs}
+        await again.desk.welcome(HERE, hello(leases=mine))
+        for _ in range(6):
+            again.desk.heard(HERE, Heartbeat())
+            await tick(again, mock_clock)
+        assert set(again.run.leasing.open) == set(mine)
+        await become(again, dict.fromkeys(mine, "open") | dict.fromkeys(theirs, "lost"))
+        nursery.cancel_scope.cancel()
+
+
+async def test_stopping_the_learner_gives_nobodys_leases_away(tmp_path: Path) -> None:
+    async with opened(tmp_path, ROOMY, HERE) as learner:
+        held = ids_of(await ask(learner))
+    learner.desk.left(HERE, "the learner stopped")
+    assert statuses(learner) == dict.fromkeys(held, "open")
+
+
+# What peers count.
+
+
+async def test_a_stay_counts_what_was_moved_during_it(tmp_path: Path, mock_clock: MockClock) -> None:
+    def beat(up: int, engine_s: float = 0.0) -> None:
+        learner.desk.heard(HERE, Heartbeat(bytes_up=up, bytes_down=2 * up, engine_s=engine_s))
+
+    async with opened(tmp_path, ROOMY, HERE) as learner:
+        beat(100, 1.0)
+        beat(150, 1.5)
+        learner.desk.left(HERE, "the connection was reset")
+        await learner.desk.welcome(HERE, hello())
+        beat(170, 2.0)
+        beat(10, 0.5)  # the node was started anew in between
+        await tick(learner, mock_clock)
+        await until(lambda: stays(learner) == [(150, 300, "the connection was reset"), (30, 60, "")])
+        assert engine_s(learner) == pytest.approx(2.5)
+    async with opened(tmp_path, ROOMY, HERE) as learner:
+        beat(15, 0.75)  # we were restarted: what it counted before is in the books already
+        beat(20, 1.0)
+        await tick(learner, mock_clock)
+        await until(lambda: stays(learner)[2:] == [(5, 10, "")])
+        assert engine_s(learner) == pytest.approx(2.75)
+
+
+def stays(learner: Learner) -> list[tuple[int, int, str]]:
+    with closing(sqlite3.connect(learner.root / "ledger.sqlite")) as db:
+        return db.execute("SELECT bytes_up, bytes_down, reason FROM presence ORDER BY id").fetchall()
+
+
+def engine_s(learner: Learner) -> float:
+    with closing(sqlite3.connect(learner.root / "ledger.sqlite")) as db:
+        (found,) = db.execute("SELECT engine_s FROM peers").fetchone()
+    return float(found)
+
+
+async def test_a_peers_price_is_written_as_it_asks_it(tmp_path: Path) -> None:
+    async with opened(tmp_path) as learner:
+        await learner.desk.welcome(HERE, hello(price=Price(micros_per_hour=50_000, currency="EUR"), name="atlas"))
+        with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db:
+            row = db.execute("SELECT peer, name, role, micros_per_hour, currency FROM peers").fetchall()
+        assert row == [(HERE, "atlas", "rollout", 50_000, "EUR")]
+
+
+async def test_no_word_of_a_peer_makes_the_node_wait_for_the_disk(tmp_path: Path) -> None:
+    """While somebody holds the ledger, everything a peer may say in passing is still taken in at once."""
+    async with opened(tmp_path, ROOMY, HERE, THERE) as learner:
+        [lease, other] = ids_of(await ask(learner))
+        with learner.ledger.transaction():
+            learner.desk.heard(HERE, Heartbeat(bytes_up=1))
+            learner.desk.started(HERE, Started(lease=lease, version=version("1.0")))
+            learner.desk.returned(HERE, LeaseReturn(leases=[other], reason=""))
+            learner.desk.left(THERE, IN_GOOD_ORDER)
+            learner.desk.left(HERE, IN_GOOD_ORDER)
+        await become(learner, {lease: "lost", other: "returned"})
+
+
+class Lines:
+    """Notes what a reception would send."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[PeerId, object]] = []
+
+    def tell(self, peer: PeerId, message: object) -> None:
+        self.said.append((peer, message))
+
+    dismiss = tell
+
+
+async def test_everybody_is_introduced_and_in_the_end_dismissed(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with opened(tmp_path, ROOMY, HERE) as learner:
+        lines = Lines()
+        learner.desk.reception = lines  # type: ignore[assignment]
+        await learner.desk.welcome(THERE, hello())
+        assert [(to, [one.peer for one in said.peers]) for to, said in introductions(lines)] == [
+            (HERE, [HERE, THERE]),
+            (THERE, [HERE, THERE]),
+        ]
+        lines.said.clear()
+        learner.desk.left(THERE, IN_GOOD_ORDER)
+        assert [(to, [one.peer for one in said.peers]) for to, said in introductions(lines)] == [(HERE, [HERE])]
+        lines.said.clear()
+        learner.desk.farewell("The run is finished.")
+        assert lines.said == [(HERE, Farewell(reason="The run is finished."))]
+
+
+def introductions(lines: Lines) -> list[tuple[PeerId, Introduction]]:
+    return [(to, said) for to, said in lines.said if isinstance(said, Introduction)]
+
+
+async def test_who_waits_for_everybody_to_leave_is_told_of_each(tmp_path: Path) -> None:
+    async with opened(tmp_path, ROOMY, HERE) as learner, trio.open_nursery() as nursery:
+        gone = trio.Event()
+
+        async def wait() -> None:
+            while learner.run.present:
+                await learner.run.wait_changed()
+            gone.set()
+
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        learner.desk.left(HERE, "dismissed")
+        await gone.wait()

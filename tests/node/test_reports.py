@@ -1,0 +1,453 @@
+"""Reports: what is counted, what follows from it, and that it can be read at any width by people and programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sqlite3
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from learner.ledger import LedgerError
+from node.receipts import Receipts
+from node.reports import as_csv, as_json, as_terminal, as_text, own_report, summary, swarm_report, words
+from node.reports.facts import PeerReport, Role, SwarmReport
+from node.reports.peers import Presence, present_s
+from node.reports.rules import BLAMED, MEANINGS, REFUSALS
+from protocol.ids import PeerId, PolicyVersion
+from protocol.work import Rule
+from tests.node.ledgers import ALPHA, BETA, GAMMA, LEARNER, START_MS, Story, demo_run, open_story, peer_row
+from tests.node.test_receipts import receipt
+
+V0, V1 = PolicyVersion(1, 0), PolicyVersion(1, 1)
+HOUR_S = 3600.0
+
+
+def row_of(report: SwarmReport, peer: PeerId) -> PeerReport:
+    return next(row for row in report.peers if row.peer == peer)
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Story:
+    return open_story(tmp_path / "ledger.sqlite")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> SwarmReport:
+    path = tmp_path_factory.mktemp("demo") / "ledger.sqlite"
+    demo_run(path)
+    return swarm_report(path, staleness=2)
+
+
+# What is counted
+
+
+def test_one_hour_of_two_peers(story: Story) -> None:
+    story.join(peer_row(LEARNER, "learner", role="learner", micros=1_000_000))
+    story.join(peer_row(ALPHA, "atlas", micros=600_000))
+    story.publish(V0, total=1000, new=1000)
+    story.evaluate(V0, 0.4, 0.3)
+    first, second = story.lease(ALPHA), story.lease(ALPHA)
+    story.deliver(first, ALPHA, *[Rule.ADMITTED] * 4, version=V0, tokens=25)
+    story.deliver(second, ALPHA, *[Rule.STALE] * 4, version=V0)
+    story.now_s = HOUR_S / 2
+    story.join(peer_row(BETA, "borealis"))
+    third = story.lease(BETA)
+    story.deliver(third, BETA, *[Rule.ADMITTED] * 4, version=V0, lag=1, tokens=50)
+    story.train(1, {first: 1}, waited_s=30.0, train_s=90.0)
+    story.publish(V1, total=1000, new=400)
+    story.now_s = HOUR_S
+    story.evaluate(V1, 0.9, 0.8)
+    story.here(ALPHA, up=10, down=20)
+    story.here(BETA, up=1, down=2)
+    story.here(LEARNER, up=22, down=11)
+
+    report = swarm_report(story.ledger.path, staleness=2)
+    assert [peer.peer for peer in report.peers] == [LEARNER, *sorted((ALPHA, BETA))]
+    assert (report.wall_s, len(report.versions), len(report.steps), report.weight_bytes) == (HOUR_S, 2, 1, 1000)
+    assert (report.admitted, report.rejected, report.trained, report.tokens) == (8, 4, 4, 300)
+    assert report.verdicts == {Rule.ADMITTED: 8, Rule.STALE: 4}
+    assert report.lags == {1: 4}
+    assert report.utilisation == 0.75
+    assert report.costs == {"USD": 1_600_000}
+    assert (report.bytes_up, report.bytes_down) == (33, 33)
+    assert [(e.greedy, e.sampled, e.at_s) for e in report.evaluations] == [(0.4, 0.3, 0.0), (0.9, 0.8, HOUR_S)]
+
+    alpha = row_of(report, ALPHA)
+    assert (alpha.leases.issued, alpha.leases.delivered, alpha.leases.in_time, alpha.leases.open) == (2, 2, 2, 0)
+    assert (alpha.admitted, alpha.rejected, alpha.tokens, alpha.trained, alpha.share) == (4, 4, 100, 4, 1.0)
+    assert (alpha.hours_active, alpha.price_per_hour, alpha.cost) == (1.0, 0.6, 0.6)
+    assert alpha.cost_per_1000_tokens == pytest.approx(6.0)
+    assert alpha.admitted_per_s == pytest.approx(4 / HOUR_S)
+    assert alpha.reputation is not None
+    assert alpha.reputation.honesty == 1.0  # staleness is nobody's fault
+
+    beta = row_of(report, BETA)
+    assert (beta.active_s, beta.cost, beta.cost_per_1000_tokens, beta.share) == (HOUR_S / 2, 0.0, 0.0, 0.0)
+    assert beta.reputation is not None
+    assert beta.reputation.availability == 1.0  # it is measured from when a peer first came
+
+    learner = row_of(report, LEARNER)
+    assert (learner.role, learner.cost, learner.admitted_per_s, learner.cost_per_1000_tokens) == (
+        Role.LEARNER, 1.0, None, None,
+    )  # fmt: skip
+
+
+def test_every_fate_of_a_lease(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    for fate in ("expired", "returned", "lost"):
+        story.ledger.leases_closed([story.lease(ALPHA)], fate, story.now_ms)
+    story.lease(ALPHA)
+    story.deliver(story.lease(ALPHA), ALPHA, Rule.ADMITTED, version=V0)
+    story.deliver(story.lease(ALPHA), ALPHA, Rule.LATE, Rule.LATE, version=V0)
+    story.now_s = 10
+    story.here(ALPHA)
+    leases = row_of(swarm_report(story.ledger.path), ALPHA).leases
+    assert (leases.issued, leases.open, leases.delivered, leases.late) == (6, 1, 2, 1)
+    assert (leases.expired, leases.returned, leases.lost, leases.in_time, leases.failed) == (1, 1, 1, 1, 4)
+    reputation = row_of(swarm_report(story.ledger.path), ALPHA).reputation
+    assert reputation is not None
+    assert reputation.timeliness == pytest.approx((1 + 1) / (5 + 1))
+
+
+def test_only_what_a_working_node_never_does_lowers_honesty(story: Story) -> None:
+    for rule in REFUSALS:
+        peer = PeerId(f"peer-{rule.value}")
+        story.join(peer_row(peer, rule.value))
+        story.deliver(story.lease(peer), peer, rule, version=V0)
+    report = swarm_report(story.ledger.path)
+    for row in report.peers:
+        assert row.reputation is not None
+        assert (row.reputation.honesty < 1.0) is (row.blamed == 1), row.name
+    assert {Rule(row.name) for row in report.peers if row.blamed} == BLAMED
+
+
+def test_the_rules_that_blame() -> None:
+    assert set(MEANINGS) == set(Rule)
+    assert {rule.value for rule in BLAMED} == {
+        "malformed",
+        "oversized",
+        "unknown_version",
+        "bad_signature",
+        "wrong_peer",
+        "settings",
+        "incomplete",
+        "duplicate",
+        "reward",
+    }
+
+
+def test_a_rule_younger_than_this_program_is_counted_as_other(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    story.deliver(story.lease(ALPHA), ALPHA, Rule.STALE, version=V0)
+    with story.ledger.transaction() as db:
+        db.execute("UPDATE records SET rule = 'audit'")
+    assert swarm_report(story.ledger.path).verdicts == {Rule.OTHER: 1}
+
+
+def test_groups_dropped_when_a_batch_formed_are_told(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    kept, old = story.lease(ALPHA), story.lease(ALPHA)
+    for lease in (kept, old):
+        story.deliver(lease, ALPHA, *[Rule.ADMITTED] * 4, version=V0)
+    story.train(1, {kept: 0}, dropped={old: "stale"})
+    row = row_of(swarm_report(story.ledger.path), ALPHA)
+    assert (row.admitted, row.trained, row.dropped, row.share) == (8, 4, 4, 1.0)
+
+
+def test_a_restart_cuts_off_what_was_lost_with_it(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    lease = story.lease(ALPHA)
+    story.deliver(lease, ALPHA, *[Rule.ADMITTED] * 4, version=V0)
+    story.train(1, {lease: 0})
+    story.evaluate(V1, 0.5, 0.5)
+    story.train(2, {})
+    story.evaluate(PolicyVersion(1, 2), 0.99, 0.99)
+    story.ledger.begin_incarnation(1, story.now_ms)
+    story.now_s = 5
+    story.evaluate(PolicyVersion(2, 1), 0.6, 0.6)
+    report = swarm_report(story.ledger.path)
+    assert [e.survives for e in report.evaluations] == [True, False, True]
+    assert (len(report.incarnations), len(report.steps), report.trained) == (2, 1, 4)
+    told = summary(report, staleness_bound=2, peak_pss_mib=None, seeds={})
+    assert (told["greedy_start"], told["greedy_end"], told["incarnations"]) == (0.5, 0.6, 2)
+
+
+def test_time_shared_by_two_presences_is_paid_once(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    old = story.presences[ALPHA]
+    story.now_s = 50
+    story.join(peer_row(ALPHA, "atlas again", micros=3_600_000_000))
+    story.now_s = 100
+    story.here(ALPHA, up=5)
+    story.ledger.peer_present(old, START_MS + 70_000, bytes_up=7, bytes_down=0, reason="joined again")
+    row = row_of(swarm_report(story.ledger.path), ALPHA)
+    assert (row.active_s, row.cost, row.bytes_up, row.name) == (100.0, 100.0, 12, "atlas again")
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=6))
+def test_presence_is_the_union_of_its_stays(stays: list[tuple[int, int]]) -> None:
+    covered = {tick for began, length in stays for tick in range(began, began + length)}
+    presences = [Presence(began_ms=b * 1000, ended_ms=(b + n) * 1000, bytes_up=0, bytes_down=0) for b, n in stays]
+    assert present_s(presences) == len(covered)
+
+
+def test_totals_are_the_sums_of_rows(demo: SwarmReport) -> None:
+    assert demo.admitted == sum(demo.lags.values()) == sum(peer.trained or 0 for peer in demo.peers)
+    assert sum(peer.share or 0 for peer in demo.peers) == pytest.approx(1.0)
+    assert all(sum(peer.verdicts.values()) == peer.admitted + peer.rejected for peer in demo.peers)
+    assert all(peer.leases.issued == peer.leases.open + peer.leases.in_time + peer.leases.failed for peer in demo.peers)
+
+
+# Where it is read from
+
+
+def test_a_ledger_is_read_while_its_learner_is_in_the_middle_of_writing(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    with story.ledger.transaction() as db:
+        db.execute("DELETE FROM presence")
+        db.execute("DELETE FROM peers")
+        assert len(swarm_report(story.ledger.path).peers) == 1
+
+
+def test_reading_changes_nothing(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    story.ledger.close()
+    before = story.ledger.path.read_bytes()
+    swarm_report(story.ledger.path)
+    assert story.ledger.path.read_bytes() == before
+
+
+def test_a_missing_ledger_is_named_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match=r"nothing\.sqlite: there is no ledger"):
+        swarm_report(tmp_path / "nothing.sqlite")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    path.write_text("# a text file\n" * 100)
+    with pytest.raises(LedgerError, match=r"ledger\.sqlite cannot be read as a ledger"):
+        swarm_report(path)
+
+
+def test_another_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    Receipts(path).close()
+    with pytest.raises(LedgerError, match="not a ledger"):
+        swarm_report(path)
+
+
+def test_a_newer_ledger_is_refused(story: Story) -> None:
+    story.ledger.close()
+    with sqlite3.connect(story.ledger.path) as db:
+        db.execute("UPDATE meta SET value = x'3939' WHERE key = 'schema'")
+    with pytest.raises(LedgerError, match="format 99"):
+        swarm_report(story.ledger.path)
+
+
+# As people read it
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 160, 240])
+def test_no_line_is_wider_than_the_terminal_and_no_figure_is_cut(demo: SwarmReport, width: int) -> None:
+    text = as_terminal(demo, width=width, color=False)
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+    assert "…" not in text.replace("a laptop in the…", "").replace("a laptop …", "")
+    for figure in ("4,944", "0.0151", "153 MiB", "49.5%", "640", "0.96"):
+        assert figure in text
+
+
+def test_wide_terminals_have_fewer_tables(demo: SwarmReport) -> None:
+    def tables(width: int) -> int:
+        return as_terminal(demo, width=width, color=False).count("together")
+
+    assert tables(160) < tables(80)
+
+
+def test_every_rejection_is_explained(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    for rule in REFUSALS:
+        story.deliver(story.lease(ALPHA), ALPHA, rule, version=V0)
+    text = " ".join(as_text(swarm_report(story.ledger.path), width=200).split())
+    for rule in REFUSALS:
+        assert f"{rule.value} 1 {MEANINGS[rule].words}" in text
+    assert text.count("counts against honesty") == len(BLAMED)
+
+
+def test_a_report_for_a_file_has_neither_colours_nor_line_drawing(demo: SwarmReport) -> None:
+    text = as_text(demo).replace("…", "")
+    assert text.isascii()
+    assert "\x1b" not in text
+    assert "\x1b" in as_terminal(demo, width=100)
+
+
+def test_an_empty_swarm_can_be_reported(story: Story) -> None:
+    report = swarm_report(story.ledger.path)
+    assert "nothing trained on yet" in as_text(report)
+    assert json.loads(as_json(report))["totals"]["learner_utilisation"] is None
+    assert len(as_csv(report).splitlines()) == 1
+
+
+def test_names_from_strangers_cannot_move_the_cursor_or_run_in_a_spreadsheet(story: Story) -> None:
+    story.join(peer_row(ALPHA, "=HYPERLINK(\x1b[2J\x9b\u202e\n[red]x"))
+    report = swarm_report(story.ledger.path)
+    for text in (as_terminal(report, width=100, color=False), as_text(report), as_json(report), as_csv(report)):
+        assert not {c for c in text if unicodedata.category(c) in ("Cc", "Cf")} - set("\r\n")
+    (row,) = csv.DictReader(io.StringIO(as_csv(report)))
+    assert row["name"] == "'=HYPERLINK( [2J [red]x"
+
+
+@settings(max_examples=200)
+@given(st.text(max_size=40), st.integers(1, 40))
+def test_a_plain_name_is_one_short_harmless_line(name: str, limit: int) -> None:
+    plain = words.plain_name(name, limit)
+    assert len(plain) <= limit
+    assert all(c == " " or unicodedata.category(c)[0] not in "CZ" for c in plain)
+
+
+def test_several_currencies_are_kept_apart(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas", micros=1_000_000, currency="EUR"))
+    story.join(peer_row(BETA, "borealis", micros=2_000_000))
+    story.deliver(story.lease(ALPHA), ALPHA, Rule.ADMITTED, version=V0, tokens=1000)
+    story.now_s = HOUR_S
+    story.here(ALPHA)
+    story.here(BETA)
+    report = swarm_report(story.ledger.path)
+    assert report.costs == {"EUR": 1_000_000, "USD": 2_000_000}
+    text = as_text(report)
+    assert "1.00 EUR, 2.00 USD" in text
+    assert "1.00 EUR per" not in text  # never one currency's money over all tokens as if it were everything
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.0, "0 USD"), (12.3456, "12.35 USD"), (0.0123, "0.0123 USD"), (0.0000123, "0.0000123 USD"), (None, "-")],
+)
+def test_money(value: float | None, shown: str) -> None:
+    assert words.money(value, "USD") == shown
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "shown"),
+    [(0, "0 B"), (999, "999 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (160 << 20, "160 MiB"), (3 << 40, "3 TiB")],
+)
+def test_size(num_bytes: int, shown: str) -> None:
+    assert words.size(num_bytes) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(41.6, "42 s"), (59.9, "1 min 0 s"), (200, "3 min 20 s"), (5 * 3600 + 720, "5 h 12 min"), (3 * 86_400, "3 d 0 h")],
+)
+def test_duration(seconds: float, shown: str) -> None:
+    assert words.duration(seconds) == shown
+
+
+def test_ones_own_work_in_words(tmp_path: Path) -> None:
+    receipts = Receipts(tmp_path / "receipts.sqlite")
+    receipts.add(receipt(1, Rule.ADMITTED, tokens=12), b"a", engine_s=61.0)
+    receipts.add(receipt(2, Rule.STALE), b"b", engine_s=1.0)
+    report = own_report(receipts, peer=ALPHA, name="atlas")
+    text = as_terminal(report, width=80, color=False)
+    assert max(map(len, text.splitlines())) <= 80
+    for part in (ALPHA, "1.1 to 1.2", "1 min 2 s", "because of stale", MEANINGS[Rule.STALE].words):
+        assert part in text
+    told = json.loads(as_json(report))
+    assert (told["kind"], told["peer"]["share"], told["refused"][0]["rule"]) == ("own", None, "stale")
+    (row,) = csv.DictReader(io.StringIO(as_csv(report)))
+    assert (row["admitted"], row["rejected_stale"], row["share"], row["honesty"]) == ("1", "1", "", "")
+
+
+def test_ones_own_work_before_any_receipt(tmp_path: Path) -> None:
+    assert "none yet" in as_text(own_report(Receipts(tmp_path / "receipts.sqlite"), peer=ALPHA))
+
+
+# As programs read it
+
+
+def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
+    told = json.loads(as_json(demo))
+    assert list(told) == [
+        "format", "kind", "swarm", "started_ms", "ended_ms", "wall_s", "staleness_bound", "totals", "lag_histogram",
+        "incarnations", "evaluations", "versions", "steps", "peers",
+    ]  # fmt: skip
+    assert list(told["totals"]) == [
+        "admitted", "rejected", "verdicts", "trained", "dropped", "tokens", "bytes_up", "bytes_down", "costs",
+        "versions_published", "steps", "incarnations", "weight_bytes", "learner_utilisation",
+    ]  # fmt: skip
+    assert list(told["peers"][0]) == [
+        "peer",
+        "name",
+        "role",
+        "engine",
+        "machine",
+        "leases",
+        "admitted",
+        "rejected",
+        "verdicts",
+        "admitted_per_s",
+        "tokens",
+        "trained",
+        "dropped",
+        "share",
+        "bytes_up",
+        "bytes_down",
+        "hours_active",
+        "engine_s",
+        "price_per_hour",
+        "currency",
+        "cost",
+        "cost_micros",
+        "cost_per_1000_tokens",
+        "first_seen_ms",
+        "last_seen_ms",
+        "reputation",
+    ]
+    assert told["format"] == "volery-report/1"
+    assert sum(told["lag_histogram"].values()) == told["totals"]["trained"] == 9984
+
+
+def test_csv_has_one_row_a_peer_and_a_column_a_rule(demo: SwarmReport) -> None:
+    rows = list(csv.DictReader(io.StringIO(as_csv(demo))))
+    assert [row["peer"] for row in rows] == [peer.peer for peer in demo.peers] == [LEARNER, ALPHA, BETA, GAMMA]
+    for row, peer in zip(rows, demo.peers, strict=True):
+        assert int(row["admitted"]) == peer.admitted
+        assert sum(int(row[f"rejected_{rule.value}"]) for rule in REFUSALS) == int(row["rejected"]) == peer.rejected
+        assert float(row["cost"]) == peer.cost
+
+
+def test_the_summary_holds_what_acceptance_asks(demo: SwarmReport) -> None:
+    told = summary(demo, staleness_bound=2, peak_pss_mib=3210.5, seeds={"model": 1})
+    assert json.loads(json.dumps(told)) == told
+    asked = {
+        "wall_s",
+        "versions_published",
+        "staleness_bound",
+        "lag_histogram",
+        "admitted",
+        "verdicts",
+        "greedy_start",
+        "greedy_end",
+        "sampled_start",
+        "sampled_end",
+        "learner_utilisation",
+        "peers",
+        "weight_bytes",
+        "peak_pss_mib",
+        "seeds",
+        "software",
+    }
+    assert asked <= set(told)
+    assert all({"id", "role", "admitted", "tokens", "bytes_up", "bytes_down", "cost"} <= set(p) for p in told["peers"])
+    assert max(map(int, told["lag_histogram"])) <= told["staleness_bound"]
+    assert told["greedy_start"] < told["greedy_end"]
+    assert told["verdicts"] == {"admitted": 9984, "stale": 256}
+    assert told["software"]["python"].startswith("3.")
+    assert summary(demo, staleness_bound=2, peak_pss_mib=None, seeds={}, wall_s=1.0)["wall_s"] == 1.0

@@ -1,0 +1,101 @@
+"""Task, curriculum and held-out prompts together, in tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.config import LearnSection, ModelSection, SwarmConfig, SwarmSection, TaskSection
+from node.schooling import Schooling, open_schooling
+from node.tasks.curriculum import MASTERED, WINDOW
+from node.tasks.port import TaskError
+from node.tasks.text import TextCodec, write_character_tokenizer
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    (tmp_path / "model").mkdir()
+    write_character_tokenizer(tmp_path / "model")
+    return tmp_path
+
+
+def school(base: Path, spec: str = "reverse:letters=4", *, held_out: int = 8, seed: int = 0) -> Schooling:
+    config = SwarmConfig(
+        swarm=SwarmSection(name="n"),
+        model=ModelSection(directory=str(base / "model")),
+        task=TaskSection(spec=spec, held_out=held_out),
+        learn=LearnSection(steps=1, seed=seed),
+    )
+    return open_schooling(config, base)
+
+
+def text(base: Path, tokens: tuple[int, ...]) -> str:
+    return TextCodec.load(base / "model").decode(tokens)
+
+
+def test_prompts_are_what_the_task_asks_and_answers_what_it_wants(base: Path) -> None:
+    schooling = school(base)
+    prompt = schooling.next_prompt()
+    word = text(base, prompt.tokens)
+    assert prompt.task == "reverse"
+    answer = schooling.encoded.answer(prompt.index)
+    assert answer[-1] in schooling.stop_ids
+    assert text(base, answer[:-1])[::-1] in word
+    assert schooling.reward(prompt.index, answer) == 1.0
+    assert schooling.reward(prompt.index, answer[::-1]) < 1.0
+
+
+def test_held_out_prompts_are_fixed_and_never_leased(base: Path) -> None:
+    one, other = school(base, held_out=50, seed=1), school(base, held_out=50, seed=2)
+    held = [item.prompt for item in one.held_out]
+    assert len(set(held)) > 40
+    assert [item.prompt for item in other.held_out] == held
+    leased = {schooling.next_prompt().tokens for schooling in (one, other) for _ in range(100)}
+    assert not leased & set(held)
+    rewards = [item.reward((one.encoded.codec.eos_id,)) for item in one.held_out]
+    assert max(rewards) < 1.0
+    assert school(base, held_out=0).held_out == []
+
+
+def test_the_curriculum_goes_on_where_its_state_was_taken(base: Path) -> None:
+    spec = "arithmetic:levels=3"
+    schooling = school(base, spec)
+    for _ in range(WINDOW):
+        schooling.observe(schooling.next_prompt().index, MASTERED + 0.1)
+    state: dict[str, Any] = json.loads(json.dumps(schooling.state()))
+    following = [schooling.next_prompt() for _ in range(20)]
+    again = school(base, spec)
+    again.restore(state)
+    assert [again.next_prompt() for _ in range(20)] == following
+    assert following != [school(base, spec).next_prompt() for _ in range(20)]
+
+
+def test_a_state_of_another_task_is_refused(base: Path) -> None:
+    state = school(base, "reverse:letters=5").state()
+    with pytest.raises(TaskError, match=r"not the one this run began with.*start a new run"):
+        school(base).restore(state)
+
+
+def test_files_of_a_task_are_relative_to_the_configuration(base: Path) -> None:
+    rows = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(40)]
+    (base / "data").mkdir()
+    (base / "data" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    schooling = school(base, "jsonl:data/train.jsonl", held_out=2)
+    assert text(base, schooling.next_prompt().tokens).endswith("=")
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"), [("revrse", "reverse"), ("reverse:letters=x", "letters"), ("jsonl:absent.jsonl", "absent")]
+)
+def test_a_task_that_cannot_be_opened(base: Path, spec: str, says: str) -> None:
+    with pytest.raises(TaskError, match=says):
+        school(base, spec)
+
+
+def test_a_model_without_a_tokenizer(base: Path) -> None:
+    (base / "model" / "tokenizer.json").unlink()
+    with pytest.raises(TaskError, match=r"no tokenizer\.json"):
+        school(base)

@@ -1,0 +1,400 @@
+"""Tasks: problems by index, rewards, the two sides, specs, the curriculum, and files with mistakes in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from fractions import Fraction
+from importlib.metadata import EntryPoint, EntryPoints
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.tasks import registry
+from node.tasks.builtin import GeneratedTask, is_held_out
+from node.tasks.curriculum import MASTERED, REHEARSAL, WINDOW, TaskCursor
+from node.tasks.jsonl import last_number
+from node.tasks.port import Chat, ChatMessage, Completion, Problem, Task, TaskError, TaskKind, index_at, place_of
+from node.tasks.registry import find_kind, list_kinds, open_task, usage
+
+GENERATED = ["reverse", "reverse:letters=3,alphabet=8", "sort", "sort:digits=3", "arithmetic", "arithmetic:levels=1"]
+
+
+def said(text: str, *, finished: bool = True) -> Completion:
+    return Completion(text=text, finished=finished)
+
+
+def write_lines(path: Path, *rows: object) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def number_rows(count: int) -> list[dict[str, object]]:
+    return [{"prompt": f"what is {number}?", "answer": str(number)} for number in range(count)]
+
+
+def prompts(problems: Sequence[Problem]) -> set[object]:
+    return {problem.prompt for problem in problems}
+
+
+# --- generated tasks --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", GENERATED)
+def test_training_and_held_out_prompts_never_meet(spec: str) -> None:
+    one, other = open_task(spec, seed=1), open_task(spec, seed=2)
+    training = prompts([task.problem(index) for task in (one, other) for index in range(400)])
+    held_out = prompts([one.held_out(index) for index in range(400)])
+    assert training
+    assert held_out
+    assert not training & held_out
+
+
+@pytest.mark.parametrize("spec", GENERATED)
+def test_an_index_names_one_problem_whatever_was_asked_before(spec: str) -> None:
+    asked = open_task(spec, seed=3)
+    forwards = [asked.problem(index) for index in range(20)]
+    assert [open_task(spec, seed=3).problem(index) for index in reversed(range(20))] == forwards[::-1]
+
+
+@pytest.mark.parametrize("spec", GENERATED)
+def test_seed_orders_training_and_leaves_held_out_alone(spec: str) -> None:
+    one, other = open_task(spec, seed=1), open_task(spec, seed=2)
+    assert [one.problem(index) for index in range(20)] != [other.problem(index) for index in range(20)]
+    assert [one.held_out(index) for index in range(20)] == [other.held_out(index) for index in range(20)]
+    assert one.fingerprint != other.fingerprint
+
+
+def test_problems_stay_what_they_were() -> None:
+    # A run that resumes after an upgrade asks and judges the same problems: these values never change.
+    assert open_task("reverse", seed=0).problem(17) == Problem(prompt="rev:sgkbuw=", answer="wubkgs")
+    assert open_task("sort", seed=0).held_out(17) == Problem(prompt="sort:40395=", answer="03459")
+    assert open_task("arithmetic", seed=0).problem(17) == Problem(prompt="50-53=", answer="-3")
+
+
+def test_demo_has_512_different_held_out_prompts() -> None:
+    task = open_task("reverse")
+    assert len(prompts([task.held_out(index) for index in range(512)])) == 512
+
+
+def test_reverse_asks_for_the_word_backwards() -> None:
+    problem = open_task("reverse:letters=9").problem(0)
+    assert isinstance(problem.prompt, str)
+    word = problem.prompt.removeprefix("rev:").removesuffix("=")
+    assert len(word) == 9
+    assert problem.answer == word[::-1]
+
+
+def test_sort_asks_for_ascending_digits() -> None:
+    problem = open_task("sort:digits=7").problem(0)
+    assert isinstance(problem.prompt, str)
+    assert problem.answer == "".join(sorted(problem.prompt.removeprefix("sort:").removesuffix("=")))
+
+
+def test_arithmetic_answers_are_right_at_every_level() -> None:
+    task = open_task("arithmetic")
+    for index in range(200):
+        problem = task.problem(index)
+        assert isinstance(problem.prompt, str)
+        assert problem.answer == str(eval(problem.prompt.removesuffix("=")))
+
+
+@pytest.mark.parametrize("spec", GENERATED)
+def test_only_the_exact_finished_answer_is_worth_one(spec: str) -> None:
+    task = open_task(spec)
+    problem = task.problem(0)
+    assert problem.answer is not None
+    assert task.reward(problem, said(problem.answer)) == 1.0
+    for wrong in (said(problem.answer, finished=False), said(problem.answer + " "), said(""), said("x")):
+        assert task.reward(problem, wrong) == 0.0
+
+
+def test_a_side_without_prompts_is_an_error() -> None:
+    task = GeneratedTask(name="tiny", label="tiny", seed=0, draw=lambda _dice, _level: ("a", "a"))
+    empty = task.problem if is_held_out("a") else task.held_out
+    with pytest.raises(TaskError, match="too few different problems"):
+        empty(0)
+
+
+# --- specs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("revers", ["'revers'", "did you mean 'reverse'", "arithmetic", "jsonl", "sort"]),
+        ("", ["''", "reverse"]),
+        ("reverse:leters=3", ["'leters'", "did you mean 'letters'", "alphabet"]),
+        ("reverse:letters", ["'letters'", "key=value", "reverse[:letters=6,alphabet=26]"]),
+        ("reverse:letters=six", ["letters=six", "whole number"]),
+        ("reverse:letters=1", ["letters=1", "2 to 256"]),
+        ("reverse:letters=3,letters=4", ["'letters'", "twice"]),
+        ("jsonl", ["needs PATH", "jsonl:PATH"]),
+        ("jsonl:", ["needs PATH"]),
+        ("jsonl:x.jsonl:match=fuzzy", ["match=fuzzy", "exact, numeric"]),
+        ("jsonl:x.jsonl:held_out=nan", ["held_out=nan", "0 to 0.9"]),
+        ("jsonl:nowhere.jsonl", ["nowhere.jsonl", "cannot be read"]),
+    ],
+)
+def test_a_wrong_spec_says_what_would_be_right(spec: str, words: list[str]) -> None:
+    with pytest.raises(TaskError) as caught:
+        open_task(spec)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_options_reach_the_task() -> None:
+    problem = open_task("reverse:letters=12, alphabet=4").problem(0)
+    assert problem.answer is not None
+    assert len(problem.answer) == 12
+    assert set(problem.answer) <= set("abcd")
+
+
+@pytest.mark.parametrize("name", ["plain.jsonl", "a=b.jsonl", "with:colon.jsonl"])
+def test_path_of_a_spec_is_relative_to_its_directory(name: str, tmp_path: Path) -> None:
+    write_lines(tmp_path / name, *number_rows(4))
+    assert open_task(f"jsonl:{name}", directory=tmp_path).name == "jsonl"
+    numeric = open_task(f"jsonl:{name}:match=numeric,held_out=0.5", directory=tmp_path)
+    assert numeric.reward(numeric.problem(0), said(f"it is {numeric.problem(0).answer}.0")) == 1.0
+
+
+def test_usage_shows_argument_and_defaults() -> None:
+    assert usage(find_kind("jsonl")) == "jsonl:PATH[:match=exact,chat=auto,held_out=0.1]"
+
+
+class Installed:
+    """Stands where a package's module would: what its entry points name."""
+
+    KIND = TaskKind(name="theirs", summary="from a package", build=lambda _arguments: open_task("sort"))
+    NO_KIND = "something else"
+
+
+@pytest.fixture
+def packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three entry points, as if installed: a good one, one that is no kind, one that takes a built-in's name."""
+    points = EntryPoints(
+        EntryPoint(name=name, value=f"{__name__}:{value}", group=registry.ENTRY_POINT_GROUP)
+        for name, value in [("theirs", "Installed.KIND"), ("odd", "Installed.NO_KIND"), ("sort", "Installed.KIND")]
+    )
+    monkeypatch.setattr(registry, "entry_points", lambda *, group: points.select(group=group))
+
+
+@pytest.mark.usefixtures("packages")
+def test_packages_offer_tasks_through_entry_points() -> None:
+    assert open_task("theirs").name == "sort"
+    with pytest.raises(TaskError, match=r"'odd'.*no node\.tasks\.TaskKind"):
+        open_task("odd")
+    with pytest.raises(TaskError, match="theirs"):
+        open_task("unknown")
+
+
+@pytest.mark.usefixtures("packages")
+def test_listing_shows_all_kinds_and_every_failure() -> None:
+    kinds, errors = list_kinds()
+    assert [kind.name for kind in kinds] == ["arithmetic", "jsonl", "reverse", "sort", "theirs"]
+    assert find_kind("sort") is registry.BUILT_IN["sort"]
+    assert sorted("built-in" in str(error) for error in errors) == [False, True]
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_epoch_gives_each_training_line_once_in_a_new_order(tmp_path: Path) -> None:
+    write_lines(tmp_path / "t.jsonl", *number_rows(50))
+    task = open_task("jsonl:t.jsonl:held_out=0.2", directory=tmp_path)
+    first, second = [task.problem(i).prompt for i in range(40)], [task.problem(i).prompt for i in range(40, 80)]
+    assert len(set(first)) == 40
+    assert set(first) == set(second)
+    assert first != second
+    assert set(first).isdisjoint(task.held_out(index).prompt for index in range(10))
+    assert task.held_out(0) == task.held_out(10)
+
+
+def test_a_prompt_that_occurs_twice_lies_on_one_side(tmp_path: Path) -> None:
+    rows = number_rows(10) + [{**row, "answer": "another"} for row in number_rows(10)]
+    write_lines(tmp_path / "t.jsonl", *rows)
+    task = open_task("jsonl:t.jsonl:held_out=0.5", directory=tmp_path)
+    training = prompts([task.problem(index) for index in range(10)])
+    assert len(training) == 5
+    assert not training & prompts([task.held_out(index) for index in range(10)])
+
+
+def test_a_single_prompt_leaves_nothing_to_hold_out(tmp_path: Path) -> None:
+    write_lines(tmp_path / "t.jsonl", *number_rows(1))
+    task = open_task("jsonl:t.jsonl", directory=tmp_path)
+    assert task.problem(5) == task.problem(0)
+    with pytest.raises(TaskError, match=r"t\.jsonl: no line is held out"):
+        task.held_out(0)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (b'{"prompt": "a"}', "missing required field `answer`"),
+        (b'{"answer": "a"}', "missing required field `prompt`"),
+        (b'{"prompt": "", "answer": "a"}', "`prompt` is empty"),
+        (b'{"prompt": "a", "answer": "  "}', "`answer` is empty"),
+        (b'{"prompt": 3, "answer": "a"}', "in field `prompt`"),
+        (b'{"prompt": "a", "answer": [1]}', "in field `answer`"),
+        (b'{"prompt": [{"role": "wizard", "content": "a"}], "answer": "a"}', "role 'wizard'"),
+        (b'{"prompt": [], "answer": "a"}', "`prompt` is empty"),
+        (b'["a"]', "got `array`"),
+        (b'{"prompt": "a", ', "not JSON"),
+        (b'{"prompt": "\xff", "answer": "a"}', "not UTF-8"),
+    ],
+)
+def test_a_bad_line_is_named(line: bytes, complaint: str, tmp_path: Path) -> None:
+    good = b'{"prompt": "1+1", "answer": 2, "source": "ignored"}\n'
+    (tmp_path / "bad.jsonl").write_bytes(good + b"\n" + good + line + b"\n" + good)
+    with pytest.raises(TaskError) as caught:
+        open_task("jsonl:bad.jsonl", directory=tmp_path)
+    assert "bad.jsonl:4: " in str(caught.value)
+    assert complaint in str(caught.value)
+
+
+def test_numeric_match_wants_numbers_as_answers(tmp_path: Path) -> None:
+    write_lines(tmp_path / "t.jsonl", {"prompt": "a", "answer": 1.5}, {"prompt": "b", "answer": "none"})
+    with pytest.raises(TaskError, match=r"t\.jsonl:2: `answer` holds no number"):
+        open_task("jsonl:t.jsonl:match=numeric", directory=tmp_path)
+
+
+def test_an_empty_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text("\n\n", encoding="utf-8")
+    with pytest.raises(TaskError, match="holds no lines"):
+        open_task("jsonl:t.jsonl", directory=tmp_path)
+
+
+def test_exact_match_ignores_only_space_around(tmp_path: Path) -> None:
+    write_lines(tmp_path / "t.jsonl", {"prompt": "capital?", "answer": "New York"})
+    task = open_task("jsonl:t.jsonl", directory=tmp_path)
+    problem = task.problem(0)
+    assert task.reward(problem, said(" New York\n")) == 1.0
+    assert [task.reward(problem, each) for each in (said("new york"), said("New York", finished=False))] == [0.0, 0.0]
+
+
+def test_chat_follows_the_option_and_conversations_always_use_the_template(tmp_path: Path) -> None:
+    write_lines(
+        tmp_path / "t.jsonl",
+        {"prompt": "a", "answer": "b"},
+        {"prompt": [{"role": "user", "content": "c"}], "answer": "d"},
+    )
+    task = open_task("jsonl:t.jsonl:chat=never,held_out=0", directory=tmp_path)
+    by_answer = {problem.answer: problem for problem in (task.problem(0), task.problem(1))}
+    assert by_answer["b"].chat is Chat.NEVER
+    assert by_answer["d"].chat is Chat.ALWAYS
+    assert by_answer["d"].prompt == (ChatMessage(role="user", content="c"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("The total is $1,234.50.", Fraction("1234.5")),
+        ("5 - 3 = 2.", Fraction(2)),
+        ("x=5-3", Fraction(3)),
+        ("it fell to -7", Fraction(-7)),
+        ("\N{MINUS SIGN}4", Fraction(-4)),
+        ("first 3, then 4\n#### 72\n", Fraction(72)),
+        (r"so \boxed{\frac{1}{2}}, not 7", Fraction(1, 2)),
+        (".5", Fraction(1, 2)),
+        ("3/4", Fraction(3, 4)),
+        ("50%", Fraction(50)),
+        ("6.02e23", Fraction("6.02e23")),
+        ("1e999999999", None),
+        ("9" * 1000, None),
+        ("1/0", None),
+        ("none", None),
+        ("", None),
+    ],
+)
+def test_last_number_reads_numbers_as_people_write_them(text: str, value: Fraction | None) -> None:
+    assert last_number(text) == value
+
+
+@given(st.text(alphabet="0123456789.,-+eE/$ #\\{}boxedfrac", max_size=200))
+def test_last_number_never_fails(text: str) -> None:
+    value = last_number(text)
+    assert value is None or abs(value) < 10**200
+
+
+@given(st.integers(-(10**9), 10**9))
+def test_last_number_reads_every_grouping(number: int) -> None:
+    assert last_number(f"= {number}") == last_number(f"= {number:,}") == last_number(f"= {number}.0") == number
+
+
+# --- the curriculum ---------------------------------------------------------------------------------------------------
+
+
+def take(cursor: TaskCursor, count: int) -> list[int]:
+    return list(islice(iter(cursor.next_index, -1), count))
+
+
+def master(cursor: TaskCursor) -> None:
+    """Report full success at the level the cursor is at."""
+    at_level = index_at(0, cursor.level, cursor.levels)
+    for _ in range(WINDOW):
+        cursor.observe(at_level, 1.0)
+
+
+@given(st.integers(0, 10**12), st.integers(1, 50), st.data())
+def test_place_is_the_inverse_of_index(ordinal: int, levels: int, data: st.DataObject) -> None:
+    level = data.draw(st.integers(0, levels - 1))
+    assert place_of(index_at(ordinal, level, levels), levels) == (ordinal, level)
+
+
+def test_difficulty_rises_with_success_and_keeps_rehearsing() -> None:
+    cursor = TaskCursor.start(open_task("arithmetic"))
+    assert {place_of(index, 5)[1] for index in take(cursor, 40)} == {0}
+    master(cursor)
+    master(cursor)
+    levels = [place_of(index, 5)[1] for index in take(cursor, 80)]
+    assert set(levels) == {0, 1, 2}
+    assert levels.count(2) == 80 - 80 // REHEARSAL
+
+
+def test_difficulty_waits_for_a_full_window_of_its_own_level() -> None:
+    cursor = TaskCursor.start(open_task("arithmetic"))
+    for _ in range(WINDOW - 1):
+        cursor.observe(0, 1.0)
+    cursor.observe(1, 1.0)
+    assert cursor.level == 0
+    cursor.observe(0, MASTERED)
+    assert cursor.level == 1
+
+
+def test_little_success_changes_nothing() -> None:
+    cursor = TaskCursor.start(open_task("arithmetic"))
+    for _ in range(4 * WINDOW):
+        cursor.observe(0, MASTERED - 0.1)
+    assert cursor.level == 0
+
+
+def test_the_hardest_level_is_the_last() -> None:
+    cursor = TaskCursor.start(open_task("arithmetic:levels=2"))
+    for _ in range(5):
+        master(cursor)
+    assert cursor.level == 1
+
+
+@given(st.lists(st.floats(0, 1), max_size=150))
+def test_a_restored_cursor_goes_on_alike_and_never_repeats(rewards: list[float]) -> None:
+    task: Task = open_task("arithmetic")
+    cursor = TaskCursor.start(task)
+    seen: list[int] = []
+    for reward in rewards:
+        seen.append(cursor.next_index())
+        cursor.observe(seen[-1], reward)
+    restored = TaskCursor.restore(task, json.loads(json.dumps(cursor.state())))
+    following = take(restored, 30)
+    assert following == take(cursor, 30)
+    assert len({*seen, *following}) == len(seen) + 30
+
+
+def test_a_cursor_of_another_task_is_refused(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "t.jsonl", *number_rows(4))
+    state = TaskCursor.start(open_task(f"jsonl:{path}")).state()
+    assert TaskCursor.restore(open_task(f"jsonl:{path}"), state).ordinal == 0
+    write_lines(path, *number_rows(5))
+    with pytest.raises(TaskError, match="file changed"):
+        TaskCursor.restore(open_task(f"jsonl:{path}"), state)

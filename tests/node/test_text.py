@@ -1,0 +1,270 @@
+"""Text to token ids and back, from the files of a model directory; stop ids, chat templates, and directories that lack
+things."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.tasks.encoded import EncodedTask
+from node.tasks.port import Chat, ChatMessage, Completion, Problem, TaskError
+from node.tasks.registry import open_task
+from node.tasks.text import CHARACTER_VOCABULARY, DEMO_ALPHABET, REPLACEMENT, TextCodec, write_character_tokenizer
+
+PAD, BOS, EOS, UNK = range(4)
+
+CHATML = (
+    "{% for message in messages %}[{{ message.role }}]"
+    "{% generation %}{{ message.content }}{% endgeneration %}{% endfor %}"
+    "{% if add_generation_prompt %}:{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("model")
+    write_character_tokenizer(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def codec(model: Path) -> TextCodec:
+    return TextCodec.load(model)
+
+
+@pytest.fixture
+def own_model(tmp_path: Path) -> Path:
+    """A model directory that the test may change."""
+    write_character_tokenizer(tmp_path)
+    return tmp_path
+
+
+def write_json(path: Path, **values: object) -> None:
+    path.write_text(json.dumps(values), encoding="utf-8")
+
+
+def plain(text: str) -> Problem:
+    return Problem(prompt=text)
+
+
+# --- characters -------------------------------------------------------------------------------------------------------
+
+
+@given(text=st.text(alphabet=DEMO_ALPHABET, min_size=1))
+def test_every_character_is_a_token_and_comes_back(codec: TextCodec, text: str) -> None:
+    tokens = codec.encode_prompt(plain(text))
+    assert len(tokens) == len(text)
+    assert codec.decode(tokens) == text
+
+
+def test_vocabulary_has_the_promised_size_and_names(codec: TextCodec) -> None:
+    assert codec.tokenizer.get_vocab_size() == CHARACTER_VOCABULARY
+    assert [codec.tokenizer.id_to_token(token) for token in range(4)] == ["<pad>", "<bos>", "<eos>", "<unk>"]
+
+
+def test_alphabet_writes_every_built_in_task(codec: TextCodec) -> None:
+    for spec in ("reverse", "sort", "arithmetic"):
+        encoded = EncodedTask(task=open_task(spec), codec=codec)
+        for index in range(20):
+            assert UNK not in encoded.prompt(index) + encoded.answer(index)
+
+
+@pytest.mark.parametrize("alphabet", ["aa", "<", "".join(map(chr, range(100, 161)))])
+def test_an_alphabet_that_does_not_fit_is_refused(alphabet: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="up to 60 characters, each once"):
+        write_character_tokenizer(tmp_path, alphabet)
+
+
+def test_transformers_reads_the_same_tokenizer(model: Path, codec: TextCodec) -> None:
+    # In a process of its own, so that the tests' process stays as free of torch as the node's.
+    code = (
+        "import json, sys\nfrom transformers import AutoTokenizer\n"
+        "t = AutoTokenizer.from_pretrained(sys.argv[1])\n"
+        "print(json.dumps([t('rev: a\\nb=')['input_ids'], t.pad_token_id, t.bos_token_id, t.eos_token_id, len(t)]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(model)], capture_output=True, text=True, check=True)
+    tokens, *others = json.loads(done.stdout.splitlines()[-1])
+    assert tuple(tokens) == codec.encode_prompt(plain("rev: a\nb="))
+    assert others == [PAD, BOS, EOS, CHARACTER_VOCABULARY]
+
+
+# --- completions ------------------------------------------------------------------------------------------------------
+
+
+def test_a_completion_is_finished_by_its_only_stop_id(codec: TextCodec) -> None:
+    ab = codec.encode_prompt(plain("ab"))
+    assert codec.completion((*ab, EOS)) == Completion(text="ab", finished=True)
+    assert codec.completion(ab) == Completion(text="ab", finished=False)
+    assert codec.completion((*ab, EOS, EOS)) == Completion(text="ab<eos><eos>", finished=False)
+    assert codec.completion((EOS,)) == Completion(text="", finished=True)
+    assert codec.completion(()) == Completion(text="", finished=False)
+
+
+@pytest.mark.parametrize("junk", [PAD, BOS, UNK, 63 + 1, 100_000])
+def test_no_token_hides_from_a_reward(codec: TextCodec, junk: int) -> None:
+    # Decoders skip special tokens and ids without a token; a policy would learn to scatter them at will.
+    encoded = EncodedTask(task=open_task("reverse"), codec=codec)
+    answer = encoded.answer(0)
+    assert encoded.reward(0, answer) == 1.0
+    assert encoded.reward(0, (*answer[:3], junk, *answer[3:])) == 0.0
+
+
+def test_unknown_ids_are_shown(codec: TextCodec) -> None:
+    a, b = codec.encode_prompt(plain("ab"))
+    assert codec.decode((a, 99, b)) == f"a{REPLACEMENT}b"
+
+
+def test_a_character_without_a_token_is_an_error(codec: TextCodec, model: Path) -> None:
+    with pytest.raises(TaskError, match=r"no token for a character of 'RÉSUMÉ'") as caught:
+        codec.encode_prompt(plain("RÉSUMÉ"))
+    assert str(model) in str(caught.value)
+
+
+def test_an_empty_prompt_is_an_error(codec: TextCodec) -> None:
+    with pytest.raises(TaskError, match="0 tokens"):
+        codec.encode_prompt(plain(""))
+
+
+# --- which ids end a text ---------------------------------------------------------------------------------------------
+
+
+def test_stop_ids_are_those_of_all_files(own_model: Path) -> None:
+    assert TextCodec.load(own_model).stop_ids == {EOS}
+    write_json(own_model / "config.json", eos_token_id=7)
+    write_json(own_model / "generation_config.json", eos_token_id=[8, 9])
+    codec = TextCodec.load(own_model)
+    assert codec.stop_ids == {EOS, 7, 8, 9}
+    assert codec.eos_id == EOS
+
+
+def test_without_eos_token_answers_end_with_a_declared_id(own_model: Path) -> None:
+    write_json(own_model / "tokenizer_config.json")
+    write_json(own_model / "generation_config.json", eos_token_id=[9, 8])
+    codec = TextCodec.load(own_model)
+    assert codec.eos_id == 8
+    assert codec.encode_answer("a")[-1] == 8
+
+
+def test_special_tokens_may_be_objects(own_model: Path) -> None:
+    write_json(own_model / "tokenizer_config.json", eos_token={"content": "<bos>", "special": True})
+    assert TextCodec.load(own_model).stop_ids == {BOS}
+
+
+@pytest.mark.parametrize("declared", ["2", [2, "3"], -1, True])
+def test_a_stop_id_that_is_none_is_an_error(own_model: Path, declared: object) -> None:
+    write_json(own_model / "generation_config.json", eos_token_id=declared)
+    with pytest.raises(TaskError, match=r"generation_config\.json: eos_token_id"):
+        TextCodec.load(own_model)
+
+
+def test_no_stop_id_at_all_is_an_error(own_model: Path) -> None:
+    write_json(own_model / "tokenizer_config.json")
+    with pytest.raises(TaskError, match="which token ends a text"):
+        TextCodec.load(own_model)
+
+
+# --- directories that lack things -------------------------------------------------------------------------------------
+
+
+def test_a_missing_tokenizer_names_the_directory(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match=r"no tokenizer\.json\. Copy") as caught:
+        TextCodec.load(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+    with pytest.raises(TaskError, match="does not exist"):
+        TextCodec.load(tmp_path / "nowhere")
+    (tmp_path / "tokenizer.model").touch()
+    with pytest.raises(TaskError, match="Convert the older files"):
+        TextCodec.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.json"])
+def test_a_broken_file_is_named(own_model: Path, name: str) -> None:
+    (own_model / name).write_text("{", encoding="utf-8")
+    with pytest.raises(TaskError) as caught:
+        TextCodec.load(own_model)
+    assert str(own_model / name) in str(caught.value)
+
+
+# --- chat templates ---------------------------------------------------------------------------------------------------
+
+
+def test_a_conversation_goes_through_the_template(own_model: Path) -> None:
+    (own_model / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
+    codec = TextCodec.load(own_model)
+    messages = (ChatMessage(role="system", content="be brief"), ChatMessage(role="user", content="hi"))
+    tokens = codec.encode_prompt(Problem(prompt=messages, chat=Chat.ALWAYS))
+    assert codec.decode(tokens) == "[system]be brief[user]hi:"
+
+
+@pytest.mark.parametrize(("chat", "text"), [(Chat.NEVER, "hi"), (Chat.AUTO, "[user]hi:"), (Chat.ALWAYS, "[user]hi:")])
+def test_text_goes_through_the_template_when_asked(own_model: Path, chat: Chat, text: str) -> None:
+    settings = json.loads((own_model / "tokenizer_config.json").read_bytes())
+    templates = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": CHATML}]
+    write_json(own_model / "tokenizer_config.json", **settings, chat_template=templates)
+    codec = TextCodec.load(own_model)
+    assert codec.decode(codec.encode_prompt(Problem(prompt="hi", chat=chat))) == text
+
+
+def test_without_a_template_text_stays_plain_and_conversations_fail(codec: TextCodec) -> None:
+    assert codec.decode(codec.encode_prompt(Problem(prompt="hi", chat=Chat.AUTO))) == "hi"
+    with pytest.raises(TaskError, match="no chat template"):
+        codec.encode_prompt(Problem(prompt="hi", chat=Chat.ALWAYS))
+
+
+@pytest.mark.parametrize(
+    ("template", "complaint"),
+    [
+        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{% for", "chat template fails"),
+        ("{{ messages.append(1) }}", "chat template fails"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "chat template fails"),
+    ],
+)
+def test_a_template_can_neither_break_out_nor_fail_unseen(own_model: Path, template: str, complaint: str) -> None:
+    (own_model / "chat_template.jinja").write_text(template, encoding="utf-8")
+    with pytest.raises(TaskError, match=complaint):
+        TextCodec.load(own_model).render([ChatMessage(role="user", content="hi")])
+
+
+# --- a task in tokens -------------------------------------------------------------------------------------------------
+
+
+def test_answers_are_worth_one_on_both_sides(codec: TextCodec) -> None:
+    encoded = EncodedTask(task=open_task("arithmetic"), codec=codec)
+    for index in range(10):
+        assert encoded.reward(index, encoded.answer(index)) == 1.0
+        answer = encoded.task.held_out(index).answer
+        assert answer is not None
+        assert encoded.held_out_reward(index, codec.encode_answer(answer)) == 1.0
+        assert codec.decode(encoded.held_out_prompt(index)) == encoded.task.held_out(index).prompt
+
+
+class Odd:
+    """A task of somebody's own: no reference answers, and a reward that is no number."""
+
+    name = "odd"
+    levels = 1
+    fingerprint = "odd"
+
+    def problem(self, index: int) -> Problem:
+        return Problem(prompt=f"{index}?")
+
+    held_out = problem
+
+    def reward(self, problem: Problem, completion: Completion) -> float:
+        return math.nan
+
+
+def test_a_reward_that_is_no_number_names_the_task(codec: TextCodec) -> None:
+    encoded = EncodedTask(task=Odd(), codec=codec)
+    with pytest.raises(TaskError, match="'odd' gave the reward nan at index 3"):
+        encoded.reward(3, (EOS,))
+    with pytest.raises(TaskError, match="'odd' has no reference answers"):
+        encoded.answer(3)

@@ -1,0 +1,550 @@
+"""The learner's clockwork: what it publishes, what it trains on, and how it goes on after every kind of end.
+
+After every test that ends a process, the same books are read (`require_sound`): what was acknowledged is counted once.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from learner.buffer import Batch, Completion, Group
+from node.children import ChildExit, ChildGaveUp, ChildRefused, RestartLimits
+from node.errors import RunError, UsageError
+from node.training_loop import REANNOUNCE_S, batch_arrays
+from protocol.announcement import open_announcement, topic_of
+from protocol.ids import ManifestHash, PolicyVersion
+from protocol.manifest import SignedManifest
+from protocol.work import Grant, LeaseRequest, Rule
+from tests.learner.working import OTHER, SWARM, lease_id, version
+from tests.node.learning import (
+    FakePeer,
+    FakeTrainer,
+    Killed,
+    Learner,
+    Settings,
+    crash,
+    crash_once,
+    damage,
+    fast_directory,
+    forget,
+    hello,
+    open_learner,
+)
+
+pytestmark = pytest.mark.usefixtures("mock_clock")
+"""Time stands still; whoever waits for it would wait for ever."""
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    with fast_directory() as directory:
+        yield directory
+
+
+def books(root: Path) -> list[tuple[Any, ...]]:
+    """(lease, step, trained lag, dropped in step) of every admitted record."""
+    with closing(sqlite3.connect(root / "ledger.sqlite")) as db:
+        return db.execute(
+            "SELECT r.lease, r.step, r.trained_lag, d.step FROM records r LEFT JOIN dropped d USING (lease)"
+            " WHERE r.rule = 'admitted'"
+        ).fetchall()
+
+
+def require_sound(learner: Learner, *peers: FakePeer) -> None:
+    """Every acknowledged admitted record waits, or was consumed or dropped by one surviving step; no lag is over S."""
+    rows = books(learner.root)
+    admitted = Counter(
+        lease for peer in peers for lease, receipt in peer.receipts.items() for v in receipt.verdicts if v.admitted
+    )
+    found = Counter(lease for lease, *_ in rows)
+    assert admitted <= found, "an acknowledged record is in the ledger"
+    with closing(sqlite3.connect(learner.root / "ledger.sqlite")) as db:
+        steps = [step for (step,) in db.execute("SELECT step FROM steps ORDER BY step")]
+        refused = dict(db.execute("SELECT rule, count(*) FROM records WHERE rule <> 'admitted' GROUP BY rule"))
+    assert set(refused) <= {Rule.STALE.value}, "honest records are refused for staleness alone"
+    assert steps == list(range(1, learner.run.chain.head.version + 1))
+    taken = Counter(step for _, step, _, _ in rows if step is not None)
+    batch = learner.settings.prompts * learner.settings.group_size
+    assert taken == dict.fromkeys(steps, batch)
+    assert all(step is None or dropped is None for _, step, _, dropped in rows)
+    assert all(lag <= learner.settings.staleness for _, step, lag, _ in rows if step is not None)
+    waiting = Counter(lease for lease, step, _, dropped in rows if step is None and dropped is None)
+    assert Counter(lease for _, lease, *_ in learner.ledger.unconsumed()) == waiting
+
+
+def require_chain(learner: Learner, signed: list[SignedManifest]) -> None:
+    """Versions were published in order, each linked to one before it, none twice."""
+    names = [one.version for one in signed]
+    assert names == sorted(set(names))
+    for before, after in pairwise(signed):
+        assert after.manifest.previous == before.hash
+
+
+def manifests(learner: Learner) -> list[SignedManifest]:
+    """Collects what is published from now on."""
+    seen: list[SignedManifest] = []
+
+    async def published(signed: SignedManifest) -> None:
+        await trio.lowlevel.checkpoint()
+        seen.append(signed)
+
+    learner.training.published = published
+    return seen
+
+
+# A run without trouble.
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(staleness=0, ahead=1.0),
+        Settings(staleness=0, ahead=2.5),
+        Settings(staleness=1, ahead=1.0),
+        Settings(staleness=1, ahead=1.3, prompts=3),
+        Settings(staleness=2, publish_every=2, steps=7),
+        Settings(staleness=3, publish_every=3, steps=8, ahead=4.0),
+        Settings(staleness=5, ahead=64.0),
+        Settings(staleness=1, prompts=1, group_size=5),
+    ],
+    ids=str,
+)
+async def test_a_run_ends_after_its_last_step(tmp_path: Path, settings: Settings) -> None:
+    async with open_learner(tmp_path, settings) as learner:
+        seen, peers = manifests(learner), (FakePeer(), FakePeer(key=OTHER, rollouts=1))
+        await learner.train(*peers)
+        assert learner.run.finished
+        assert learner.run.chain.head == PolicyVersion(1, settings.steps)
+        due = [n for n in range(settings.steps + 1) if n % settings.publish_every == 0 or n == settings.steps]
+        assert [str(one.version) for one in seen] == [f"1.{n}" for n in due]
+        require_chain(learner, seen)
+        require_sound(learner, *peers)
+        assert learner.trainer.calls.count("step") == settings.steps
+        assert learner.trainer.calls.count("save") == len(due) - 1
+        assert len(learner.run.buffer) + learner.run.leasing.open_rollouts < learner.run.pace + settings.group_size
+
+
+async def test_with_no_staleness_allowed_every_rollout_is_on_policy_and_none_is_wasted(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(staleness=0, ahead=1.0)) as learner:
+        peers = (FakePeer(), FakePeer(key=OTHER, rollouts=1))
+        await learner.train(*peers)
+        assert {lag for _, _, lag, _ in books(tmp_path)} == {0}
+        verdicts = Counter(v.rule for peer in peers for receipt in peer.receipts.values() for v in receipt.verdicts)
+        assert verdicts == {Rule.ADMITTED: 6 * 4}
+
+
+async def test_a_version_is_announced_when_its_state_is_durable_and_again_for_those_who_missed_it(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with (
+        open_learner(tmp_path, Settings(steps=2)) as learner,
+        learner.transport.network.node("peer") as peer,
+        trio.open_nursery() as nursery,
+    ):
+        await peer.dial(learner.transport.addresses())
+        heard = await peer.subscribe(topic_of(SWARM.authority.swarm), lambda broadcast: True)
+        await wait_all_tasks_blocked()
+        nursery.start_soon(learner.train, FakePeer())
+        for name in ("1.0", "1.1", "1.2"):
+            announced = open_announcement((await heard.receive()).data, SWARM.authority, now_ms=learner.wall.now_ms())
+            assert announced.version == version(name)
+            assert learner.store.is_complete(announced.manifest)
+            assert (version(name), announced.manifest) in learner.ledger.versions()
+            if name != "1.0":
+                assert learner.ledger.checkpoints()[0].step == announced.version.version
+        nursery.start_soon(learner.training.announce_again)
+        await wait_all_tasks_blocked()
+        mock_clock.jump(REANNOUNCE_S)
+        assert (await heard.receive()).data == announced.raw
+        nursery.cancel_scope.cancel()
+
+
+async def test_nothing_is_left_of_what_a_run_no_longer_needs(tmp_path: Path) -> None:
+    settings = Settings(steps=12, staleness=2, keep_checkpoints=3)
+    async with open_learner(tmp_path, settings) as learner:
+        await learner.train(FakePeer())
+        kept = ["1.10", "1.11", "1.12"]
+        assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == kept
+        assert [row.directory for row in learner.ledger.checkpoints()] == kept[::-1]
+        assert list((tmp_path / "exports").iterdir()) == []
+        assert [str(held.version) for held in learner.store.versions()] == kept
+        assert sorted(map(str, learner.run.manifests)) == kept
+
+
+async def test_every_rollout_that_is_leased_may_still_be_trained_on_when_its_turn_comes(tmp_path: Path) -> None:
+    """With one peer that answers at once, nothing that was leased grows too old: leases ask for the right version."""
+    for settings in (Settings(staleness=1, steps=9), Settings(staleness=2, publish_every=2, steps=9, ahead=3.0)):
+        root = tmp_path / str(settings.staleness)
+        root.mkdir()
+        async with open_learner(root, settings) as learner:
+            await learner.train(FakePeer(rollouts=100))
+            assert not [row for row in books(root) if row[3] is not None]
+            assert learner.run.chain.head.version == 9
+
+
+async def test_room_that_comes_from_dropping_is_told_to_those_who_wait_for_it(tmp_path: Path) -> None:
+    """Else a swarm whose buffer has grown too old would stand still until somebody asks again."""
+    async with open_learner(tmp_path, Settings(staleness=0, ahead=1.0)) as learner, trio.open_nursery() as nursery:
+        await learner.training.begin()
+        await learner.desk.welcome(OTHER.peer_id, hello())
+        one = Completion(tokens=(1,), logprobs=(-1.0,), reward=0.0)
+        old = Group(
+            lease=lease_id(1),
+            peer=OTHER.peer_id,
+            prompt_index=0,
+            prompt=(1,),
+            completions=(one,) * learner.run.pace,
+            behaviour=frozenset([version("1.9")]),
+        )
+        learner.run.buffer.add(old)
+        grants: list[Grant] = []
+
+        async def ask() -> None:
+            grants.append(await learner.desk.grant(OTHER.peer_id, LeaseRequest(rollouts=4)))
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(ask)
+        await wait_all_tasks_blocked()
+        assert grants == []
+        nursery.start_soon(learner.training._collect)
+    assert len(grants[0].leases) == 2
+
+
+async def test_groups_of_another_size_from_before_a_restart_do_not_stop_the_run(tmp_path: Path) -> None:
+    """Three groups of three, and batches of four with no room beyond them: rounding down would wait for ever."""
+    async with open_learner(tmp_path, Settings(prompts=2, group_size=3, ahead=1.0, steps=2)) as learner:
+        await kill(learner, "step_trained", "before")
+    async with open_learner(tmp_path, Settings(prompts=4, group_size=2, ahead=1.0, steps=2)) as again:
+        await again.train(FakePeer())
+        assert again.run.finished
+
+
+# The trainer's process ends.
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize(
+    ("op", "at"), [("load", 1), ("step", 1), ("step", 3), ("save", 1), ("save", 4), ("export", 1), ("export", 4)]
+)
+async def test_a_trainer_that_crashes_is_loaded_again_and_the_run_ends_well(
+    tmp_path: Path, op: str, moment: str, at: int
+) -> None:
+    trainer = FakeTrainer(script=crash_once(op, moment, at))
+    async with open_learner(tmp_path, Settings(publish_every=1), trainer=trainer) as learner:
+        seen, peer = manifests(learner), FakePeer()
+        await learner.train(peer)
+        assert len(learner.logged("trainer_restarted")) == 1
+        began = 2 if op != "load" and (op, at) != ("export", 0) else 1
+        assert learner.run.chain.head == PolicyVersion(began, 6)
+        require_chain(learner, seen)
+        require_sound(learner, peer)
+
+
+async def test_a_trainer_that_died_while_nobody_asked_it_anything(tmp_path: Path) -> None:
+    async with open_learner(tmp_path) as learner:
+        seen, peer = manifests(learner), FakePeer()
+
+        async def published(signed: SignedManifest) -> None:
+            await trio.lowlevel.checkpoint()
+            seen.append(signed)
+            if str(signed.version) == "1.3":
+                learner.trainer.die()
+
+        learner.training.published = published
+        await learner.train(peer)
+        assert [str(one.version) for one in seen] == ["1.0", "1.1", "1.2", "1.3", "2.3", "2.4", "2.5", "2.6"]
+        require_chain(learner, seen)
+        require_sound(learner, peer)
+
+
+async def test_a_trainer_that_crashes_while_it_is_loaded_again_is_waited_for(tmp_path: Path) -> None:
+    crashes = iter([("step", "before"), ("load", "after"), ("load", "before"), ("restore", "after")])
+    awaited = [next(crashes)]
+
+    def script(op: str, moment: str) -> None:
+        if awaited[0] == (op, moment):
+            awaited[0] = next(crashes, ("", ""))
+            raise crash()
+
+    async with open_learner(tmp_path, trainer=FakeTrainer(script=script)) as learner:
+        # The first crash comes before there is a checkpoint, so a second step is what makes a restore happen.
+        peer = FakePeer()
+        crash_again = iter(["x"])
+
+        async def published(signed: SignedManifest) -> None:
+            await trio.lowlevel.checkpoint()
+            if signed.version.version == 2 and next(crash_again, None):
+                learner.trainer.die()
+
+        learner.training.published = published
+        await learner.train(peer)
+        assert awaited[0] == ("", "")
+        assert learner.run.finished
+        require_sound(learner, peer)
+
+
+async def test_a_trainer_that_is_given_up_ends_the_run(tmp_path: Path) -> None:
+    def script(op: str, moment: str) -> None:
+        if op == "step":
+            end = ChildExit(name="trainer", returncode=-9, reason=None, stderr_tail=("out of memory",))
+            raise ChildGaveUp(end, RestartLimits())
+
+    async with open_learner(tmp_path, trainer=FakeTrainer(script=script)) as learner:
+        with pytest.raises(RunError, match=r"cannot go on(.|\n)*SIGKILL(.|\n)*out of memory"):
+            await unwrapped(learner.train, FakePeer())
+
+
+@pytest.mark.parametrize(
+    ("op", "kind", "error", "says"),
+    [
+        ("load", "bad_model", UsageError, r"^\[model\] directory: no weights$"),
+        ("load", "bad_request", UsageError, r"^\[trainer\] no weights$"),
+        ("load", "internal", RunError, "cannot be loaded: no weights"),
+        ("step", "internal", RunError, "refused step 1: no weights"),
+        ("save", "disk", RunError, "Version 1.1 cannot be published: no weights"),
+        ("export", "disk", RunError, "Version 1.0 cannot be published: no weights"),
+    ],
+)
+async def test_what_the_trainer_refuses_is_told_in_a_paragraph(
+    tmp_path: Path, op: str, kind: str, error: type[Exception], says: str
+) -> None:
+    def script(asked: str, moment: str) -> None:
+        if asked == op:
+            raise ChildRefused(kind, "no weights")
+
+    async with open_learner(tmp_path, trainer=FakeTrainer(script=script)) as learner:
+        with pytest.raises(error, match=says):
+            await unwrapped(learner.train, FakePeer())
+
+
+# The learner's process ends.
+
+
+async def unwrapped(task: Callable[..., Any], *args: Any) -> None:
+    """Run a task and raise what ended it, without the groups around it."""
+    try:
+        await task(*args)
+    except BaseExceptionGroup as group:
+        found: BaseException = group
+        while isinstance(found, BaseExceptionGroup):
+            found = next(one for one in found.exceptions if not isinstance(one, trio.Cancelled))
+        raise found from None
+
+
+async def kill(learner: Learner, call: str, moment: str, at: int = 1, peer: FakePeer | None = None) -> None:
+    """Run until the process is killed just before or after this call to its ledger, for the `at`th time."""
+    learner.ledger.dies = (call, moment, at)
+    with pytest.raises(Killed):
+        await unwrapped(learner.train, peer or FakePeer())
+
+
+KILLS = [
+    (call, moment, at)
+    for call, ats in {
+        "begin_incarnation": (1,),
+        "leases_issued": (1, 4),
+        "deliveries_judged": (1, 5),
+        "step_trained": (1, 4),
+        "checkpointed": (1, 3),
+        "version_published": (1, 2, 4),
+        "checkpoints_removed": (1,),
+    }.items()
+    for at in ats
+    for moment in ("before", "after")
+]
+
+
+@pytest.mark.parametrize(("call", "moment", "at"), KILLS)
+async def test_killed_anywhere_the_next_process_goes_on_from_the_last_durable_state(
+    tmp_path: Path, call: str, moment: str, at: int
+) -> None:
+    peer, settings = FakePeer(), Settings(staleness=2, steps=7)
+    async with open_learner(tmp_path, settings) as learner:
+        await kill(learner, call, moment, at, peer)
+        kept = learner.ledger.checkpoints()
+        versions = learner.ledger.versions()
+        open_before = {row.lease for row in learner.ledger.open_leases()}
+        base = kept[0].step if kept else 0
+        known = {
+            name: learner.weights_of(manifest) for name, manifest in versions if learner.store.is_complete(manifest)
+        }
+    async with open_learner(tmp_path, settings) as again:
+        again.desk.recover_leases()
+        assert set(again.run.leasing.open) == open_before, "leases go on"
+        seen = manifests(again)
+        await again.train(peer)
+        incarnations = again.ledger.incarnations()
+        assert again.run.chain.head == PolicyVersion(len(incarnations), 7)
+        if len(incarnations) > 1:
+            assert incarnations[-1] == (2, base)
+        first = seen[0]
+        assert first.version == PolicyVersion(len(incarnations), base)
+        assert first.manifest.previous == (versions[-1][1] if versions else b"")
+        for name, weights in known.items():
+            if name.version == base:
+                require_chain(again, [first])
+                assert first_weights(again, first.hash, weights)
+        require_chain(again, seen)
+        require_sound(again, peer)
+        assert not peer.undelivered
+
+
+def first_weights(learner: Learner, manifest: ManifestHash, weights: bytes) -> bool:
+    """Whether the version has these weights; true as well when it was evicted since."""
+    return not learner.store.is_complete(manifest) or learner.weights_of(manifest) == weights
+
+
+async def test_the_same_step_has_the_same_weights_under_the_next_incarnation(tmp_path: Path) -> None:
+    settings = Settings(steps=3)
+    async with open_learner(tmp_path, settings) as learner:
+        seen = manifests(learner)
+        await learner.train(FakePeer())
+        before = learner.weights_of(seen[-1].hash)
+    async with open_learner(tmp_path, settings) as again:
+        seen = manifests(again)
+        await again.train()
+        assert [str(one.version) for one in seen] == ["2.3"]
+        assert again.weights_of(seen[0].hash) == before
+        assert again.trainer.calls == ["load", "restore", "export"], "a run that has ended trains no more"
+        assert [fields["new_bytes"] for fields in again.logged("version_published")] == [0]
+
+
+async def test_what_a_kill_left_half_done_is_removed(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(steps=5)) as learner:
+        await kill(learner, "checkpointed", "before", 3)
+        assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["1.1", "1.2", "1.3"]
+        orphan = learner.store.versions()[-1]
+        assert str(orphan.version) == "1.3"
+        (tmp_path / "exports" / "1.4").mkdir()
+    async with open_learner(tmp_path, Settings(steps=5)) as again:
+        seen = manifests(again)
+        await again.train(FakePeer())
+        assert [str(one.version) for one in seen] == ["2.2", "2.3", "2.4", "2.5"]
+        assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["2.4", "2.5"]
+        assert list((tmp_path / "exports").iterdir()) == []
+        assert orphan.hash not in {held.hash for held in again.store.versions()}
+
+
+async def test_the_curriculum_goes_on_where_the_checkpoint_was(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(steps=4)) as learner:
+        await kill(learner, "step_trained", "before", 3)
+        state = learner.ledger.checkpoints()[0].state
+    async with open_learner(tmp_path, Settings(steps=4)) as again:
+        await again.training.begin()
+        assert again.prompts == [state["ordinal"]]
+
+
+async def test_a_checkpoint_that_cannot_be_read_is_passed_over_and_nothing_is_lost(tmp_path: Path) -> None:
+    peer = FakePeer()
+    async with open_learner(tmp_path, Settings(steps=9, staleness=4)) as learner:
+        await kill(learner, "step_trained", "before", 6, peer)
+        assert [row.step for row in learner.ledger.checkpoints()] == [5, 4]
+    damage(tmp_path / "checkpoints" / "1.5")
+    async with open_learner(tmp_path, Settings(steps=9, staleness=4)) as again:
+        seen = manifests(again)
+        await again.train(peer)
+        [unusable] = again.logged("checkpoint_unusable")
+        assert str(unusable["directory"]).endswith("1.5")
+        assert again.ledger.incarnations() == [(1, 0), (2, 4)]
+        assert str(seen[0].version) == "2.4"
+        assert not (tmp_path / "checkpoints" / "1.5").exists()
+        require_sound(again, peer)
+
+
+@pytest.mark.parametrize("spoil", [damage, forget])
+async def test_without_any_readable_checkpoint_training_does_not_silently_begin_anew(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    async with open_learner(tmp_path, Settings(steps=3)) as learner:
+        await learner.train(FakePeer())
+    for name in ("1.2", "1.3"):
+        spoil(tmp_path / "checkpoints" / name)
+    left = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    async with open_learner(tmp_path, Settings(steps=5)) as again:
+        with pytest.raises(RunError, match=r"None of the 2 checkpoints in .*checkpoints can be used.*choose another"):
+            await again.training.work()
+        assert again.ledger.incarnations() == [(1, 0)]
+        assert len(again.ledger.checkpoints()) == 2
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == left
+
+
+async def test_a_state_directory_may_be_moved(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    async with open_learner(old, Settings(steps=2)) as learner:
+        await learner.train(FakePeer())
+    old.rename(new)
+    async with open_learner(new, Settings(steps=3)) as again:
+        await again.train(FakePeer())
+        assert again.ledger.incarnations() == [(1, 0), (2, 2)]
+
+
+# The disk is full.
+
+
+async def test_a_full_store_ends_the_run_and_what_was_durable_stays(tmp_path: Path) -> None:
+    peer = FakePeer()
+    async with open_learner(tmp_path, Settings(steps=4, quota_bytes=3000)) as learner:
+        with pytest.raises(RunError, match=r"Version 1\.\d cannot be published\. .*quota"):
+            await unwrapped(learner.train, peer)
+        last = learner.ledger.versions()[-1]
+        assert learner.store.is_complete(last[1])
+        base = learner.ledger.checkpoints()[0].step
+        assert base == last[0].version
+    async with open_learner(tmp_path, Settings(steps=4)) as again:
+        await again.train(peer)
+        assert again.ledger.incarnations() == [(1, 0), (2, base)]
+        require_sound(again, peer)
+
+
+async def test_an_export_that_is_not_whole_ends_the_run(tmp_path: Path) -> None:
+    def script(op: str, moment: str) -> None:
+        if (op, moment) == ("export", "after"):
+            weights = tmp_path / "exports" / "1.0" / "model.safetensors"
+            weights.write_bytes(weights.read_bytes()[:-4])
+
+    async with open_learner(tmp_path, trainer=FakeTrainer(script=script)) as learner:
+        with pytest.raises(RunError, match=r"Version 1.0 cannot be published: model.safetensors"):
+            await learner.training.work()
+        assert learner.ledger.versions() == []
+
+
+# Batches as the trainer gets them.
+
+
+def test_a_batch_as_arrays() -> None:
+    def group(number: int, *completions: tuple[tuple[int, ...], float]) -> Group:
+        return Group(
+            lease=lease_id(number),
+            peer=OTHER.peer_id,
+            prompt_index=number,
+            prompt=tuple(range(number)),
+            completions=tuple(
+                Completion(tokens=tokens, logprobs=(-0.25,) * len(tokens), reward=reward)
+                for tokens, reward in completions
+            ),
+            behaviour=frozenset([version("1.0")]),
+        )
+
+    groups = (group(2, ((7, 8), 1.0), ((9,), 0.0)), group(1, ((5, 5, 5), 0.5), ((6,), 0.5)))
+    arrays = batch_arrays(Batch(groups=groups, lags={}, dropped={}), "group_mean")
+    assert {name: (array.dtype.name, array.tolist()) for name, array in arrays.items()} == {
+        "prompt_tokens": ("int32", [0, 1, 0, 1, 0, 0]),
+        "prompt_lengths": ("int32", [2, 2, 1, 1]),
+        "completion_tokens": ("int32", [7, 8, 9, 5, 5, 5, 6]),
+        "completion_lengths": ("int32", [2, 1, 3, 1]),
+        "behaviour_logprobs": ("float32", [-0.25] * 7),
+        "advantages": ("float32", [0.5, -0.5, 0.0, 0.0]),
+    }
+    assert np.isfinite(arrays["advantages"]).all()

@@ -1,0 +1,309 @@
+"""The worker from within: its frames, its decoding against the library's own, what it does when memory runs out."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays_of
+from safetensors.torch import load_file, save_file
+from transformers.cache_utils import DynamicLayer
+
+import protocol.sampling
+from node.engine import transformers_worker as worker
+from protocol import pipe
+from tests.node.conftest import Models
+
+ARRAYS = st.dictionaries(
+    st.text(max_size=5),
+    st.sampled_from(sorted(pipe.DTYPES)).flatmap(
+        lambda dtype: arrays_of.arrays(dtype, arrays_of.array_shapes(min_dims=0, max_dims=3, min_side=0))
+    ),
+    max_size=4,
+)
+
+
+@given(header=st.dictionaries(st.text(max_size=5).filter(lambda key: key != "arrays"), st.integers()), arrays=ARRAYS)
+def test_the_workers_frames_are_the_pipes_frames(header: pipe.Header, arrays: pipe.Arrays) -> None:
+    frame = worker.encode_frame(header, arrays)
+    assert frame == pipe.encode_frame(header, arrays)
+    read = worker.read_frame(io.BytesIO(frame))
+    assert read is not None
+    assert read[0] == header
+    assert {name: array.tobytes() for name, array in read[1].items()} == {n: a.tobytes() for n, a in arrays.items()}
+    assert worker.read_frame(io.BytesIO(frame[:-1])) is None
+
+
+@pytest.fixture
+def policy(models: Models) -> worker.Policy:
+    policy = worker.Policy(worker.Settings(device="cpu"))
+    policy.install(models.first, {"version": 1})
+    return policy
+
+
+def make_rows(prompts: Sequence[tuple[int, ...]], *, budget: int, greedy: bool = False) -> list[worker.Row]:
+    call = worker.Call(0)
+    return [
+        worker.Row(call=call, prompt=prompt, seed=seed, temperature=1.0, greedy=greedy, budget=budget, stop_ids=(0,))
+        for seed, prompt in enumerate(prompts)
+    ]
+
+
+def generate(policy: worker.Policy, rows: list[worker.Row]) -> list[list[int]]:
+    worker.Generator(policy, protocol.sampling, lambda: False).run(rows)
+    return [row.tokens.tolist() for row in rows]
+
+
+PROMPTS = [(1, 2, 3), (4,), (1, 2, 3), tuple(range(1, 40)), (9, 8), (1, 2, 3)]
+
+
+@pytest.mark.parametrize("name", ["first", "untied", "llama"])
+def test_a_padded_batch_decodes_what_the_library_decodes_one_by_one(models: Models, name: str) -> None:
+    policy = worker.Policy(worker.Settings(device="cpu"))
+    policy.install(getattr(models, name), {})
+    rows = make_rows(PROMPTS, budget=20, greedy=True)
+    for prompt, tokens in zip(PROMPTS, generate(policy, rows), strict=True):
+        expected = policy.model.generate(
+            torch.tensor([prompt]), do_sample=False, max_new_tokens=20, eos_token_id=0, pad_token_id=0
+        )
+        assert tokens == expected[0, len(prompt) :].tolist()
+
+
+def test_a_sampled_completion_does_not_depend_on_its_batch(policy: worker.Policy) -> None:
+    together = generate(policy, make_rows(PROMPTS, budget=100))
+    assert len({len(tokens) for tokens in together}) > 2, "rows are dropped at different steps"
+    for row, tokens in zip(make_rows(PROMPTS, budget=100), together, strict=True):
+        assert generate(policy, [row]) == [tokens]
+
+
+def test_the_growing_cache_holds_what_the_librarys_cache_holds() -> None:
+    states = torch.arange(2 * 3 * 300 * 4, dtype=torch.float32).reshape(2, 3, 300, 4)
+    ours, theirs = worker.GrowingLayer(room=300), DynamicLayer()
+    for start, end in [(0, 5), *((i, i + 1) for i in range(5, 200))]:
+        for layer in (ours, theirs):
+            layer.update(states[:, :, start:end], -states[:, :, start:end])
+    assert torch.equal(ours.keys, theirs.keys)
+    assert torch.equal(ours.values, theirs.values)
+    for layer in (ours, theirs):
+        layer.reorder_cache(torch.tensor([1, 0, 1]))
+        layer.update(states[[0, 1, 0], :, 200:], states[[0, 1, 0], :, 200:])
+    assert torch.equal(ours.keys, theirs.keys)
+    assert torch.equal(ours.values, theirs.values)
+
+
+def test_scores_are_the_librarys_logprobs_whatever_the_batch(
+    policy: worker.Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [((1,), (2, 3)), (tuple(range(30)), (4,)), ((5, 6), tuple(range(20))), ((7,), ())]
+    expected: list[float] = []
+    for prompt, completion in pairs:
+        logits = policy.model(torch.tensor([prompt + completion])).logits[0].detach() / 0.7
+        logprobs = logits.log_softmax(-1)[len(prompt) - 1 : -1]
+        expected += [float(row[token]) for row, token in zip(logprobs, completion, strict=True)]
+    request = {
+        "tokens": np.array([token for pair in pairs for part in pair for token in part], np.int32),
+        "prompt_lengths": np.array([len(prompt) for prompt, _ in pairs], np.int32),
+        "completion_lengths": np.array([len(completion) for _, completion in pairs], np.int32),
+        "temperatures": np.full(len(pairs), 0.7),
+    }
+    for limit in (worker.SCORE_LOGIT_BYTES, 1):  # all at once, one by one
+        monkeypatch.setattr(worker, "SCORE_LOGIT_BYTES", limit)
+        _, reply = worker.Scorer(policy).run({}, request)
+        assert reply["logprobs"] == pytest.approx(expected, abs=1e-5)
+
+
+class TestInstall:
+    def test_equal_configs_swap_in_place_and_others_do_not(self, policy: worker.Policy, models: Models) -> None:
+        assert policy.install(models.second, {}) is True
+        assert policy.install(models.sharded, {}) is True
+        assert policy.install(models.untied, {}) is False
+        assert policy.install(models.llama, {}) is False
+
+    @pytest.mark.parametrize("name", ["first", "untied"])
+    def test_a_swap_leaves_nothing_of_the_old_weights(self, models: Models, tmp_path: Path, name: str) -> None:
+        directory = getattr(models, name)
+        policy = worker.Policy(worker.Settings(device="cpu"))
+        policy.install(directory, {})
+        _save_changed(
+            directory, tmp_path / "zeros", lambda tensors: {k: torch.zeros_like(t) for k, t in tensors.items()}
+        )
+        assert policy.install(tmp_path / "zeros", {}) is True
+        assert not any(tensor.any() for tensor in policy.model.state_dict().values())
+
+    def test_tied_tensors_may_both_be_there_if_they_agree(
+        self, policy: worker.Policy, models: Models, tmp_path: Path
+    ) -> None:
+        tied = {"lm_head.weight": "model.embed_tokens.weight"}
+        _save_changed(models.second, tmp_path / "same", lambda t: t | {a: t[b].clone() for a, b in tied.items()})
+        _save_changed(models.second, tmp_path / "differ", lambda t: t | {a: t[b] + 1 for a, b in tied.items()})
+        before = generate(policy, make_rows(PROMPTS, budget=8))
+        with pytest.raises(worker.Refused, match="tied"):
+            policy.install(tmp_path / "differ", {})
+        assert generate(policy, make_rows(PROMPTS, budget=8)) == before
+        assert policy.install(tmp_path / "same", {}) is True
+        assert generate(policy, make_rows(PROMPTS, budget=8)) != before
+
+    def test_an_index_may_not_leave_its_directory(self, models: Models, tmp_path: Path) -> None:
+        directory = tmp_path / "sly"
+        shutil.copytree(models.sharded, directory)
+        index = directory / "model.safetensors.index.json"
+        index.write_text(index.read_text().replace("model-00001", "../first/model-00001"))
+        with pytest.raises(worker.Refused, match="not a safetensors file of this directory"):
+            worker.weight_files(directory)
+
+    def test_computing_in_another_dtype_than_stored(self, models: Models) -> None:
+        policy = worker.Policy(worker.Settings(device="cpu", compute_dtype="bfloat16"))
+        for directory in (models.first, models.second):
+            policy.install(directory, {})
+            assert policy.describe()["dtype"] == "bfloat16"
+
+
+class Memory:
+    """A model on a machine where only so many rows fit."""
+
+    def __init__(self, model: Any, max_rows: int) -> None:
+        self._model = model
+        self._max_rows = max_rows
+        self.batches: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def __call__(self, *, input_ids: torch.Tensor, **settings: Any) -> Any:
+        if settings["past_key_values"].get_seq_length() == 0:
+            self.batches.append(len(input_ids))
+        if len(input_ids) > self._max_rows:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate a lot")
+        return self._model(input_ids=input_ids, **settings)
+
+
+class TestServer:
+    """Driven frame by frame; the thread that reads frames is left out."""
+
+    def test_a_batch_that_does_not_fit_is_halved_and_later_ones_are_smaller(self, models: Models) -> None:
+        server, sent = _server(models)
+        memory = server._policy._model = Memory(server._policy.model, max_rows=4)
+        prompts = [(i, i + 1) for i in range(12)]
+        _ask(server, 1, prompts)
+        assert memory.batches == [12, 6, 3, 3, 6, 3, 3]
+        _ask(server, 2, prompts)
+        assert memory.batches[7:] == [3, 3, 3, 3]
+        [first, second] = sent()
+        assert first[0]["ok"] is second[0]["ok"] is True
+        assert first[1]["tokens"].tolist() == second[1]["tokens"].tolist()
+        assert len(first[1]["lengths"]) == 12
+
+    def test_a_completion_that_never_fits_is_refused(self, models: Models) -> None:
+        server, sent = _server(models)
+        server._policy._model = Memory(server._policy.model, max_rows=0)
+        _ask(server, 1, [(1,), (2,)])
+        [(header, _)] = sent()
+        assert (header["id"], header["ok"], header["kind"]) == (1, False, "out_of_memory")
+
+    def test_broken_weights_are_said_to_be_broken(self, models: Models) -> None:
+        server, sent = _server(models)
+        with torch.no_grad():
+            next(iter(server._policy.model.parameters())).fill_(torch.nan)
+        _ask(server, 1, [(1,), (2,)])
+        [(header, _)] = sent()
+        assert (header["ok"], header["kind"]) == (False, "not_finite")
+
+    def test_rows_of_several_calls_share_a_batch_and_a_large_call_takes_several(self, models: Models) -> None:
+        server, sent = _server(models, max_batch=8)
+        memory = server._policy._model = Memory(server._policy.model, max_rows=100)
+        for id, size in ((1, 3), (2, 10), (3, 1)):
+            _queue(server, id, [(id, i) for i in range(size)])
+        _work(server)
+        assert memory.batches == [8, 6]
+        assert [header["id"] for header, _ in sent()] == [1, 2, 3]
+
+    def test_a_cancelled_call_is_dropped_in_mid_batch_and_the_others_are_not(self, models: Models) -> None:
+        server, sent = _server(models)
+        _queue(server, 1, [(1, 2)], budget=300)
+        _queue(server, 2, [(3, 4)], budget=5)
+        server._admit()
+        server._intake.cancelled = {1, 99}
+        _work(server)
+        [(cancelled, _), (served, _)] = sent()
+        assert (cancelled["id"], cancelled["kind"]) == (1, "cancelled")
+        assert (served["id"], served["ok"]) == (2, True)
+
+    def test_prompts_of_one_batch_are_bounded_too(self, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(worker, "MAX_PREFILL_TOKENS", 10)
+        server, _ = _server(models)
+        memory = server._policy._model = Memory(server._policy.model, max_rows=100)
+        _ask(server, 1, [(1, 2, 3)] * 4 + [(i, 1, 2) for i in range(2, 6)])
+        assert memory.batches == [3, 2], "three distinct prompts of three tokens fit ten"
+
+
+class Hand:
+    """An intake that is filled by hand."""
+
+    def __init__(self) -> None:
+        self.generates: list[tuple[worker.Header, worker.Arrays]] = []
+        self.cancelled: set[int] = set()
+
+    def take_generates(self) -> list[tuple[worker.Header, worker.Arrays]]:
+        taken, self.generates = self.generates, []
+        return taken
+
+    def take_cancelled(self) -> set[int]:
+        taken, self.cancelled = self.cancelled, set()
+        return taken
+
+
+Sent = Callable[[], list[tuple[worker.Header, worker.Arrays]]]
+
+
+def _server(models: Models, max_batch: int = 256) -> tuple[Any, Sent]:
+    output = io.BytesIO()
+    settings = worker.Settings(device="cpu", max_batch=max_batch, kv_cache_bytes=1 << 30)
+    server = worker.Server(settings, protocol.sampling, Hand(), output)  # type: ignore[arg-type]
+    server._policy.install(models.first, {"version": 1})
+
+    def sent() -> list[tuple[worker.Header, worker.Arrays]]:
+        output.seek(0)
+        return list(iter(lambda: worker.read_frame(output), None))
+
+    return server, sent
+
+
+def _queue(server: Any, id: int, prompts: Sequence[tuple[int, ...]], budget: int = 3) -> None:
+    arrays = {
+        "prompts": np.array([token for prompt in prompts for token in prompt], np.int32),
+        "prompt_lengths": np.array([len(prompt) for prompt in prompts], np.int32),
+        "prompt": np.arange(len(prompts), dtype=np.int32),
+        "seeds": np.arange(len(prompts), dtype=np.uint64),
+        "temperatures": np.ones(len(prompts)),
+        "greedy": np.zeros(len(prompts), np.uint8),
+        "budgets": np.full(len(prompts), budget, np.int32),
+        "stop_set": np.zeros(len(prompts), np.int32),
+    }
+    server._intake.generates.append(({"id": id, "op": "generate", "stop_sets": [[]]}, arrays))
+
+
+def _work(server: Any) -> None:
+    server._admit()
+    while batch := server._form_batch():
+        server._generate(batch)
+
+
+def _ask(server: Any, id: int, prompts: Sequence[tuple[int, ...]]) -> None:
+    _queue(server, id, prompts)
+    _work(server)
+
+
+def _save_changed(
+    source: Path, directory: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
+) -> None:
+    shutil.copytree(source, directory)
+    changed = change(load_file(source / "model.safetensors"))
+    save_file(changed, directory / "model.safetensors", metadata={"format": "pt"})

@@ -1,0 +1,232 @@
+"""The live view: bounded, readable at any width, the same facts as plain lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from node.events import EventLog
+from node.reports.facts import Role
+from node.view import (
+    BLOCKS,
+    MAX_NOTICES,
+    PEERS_SHOWN,
+    RATE_WINDOW_S,
+    PlainLines,
+    Rate,
+    ViewState,
+    bar,
+    clock,
+    lag_line,
+    render,
+    shown,
+    sparkline,
+)
+from node.view_events import apply, follow
+from protocol.ids import PeerId
+from tests.node.ledgers import ALPHA, BETA, LEARNER
+
+
+def learner_state() -> ViewState:
+    return ViewState(role=Role.LEARNER, title="demo", me=LEARNER, batch=256, steps=60, staleness=2)
+
+
+def text_of(state: ViewState, width: int = 80) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None, force_terminal=True, legacy_windows=False).print(render(state))
+    return out.getvalue()
+
+
+def busy_state() -> ViewState:
+    state = learner_state()
+    apply(state, "peer_joined", {"peer": ALPHA, "name": "atlas"})
+    apply(state, "peer_joined", {"peer": BETA, "name": "borealis"})
+    for second in range(10):
+        state.tick(float(second))
+        apply(state, "delivery_judged", {"peer": ALPHA, "admitted": 16, "refused": 0, "lag": 1, "tokens": 112})
+    apply(state, "heartbeat", {"peer": ALPHA, "installed": "1.7", "pending": 32, "bytes_up": 2048, "bytes_down": 4096})
+    apply(state, "step", {"step": 8, "buffered": 64, "reward": 0.625})
+    apply(state, "version_published", {"version": "1.8"})
+    apply(state, "evaluated", {"version": "1.8", "greedy": 0.75, "sampled": 0.5})
+    apply(state, "peer_left", {"peer": BETA, "reason": "silent for 20 s", "leases_released": 2})
+    state.tick(10.0)
+    return state
+
+
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    assert max(cell_len(line) for line in text_of(busy_state(), width).splitlines()) <= width
+
+
+def test_a_learner_shows_what_happened() -> None:
+    text = text_of(busy_state(), 100)
+    for part in (
+        "step 8 of 60, version 1.8 published, staleness window 2",
+        "0.625",
+        "greedy 0.750, sampled 0.500",
+        "16 per s, 160 admitted",
+        "1 █ 100%",
+        "64 of 256",
+        "atlas",
+        "1.7",
+        "2 KiB",
+        "silent for 20 s; 2 leases released",
+    ):
+        assert part in text
+
+
+def test_a_rollout_node_shows_its_own_work() -> None:
+    state = ViewState(role=Role.ROLLOUT, me=ALPHA)
+    apply(state, "joined", {"learner": LEARNER, "staleness": 2, "newest": "1.4"})
+    apply(state, "version_installed", {"version": "1.3", "seconds": 0.2})
+    apply(state, "receipt", {"admitted": 0, "refused": 16, "reason": "stale", "detail": "lag 3", "tokens": 0})
+    state.fetching = (512, 1024)
+    text = text_of(state, 120)
+    for part in ("1.3 installed, 1.4 is newest", "512 B of 1 KiB", "16 rejected", "16 rollouts refused, stale: lag 3"):
+        assert part in text
+
+
+def test_rendering_changes_nothing() -> None:
+    state = busy_state()
+    assert text_of(state) == text_of(state)
+
+
+def test_a_large_swarm_does_not_fill_the_screen() -> None:
+    state = learner_state()
+    for number in range(200):
+        state.peer(PeerId(f"peer-{number:03}")).admitted = number
+    text = text_of(state)
+    assert f"and {200 - PEERS_SHOWN} more" in text
+    assert "er-199" in text  # who gives most is shown
+    assert len(text.splitlines()) < 40
+
+
+def test_names_cannot_move_the_cursor() -> None:
+    state = learner_state()
+    apply(state, "peer_joined", {"peer": ALPHA, "name": "x\x1b[2J\u202e[bold]y"})
+    assert "\x1b[2J" not in text_of(state)
+    assert "\u202e" not in text_of(state)
+    assert "[bold]" in text_of(state, 120)  # shown as it is, not understood as markup
+
+
+def test_memory_is_bounded() -> None:
+    state = learner_state()
+    for second in range(1000):
+        state.tick(float(second))
+        state.note("something")
+        state.rewards.append(0.5)
+    assert (len(state.notices), state.noted) == (MAX_NOTICES, 1000)
+    assert len(state.rate.samples) <= RATE_WINDOW_S + 2
+
+
+@given(st.lists(st.integers(0, 50), min_size=2, max_size=100))
+def test_a_rate_is_that_of_the_window(growth: list[int]) -> None:
+    rate, count, counts = Rate(), 0, []
+    for second, more in enumerate(growth):
+        count += more
+        counts.append(count)
+        rate.sample(float(second), count)
+    window = counts[-(int(RATE_WINDOW_S) + 1) :]
+    assert rate.per_s == pytest.approx((window[-1] - window[0]) / (len(window) - 1))
+
+
+def test_events_that_the_view_does_not_know_change_nothing() -> None:
+    state = learner_state()
+    apply(state, "child_said", {"child": "trainer", "line": "hello"})
+    assert state == learner_state()
+
+
+def test_an_event_without_its_fields_is_no_error() -> None:
+    state = learner_state()
+    for event in ("peer_left", "delivery_judged", "step", "evaluated", "receipt", "child_died", "heartbeat", "joined"):
+        apply(state, event, {})
+    assert (state.admitted, state.greedy) == (0, None)
+
+
+def test_following_an_event_log() -> None:
+    state, events = learner_state(), EventLog()
+    follow(state, events)
+    events.emit("child_died", child="engine", reason="out of memory")
+    assert state.notices[-1].text == "the engine process died: out of memory"
+
+
+# Plain lines
+
+
+def test_each_notice_is_printed_once_and_the_status_every_few_seconds() -> None:
+    state, written = learner_state(), list[str]()
+    lines = PlainLines(write=written.append, every_s=5.0)
+    for second in range(11):
+        state.tick(float(second))
+        if second == 3:
+            state.note("a peer joined")
+        lines.update(state)
+    assert [line for line in written if "a peer joined" in line] == ["00:03 a peer joined\n"]
+    assert [line[:5] for line in written if "step 0" in line] == ["00:00", "00:05", "00:10"]
+    assert all(line.endswith("\n") and line.count("\n") == 1 for line in written)
+
+
+def test_more_notices_than_are_kept_lose_the_oldest_only() -> None:
+    state, written = learner_state(), list[str]()
+    for number in range(MAX_NOTICES + 50):
+        state.note(f"notice {number}")
+    PlainLines(write=written.append).update(state)
+    assert written[0] == "00:00 notice 50\n"
+    assert f"00:00 notice {MAX_NOTICES + 49}\n" in written
+
+
+def test_what_is_no_terminal_gets_plain_lines_to_the_end() -> None:
+    out = io.StringIO()
+    state = busy_state()
+    with shown(Console(file=out), state) as refresh:
+        refresh()
+        state.note("the last word")
+    text = out.getvalue()
+    assert "\x1b" not in text
+    assert "step 8, version 1.8, reward 0.625, greedy 0.750" in text
+    assert "the last word" in text
+
+
+def test_a_terminal_gets_the_screen() -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    console = Console(
+        file=out, force_terminal=True, width=100, height=50, color_system=None, _environ={"TERM": "xterm"}
+    )
+    with shown(console, busy_state()) as refresh:
+        refresh()
+    out.flush()
+    written = out.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    assert "Volery learner" in written
+    assert "█" in written
+
+
+# Small pictures
+
+
+@pytest.mark.parametrize(("seconds", "shown_as"), [(0, "00:00"), (75.9, "01:15"), (3661, "1:01:01")])
+def test_clock(seconds: float, shown_as: str) -> None:
+    assert clock(seconds) == shown_as
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60))
+def test_a_sparkline_rises_with_its_values(values: list[float]) -> None:
+    line = sparkline(values)
+    assert len(line) == len(values)
+    heights = [BLOCKS.index(block) for block in line]
+    ordered = sorted(zip(values, heights, strict=True))
+    assert [height for _, height in ordered] == sorted(heights)
+
+
+@given(st.floats(-1, 2), st.integers(1, 40))
+def test_a_bar_has_its_width(share: float, width: int) -> None:
+    assert len(bar(share, width)) == width
+
+
+def test_lags_beyond_the_shown_are_added_up() -> None:
+    assert lag_line({0: 1, 7: 2, 9: 1}, shown=2) == "0 ▃ 25%  1 ▁ 0%  2+ ▆ 75%"
+    assert lag_line({}) == "no rollout yet"

@@ -1,0 +1,75 @@
+"""A rollout node's state directory: one process at a time, and each its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from node import volunteer
+from node.errors import RunError, UsageError
+from node.volunteer import data_directory, open_volunteer_home
+from protocol.digest import digest_of
+from protocol.ids import SwarmId
+
+SWARM, OTHER = SwarmId(digest_of(b"one")), SwarmId(digest_of(b"other"))
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("VOLERY_HOME", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+def test_nodes_of_one_swarm_on_one_machine_keep_out_of_each_others_way(data: Path) -> None:
+    first, second = open_volunteer_home(None, SWARM), open_volunteer_home(None, SWARM)
+    elsewhere = open_volunteer_home(None, OTHER)
+    base = data / SWARM.hex()[:16]
+    assert (first.root, second.root) == (base / "node-1", base / "node-2")
+    assert elsewhere.root == data / OTHER.hex()[:16] / "node-1"
+    first.lock.close()
+    again = open_volunteer_home(None, SWARM)
+    assert again.root == first.root, "and find their own again"
+    for home in (second, elsewhere, again):
+        home.lock.close()
+
+
+def test_a_directory_that_was_named_is_ours_or_nobodys(tmp_path: Path) -> None:
+    home = open_volunteer_home(tmp_path / "mine", SWARM)
+    assert home.key == tmp_path / "mine" / "node.key"
+    with pytest.raises(RunError, match=r"used by another volery node.*--state"):
+        open_volunteer_home(tmp_path / "mine", SWARM)
+    home.lock.close()
+    open_volunteer_home(tmp_path / "mine", SWARM).lock.close()
+
+
+def test_when_all_are_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(volunteer, "MAX_NODES", 2)
+    homes = [open_volunteer_home(None, SWARM) for _ in range(2)]
+    with pytest.raises(RunError, match=r"all 2 directories are in use. Name another with --state"):
+        open_volunteer_home(None, SWARM)
+    for home in homes:
+        home.lock.close()
+
+
+def test_a_learners_state_is_not_a_nodes(tmp_path: Path) -> None:
+    (tmp_path / "learner.key").touch()
+    with pytest.raises(UsageError, match=r"a learner's state.*--state"):
+        open_volunteer_home(tmp_path, SWARM)
+    assert [one.name for one in tmp_path.iterdir()] == ["learner.key"]
+
+
+def test_a_state_that_cannot_be_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match=r"cannot be used: .*Name a writable directory with --state"):
+        open_volunteer_home(tmp_path / "file", SWARM)
+
+
+def test_where_nodes_keep_their_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert data_directory() == tmp_path / "data"
+    monkeypatch.delenv("VOLERY_HOME")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "xdg"))
+    assert data_directory() == tmp_path / "xdg" / "volery"
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert data_directory() == tmp_path / ".local" / "share" / "volery"

@@ -1,0 +1,597 @@
+"""What only the libp2p transport has: frames, flow control, hostile peers, real processes, other implementations."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import base58
+import pytest
+import trio
+import trio.testing
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
+from libp2p import new_host
+from libp2p.abc import IHost, INetStream
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.x25519 import create_new_key_pair as create_new_x25519_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.peer.peerinfo import info_from_p2p_addr
+from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
+from libp2p.security.noise.transport import Transport as NoiseTransport
+from libp2p.stream_muxer.yamux.yamux import Yamux
+from multiaddr import Multiaddr  # type: ignore[import-untyped]
+
+from protocol.ids import PeerId
+from swarm.libp2p import open_libp2p
+from swarm.libp2p.addresses import BadAddress, parse_address, parse_dialable
+from swarm.libp2p.frames import (
+    HEADER,
+    INITIAL_WINDOW,
+    Flag,
+    Frame,
+    FrameError,
+    FrameParser,
+    FrameType,
+    encode_header,
+)
+from swarm.libp2p.multistream import NegotiationFailed, encode_message, read_message
+from swarm.libp2p.yamux import (
+    MAX_CONTROL_FRAMES,
+    MAX_INBOUND_STREAMS,
+    SILENCE_S,
+    ConnectionLost,
+    YamuxConnection,
+    YamuxStream,
+)
+from swarm.testing.conformance import ECHO, echo, pattern, read_all, read_exactly
+from swarm.transport import DialFailed, ListenFailed, PeerConnected, PeerDisconnected, StreamBroken
+
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+SEED_A, SEED_B = b"a" * 32, b"b" * 32
+
+# Frames.
+
+
+def test_golden_frame() -> None:
+    # version 0, type 1 (window update), flags 0x0001 (SYN), stream 3, length 256 KiB
+    golden = bytes.fromhex("00 01 0001 00000003 00040000")
+    assert encode_header(FrameType.WINDOW_UPDATE, Flag.SYN, 3, 256 * 1024) == golden
+    expected = Frame(type=FrameType.WINDOW_UPDATE, flags=Flag.SYN, stream_id=3, length=256 * 1024)
+    assert list(FrameParser().feed(golden)) == [expected]
+
+
+frames = st.one_of(
+    st.tuples(st.just(FrameType.DATA), st.integers(1, 2**32 - 1), st.binary(max_size=50)),
+    st.tuples(st.just(FrameType.WINDOW_UPDATE), st.integers(1, 2**32 - 1), st.just(b"")),
+    st.tuples(st.sampled_from([FrameType.PING, FrameType.GO_AWAY]), st.just(0), st.just(b"")),
+)
+
+
+@given(st.lists(st.tuples(frames, st.integers(0, 15)), max_size=8), st.data())
+def test_frames_survive_any_cutting(sent: list[tuple[tuple[FrameType, int, bytes], int]], data: st.DataObject) -> None:
+    wire = b"".join(
+        encode_header(kind, Flag(flags), stream_id, len(payload)) + payload
+        for (kind, stream_id, payload), flags in sent
+    )
+    parser = FrameParser()
+    received: list[tuple[FrameType, int, bytes, int]] = []
+    while wire:
+        cut = data.draw(st.integers(1, len(wire)))
+        for frame in parser.feed(wire[:cut]):
+            assert frame.length == len(frame.payload) or frame.type is not FrameType.DATA
+            received.append((frame.type, frame.stream_id, frame.payload, int(frame.flags)))
+        wire = wire[cut:]
+    for (kind, stream_id, payload), flags in sent:
+        taken, seen_flags = b"", 0
+        while True:
+            got_kind, got_id, piece, got_flags = received.pop(0)
+            assert (got_kind, got_id) == (kind, stream_id)
+            taken, seen_flags = taken + piece, seen_flags | got_flags
+            if len(taken) == len(payload):
+                break
+        assert (taken, seen_flags) == (payload, flags)
+    assert not received
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_frames_or_an_error(data: bytes) -> None:
+    total = 0
+    with suppress(FrameError):
+        for frame in FrameParser().feed(data):
+            total += len(frame.payload) if frame.type is FrameType.DATA else HEADER.size
+    assert total <= len(data)
+
+
+# A muxer whose other end is played by the test.
+
+
+class Wire:
+    """A secure connection whose peer is the test."""
+
+    def __init__(self) -> None:
+        self.to_muxer, self._incoming = trio.open_memory_channel[bytes](float("inf"))
+        self._outgoing, self.from_muxer = trio.open_memory_channel[bytes](0)
+        self.parser = FrameParser()
+        self.closed = False
+
+    async def receive(self) -> bytes:
+        try:
+            return await self._incoming.receive()
+        except trio.EndOfChannel:
+            raise ConnectionLost("the test hung up") from None
+
+    async def send(self, data: bytes) -> None:
+        await self._outgoing.send(data)
+
+    async def aclose(self) -> None:
+        self.closed = True
+        self._outgoing.close()
+
+    def feed(self, kind: FrameType, flags: Flag, stream_id: int, length: int, payload: bytes = b"") -> None:
+        self.to_muxer.send_nowait(encode_header(kind, flags, stream_id, length) + payload)
+
+    async def frames(self, *, ignore: FrameType | None = FrameType.PING) -> list[Frame]:
+        """The frames of the muxer's next write."""
+        data = await self.from_muxer.receive()
+        return [frame for frame in self.parser.feed(data) if frame.type is not ignore]
+
+
+@asynccontextmanager
+async def muxer() -> AsyncIterator[tuple[YamuxConnection, Wire, list[YamuxStream]]]:
+    """A muxer that was dialled (its own ids are even), its wire, and the streams it accepts."""
+    wire, accepted = Wire(), list[YamuxStream]()
+    connection = YamuxConnection(wire, initiator=False, accept=accepted.append)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+        yield connection, wire, accepted
+        nursery.cancel_scope.cancel()
+
+
+async def last_frame(wire: Wire) -> Frame:
+    """Read until the muxer hangs up; return the last frame it wrote."""
+    last: Frame | None = None
+    async for data in wire.from_muxer:
+        for frame in wire.parser.feed(data):
+            last = frame
+    assert last is not None
+    return last
+
+
+HOSTILE = {
+    "version": [bytes([9]) + bytes(11)],
+    "type": [HEADER.pack(0, 7, 0, 0, 0)],
+    "flags": [HEADER.pack(0, 0, 0x40, 1, 0)],
+    "ping on a stream": [HEADER.pack(0, FrameType.PING, 0, 1, 0)],
+    "data on no stream": [HEADER.pack(0, FrameType.DATA, 0, 0, 4) + b"data"],
+    "our own id": [encode_header(FrameType.WINDOW_UPDATE, Flag.SYN, 2, 0)],
+    "opened twice": [encode_header(FrameType.WINDOW_UPDATE, Flag.SYN, 1, 0)] * 2,
+    "over the window": [
+        encode_header(FrameType.DATA, Flag.SYN, 1, INITIAL_WINDOW + 1) + bytes(INITIAL_WINDOW + 1),
+    ],
+    "data after the end": [
+        encode_header(FrameType.DATA, Flag.SYN | Flag.FIN, 1, 1) + b"x",
+        encode_header(FrameType.DATA, Flag.NONE, 1, 1) + b"x",
+    ],
+    "too much credit": [
+        encode_header(FrameType.WINDOW_UPDATE, Flag.SYN, 1, 0xFFFFFFFF),
+        encode_header(FrameType.WINDOW_UPDATE, Flag.NONE, 1, 0xFFFFFFFF),
+    ],
+    "questions without reading answers": [
+        encode_header(FrameType.PING, Flag.SYN, 0, 1) * (MAX_CONTROL_FRAMES + 2),
+    ],
+}
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("attack", HOSTILE.values(), ids=HOSTILE.keys())
+async def test_hostile_frames_end_the_connection_with_a_reason(
+    attack: list[bytes], autojump_clock: trio.testing.MockClock
+) -> None:
+    async with muxer() as (connection, wire, _):
+        for data in attack:
+            wire.to_muxer.send_nowait(data)
+        farewell = await last_frame(wire)
+        assert (farewell.type, farewell.length) == (FrameType.GO_AWAY, 1)
+        assert "broke the protocol" in connection.end_reason
+        assert wire.closed
+
+
+@pytest.mark.trio
+async def test_never_sends_over_the_granted_window() -> None:
+    async with muxer() as (connection, wire, _), trio.open_nursery() as nursery:
+        stream = connection.open_stream()
+        nursery.start_soon(stream.send_all, bytes(INITIAL_WINDOW + 1000))
+        taken = 0
+        while taken < INITIAL_WINDOW:
+            taken += sum(frame.length for frame in await wire.frames() if frame.type is FrameType.DATA)
+        assert taken == INITIAL_WINDOW
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(trio.WouldBlock):
+            wire.from_muxer.receive_nowait()
+        wire.feed(FrameType.WINDOW_UPDATE, Flag.NONE, stream.id, 600)
+        assert [frame.length for frame in await wire.frames()] == [600]
+        wire.feed(FrameType.WINDOW_UPDATE, Flag.NONE, stream.id, 600)
+        assert [frame.length for frame in await wire.frames()] == [400]
+
+
+@pytest.mark.trio
+async def test_control_goes_ahead_of_bulk_and_streams_take_turns() -> None:
+    async with muxer() as (connection, wire, _), trio.open_nursery() as nursery:
+        streams = [connection.open_stream() for _ in range(2)]
+        for stream in streams:
+            nursery.start_soon(stream.send_all, bytes(INITIAL_WINDOW))
+        await trio.testing.wait_all_tasks_blocked()
+        opening = await wire.frames()
+        assert [frame.flags for frame in opening[:2]] == [Flag.SYN, Flag.SYN]
+        await trio.testing.wait_all_tasks_blocked()  # the second write is now made up and waits for us
+        wire.feed(FrameType.PING, Flag.SYN, 0, 77)
+        await trio.testing.wait_all_tasks_blocked()
+        for frames in (await wire.frames(), (await wire.frames(ignore=None))):
+            data = [frame for frame in frames if frame.type is FrameType.DATA]
+            assert sorted(frame.stream_id for frame in data) == [stream.id for stream in streams]
+        assert (frames[0].type, frames[0].flags, frames[0].length) == (FrameType.PING, Flag.ACK, 77)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_answers_pings() -> None:
+    async with muxer() as (_, wire, _accepted):
+        wire.feed(FrameType.PING, Flag.SYN, 0, 77)
+        expected = Frame(type=FrameType.PING, flags=Flag.ACK, stream_id=0, length=77)
+        assert await wire.frames(ignore=None) == [expected]
+
+
+@pytest.mark.trio
+async def test_refuses_more_streams_than_the_bound() -> None:
+    async with muxer() as (_, wire, accepted):
+        for number in range(MAX_INBOUND_STREAMS + 1):
+            wire.feed(FrameType.WINDOW_UPDATE, Flag.SYN, 2 * number + 1, 0)
+        answers: list[Frame] = []
+        while len(answers) <= MAX_INBOUND_STREAMS:
+            answers += await wire.frames()
+        assert [answer.flags for answer in answers] == [Flag.ACK] * MAX_INBOUND_STREAMS + [Flag.RST]
+        assert len(accepted) == MAX_INBOUND_STREAMS
+        await accepted[0].abort()
+        await wire.frames()
+        wire.feed(FrameType.WINDOW_UPDATE, Flag.SYN, 9999, 0)
+        assert [answer.flags for answer in await wire.frames()] == [Flag.ACK]
+
+
+@pytest.mark.trio
+async def test_a_silent_peer_is_asked_and_then_gone(autojump_clock: trio.testing.MockClock) -> None:
+    async with muxer() as (connection, wire, _):
+        stream = connection.open_stream()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(last_frame, wire)
+            with pytest.raises(StreamBroken, match="nothing was heard"):
+                await stream.receive_some(1)
+        assert SILENCE_S <= trio.current_time() <= 2 * SILENCE_S
+
+
+@pytest.mark.trio
+async def test_a_stream_that_the_peer_never_closes_is_reset(autojump_clock: trio.testing.MockClock) -> None:
+    async with muxer() as (_, wire, accepted):
+        wire.feed(FrameType.WINDOW_UPDATE, Flag.SYN, 1, 0)
+        await wire.frames()
+        await accepted[0].aclose()
+        assert [frame.flags for frame in await wire.frames()] == [Flag.FIN]
+        while not (got := await wire.frames()):
+            wire.feed(FrameType.PING, Flag.ACK, 0, 0)
+        assert [frame.flags for frame in got] == [Flag.RST]
+
+
+@pytest.mark.trio
+async def test_what_arrived_complete_survives_the_connection() -> None:
+    async with muxer() as (_, wire, accepted):
+        wire.feed(FrameType.DATA, Flag.SYN | Flag.FIN, 1, 5, b"whole")
+        wire.feed(FrameType.DATA, Flag.SYN, 3, 4, b"part")
+        await wire.frames()
+        wire.to_muxer.close()
+        await trio.testing.wait_all_tasks_blocked()
+        whole, part = accepted
+        assert [await whole.receive_some(10), await whole.receive_some(10)] == [b"whole", b""]
+        with pytest.raises(StreamBroken, match="the test hung up"):
+            await part.receive_some(10)
+
+
+# Negotiation and addresses.
+
+
+class Bytes:
+    """A multistream wire that holds these bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    async def read(self, n: int) -> bytes:
+        taken, self.data = self.data[:n], self.data[n:]
+        if len(taken) < n:
+            raise EOFError
+        return taken
+
+    async def write(self, data: bytes) -> None:
+        raise AssertionError(data)
+
+
+@given(st.text(max_size=200))
+def test_negotiation_messages_survive(text: str) -> None:
+    wire = Bytes(encode_message(text) + b"next")
+    assert trio.run(read_message, wire) == text
+    assert wire.data == b"next"
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_a_negotiation_message_or_an_error(data: bytes) -> None:
+    try:
+        text = trio.run(read_message, Bytes(data))
+    except (NegotiationFailed, EOFError):
+        return
+    assert data[1:].lstrip(b"\x00").startswith(text.encode() + b"\n") or data[2:].startswith(text.encode() + b"\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["/ip4/127.0.0.1/tcp/4001", "/ip6/::1/tcp/0/p2p/12D3KooWx", "/dns/learner.example/tcp/65535/p2p/12D3KooWx"],
+)
+def test_addresses_survive(text: str) -> None:
+    assert str(parse_address(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "not /ip4"),
+        ("127.0.0.1:4001", "not /ip4"),
+        ("/ip4/127.0.0.1/udp/4001", "not /ip4"),
+        ("/ip4/300.0.0.1/tcp/1", "300"),
+        ("/ip4/::1/tcp/1", "::1"),
+        ("/ip6/127.0.0.1/tcp/1", "127.0.0.1"),
+        ("/ip4/127.0.0.1/tcp/65536", "65536"),
+        ("/ip4/127.0.0.1/tcp/x", "'x'"),
+        ("/ip4/127.0.0.1/tcp/1/p2p/", "not /ip4"),
+        ("/dns//tcp/1", "no host"),
+        ("/unix/a/tcp/1", "unix"),
+    ],
+)
+def test_bad_addresses_say_why(text: str, words: str) -> None:
+    with pytest.raises(BadAddress, match=words):
+        parse_address(text)
+
+
+def test_addresses_without_a_peer_cannot_be_dialled() -> None:
+    with pytest.raises(BadAddress, match="/p2p/"):
+        parse_dialable([LOOPBACK])
+
+
+# Hosts.
+
+
+@pytest.mark.trio
+async def test_the_peer_id_is_the_key() -> None:
+    public = Ed25519PrivateKey.from_private_bytes(SEED_A).public_key().public_bytes_raw()
+    # identity multihash (0x00) of 36 bytes (0x24): protobuf {1: key type 1 (Ed25519), 2: 32 bytes}
+    multihash = bytes.fromhex("0024 0801 1220") + public
+    async with open_libp2p(SEED_A, []) as host:
+        assert host.peer_id == base58.b58encode(multihash).decode()
+        assert host.addresses() == []
+
+
+@pytest.mark.trio
+async def test_a_port_in_use_is_named() -> None:
+    async with open_libp2p(SEED_A, [LOOPBACK]) as host:
+        taken = host.addresses()[0].partition("/p2p/")[0]
+        with pytest.raises(ListenFailed, match=taken):
+            async with open_libp2p(SEED_B, ["/ip4/127.0.0.1/tcp/0", taken]):
+                pass
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("listen", ["nonsense", "/ip4/203.0.113.1/tcp/0"])
+async def test_an_address_that_cannot_be_bound_is_named(listen: str) -> None:
+    with pytest.raises(ListenFailed, match=listen):
+        async with open_libp2p(SEED_A, [listen]):
+            pass
+
+
+@pytest.mark.trio
+async def test_announced_addresses_replace_bound_ones() -> None:
+    async with open_libp2p(SEED_A, [LOOPBACK], ["/dns/learner.example/tcp/4001"]) as host:
+        assert host.addresses() == [f"/dns/learner.example/tcp/4001/p2p/{host.peer_id}"]
+
+
+@pytest.mark.trio
+async def test_a_wildcard_becomes_addresses_that_can_be_dialled() -> None:
+    async with open_libp2p(SEED_A, ["/ip4/0.0.0.0/tcp/0"]) as host, open_libp2p(SEED_B, []) as other:
+        assert host.addresses()
+        assert not any("0.0.0.0" in address for address in host.addresses())
+        await other.dial([address for address in host.addresses() if "/127.0.0.1/" in address])
+
+
+@pytest.mark.trio
+async def test_a_listener_that_never_answers_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    async with open_libp2p(SEED_A, []) as host:
+        with pytest.raises(DialFailed, match=f"{port}.*no answer"):
+            await host.dial([f"/ip4/127.0.0.1/tcp/{port}/p2p/12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA"])
+    await listeners[0].aclose()
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 2000, encode_message("/multistream/1.0.0")])
+async def test_strangers_who_send_garbage_harm_nobody(garbage: bytes) -> None:
+    async with open_libp2p(SEED_A, [LOOPBACK]) as host, open_libp2p(SEED_B, []) as other:
+        port = parse_address(host.addresses()[0]).port
+        stranger = await trio.open_tcp_stream("127.0.0.1", port)
+        await stranger.send_all(garbage)
+        await stranger.send_eof()
+        while await stranger.receive_some():
+            pass
+        await other.dial(host.addresses())
+        await stranger.aclose()
+
+
+@pytest.mark.trio
+async def test_plaintext_is_not_offered() -> None:
+    async with open_libp2p(SEED_A, [LOOPBACK]) as host:
+        stream = await trio.open_tcp_stream("127.0.0.1", parse_address(host.addresses()[0]).port)
+        async with stream:
+            offers = ["/multistream/1.0.0", "/plaintext/2.0.0", "/secio/1.0.0"]
+            await stream.send_all(b"".join(map(encode_message, offers)))
+            await stream.send_eof()
+            said = b"".join([data async for data in stream])
+        assert said == encode_message("/multistream/1.0.0") + 2 * encode_message("na")
+
+
+def test_libp2p_is_silent() -> None:
+    assert not logging.getLogger("libp2p.network.swarm").isEnabledFor(logging.CRITICAL)
+
+
+# Processes.
+
+CHILD = """
+import sys, trio
+from swarm.libp2p import open_libp2p
+from swarm.testing.conformance import HOLD, hold
+
+async def main():
+    async with open_libp2p(b"b" * 32, []) as host:
+        host.handle(HOLD, hold)
+        await host.dial([sys.argv[1]])
+        await trio.sleep_forever()
+
+trio.run(main)
+"""
+
+
+@pytest.mark.trio
+async def test_a_killed_process_is_noticed_at_once() -> None:
+    async with open_libp2p(SEED_A, [LOOPBACK]) as host:
+        events = host.events()
+        child = subprocess.Popen([sys.executable, "-c", CHILD, host.addresses()[0]], cwd=os.getcwd())
+        try:
+            with trio.fail_after(30):
+                connected = await events.receive()
+                assert isinstance(connected, PeerConnected)
+                stream = await host.open_stream(connected.peer, "/test/hold/1")
+                assert await read_exactly(stream, 1) == b"!"
+            child.send_signal(signal.SIGKILL)
+            with trio.fail_after(5):
+                with pytest.raises(StreamBroken):
+                    await stream.receive_some(1)
+                assert await events.receive() == PeerDisconnected(peer=connected.peer)
+        finally:
+            child.kill()
+            child.wait()
+
+
+@pytest.mark.trio
+async def test_leaving_does_not_wait_for_a_frozen_peer() -> None:
+    with trio.fail_after(30):
+        async with open_libp2p(SEED_A, [LOOPBACK]) as host, trio.open_nursery() as nursery:
+            events = host.events()
+            child = subprocess.Popen([sys.executable, "-c", CHILD, host.addresses()[0]], cwd=os.getcwd())
+            try:
+                connected = await events.receive()
+                stream = await host.open_stream(connected.peer, "/test/hold/1")
+                assert await read_exactly(stream, 1) == b"!"
+                child.send_signal(signal.SIGSTOP)
+                nursery.start_soon(stream.send_all, bytes(1_000_000))
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.cancel_scope.cancel()
+                with trio.CancelScope(shield=True):
+                    await host.disconnect(connected.peer)
+                assert not host.connected()
+            finally:
+                child.kill()
+                child.wait()
+
+
+AUDITED = """
+import json, sys
+contacted = []
+EVENTS = {"socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo", "socket.gethostbyname"}
+sys.addaudithook(lambda event, args: contacted.append(repr(args)) if event in EVENTS else None)
+import trio
+from swarm.libp2p import open_libp2p
+
+async def main():
+    async with open_libp2p(b"b" * 32, ["/ip4/127.0.0.1/tcp/0"]) as host:
+        await host.dial([sys.argv[1]])
+        await host.publish("topic", b"data")
+
+trio.run(main)
+print(json.dumps(contacted))
+"""
+
+
+@pytest.mark.trio
+async def test_nobody_is_contacted_but_who_was_dialled() -> None:
+    async with open_libp2p(SEED_A, [LOOPBACK]) as host:
+        child = [sys.executable, "-c", AUDITED, host.addresses()[0]]
+        done = await trio.run_process(child, capture_stdout=True, cwd=os.getcwd())
+        contacted = json.loads(done.stdout)
+        port = parse_address(host.addresses()[0]).port
+        own_listener = [one for one in contacted if "127.0.0.1" in one and str(port) not in one]
+        dialled = [one for one in contacted if "127.0.0.1" in one and str(port) in one]
+        assert dialled
+        assert len(dialled) + len(own_listener) == len(contacted), contacted
+
+
+# The stock implementation: its host, its muxer.
+
+
+@asynccontextmanager
+async def stock_host(seed: bytes) -> AsyncIterator[tuple[IHost, str]]:
+    """A stock py-libp2p host that echoes ECHO, and its address."""
+    key_pair = create_new_key_pair(seed)
+    noise = NoiseTransport(key_pair, noise_privkey=create_new_x25519_key_pair().private_key)
+    host = new_host(key_pair=key_pair, sec_opt={NOISE: noise}, muxer_opt={TProtocol("/yamux/1.0.0"): Yamux})
+
+    async def echo_stock(stream: INetStream) -> None:
+        data = await stream.read(1000)
+        await stream.write(data)
+        await stream.close()
+
+    host.set_stream_handler(TProtocol(ECHO), echo_stock)
+    async with host.run(listen_addrs=[Multiaddr(LOOPBACK)]):
+        yield host, str(host.get_addrs()[0])
+
+
+@pytest.mark.trio
+async def test_we_dial_stock_libp2p() -> None:
+    async with stock_host(SEED_B) as (_, address), open_libp2p(SEED_A, []) as ours:
+        peer = await ours.dial([address])
+        stream = await ours.open_stream(peer, ECHO)
+        await stream.send_all(b"hello stock")
+        assert await read_all(stream) == b"hello stock"
+        ping = await ours.open_stream(peer, "/ipfs/ping/1.0.0")
+        await ping.send_all(b"p" * 32)
+        assert await read_exactly(ping, 32) == b"p" * 32
+
+
+@pytest.mark.trio
+async def test_stock_libp2p_dials_us() -> None:
+    async with stock_host(SEED_B) as (stock, _), open_libp2p(SEED_A, [LOOPBACK]) as ours:
+        ours.handle(ECHO, echo)
+        info = info_from_p2p_addr(Multiaddr(ours.addresses()[0]))
+        await stock.connect(info)
+        stream = await stock.new_stream(info.peer_id, [TProtocol(ECHO)])
+        sent = pattern(200_000)
+        await stream.write(sent)
+        got = b""
+        while len(got) < len(sent):
+            got += await stream.read(len(sent))
+        assert got == sent
+        identify = await stock.new_stream(info.peer_id, [TProtocol("/ipfs/id/1.0.0")])
+        assert ours.peer_id in ours.addresses()[0]
+        assert b"volery" in await identify.read(4096)
+        assert ours.connected() == {PeerId(str(stock.get_id()))}

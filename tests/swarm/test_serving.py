@@ -1,0 +1,357 @@
+"""Serving: every question answered, holdings told as they grow, chunks sent within bounds, rubbish ends one stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from protocol import exchange
+from protocol.codec import encode
+from protocol.digest import cid_of
+from protocol.errors import Fault
+from protocol.exchange import PeerAddresses
+from protocol.ids import Cid
+from protocol.limits import MAX_PEERS_TOLD
+from protocol.manifest import SignedManifest
+from swarm import serving
+from swarm.framing import FrameStream
+from swarm.serving import Knowledge, Served
+from swarm.testing.memory import WINDOW_BYTES, MemoryNetwork, MemoryTransport
+from swarm.transport import StreamBroken
+from tests.swarm import swarming
+from tests.swarm.storing import chunk_data, small_model, small_swarm
+from tests.swarm.swarming import SwarmNode, announce_manifest, indices, open_node, peer_of
+
+inline_threads = pytest.fixture(autouse=True)(swarming.inline_threads)
+
+SWARM = small_swarm()
+FILES = small_model(1)
+SIGNED = SWARM.publish(FILES)
+CHUNKS = len(SIGNED.manifest.chunks)
+OTHER_FILES = small_model(2)
+OTHER = SWARM.publish(OTHER_FILES, version=2)
+BIG_FILES = {"model.bin.json": bytes(8 * WINDOW_BYTES)}
+
+
+@asynccontextmanager
+async def server(root: Path, *clients: str) -> AsyncIterator[tuple[SwarmNode, list[MemoryTransport]]]:
+    """A serving node, and peers of it that speak nothing themselves."""
+    network = MemoryNetwork()
+    async with open_node(network, SWARM, root, "server", fetches=False) as node, trio.open_nursery() as nursery:
+        transports = []
+        for client in clients:
+            transports.append(await nursery.start(_client, network, node, client))
+        yield node, transports
+        nursery.cancel_scope.cancel()
+
+
+async def _client(
+    network: MemoryNetwork, node: SwarmNode, name: str, *, task_status: trio.TaskStatus[MemoryTransport]
+) -> None:
+    async with network.node(name, peer_id=peer_of(name)) as transport:
+        await transport.dial(node.transport.addresses())
+        task_status.started(transport)
+        await trio.sleep_forever()
+
+
+async def open_frames(client: MemoryTransport, protocol: str) -> FrameStream:
+    return FrameStream(await client.open_stream(peer_of("server"), protocol), exchange.MAX_CHUNK_FRAME_BYTES)
+
+
+def put(node: SwarmNode, signed: SignedManifest, files: dict[str, bytes], *chunks: int) -> None:
+    for chunk in chunks:
+        node.store.put(signed.hash, chunk, chunk_data(signed, files, chunk))
+    node.serving.gained(signed.hash)
+
+
+# Questions.
+
+
+async def test_every_question_is_answered_any_number_of_times_on_one_stream(tmp_path: Path) -> None:
+    async with server(tmp_path, "asker") as (node, (asker,)):
+        node.hold(SIGNED, FILES)
+        known = [PeerAddresses(peer=peer_of(f"p{i}")) for i in range(MAX_PEERS_TOLD + 5)]
+        newest = announce_manifest(SWARM, SIGNED)
+        node.serving.knowledge = Knowledge(genesis=SWARM.genesis, newest=lambda: newest, peers=lambda: known)
+        frames = await open_frames(asker, exchange.ASK)
+
+        async def answer_to(question: exchange.Question) -> Any:
+            await frames.send(question)
+            return await frames.receive(exchange.Answer)
+
+        for _ in range(2):
+            assert await answer_to(exchange.AskGenesis()) == exchange.TellGenesis(genesis=SWARM.genesis)
+            assert await answer_to(exchange.AskNewest()) == exchange.TellNewest(announcement=newest)
+            assert await answer_to(exchange.AskPeers()) == exchange.TellPeers(peers=known[:MAX_PEERS_TOLD])
+            told = await answer_to(exchange.AskManifest(manifest=SIGNED.hash))
+            assert told == exchange.TellManifest(manifest=SIGNED.raw)
+            assert await answer_to(exchange.AskManifest(manifest=OTHER.hash)) == exchange.NotHeld()
+
+
+# Holdings.
+
+
+async def test_what_is_held_is_told_and_then_what_is_gained(tmp_path: Path) -> None:
+    async with server(tmp_path, "peer") as (node, (peer,)):
+        node.store.begin(SIGNED)
+        put(node, SIGNED, FILES, 0, 9)
+        frames = await open_frames(peer, exchange.EXCHANGE)
+        await frames.send(exchange.Want(manifest=SIGNED.hash))
+        have = await frames.receive(exchange.ExchangeFrame)
+        assert (have.manifest, indices(have.bitmap)) == (SIGNED.hash, [0, 9])
+        put(node, SIGNED, FILES, 3)
+        assert await frames.receive(exchange.ExchangeFrame) == exchange.Gained(chunks=[3])
+        put(node, SIGNED, FILES, 1, 2)
+        assert await frames.receive(exchange.ExchangeFrame) == exchange.Gained(chunks=[1, 2])
+
+
+async def test_what_is_gained_while_the_peer_does_not_read_is_told_in_bounded_frames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "MAX_GAINED", 4)
+    async with server(tmp_path, "peer") as (node, (peer,)):
+        node.store.begin(SIGNED)
+        frames = await open_frames(peer, exchange.EXCHANGE)
+        await frames.send(exchange.Want(manifest=SIGNED.hash))
+        await frames.receive(exchange.ExchangeFrame)
+        put(node, SIGNED, FILES, *range(10))
+        gained = [(await frames.receive(exchange.ExchangeFrame)).chunks for _ in range(3)]
+        assert gained == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+async def test_nothing_is_held_of_a_manifest_never_heard_of_until_it_is(tmp_path: Path) -> None:
+    async with server(tmp_path, "peer") as (node, (peer,)):
+        frames = await open_frames(peer, exchange.EXCHANGE)
+        await frames.send(exchange.Want(manifest=SIGNED.hash))
+        assert await frames.receive(exchange.ExchangeFrame) == exchange.Have(manifest=SIGNED.hash, bitmap=b"")
+        node.hold(SIGNED, FILES)
+        node.serving.gained(SIGNED.hash)
+        assert (await frames.receive(exchange.ExchangeFrame)).chunks == list(range(CHUNKS))
+
+
+async def test_wanting_another_manifest_replaces_the_first(tmp_path: Path) -> None:
+    async with server(tmp_path, "peer") as (node, (peer,)):
+        node.store.begin(SIGNED)
+        node.store.begin(OTHER)
+        frames = await open_frames(peer, exchange.EXCHANGE)
+        for signed in (SIGNED, OTHER):
+            await frames.send(exchange.Want(manifest=signed.hash))
+            assert (await frames.receive(exchange.ExchangeFrame)).manifest == signed.hash
+        fresh = [i for i in range(CHUNKS) if not node.store.holds(SIGNED.manifest.chunks[i].name)]
+        put(node, SIGNED, FILES, fresh[0])
+        put(node, OTHER, OTHER_FILES, node.store.missing(OTHER.hash)[0])
+        told = await frames.receive(exchange.ExchangeFrame)
+        assert isinstance(told, exchange.Gained)
+        with trio.move_on_after(0) as patience:
+            await frames.receive(exchange.ExchangeFrame)
+        assert patience.cancelled_caught, "of the first manifest nothing more is told"
+
+
+async def test_wanting_the_same_again_is_answered_by_the_whole_again(tmp_path: Path) -> None:
+    async with server(tmp_path, "peer") as (node, (peer,)):
+        node.store.begin(SIGNED)
+        frames = await open_frames(peer, exchange.EXCHANGE)
+        for chunk in range(3):
+            await frames.send(exchange.Want(manifest=SIGNED.hash))
+            assert indices((await frames.receive(exchange.ExchangeFrame)).bitmap) == list(range(chunk))
+            put(node, SIGNED, FILES, chunk)
+            assert await frames.receive(exchange.ExchangeFrame) == exchange.Gained(chunks=[chunk])
+
+
+async def test_a_peer_that_leaves_is_not_remembered(tmp_path: Path) -> None:
+    async with server(tmp_path, "peer", "closer") as (node, (peer, closer)):
+        for client in (peer, closer):
+            frames = await open_frames(client, exchange.EXCHANGE)
+            await frames.send(exchange.Want(manifest=SIGNED.hash))
+            await frames.receive(exchange.ExchangeFrame)
+        await frames.stream.aclose()
+        node.transport.network.cut(node.peer, peer.peer_id)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not node.serving._followers
+        assert not node.serving._streams
+
+
+# Chunks.
+
+
+async def test_chunks_are_sent_in_turn_and_counted(tmp_path: Path) -> None:
+    async with server(tmp_path, "peer") as (node, (peer,)):
+        node.hold(SIGNED, FILES)
+        frames = await open_frames(peer, exchange.CHUNKS)
+        sizes = 0
+        for index in (3, 0, 3):
+            chunk = SIGNED.manifest.chunks[index]
+            await frames.send(exchange.Request(cid=chunk.cid))
+            answer = await frames.receive(exchange.ChunkAnswer)
+            assert answer == exchange.Chunk(cid=chunk.cid, data=chunk_data(SIGNED, FILES, index))
+            sizes += chunk.size
+        await trio.testing.wait_all_tasks_blocked()
+        assert node.serving.served == {peer.peer_id: Served(chunks=3, size_bytes=sizes)}
+
+
+async def test_a_cancel_has_no_answer_of_its_own(tmp_path: Path) -> None:
+    async with server(tmp_path, "peer") as (node, (peer,)):
+        node.hold(SIGNED, FILES)
+        frames = await open_frames(peer, exchange.CHUNKS)
+        cids = [SIGNED.manifest.chunks[index].cid for index in (0, 1)]
+        for cid in cids:
+            await frames.send(exchange.Request(cid=cid))
+            await frames.send(exchange.Cancel(cid=cid))
+        assert [(await frames.receive(exchange.ChunkAnswer)).cid for _ in cids] == cids
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.move_on_after(0) as patience:
+            await frames.receive(exchange.ChunkAnswer)
+        assert patience.cancelled_caught
+
+
+async def test_what_is_not_held_is_missing_also_when_all_slots_are_taken(tmp_path: Path) -> None:
+    async with server(tmp_path, "peer") as (node, (peer,)):
+        node.serving._uploads[peer_of("others")] = serving.MAX_UPLOADS
+        frames = await open_frames(peer, exchange.CHUNKS)
+        await frames.send(exchange.Request(cid=cid_of(b"never seen")))
+        assert await frames.receive(exchange.ChunkAnswer) == exchange.Missing(cid=cid_of(b"never seen"))
+
+
+async def test_a_chunk_that_the_disk_has_lost_is_missing_and_costs_only_itself(tmp_path: Path) -> None:
+    async with server(tmp_path, "peer") as (node, (peer,)):
+        node.hold(SIGNED, FILES)
+        weights = node.store.directory(SIGNED.hash) / "model.safetensors"
+        weights.unlink()
+        entry = next(entry for entry in SIGNED.manifest.files if entry.name == weights.name)
+        frames = await open_frames(peer, exchange.CHUNKS)
+        lost = SIGNED.manifest.chunks[entry.chunks[0]].cid
+        await frames.send(exchange.Request(cid=lost))
+        assert await frames.receive(exchange.ChunkAnswer) == exchange.Missing(cid=lost)
+        (trouble,) = node.troubles
+        assert "model.safetensors" in trouble
+        config = next(entry for entry in SIGNED.manifest.files if entry.name == "config.json")
+        await frames.send(exchange.Request(cid=SIGNED.manifest.chunks[config.chunks[0]].cid))
+        assert isinstance(await frames.receive(exchange.ChunkAnswer), exchange.Chunk)
+
+
+async def hold_slot(peer: MemoryTransport, cid: Cid) -> FrameStream:
+    """Request a chunk larger than a window and read nothing of it."""
+    frames = await open_frames(peer, exchange.CHUNKS)
+    await frames.send(exchange.Request(cid=cid))
+    await trio.testing.wait_all_tasks_blocked()
+    return frames
+
+
+def hold_big(node: SwarmNode) -> list[Cid]:
+    signed = SWARM.publish(BIG_FILES, version=9, chunk_bytes=2 * WINDOW_BYTES)
+    node.hold(signed, BIG_FILES)
+    return [chunk.name for chunk in signed.manifest.chunks]
+
+
+async def test_who_takes_its_share_of_slots_hears_busy_and_others_do_not(tmp_path: Path) -> None:
+    async with server(tmp_path, "greedy", "other") as (node, (greedy, other)):
+        (cid, *_) = hold_big(node)
+        held = [await hold_slot(greedy, cid) for _ in range(serving.MAX_UPLOADS_PER_PEER)]
+        frames = await hold_slot(greedy, cid)
+        answer = await frames.receive(exchange.ChunkAnswer)
+        assert answer == exchange.Busy(cid=cid, retry_after_ms=serving.BUSY_RETRY_MS)
+        theirs = await open_frames(other, exchange.CHUNKS)
+        await theirs.send(exchange.Request(cid=cid))
+        assert isinstance(await theirs.receive(exchange.ChunkAnswer), exchange.Chunk)
+        assert isinstance(await held[0].receive(exchange.ChunkAnswer), exchange.Chunk)
+        await frames.send(exchange.Request(cid=cid))
+        assert isinstance(await frames.receive(exchange.ChunkAnswer), exchange.Chunk)
+
+
+async def test_when_all_slots_are_taken_everybody_hears_busy(tmp_path: Path) -> None:
+    num_greedy = serving.MAX_UPLOADS // serving.MAX_UPLOADS_PER_PEER
+    names = [f"greedy{i}" for i in range(num_greedy)]
+    async with server(tmp_path, "late", *names) as (node, (late, *greedy)):
+        (cid, *_) = hold_big(node)
+        for peer in greedy:
+            for _ in range(serving.MAX_UPLOADS_PER_PEER):
+                await hold_slot(peer, cid)
+        frames = await hold_slot(late, cid)
+        assert isinstance(await frames.receive(exchange.ChunkAnswer), exchange.Busy)
+        node.transport.network.cut(node.peer, greedy[0].peer_id)
+        await trio.testing.wait_all_tasks_blocked()
+        await frames.send(exchange.Request(cid=cid))
+        assert isinstance(await frames.receive(exchange.ChunkAnswer), exchange.Chunk)
+
+
+async def test_many_requests_at_once_take_no_more_than_their_slots(tmp_path: Path) -> None:
+    async with server(tmp_path, "peer") as (node, (peer,)):
+        (cid, *_) = hold_big(node)
+        streams = [await open_frames(peer, exchange.CHUNKS) for _ in range(2 * serving.MAX_UPLOADS_PER_PEER)]
+        async with trio.open_nursery() as nursery:
+            for frames in streams:
+                nursery.start_soon(frames.send, exchange.Request(cid=cid))
+        await trio.testing.wait_all_tasks_blocked()
+        assert node.serving._uploads[peer.peer_id] == serving.MAX_UPLOADS_PER_PEER
+
+
+async def test_an_upload_that_is_not_taken_is_broken_off(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with server(tmp_path, "frozen") as (node, (frozen,)):
+        (cid, *_) = hold_big(node)
+        frames = await hold_slot(frozen, cid)
+        await trio.sleep(serving.UPLOAD_TIMEOUT_S + 1)
+        with pytest.raises(StreamBroken):
+            await frames.receive(exchange.ChunkAnswer)
+        assert not node.serving._uploads
+        assert not node.serving.served
+
+
+# Those who do not keep to the protocol.
+
+
+async def test_the_streams_of_one_peer_are_bounded_and_those_of_others_are_not_touched(tmp_path: Path) -> None:
+    async with server(tmp_path, "greedy", "other") as (_, (greedy, other)):
+        streams = [await open_frames(greedy, exchange.ASK) for _ in range(serving.MAX_STREAMS_PER_PEER)]
+        await trio.testing.wait_all_tasks_blocked()
+        one_more = await open_frames(greedy, exchange.ASK)
+        with pytest.raises(StreamBroken):
+            await one_more.receive(exchange.Answer)
+        for frames in (streams[0], await open_frames(other, exchange.ASK)):
+            await frames.send(exchange.AskNewest())
+            assert await frames.receive(exchange.Answer) == exchange.TellNewest()
+        await streams[1].stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        again = await open_frames(greedy, exchange.ASK)
+        await again.send(exchange.AskNewest())
+        assert await again.receive(exchange.Answer) == exchange.TellNewest()
+
+
+RUBBISH = {
+    "no message": (exchange.ASK, b"\xc1", Fault.MALFORMED),
+    "a message of another protocol": (exchange.ASK, encode(exchange.Want(manifest=bytes(32))), Fault.MALFORMED),
+    "a want without a manifest": (exchange.EXCHANGE, encode(exchange.AskNewest()), Fault.MALFORMED),
+    "no content id": (exchange.CHUNKS, encode(exchange.Request(cid=bytes(36))), Fault.MALFORMED),
+    "more than a request": (exchange.CHUNKS, bytes(70_000), Fault.OVERSIZED),
+}
+
+
+@pytest.mark.parametrize(("protocol", "body", "fault"), RUBBISH.values(), ids=RUBBISH.keys())
+async def test_rubbish_is_reported_and_ends_that_stream_alone(
+    tmp_path: Path, protocol: str, body: bytes, fault: Fault
+) -> None:
+    async with server(tmp_path, "rubbish") as (node, (peer,)):
+        good, bad = await open_frames(peer, exchange.ASK), await open_frames(peer, protocol)
+        await bad.send_bytes(body)
+        with pytest.raises(StreamBroken):
+            await bad.receive_bytes()
+        assert node.faults == [(peer.peer_id, fault)]
+        await good.send(exchange.AskNewest())
+        assert await good.receive(exchange.Answer) == exchange.TellNewest()
+
+
+async def test_rubbish_after_a_want_is_reported_too(tmp_path: Path) -> None:
+    async with server(tmp_path, "rubbish") as (node, (peer,)):
+        frames = await open_frames(peer, exchange.EXCHANGE)
+        await frames.send(exchange.Want(manifest=SIGNED.hash))
+        await frames.receive(exchange.ExchangeFrame)
+        await frames.send_bytes(b"\xc1")
+        with pytest.raises(StreamBroken):
+            await frames.receive_bytes()
+        assert node.faults == [(peer.peer_id, Fault.MALFORMED)]

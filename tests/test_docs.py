@@ -1,0 +1,312 @@
+"""The documents are true, as far as a program can tell.
+
+Links lead somewhere, commands and options exist, every configuration key is explained once with its default, every
+path, event and message that a page quotes is in the tree, and the figures of the demo's recipe are those of the code.
+Whoever changes one of these is told which line of which page to change.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import typer.main
+
+from node import config as configuration
+from node.cli import app
+from node.demo import Recipe
+from node.reports import summary, swarm_report
+from node.reports.rules import BLAMED
+from node.warm_start import WarmStartTerms
+from protocol.work import Rule
+from tests.node.ledgers import demo_run
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
+OPERATOR, VOLUNTEER, DEMO = (ROOT / "docs" / f"{name}.md" for name in ("operator", "volunteer", "demo"))
+PACKAGES = ("node", "swarm", "learner", "protocol")
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=named)
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def section(page: Path, heading: str) -> str:
+    """A section of a page with its subsections. `heading` is its whole line."""
+    level = heading.split(" ")[0]
+    found = re.search(
+        rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{len(level)}}} |\Z)", text_of(page), flags=re.MULTILINE | re.DOTALL
+    )
+    assert found, f"{named(page)} has no section {heading!r}"
+    return found.group(1)
+
+
+def table(text: str) -> list[list[str]]:
+    """Rows whose first cell begins with a backquote: their cells, without backquotes around a whole cell."""
+    lines = [line.strip()[1:-1] for line in text.splitlines() if line.startswith("| `")]
+    rows = [[cell.strip() for cell in line.split("|")] for line in lines]
+    return [[cell.strip("`") if cell.count("`") == 2 else cell for cell in row] for row in rows]
+
+
+# Links
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", without_code(text_of(page)), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def without_code(text: str) -> str:
+    """`text` without fenced blocks, in which # begins a comment."""
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+@every_page
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(text_of(page))):
+        if re.match(r"https?://", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        if not path.is_file() or (anchor and anchor not in anchors(path)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_the_index_lists_every_page() -> None:
+    listed = set(re.findall(r"\]\((\w+\.md)\)", text_of(ROOT / "docs" / "index.md")))
+    assert listed == {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+
+
+# What pages quote from the tree
+
+
+@every_page
+def test_quoted_paths_exist(page: Path) -> None:
+    """`node/cli.py`, `swarm/store/` and the like; NAME in capitals stands for something else."""
+    quoted = re.findall(r"`((?:\w+/)+(?:\w+\.(?:py|md|toml|sh))?)`", text_of(page))
+    ours = [path for path in quoted if path.split("/")[0] in {*PACKAGES, "tests", "docs", "tools"}]
+    assert [path for path in ours if "NAME" not in path and not (ROOT / path).exists()] == []
+
+
+def test_the_architecture_names_every_module() -> None:
+    page = text_of(ROOT / "docs" / "architecture.md")
+    forgotten = []
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = str(path.relative_to(ROOT))
+            rooms = [f"`{'/'.join(path.relative_to(ROOT).parts[:depth])}/`" for depth in (2, 3)]
+            if not path.stem.startswith("__") and f"`{name}`" not in page and not any(room in page for room in rooms):
+                forgotten.append(name)
+    assert forgotten == []
+
+
+@lru_cache
+def words_of_the_program() -> str:
+    """All string constants of the packages, f-strings in their parts, one a line."""
+    found = []
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    found.append(" ".join(node.value.split()))
+    return "\n".join(found)
+
+
+@pytest.mark.parametrize("page", [OPERATOR, VOLUNTEER], ids=named)
+def test_messages_in_the_troubleshooting_are_the_programs(page: Path) -> None:
+    cells = [line.split("|")[1] for line in section(page, "## Troubleshooting").splitlines() if line.startswith("| `")]
+    quoted = [words for cell in cells for words in re.findall(r"`([^`]+)`", cell) if " " in words]
+    assert len(quoted) > 5
+    assert [words for words in quoted if words not in words_of_the_program()] == []
+
+
+def emitted() -> set[str]:
+    """Names of all events: the first argument of every `emit`."""
+    names: set[str] = set()
+    for path in (ROOT / "node").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="emit"), args=[ast.Constant(value=str(name)), *_]):
+                    names.add(name)
+                case ast.Call(
+                    func=ast.Attribute(attr="emit"),
+                    args=[ast.IfExp(body=ast.Constant(value=str(one)), orelse=ast.Constant(value=str(other))), *_],
+                ):
+                    names |= {one, other}
+    return names
+
+
+def test_every_event_is_explained() -> None:
+    listed = {row[0] for page in (OPERATOR, VOLUNTEER) for row in table(section(page, "## events.jsonl"))}
+    of_the_demo = set(re.findall(r"`(\w+)`", section(DEMO, "## What lies in runs/demo")))
+    assert listed <= emitted() <= listed | of_the_demo
+
+
+# Commands
+
+
+def quoted_commands(page: Path) -> Iterator[list[str]]:
+    """Every `volery ...` and `make ...` of a page, in backquotes or in an indented block, as words."""
+    text = without_code(text_of(page))
+    lines = re.findall(r"`((?:volery|make)(?: [^`]*)?)`", text)
+    lines += re.findall(r"^(?: {4})+((?:volery|make) [^|\n]*)$", text, flags=re.MULTILINE)
+    for line in lines:
+        yield shlex.split(line.split("──")[0].split("  ")[0])
+
+
+def options_of(command: str) -> set[str]:
+    return {option for p in COMMANDS[command].params for option in (*p.opts, *p.secondary_opts)} | {"--help"}
+
+
+@every_page
+def test_commands_and_options_exist(page: Path) -> None:
+    wrong = []
+    for words in quoted_commands(page):
+        if words[0] != "volery" or len(words) == 1 or words[1] in ("COMMAND", "--version"):
+            continue
+        options = {word for word in words if word.startswith("--")}
+        if words[1] not in COMMANDS or not options <= options_of(words[1]):
+            wrong.append(" ".join(words))
+    assert wrong == []
+
+
+# benchmarks.md speaks of the benchmarks' own options.
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "benchmarks.md"], ids=named)
+def test_options_named_alone_exist(page: Path) -> None:
+    alone = set(re.findall(r"`(--[a-z-]+)(?: [A-Z]+)?`", text_of(page)))
+    assert alone <= {"--version"}.union(*map(options_of, COMMANDS))
+
+
+def test_every_command_is_told() -> None:
+    pages = (ROOT / "README.md", OPERATOR, VOLUNTEER)
+    assert set(COMMANDS) <= {words[1] for page in pages for words in quoted_commands(page) if len(words) > 1}
+
+
+def test_the_demos_options_are_told_with_their_defaults() -> None:
+    rows = {row[0]: row[1] for row in table(section(DEMO, "## Options"))}
+    params = {p.opts[0]: p for p in COMMANDS["demo"].params if p.name != "help"}
+    assert set(rows) == set(params)
+    for name, shown in rows.items():
+        default = params[name].default
+        default = getattr(default, "value", default)
+        assert shown == ("" if isinstance(default, bool) else str(default)), name
+
+
+@every_page
+def test_make_targets_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z%-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    prefixes = tuple(target.removesuffix("%") for target in targets if target.endswith("%"))
+    called = [words[1] for words in quoted_commands(page) if words[0] == "make" and len(words) > 1]
+    assert [name for name in called if name not in targets and not name.startswith(prefixes)] == []
+
+
+# Configuration
+
+
+Keys = list[msgspec.structs.FieldInfo]
+TOP = "### top level"
+
+
+def keys_by_heading(whole: type[msgspec.Struct]) -> dict[str, Keys]:
+    """The keys of a configuration file, by the heading they are explained under."""
+    found: dict[str, Keys] = {}
+    for field in msgspec.structs.fields(whole):
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            found[f"### `[{field.name}]`"] = list(msgspec.structs.fields(field.type))
+        else:
+            found.setdefault(TOP, []).append(field)
+    return found
+
+
+FILES = ((OPERATOR, configuration.SwarmConfig), (VOLUNTEER, configuration.NodeConfig))
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "keys"),
+    [(page, heading, keys) for page, whole in FILES for heading, keys in keys_by_heading(whole).items()],
+)
+def test_every_key_is_explained_with_its_default(page: Path, heading: str, keys: Keys) -> None:
+    rows = {row[0]: row for row in table(section(page, heading))}
+    assert list(rows) == [key.encode_name for key in keys]
+    for key in keys:
+        default = key.default_factory() if key.default_factory is not msgspec.NODEFAULT else key.default
+        match rows[key.encode_name][1]:
+            case "required":
+                assert key.required, key.name
+            case "unset":
+                assert default is None, key.name
+            case shown:
+                assert tomllib.loads(f"x = {shown}")["x"] == default, key.name
+
+
+@pytest.mark.parametrize(("page", "whole"), FILES)
+def test_every_section_of_a_page_is_one_of_the_configuration(page: Path, whole: type[msgspec.Struct]) -> None:
+    headings = re.findall(r"^### `\[\w+\]`$", text_of(page), flags=re.MULTILINE)
+    assert sorted(headings) == sorted(set(keys_by_heading(whole)) - {TOP})
+
+
+# Rules, figures, summary
+
+
+def test_every_rule_is_explained_and_blames_as_told() -> None:
+    rows = table(section(VOLUNTEER, "## Why a record is refused"))
+    assert [row[0] for row in rows] == [rule.value for rule in Rule if rule is not Rule.ADMITTED]
+    assert {row[0] for row in rows if row[2].startswith("yes")} == {rule.value for rule in BLAMED}
+
+
+@pytest.mark.parametrize(("heading", "kind"), [("| `Recipe` |", Recipe), ("| `WarmStartTerms` |", WarmStartTerms)])
+def test_the_recipe_is_told_as_it_is(heading: str, kind: type[Any]) -> None:
+    text = section(DEMO, "## The recipe")
+    rows = table(text[text.index(heading) :].split("\n\n")[0])[1:]
+    assert {row[0]: float(row[1]) for row in rows} == {field.name: field.default for field in fields(kind)}
+
+
+def test_every_key_of_the_summary_is_explained(tmp_path: Path) -> None:
+    demo_run(tmp_path / "ledger.sqlite", steps=2)
+    told = summary(swarm_report(tmp_path / "ledger.sqlite"), staleness_bound=3, peak_pss_mib=None, seeds={})
+    keys = [(re.findall(r"\w+", cell), meaning) for cell, meaning in table(section(DEMO, "## summary.json"))]
+    assert sorted(name for names, _ in keys for name in names) == sorted(told)
+    (about_peers,) = [meaning for names, meaning in keys if names == ["peers"]]
+    assert re.findall(r"`(\w+)`", about_peers) == list(told["peers"][0])
+
+
+# Manners
+
+
+EXAMPLE_HOSTS = re.compile(r"0\.0\.0\.0|127\.|192\.0\.2\.|198\.51\.100\.|203\.0\.113\.")
+"""Addresses that are nobody's: RFC 5737, loopback, and all interfaces."""
+
+
+@every_page
+def test_nothing_of_the_makers_own_machines_is_told(page: Path) -> None:
+    text = text_of(page)
+    assert re.findall(r"(?<![\w.$~*/-])/(?:work|root|tmp|home|Users|var|opt|mnt|srv)/\S*", text) == []
+    hosts = re.findall(r"\b\d+\.\d+\.\d+\.\d+\b", text)
+    assert [host for host in hosts if not EXAMPLE_HOSTS.match(host)] == []
+
+
+@every_page
+def test_pages_speak_of_the_program_and_not_of_its_making(page: Path) -> None:
+    # "assistant" is also a role in conversations, which tasks.md quotes.
+    words = r"assistants?|sessions?|workplace|chatbot|co-?authored"
+    assert re.findall(rf'(?<![`"])\b(?:{words})\b(?![`"])', text_of(page), flags=re.IGNORECASE) == []

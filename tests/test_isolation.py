@@ -1,0 +1,120 @@
+"""What each package brings into an interpreter, seen from outside this directory and without its environment variables.
+
+Import-linter holds the same rules for the source text (`make check`); here they are held for what really happens at
+import, plus the two that it cannot state: the engine workers, found by a pattern, and no pickle anywhere.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("node", "swarm", "learner", "protocol")
+TENSOR_LIBRARIES = frozenset({"torch", "transformers", "vllm"})
+TRAINING_MODULES = frozenset({"learner.policy", "learner.trainer", "learner.objective", "learner.packing"})
+EXECUTING_FORMATS = frozenset({"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"})
+
+
+def run_isolated(code: str, elsewhere: Path) -> str:
+    """Run `code` with -I (no current directory on the path, no PYTHON* variables) in `elsewhere`; return its output."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], cwd=elsewhere, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def loaded_by(modules: list[str], elsewhere: Path) -> set[str]:
+    """Top-level names in sys.modules after importing `modules`."""
+    code = (
+        "import importlib, json, sys\n"
+        f"for name in {modules!r}: importlib.import_module(name)\n"
+        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    )
+    # The last line: a library may greet on import.
+    return set(json.loads(run_isolated(code, elsewhere).splitlines()[-1]))
+
+
+def source_files(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def modules_of(package: str) -> list[str]:
+    """Every importable module: neither the engine workers, which are programs, nor `__main__`, which starts one."""
+    return [
+        module_name(path)
+        for path in source_files(package)
+        if not path.stem.endswith("_worker") and path.stem != "__main__"
+    ]
+
+
+def imported_names(path: Path) -> Iterator[str]:
+    """Dotted names that a file imports anywhere in it, also inside functions; `from a import b` gives "a.b"."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=str(module), level=0, names=names):
+                yield from (f"{module}.{alias.name}" for alias in names)
+            case ast.ImportFrom(module=module, names=names):
+                yield from (f"{path.parent.name}.{module or ''}.{alias.name}" for alias in names)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_package_is_ours(package: str, tmp_path: Path) -> None:
+    # libp2p's wheel drops top-level examples, interop, docs and stubs beside us; nothing may do that with our names.
+    location = run_isolated(f"import {package}; print({package}.__file__)", tmp_path).splitlines()[-1]
+    assert Path(location).resolve() == (ROOT / package / "__init__.py").resolve()
+
+
+def test_protocol_needs_no_tensors_network_or_event_loop(tmp_path: Path) -> None:
+    loaded = loaded_by(modules_of("protocol"), tmp_path)
+    assert "protocol" in loaded
+    assert not loaded & (TENSOR_LIBRARIES | {"trio", "libp2p", "multiaddr", "asyncio"})
+
+
+def test_cli_needs_no_tensors(tmp_path: Path) -> None:
+    loaded = loaded_by(["node.cli"], tmp_path)
+    assert not loaded & TENSOR_LIBRARIES
+
+
+def test_node_process_needs_no_tensors(tmp_path: Path) -> None:
+    loaded = loaded_by(modules_of("node") + modules_of("swarm"), tmp_path)
+    assert {"node", "swarm", "protocol"} <= loaded
+    assert not loaded & TENSOR_LIBRARIES
+
+
+def test_learner_needs_no_network_and_tensors_only_to_train(tmp_path: Path) -> None:
+    loaded = loaded_by([name for name in modules_of("learner") if name not in TRAINING_MODULES], tmp_path)
+    assert "learner" in loaded
+    assert not loaded & (TENSOR_LIBRARIES | {"trio", "libp2p", "multiaddr", "swarm", "node"})
+
+
+def test_engine_workers_stand_alone() -> None:
+    workers = sorted((ROOT / "node" / "engine").glob("*_worker.py"))
+    assert workers
+    for path in workers:
+        ours = {name for name in imported_names(path) if name.partition(".")[0] in {*PACKAGES, "engine"}}
+        assert {name for name in ours if not name.startswith("protocol.sampling")} == set(), path.name
+
+
+def test_nothing_can_unpickle() -> None:
+    offences = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for package in PACKAGES
+        for path in source_files(package)
+        for name in imported_names(path)
+        if name.partition(".")[0] in EXECUTING_FORMATS
+    ]
+    assert offences == []

@@ -121,7 +121,7 @@ per_hour = {price}
 class Recipe:
     """What the demo trains with. The figures behind the choice are in docs/demo.md."""
 
-    steps: int = 280
+    steps: int = 340
     prompts: int = 64
     group: int = 4
     learning_rate: float = 8e-4

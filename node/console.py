@@ -57,7 +57,7 @@ async def run_shown(
     """
     with first_cause():
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(stop_when_told, leave)
+            await nursery.start(stop_when_told, leave)
             nursery.start_soon(terminal.keep_fresh)
             outcome = await program()
             nursery.cancel_scope.cancel()

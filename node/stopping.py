@@ -24,16 +24,17 @@ class Stopped(Exception):
     """Somebody asked the program to stop: not a failure. What was durable stays so."""
 
 
-async def wait_for_stop() -> None:
-    """Return when SIGINT or SIGTERM arrives, or stdin ends if `STOP_ON_EOF` is set.
+async def wait_for_stop(*, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    """Return when SIGINT or SIGTERM arrives, or stdin ends if `STOP_ON_EOF` is set. Started when it would hear them.
 
-    After that a signal does what it does by default: whoever is in a hurry asks twice.
+    After that a signal does what it did before: whoever is in a hurry asks twice.
     """
     told = trio.Event()
     async with trio.open_nursery() as nursery:
         if os.environ.get(STOP_ON_EOF):
             nursery.start_soon(_wait_for_eof, told)
         with _signals_set(told):
+            task_status.started()
             await told.wait()
         nursery.cancel_scope.cancel()
 
@@ -66,13 +67,18 @@ async def _wait_for_eof(told: trio.Event) -> None:
     told.set()
 
 
-async def stop_when_told(leave: Callable[[], Awaitable[None]] | None = None) -> None:
+async def stop_when_told(
+    leave: Callable[[], Awaitable[None]] | None = None,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
     """Wait to be told to stop, await `leave` (bounded by itself), then raise Stopped.
 
-    One for each program, in its outermost nursery, from its first moment: left to the interpreter, a Ctrl-C that lands
-    inside a callback of C code is printed and forgotten.
+    One for each program, in its outermost nursery, started before all else: left to the interpreter, a Ctrl-C that
+    lands inside a callback of C code is printed and forgotten, and one that comes to a program which a shell script
+    started in the background is ignored.
     """
-    await wait_for_stop()
+    await wait_for_stop(task_status=task_status)
     if leave is not None:
         await leave()
     raise Stopped

@@ -98,8 +98,8 @@ def check_leases(swarm: Swarm) -> None:
     assert wrong == []
 
 
-def check_receipts(swarm: Swarm, node: Program, *, killed: bool = False, lost_leases: bool = False) -> None:
-    """What the node was told is what the ledger says: all of it, unless the node was `killed` before it could write.
+def check_receipts(swarm: Swarm, node: Program, *, cut_off: bool = False, lost_leases: bool = False) -> None:
+    """What the node was told is what the ledger says: all of it, unless the node was `cut_off` before it was told.
 
     With `lost_leases` it may also have been told that a lease was not its own any more; nobody writes that down twice.
     """
@@ -107,7 +107,7 @@ def check_receipts(swarm: Swarm, node: Program, *, killed: bool = False, lost_le
     if lost_leases:
         told = {key: (record, rule) for key, (record, rule) in told.items() if rule != "unknown_lease"}
     assert told.items() <= written.items()
-    if not killed:
+    if not cut_off:
         assert told == written
 
 

@@ -49,7 +49,7 @@ def test_a_node_is_killed(swarm: Swarm) -> None:
     assert not leases_of(swarm, node, "open")
     check_ledger(swarm, Run(steps=6))
     check_receipts(swarm, survivor)
-    check_receipts(swarm, node, killed=True)
+    check_receipts(swarm, node, cut_off=True)
     engine.resume()
     wait_gone([engine])  # nobody ended it but the end of its stdin
 

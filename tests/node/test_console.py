@@ -1,0 +1,61 @@
+"""A program on a screen: its outcome, its failure, and what happens when somebody asks it to stop."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+import trio
+
+from node.console import open_terminal, run_shown
+from node.reports.facts import Role
+from node.stopping import Stopped
+from node.view import ViewState
+
+
+async def run(program: object, **options: object) -> object:
+    with open_terminal(ViewState(role=Role.ROLLOUT, title="a swarm"), plain=True) as terminal:
+        return await run_shown(terminal, program, **options)  # type: ignore[arg-type]
+
+
+def test_the_outcome_is_returned() -> None:
+    async def program() -> str:
+        await trio.lowlevel.checkpoint()
+        return "well done"
+
+    assert trio.run(run, program) == "well done"
+
+
+def test_what_ends_it_is_raised_as_it_is() -> None:
+    async def program() -> None:
+        await trio.lowlevel.checkpoint()
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        trio.run(run, program)
+
+
+def test_asked_in_its_first_moment_it_leaves_and_stops() -> None:
+    """Also where whoever started it had Ctrl-C ignored, as a shell script does for what it starts in the background."""
+    left = []
+
+    async def program() -> None:
+        signal.raise_signal(signal.SIGINT)
+        await trio.sleep_forever()
+
+    async def leave() -> None:
+        await trio.lowlevel.checkpoint()
+        left.append("in order")
+
+    async def main() -> None:
+        with trio.fail_after(60):
+            await run(program, leave=leave)
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(Stopped):
+            trio.run(main)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert left == ["in order"]

@@ -220,7 +220,7 @@ def test_a_newer_writer_is_read_and_its_chain_holds() -> None:
     later: Callable[[list[Any]], list[Any]] = lambda entry: [*entry, "later"]  # noqa: E731
     fields = msgspec.msgpack.decode(encode(GOOD))
     fields |= {
-        "patches": [{"base": [1, 2]}],
+        "relays": [{"base": [1, 2]}],
         "ext": {"probe": b"x"},
         "files": list(map(later, fields["files"])),
         "chunks": list(map(later, fields["chunks"])),

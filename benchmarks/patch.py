@@ -10,9 +10,9 @@ for byte; times are processor seconds of one thread, from bytes in memory to byt
 changes them little; encoding, decoding and the others alternate, and figures are medians over the repetitions.
 
 Bars: pct_1e6_k1, percent of the weights' bytes at learning rate 1e-6 and k = 1, at most 0.95; encode_mb_s_1e6_k1 and
-decode_mb_s_1e6_k1, megabytes of model per second and core there, at least 400 and 800; slowest_mb_s, of both at all nine points,
-at least 150; of_zstd_full, the worst patch beside the full tensors under zstd, at most 1; memory_tensors, the most that
-was ever allocated beside the two models and the patch, in sizes of the largest tensor, at most 2.
+decode_mb_s_1e6_k1, megabytes of model per second and core there, at least 400 and 800; slowest_mb_s, of both at all
+nine points, at least 150; of_zstd_full, the worst patch beside the full tensors under zstd, at most 1; memory_tensors,
+the most that was ever allocated beside the two models and the patch, in sizes of the largest tensor, at most 2.
 """
 
 from __future__ import annotations

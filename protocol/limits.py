@@ -84,4 +84,5 @@ MAX_PATCH_HEAD_BYTES = 256 * KIB
 
 PATCH_SEGMENT_BYTES = 2 * MIB
 """What a patch is made of, and what making or applying one holds in memory several times over. Smaller ones cost more
-code tables, larger ones gain little: on bf16 weights 4 MiB saved 1 %. Part of the format: writers and readers cut alike."""
+code tables, larger ones gain little: on bf16 weights 4 MiB saved 1 %. Part of the format: writers and readers cut
+alike."""

@@ -277,8 +277,8 @@ class SegmentDecoder:
 
 
 def _elements(form: Form, data: Buffer) -> Integers:
-    """The elements as signed integers; copied if they do not lie at multiples of their size."""
-    return np.require(np.frombuffer(data, form.signed), requirements="A")
+    """The elements as signed integers, in the memory of `data`."""
+    return np.frombuffer(data, form.signed)
 
 
 def _threshold(form: Form, bits: Integers) -> int:

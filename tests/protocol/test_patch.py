@@ -253,6 +253,10 @@ WRONG: dict[str, tuple[bytes, Fault, str]] = {
     "a header of another length": (
         head_of(SMALL_CONFIG, PatchFile(WEIGHTS, 96, 71)) + BODY, Fault.MALFORMED, WEIGHTS,
     ),
+    "a header that runs into its tensor": (
+        head_of(SMALL_CONFIG, PatchFile(WEIGHTS, 96, 73)) + b"\0\5\1" + OLD[WEIGHTS][:73] + BODY[2:],
+        Fault.MALFORMED, "has 72 bytes, not 73",
+    ),
     "a header of no length": (head_of(SMALL_CONFIG, PatchFile(WEIGHTS, 96, 0)) + BODY, Fault.MALFORMED, WEIGHTS),
     "a header that leaves a hole": (
         head_of(SMALL_CONFIG, SMALL_WEIGHTS) + b"\0\5\1" + OTHER_HEADER + BODY[2:], Fault.MALFORMED, "ends? at byte",

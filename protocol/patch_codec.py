@@ -52,7 +52,6 @@ SAMPLE_PIECES = 4
 TRIAL_FROM = 0.8
 """A difference this long, measured by the guess, is compared with the real thing: guesses are that far off."""
 
-
 SPLIT_BELOW = 1 / 8
 """Share of the elements that a split tells apart, the smallest. On normally distributed weights a tenth is best by 1 %;
 but where more than a tenth are marked, numpy finds them three times as fast."""

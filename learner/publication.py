@@ -15,7 +15,7 @@ from typing import BinaryIO
 from protocol.genesis import Authority
 from protocol.identity import Keypair
 from protocol.ids import ManifestHash, PolicyVersion
-from protocol.layout import Source, describe
+from protocol.layout import Source, changed_chunks, describe, file_chunks
 from protocol.manifest import Manifest, SignedManifest, is_safe_file_name, sign_manifest
 
 
@@ -50,9 +50,9 @@ class Publisher:
 
 
 def new_bytes(manifest: Manifest, before: Manifest | None) -> int:
-    """Bytes of the chunks that the version before did not have: what a peer that held it must fetch."""
-    known = {chunk.cid for chunk in before.chunks} if before else set()
-    return sum(chunk.size for chunk in manifest.chunks if chunk.cid not in known)
+    """Bytes of the chunks that the version before did not have: what a peer that held it must fetch without patches."""
+    fresh = file_chunks(manifest) if before is None else changed_chunks(before, manifest)
+    return sum(manifest.chunks[index].size for index in fresh)
 
 
 def _source(path: Path, file: BinaryIO) -> Source:

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import isqrt
 
 from protocol.digest import cid_of
 from protocol.ids import Cid
 from protocol.limits import KIB, MAX_NAME_CHARS, MIB
-from protocol.manifest import ChunkRef, FileEntry, Manifest, TensorEntry, is_safe_file_name
+from protocol.manifest import ChunkRef, FileEntry, Manifest, PatchEntry, TensorEntry, is_safe_file_name
 from protocol.tensors import LayoutError, Read, Table, read_table
 
 MIN_CHUNK_BYTES = 64 * KIB
@@ -67,11 +67,12 @@ class FilePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """The three tables of a manifest, fitting each other."""
+    """The tables of a manifest, fitting each other."""
 
     files: list[FileEntry]
     chunks: list[ChunkRef]
     tensors: list[TensorEntry]
+    patches: list[PatchEntry] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +122,7 @@ def describe(sources: Iterable[Source], *, chunk_bytes: int | None = None) -> Ta
     Equal chunks are listed once, wherever they occur. Raises LayoutError, and whatever `read` raises.
     """
     plans = plan_files(sources, chunk_bytes=chunk_bytes)
-    return tables_of(plans, lambda plan, start, end: cid_of(_exactly(plan.source, start, end)))
+    return tables_of(plans, lambda plan, start, end: cid_of(exactly(plan.source, start, end)))
 
 
 def tables_of(plans: Sequence[FilePlan], cid: Callable[[FilePlan, int, int], Cid]) -> Tables:
@@ -144,7 +145,7 @@ def tables_of(plans: Sequence[FilePlan], cid: Callable[[FilePlan, int, int], Cid
 def placements(manifest: Manifest) -> list[list[Place]]:
     """Return, for every chunk of the manifest's table, all places it belongs to; the inverse of cutting.
 
-    A chunk that no file lists has none: it need not be fetched.
+    A chunk that no file lists, such as a patch's, has none: the version is complete without it.
     """
     places: list[list[Place]] = [[] for _ in manifest.chunks]
     for number, entry in enumerate(manifest.files):
@@ -163,17 +164,22 @@ def read_file(manifest: Manifest, name: str, chunk: Callable[[Cid], bytes]) -> I
     return (chunk(manifest.chunks[index].name) for index in entry.chunks)
 
 
+def file_chunks(manifest: Manifest) -> list[int]:
+    """Return the chunks that the files list, ascending, each once: what makes a version complete."""
+    return sorted({index for entry in manifest.files for index in entry.chunks})
+
+
 def changed_chunks(old: Manifest, new: Manifest) -> list[int]:
-    """Return the chunks of `new` (indices into its table) that a peer holding all of `old` still lacks."""
-    held = {chunk.cid for chunk in old.chunks}
-    return [index for index, chunk in enumerate(new.chunks) if chunk.cid not in held]
+    """Return the chunks of the files of `new` (indices into its table) that a peer holding those of `old` lacks."""
+    held = {old.chunks[index].cid for index in file_chunks(old)}
+    return [index for index in file_chunks(new) if new.chunks[index].cid not in held]
 
 
 def _plan(source: Source, chunk_bytes: int) -> FilePlan:
     if not source.name.endswith(WEIGHT_SUFFIX):
-        return FilePlan(source=source, cuts=tuple(_even_cuts(0, source.size, chunk_bytes)), table=None)
+        return FilePlan(source=source, cuts=tuple(even_cuts(0, source.size, chunk_bytes)), table=None)
     table = read_table(source.name, source.size, source.read)
-    cuts = [*_even_cuts(0, table.header_bytes, chunk_bytes), *_tensor_cuts(table, chunk_bytes)]
+    cuts = [*even_cuts(0, table.header_bytes, chunk_bytes), *_tensor_cuts(table, chunk_bytes)]
     return FilePlan(source=source, cuts=tuple(cuts), table=table)
 
 
@@ -191,8 +197,8 @@ def _tensor_cuts(table: Table, chunk_bytes: int) -> Iterator[int]:
         yield reached
 
 
-def _even_cuts(start: int, end: int, chunk_bytes: int) -> Iterator[int]:
-    """Ends of pieces of `chunk_bytes`, and of what is left over."""
+def even_cuts(start: int, end: int, chunk_bytes: int) -> Iterator[int]:
+    """Yield the ends of pieces of `chunk_bytes`, and of what is left over."""
     yield from range(start + chunk_bytes, end, chunk_bytes)
     if end > start:
         yield end
@@ -202,7 +208,7 @@ def _equal_cuts(start: int, end: int, chunk_bytes: int) -> Iterator[int]:
     """Ends of as few pieces as possible, equal up to alignment: a small remainder costs a request too."""
     num_pieces = -(-(end - start) // chunk_bytes)
     piece = -(-(end - start) // num_pieces)
-    return _even_cuts(start, end, -(-piece // PIECE_ALIGN_BYTES) * PIECE_ALIGN_BYTES)
+    return even_cuts(start, end, -(-piece // PIECE_ALIGN_BYTES) * PIECE_ALIGN_BYTES)
 
 
 def _entries(table: Table | None, number: int) -> Iterator[TensorEntry]:
@@ -212,7 +218,8 @@ def _entries(table: Table | None, number: int) -> Iterator[TensorEntry]:
         )
 
 
-def _exactly(source: Source, start: int, end: int) -> bytes | memoryview:
+def exactly(source: Source, start: int, end: int) -> bytes | memoryview:
+    """Return bytes [start, end) of a file. Raises LayoutError when it has become shorter than it was."""
     data = source.read(start, end - start)
     if len(data) != end - start:
         raise LayoutError(
@@ -244,7 +251,7 @@ def _tensor_homes(plans: list[FilePlan]) -> dict[str, str]:
 
 def _require_index(source: Source, homes: dict[str, str]) -> None:
     try:
-        weight_map = json.loads(bytes(_exactly(source, 0, source.size)))["weight_map"]
+        weight_map = json.loads(bytes(exactly(source, 0, source.size)))["weight_map"]
         named = {str(tensor): str(file) for tensor, file in weight_map.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise LayoutError(f"{source.name}: not the index of a sharded model: {error!r}") from error

@@ -1,10 +1,10 @@
 """The signed list that names one policy version.
 
-A manifest lists model files (weights, config, tokenizer, chat template) as ranges of content-addressed chunks, and
-the tensors inside the weight files. What always holds after `open_manifest`: the operator stands behind the signer,
-every table is consistent with every other, file names are plain names of data formats (never code, never a path), and
-the sizes of all that will be downloaded are known. Manifests are chained by hash; (incarnation, version) names one
-manifest only, so two different ones under one name are equivocation.
+A manifest lists model files (weights, config, tokenizer, chat template) as ranges of content-addressed chunks, the
+tensors inside the weight files, and patches that make these files of an earlier version's. What always holds after
+`open_manifest`: the operator stands behind the signer, every table is consistent with every other, file names are plain
+names of data formats (never code, never a path), and the sizes of all that will be downloaded are known. Manifests are
+chained by hash; (incarnation, version) names one manifest only, so two different ones under one name are equivocation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from protocol.codec import Bytes36, Count, Message, Millis, decode, encode
+from protocol.codec import Bytes32, Bytes36, Count, Message, Millis, decode, encode
 from protocol.digest import as_cid
 from protocol.envelope import Envelope, Kind, open_envelope, seal
 from protocol.errors import Fault, LocalProtocolError, PeerError
@@ -30,6 +30,7 @@ from protocol.limits import (
     MAX_FILES,
     MAX_MANIFEST_BYTES,
     MAX_NAME_CHARS,
+    MAX_PATCHES,
     MAX_TENSOR_RANK,
     MAX_TENSORS,
 )
@@ -76,8 +77,23 @@ class TensorEntry(msgspec.Struct, frozen=True, array_like=True):
     end: Count
 
 
+class PatchEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One patch: its chunks, `size` bytes in all, make the manifest's files of those of the version `base`."""
+
+    base: Bytes32
+    size: Annotated[int, Meta(ge=1, le=MAX_FILE_BYTES)]
+    chunks: Annotated[list[Count], Meta(max_length=MAX_CHUNKS)]
+
+    @property
+    def base_hash(self) -> ManifestHash:
+        return ManifestHash(self.base)
+
+
 class Manifest(Message, frozen=True, kw_only=True):
-    """One policy version. `previous` is the hash of the manifest before it, empty for the first of a swarm."""
+    """One policy version. `previous` is the hash of the manifest before it, empty for the first of a swarm.
+
+    The files are the version; patches are other roads to the same chunks, which nobody has to take.
+    """
 
     version: PolicyVersion
     previous: Annotated[bytes, Meta(max_length=32)] = b""
@@ -86,10 +102,11 @@ class Manifest(Message, frozen=True, kw_only=True):
     files: Annotated[list[FileEntry], Meta(max_length=MAX_FILES)]
     chunks: Annotated[list[ChunkRef], Meta(max_length=MAX_CHUNKS)]
     tensors: Annotated[list[TensorEntry], Meta(max_length=MAX_TENSORS)]
+    patches: Annotated[list[PatchEntry], Meta(max_length=MAX_PATCHES)] = msgspec.field(default_factory=list)
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files together; what a peer that holds nothing must download at most."""
+        """Bytes of all files together, patches left out; what a peer that holds nothing must download at most."""
         return sum(entry.size for entry in self.files)
 
 
@@ -152,6 +169,12 @@ def require_consistent(manifest: Manifest) -> None:
         if tensor.name in tensors:
             raise _malformed(f"tensor {tensor.name} is listed twice")
         tensors.add(tensor.name)
+    bases: set[bytes] = set()
+    for patch in manifest.patches:
+        _require_chunks(f"the patch from {patch.base.hex()[:8]}", patch, manifest.chunks)
+        if patch.base in bases:
+            raise _malformed(f"two patches from {patch.base.hex()[:8]} are listed")
+        bases.add(patch.base)
 
 
 def is_safe_file_name(name: str) -> bool:
@@ -162,10 +185,14 @@ def is_safe_file_name(name: str) -> bool:
 def _require_file(entry: FileEntry, chunks: list[ChunkRef]) -> None:
     if not is_safe_file_name(entry.name):
         raise _malformed(f"file name {entry.name!r} is not that of a data file")
+    _require_chunks(f"file {entry.name}", entry, chunks)
+
+
+def _require_chunks(what: str, entry: FileEntry | PatchEntry, chunks: list[ChunkRef]) -> None:
     if any(not 0 <= index < len(chunks) for index in entry.chunks):
-        raise _malformed(f"file {entry.name} names a chunk that is not listed")
+        raise _malformed(f"{what} names a chunk that is not listed")
     if sum(chunks[index].size for index in entry.chunks) != entry.size:
-        raise _malformed(f"the chunks of file {entry.name} do not add up to {entry.size} bytes")
+        raise _malformed(f"the chunks of {what} do not add up to {entry.size} bytes")
 
 
 def _require_tensor(tensor: TensorEntry, files: list[FileEntry]) -> None:

@@ -97,11 +97,11 @@ class ChunkStore:
             return sum(self._copy(version, index) for index in version.missing())
 
     def missing(self, manifest: ManifestHash) -> list[int]:
-        """Return the chunks still to be put, ascending. Raises VersionUnknown unless the version was begun."""
+        """Return the chunks of files still to be put, ascending. Raises VersionUnknown unless the version was begun."""
         return self._require(manifest).missing()
 
     def put(self, manifest: ManifestHash, index: int, data: bytes | memoryview) -> bool:
-        """Write chunk `index`; False when it was held already.
+        """Write chunk `index`; False when it was held already, or is no part of a file and therefore not kept.
 
         Raises PeerError before anything is written: CORRUPT_CHUNK when `data` is not that chunk, MALFORMED when it
         is, but the manifest lied about its size. VersionUnknown when the version was evicted meanwhile.

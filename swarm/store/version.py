@@ -101,13 +101,14 @@ class Version:
         return index if index is not None and self._holds(index) else None
 
     def write(self, index: int, data: bytes | memoryview) -> bool:
-        """Put `data`, which the caller has verified, where chunk `index` belongs; False when it was there already.
+        """Put `data`, which the caller has verified, where chunk `index` belongs; False when there is nothing to do.
 
-        In a complete version this repairs a chunk that the disk had lost.
+        That is when it was there already, or is no part of a file, as a patch's chunk is none. In a complete version
+        this repairs a chunk that the disk had lost.
         """
         with self._lock:
             self._require_here()
-            if self._holds(index):
+            if self._holds(index) or not self._places[index]:
                 return False
             for place in self._places[index]:
                 write_at(self._path(place), place.offset, data)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from learner.publication import Publisher, new_bytes
-from protocol.manifest import open_manifest
+from protocol.digest import cid_of
+from protocol.manifest import ChunkRef, open_manifest
 from protocol.tensors import LayoutError
 from swarm.store import ChunkStore
 from tests.learner.working import NOW_MS, SWARM, version
@@ -44,6 +46,11 @@ def test_new_bytes_are_those_of_chunks_that_the_version_before_lacks(tmp_path: P
     total = sum(chunk.size for chunk in second.manifest.chunks)
     assert new_bytes(second.manifest, None) == total
     assert 0 < new_bytes(second.manifest, first.manifest) < total, "the embedding and the tokenizer are the same"
+    offering = msgspec.structs.replace(
+        second.manifest, chunks=[*second.manifest.chunks, ChunkRef(cid_of(b"a patch"), 7)]
+    )
+    for before in (None, first.manifest):
+        assert new_bytes(offering, before) == new_bytes(second.manifest, before), "nobody has to fetch a patch"
 
 
 def test_hidden_files_stay_at_home(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ from protocol.exchange import (
 from protocol.genesis import Genesis, LearnerCertificate
 from protocol.ids import PolicyVersion
 from protocol.invite import Invite
-from protocol.manifest import ChunkRef, FileEntry, Manifest, TensorEntry
+from protocol.manifest import ChunkRef, FileEntry, Manifest, PatchEntry, TensorEntry
+from protocol.patch import PatchFile, PatchHead
 from protocol.work import (
     Acknowledgement,
     Delivery,
@@ -142,6 +143,69 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
           00                                                        # file: 0
           64                                                        # start: 100
           ce 00010064                                               # end: 65_636
+        """,
+    ),
+    (
+        PatchEntry(HASH, 66_000, [2, 3]),
+        """
+        93                                                          # PatchEntry: array of 3
+          c4 20                                                     # base: HASH
+            8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a
+          ce 000101d0                                               # size: 66_000
+          92                                                        # chunks: array of 2
+            02                                                      # [0]: 2
+            03                                                      # [1]: 3
+        """,
+    ),
+    (
+        PatchFile("model.safetensors", 4_194_404, 100),
+        """
+        93                                                          # PatchFile: array of 3
+          b1 6d6f64656c2e7361666574656e736f7273                     # name: "model.safetensors"
+          ce 00400064                                               # size: 4_194_404
+          64                                                        # plain: 100
+        """,
+    ),
+    (
+        PatchHead(files=[PatchFile("config.json", 100, 100)]),
+        """
+        81                                                          # PatchHead: map of 1
+          a5 66696c6573 91                                          # files: array of 1
+            93                                                      # [0]: PatchFile, array of 3
+              ab 636f6e6669672e6a736f6e                             # name: "config.json"
+              64                                                    # size: 100
+              64                                                    # plain: 100
+        """,
+    ),
+    (
+        Manifest(
+            version=PolicyVersion(2, 700),
+            created_ms=1_700_000_000_000,
+            certificate=STUB,
+            files=[],
+            chunks=[ChunkRef(CID, 100)],
+            tensors=[],
+            patches=[PatchEntry(HASH, 100, [0])],
+        ),
+        """
+        87                                                          # Manifest: map of 7, the first of a swarm
+          a7 76657273696f6e 92 02 cd 02bc                           # version: PolicyVersion(2, 700)
+          aa 637265617465645f6d73 cf 0000018bcfe56800               # created_ms: 1_700_000_000_000
+          ab 6365727469666963617465 c4 02 e47e                      # certificate: STUB
+          a5 66696c6573 90                                          # files: array of 0
+          a6 6368756e6b73 91                                        # chunks: array of 1
+            92                                                      # [0]: ChunkRef, array of 2
+              c4 24                                                 # cid: CID
+                01551220c1c1c1c1c1c1c1c1c1c1c1c1c1c1c1c1c1c1c1c1c1c1c1c1c1c1c1c1c1c1c1c1
+              64                                                    # size: 100
+          a7 74656e736f7273 90                                      # tensors: array of 0
+          a7 70617463686573 91                                      # patches: array of 1
+            93                                                      # [0]: PatchEntry, array of 3
+              c4 20                                                 # base: HASH
+                8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a
+              64                                                    # size: 100
+              91                                                    # chunks: array of 1
+                00                                                  # [0]: 0
         """,
     ),
     (

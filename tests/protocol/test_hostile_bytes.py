@@ -30,7 +30,7 @@ from protocol.identity import Keypair
 from protocol.ids import PolicyVersion, SwarmId
 from protocol.invite import Invite, InviteError, read_invite, write_invite
 from protocol.limits import PROTOCOL_VERSION
-from protocol.manifest import ChunkRef, FileEntry, Manifest, TensorEntry, open_manifest, require_consistent
+from protocol.manifest import ChunkRef, FileEntry, Manifest, PatchEntry, TensorEntry, open_manifest, require_consistent
 from protocol.work import (
     Delivery,
     FromLearner,
@@ -94,6 +94,7 @@ SIGNED: dict[str, Entry] = {
             files=[FileEntry("model.safetensors", 8, [0]), FileEntry("config.json", 2, [1])],
             chunks=[ChunkRef(cid_of(b"w" * 8), 8), ChunkRef(cid_of(b"{}"), 2)],
             tensors=[TensorEntry("w", "F16", [2, 2], 0, 0, 8)],
+            patches=[PatchEntry(HASH, 2, [1])],
         ),
         signer=LEARNER,
         kind=Kind.MANIFEST,

@@ -17,12 +17,13 @@ from protocol.errors import Fault, LocalProtocolError, PeerError
 from protocol.genesis import Authority, certify_learner, found_swarm
 from protocol.identity import Keypair
 from protocol.ids import PolicyVersion
-from protocol.limits import MAX_CHUNK_BYTES, MAX_FILE_BYTES, MAX_FILES
+from protocol.limits import MAX_CHUNK_BYTES, MAX_FILE_BYTES, MAX_FILES, MAX_PATCHES
 from protocol.manifest import (
     DTYPE_BYTES,
     ChunkRef,
     FileEntry,
     Manifest,
+    PatchEntry,
     TensorEntry,
     is_safe_file_name,
     open_manifest,
@@ -65,6 +66,10 @@ def with_tensor(*entry: Any) -> Manifest:
     return but(tensors=[*GOOD.tensors, TensorEntry("more", *entry)])
 
 
+def with_patches(*patches: tuple[bytes, int, list[int]]) -> Manifest:
+    return but(patches=[PatchEntry(*patch) for patch in patches])
+
+
 def sealed(manifest: Manifest, signer: Keypair = LEARNER, authority: Authority = SWARM) -> bytes:
     return seal(signer, authority.swarm, Kind.MANIFEST, encode(manifest))
 
@@ -84,6 +89,18 @@ def test_a_good_manifest_is_read_as_signed() -> None:
     assert [chunk.name for chunk in signed.manifest.chunks] == [cid_of(HEADER), cid_of(WEIGHTS), cid_of(CONFIG)]
 
 
+def test_a_manifest_may_offer_patches() -> None:
+    manifest = with_patches((b"\x8a" * 32, 108, [0, 1]), (b"\x8b" * 32, 2, [2]))
+    assert sign_manifest(LEARNER, SWARM, manifest).manifest == manifest
+    assert manifest.total_bytes == GOOD.total_bytes
+
+
+def test_a_manifest_without_patches_has_the_bytes_it_had_before_there_were_any() -> None:
+    fields = msgspec.msgpack.decode(encode(GOOD))
+    assert list(fields) == ["version", "previous", "created_ms", "certificate", "files", "chunks", "tensors"]
+    assert encode(but(patches=[])) == encode(GOOD)
+
+
 BROKEN: dict[str, tuple[Manifest, str]] = {
     "previous is half a hash": (but(previous=bytes(16)), "previous"),
     "chunk id of another codec": (
@@ -98,6 +115,10 @@ BROKEN: dict[str, tuple[Manifest, str]] = {
     "file larger than its chunks": (with_file("more.json", 3, [2]), "add up"),
     "file smaller than its chunks": (with_file("more.json", 1, [2]), "add up"),
     "file without chunks but a size": (with_file("more.json", 2, []), "add up"),
+    "patch names an unlisted chunk": (with_patches((b"\x8a" * 32, 2, [3])), "from 8a8a8a8a names a chunk"),
+    "patch larger than its chunks": (with_patches((b"\x8a" * 32, 3, [2])), "from 8a8a8a8a do not add up"),
+    "patch without chunks": (with_patches((b"\x8a" * 32, 1, [])), "do not add up"),
+    "two patches from one base": (with_patches((b"\x8a" * 32, 2, [2]), (b"\x8a" * 32, 2, [2])), "two patches"),
     "tensor listed twice": (but(tensors=[*GOOD.tensors, GOOD.tensors[0]]), "embed is listed twice"),
     "tensor in an unlisted file": (with_tensor("U8", [8], 2, 0, 8), "outside its file"),
     "tensor beyond the end of its file": (with_tensor("U8", [9], 0, 100, 109), "outside its file"),
@@ -128,6 +149,10 @@ OUT_OF_BOUNDS: dict[str, Manifest] = {
     "file of negative size": with_file("more.json", -1, []),
     "file that names chunk -1": with_file("more.json", 2, [-1]),
     "too many files": but(files=[FileEntry(f"{n}.json", 0, []) for n in range(MAX_FILES + 1)]),
+    "patch from half a hash": with_patches((bytes(16), 2, [2])),
+    "patch of no bytes": with_patches((bytes(32), 0, [])),
+    "patch that names chunk -1": with_patches((bytes(32), 2, [-1])),
+    "too many patches": with_patches(*((n.to_bytes(32, "big"), 2, [2]) for n in range(MAX_PATCHES + 1))),
     "tensor of negative shape": with_tensor("U8", [-2, -4], 0, 0, 8),
     "tensor before its file": with_tensor("U8", [8], 0, -8, 0),
     "tensor of rank 9": with_tensor("U8", [1] * 9, 0, 0, 1),
@@ -220,7 +245,7 @@ def test_a_newer_writer_is_read_and_its_chain_holds() -> None:
     later: Callable[[list[Any]], list[Any]] = lambda entry: [*entry, "later"]  # noqa: E731
     fields = msgspec.msgpack.decode(encode(GOOD))
     fields |= {
-        "patches": [{"base": [1, 2]}],
+        "relays": [{"base": [1, 2]}],
         "ext": {"probe": b"x"},
         "files": list(map(later, fields["files"])),
         "chunks": list(map(later, fields["chunks"])),

@@ -24,7 +24,12 @@ from protocol.envelope import Kind, seal
 from protocol.identity import Keypair, verify
 from protocol.ids import SwarmId
 from protocol.manifest import DTYPE_BYTES, FILE_NAME
+from protocol.patch import MAGIC
+from protocol.patch_codec import FLOATS, MAX_SPLITS, Road
+from protocol.patch_streams import Codec
+from protocol.tensors import LENGTH_BYTES, MAX_HEADER_BYTES
 from protocol.work import FromLearner, FromNode, Rule
+from tests.protocol import test_patch
 
 TEXT = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 MODULES = [importlib.import_module(module.name) for module in pkgutil.iter_modules(protocol.__path__, "protocol.")]
@@ -121,7 +126,7 @@ def test_a_section_is_true(cls: type[msgspec.Struct]) -> None:
 
 
 def test_limits_are_true_and_complete() -> None:
-    told = {row[0]: int(row[1]) for row in rows(TEXT) if re.match(r"(MAX|PROTOCOL|OVERHEAD)_", row[0])}
+    told = {row[0]: int(row[1]) for row in rows(TEXT) if re.match(r"(MAX|PROTOCOL|OVERHEAD|PATCH)_", row[0])}
     known = {name: value for module in MODULES for name, value in vars(module).items() if isinstance(value, int)}
     assert told == {name: known[name] for name in told}
     assert {name for name in vars(protocol.limits) if name.startswith("MAX_")} <= set(told)
@@ -161,13 +166,28 @@ def raw(line: str) -> bytes:
 
 
 def test_worked_bytes_are_true() -> None:
-    message, envelope, signed, _ = hex_blocks()
+    message, envelope, signed, *_ = hex_blocks()
     frame = b"".join(map(raw, message))
     assert frame == (len(frame) - 4).to_bytes(4, "big") + encode(exchange.AskManifest(manifest=b"\x8a" * 32))
     author = Keypair(bytes(range(32)))
     sealed = seal(author, SwarmId(b"\x8a" * 32), Kind.LEASE, b"words")
     assert b"".join(map(raw, envelope)) == sealed
     assert verify(author.public, sealed[-64:], b"".join(map(raw, signed)))
+
+
+def test_the_worked_patch_is_one() -> None:
+    *_, patch, _ = hex_blocks()
+    assert b"".join(map(raw, patch)) == test_patch.GOLDEN
+
+
+def test_patches_are_told() -> None:
+    assert f'"{MAGIC.decode()[:-1]}\\n" | u32 length' in TEXT
+    assert f"at most {LENGTH_BYTES + MAX_HEADER_BYTES}\n" in TEXT
+    assert f"`{' '.join(dtype for dtype in DTYPE_BYTES if dtype in FLOATS)}`" in TEXT
+    for member in (*Road, *Codec):
+        assert f"| {member.value} | {member.name.lower()} |" in TEXT
+    assert "three in all" in TEXT
+    assert MAX_SPLITS == 3
 
 
 def test_the_worked_exchange_is_one() -> None:

@@ -10,12 +10,13 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from protocol.digest import cid_of
 from protocol.errors import Fault, LocalProtocolError, PeerError
 from protocol.ids import ManifestHash
-from protocol.manifest import SignedManifest
+from protocol.manifest import ChunkRef, PatchEntry, SignedManifest, sign_manifest
 from swarm.store import (
     ChunkStore,
     StoreError,
@@ -104,6 +105,28 @@ def test_putting_twice_changes_nothing(store: ChunkStore) -> None:
     assert put(store, 2) is True
     assert put(store, 2) is False
     assert bits(store.have_bitmap(SIGNED.hash)) == {2}
+
+
+def test_a_version_is_complete_without_its_patches(store: ChunkStore) -> None:
+    patch = b"what makes the new files of the old ones"
+    manifest = SIGNED.manifest
+    offering = msgspec.structs.replace(
+        manifest,
+        chunks=[*manifest.chunks, ChunkRef(cid_of(patch), len(patch))],
+        patches=[PatchEntry(bytes(32), len(patch), [NUM_CHUNKS])],
+    )
+    signed = sign_manifest(SWARM.learner, SWARM.authority, offering)
+    store.begin(signed)
+    assert store.missing(signed.hash) == list(range(NUM_CHUNKS))
+    assert store.put(signed.hash, NUM_CHUNKS, patch) is False, "it has no place in a file"
+    assert NUM_CHUNKS not in bits(store.have_bitmap(signed.hash))
+    assert store.get(cid_of(patch)) is None
+    assert model_files(fill(store, signed, FILES)) == FILES
+    assert store.is_complete(signed.hash)
+    assert bits(store.have_bitmap(signed.hash)) == set(range(NUM_CHUNKS))
+    with reopened(store) as again:
+        assert again.is_complete(signed.hash)
+        assert again.verify(signed.hash) == []
 
 
 @pytest.mark.parametrize("bit", [0, 7, 1000])

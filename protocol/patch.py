@@ -1,0 +1,216 @@
+"""Exact patches: what makes the files of one policy version of the files of an earlier one.
+
+A patch goes through the target's files in order of name, and through each from its first byte to its last, one segment
+at a time. A tensor is told by its difference from the base's tensor of the same name, dtype and shape, in whatever file
+that lies, so sharding and the order of tensors may change; a tensor without one by its difference from zeros. What
+holds no tensors (a weight file's header, all of any other file) is treated as bytes of a tensor named after the file.
+What always holds: the base's files and the patch give the target's files byte for byte; neither end ever has more than
+a few segments in memory, whatever the size of the model; a patch proves nothing, so whoever applies one checks every
+chunk that it rebuilt against the signed manifest. Nothing here opens a file. docs/protocol.md, "Patches", has the
+bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from protocol.codec import Count, Message, Name, decode, encode
+from protocol.errors import Fault, PeerError
+from protocol.layout import WEIGHT_SUFFIX, FilePlan, Source, exactly, plan_files
+from protocol.limits import MAX_FILE_BYTES, MAX_FILES, MAX_PATCH_HEAD_BYTES, PATCH_SEGMENT_BYTES
+from protocol.patch_codec import Buffer, SegmentDecoder, SegmentEncoder
+from protocol.patch_streams import number, take_number
+from protocol.tensors import LENGTH_BYTES, MAX_HEADER_BYTES, LayoutError, Span, Table, read_table
+
+MAGIC = b"volery patch 1\n"
+"""What every patch begins with; the digit is the version of the format."""
+
+PLAIN = "U8"
+"""The dtype of what holds no tensors."""
+
+
+class PatchFile(msgspec.Struct, frozen=True, array_like=True):
+    """One file of the target; its first `plain` bytes hold no tensors: a weight file's header, all of any other."""
+
+    name: Name
+    size: Annotated[int, Meta(ge=0, le=MAX_FILE_BYTES)]
+    plain: Count
+
+
+class PatchHead(Message, frozen=True, kw_only=True):
+    """What follows the magic: the target's files, in the order in which the segments go through them."""
+
+    files: Annotated[list[PatchFile], Meta(max_length=MAX_FILES)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rebuilt:
+    """Bytes of the target: those of `file` from `offset` on. `data` may be the base's own memory."""
+
+    file: str
+    offset: int
+    data: Buffer
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """Bytes of a file that are told alike: one tensor, or what holds none. `base` is as long; None: zeros."""
+
+    dtype: str
+    start: int
+    end: int
+    base: tuple[Source, int] | None
+
+    def segments(self) -> Iterator[tuple[int, int]]:
+        """(start, size) of each, in order, counted from the beginning of the file."""
+        for start in range(self.start, self.end, PATCH_SEGMENT_BYTES):
+            yield start, min(PATCH_SEGMENT_BYTES, self.end - start)
+
+    def base_of(self, start: int, size: int) -> Buffer | None:
+        """The base's bytes for the segment at `start`."""
+        if self.base is None:
+            return None
+        source, offset = self.base
+        return exactly(source, offset + start - self.start, offset + start - self.start + size)
+
+
+class _Base:
+    """The base's files: where the tensor and the plain bytes lie that a run of the target is compared with."""
+
+    def __init__(self, plans: Iterable[FilePlan]) -> None:
+        self._tensors: dict[tuple[str, str, tuple[int, ...]], tuple[Source, int]] = {}
+        self._plain: dict[tuple[str, int], tuple[Source, int]] = {}
+        for plan in plans:
+            self._plain[plan.source.name, _plain_bytes(plan)] = plan.source, 0
+            for span in plan.table.spans if plan.table else ():
+                self._tensors[span.name, span.dtype, span.shape] = plan.source, span.start
+
+    def plain(self, file: PatchFile) -> _Run:
+        """The run of bytes at the beginning of `file` that hold no tensors."""
+        return _Run(dtype=PLAIN, start=0, end=file.plain, base=self._plain.get((file.name, file.plain)))
+
+    def tensor(self, span: Span) -> _Run:
+        """The run of one tensor of the target."""
+        base = self._tensors.get((span.name, span.dtype, span.shape))
+        return _Run(dtype=span.dtype, start=span.start, end=span.end, base=base)
+
+
+def encode_patch(base: Iterable[Source], target: Iterable[Source]) -> Iterator[bytes]:
+    """Yield the bytes of the patch from the files `base` to the files `target`, about a segment at a time.
+
+    Stop early if it grows too long to be worth it. Raises LayoutError for files that cannot be published, or become
+    shorter meanwhile, and whatever `read` raises.
+    """
+    known, plans = _Base(plan_files(base)), plan_files(target)
+    files = [PatchFile(plan.source.name, plan.source.size, _plain_bytes(plan)) for plan in plans]
+    head = encode(PatchHead(files=files))
+    yield MAGIC + number(len(head)) + head
+    encoder = SegmentEncoder()
+    for plan, file in zip(plans, files, strict=True):
+        for run in (known.plain(file), *map(known.tensor, plan.table.spans if plan.table else ())):
+            for start, size in run.segments():
+                yield encoder.encode(run.dtype, run.base_of(start, size), exactly(plan.source, start, start + size))
+
+
+def apply_patch(base: Iterable[Source], patch: Source, sizes: Mapping[str, int]) -> Iterator[Rebuilt]:
+    """Yield all bytes of the target's files, in order, given the base's files and a patch.
+
+    `sizes` is what the manifest says of the target: its files by name, with their sizes; nothing else is ever yielded.
+    What was yielded before an error is worth nothing. Raises PeerError when the patch is not one, or does not fit this
+    base or this target; LayoutError when a file has become shorter, and whatever `read` raises.
+    """
+    with _layout_blamed():
+        known = _Base(plan_files(base))
+    yield from _Application(known, patch, sizes).run()
+
+
+class _Application:
+    """One patch being applied: what is known of the base, and how far the patch was read."""
+
+    def __init__(self, base: _Base, patch: Source, sizes: Mapping[str, int]) -> None:
+        self._base = base
+        self._patch = patch
+        self._sizes = sizes
+        self._reached = 0
+        self._decoder = SegmentDecoder()
+
+    def run(self) -> Iterator[Rebuilt]:
+        for file in self._head().files:
+            if file.name.endswith(WEIGHT_SUFFIX):
+                yield from self._weights(file)
+            else:
+                yield from self._rebuild(file, self._base.plain(file))
+        if left := self._patch.size - self._reached:
+            raise _malformed(f"{left} bytes are left over")
+
+    def _weights(self, file: PatchFile) -> Iterator[Rebuilt]:
+        header = bytearray()
+        for piece in self._rebuild(file, self._base.plain(file)):
+            header += piece.data
+            yield piece
+        for span in _table(file, bytes(header)).spans:
+            yield from self._rebuild(file, self._base.tensor(span))
+
+    def _rebuild(self, file: PatchFile, run: _Run) -> Iterator[Rebuilt]:
+        for start, size in run.segments():
+            data = self._decoder.decode(run.dtype, run.base_of(start, size), size, self._take)
+            yield Rebuilt(file=file.name, offset=start, data=data)
+
+    def _head(self) -> PatchHead:
+        if bytes(self._take(len(MAGIC))) != MAGIC:
+            raise PeerError(Fault.INCOMPATIBLE, "patch: does not begin as one of version 1 does")
+        length = take_number(self._take)
+        if length > MAX_PATCH_HEAD_BYTES:
+            raise PeerError(Fault.OVERSIZED, f"patch: a head of {length} bytes, at most {MAX_PATCH_HEAD_BYTES} allowed")
+        head: PatchHead = decode(PatchHead, self._take(length), MAX_PATCH_HEAD_BYTES)
+        # A list, not a dict: a file that is there twice would be written twice.
+        if sorted((file.name, file.size) for file in head.files) != sorted(self._sizes.items()):
+            raise _malformed("its files are not those of the manifest")
+        for file in head.files:
+            _require_plain(file)
+        return head
+
+    def _take(self, size: int) -> Buffer:
+        if size > self._patch.size - self._reached:
+            raise _malformed(f"ends at byte {self._patch.size}, inside of something of {size} bytes")
+        self._reached += size
+        return exactly(self._patch, self._reached - size, self._reached)
+
+
+def _plain_bytes(plan: FilePlan) -> int:
+    return plan.table.header_bytes if plan.table else plan.source.size
+
+
+def _require_plain(file: PatchFile) -> None:
+    if file.name.endswith(WEIGHT_SUFFIX):
+        if file.plain > min(file.size, LENGTH_BYTES + MAX_HEADER_BYTES):
+            raise PeerError(Fault.OVERSIZED, f"patch: a header of {file.plain} bytes in {file.name}")
+    elif file.plain != file.size:
+        raise _malformed(f"{file.plain} of the {file.size} bytes of {file.name}, which has no tensors")
+
+
+def _table(file: PatchFile, header: bytes) -> Table:
+    with _layout_blamed():
+        table = read_table(file.name, file.size, lambda offset, size: header[offset : offset + size])
+    if table.header_bytes != file.plain:
+        raise _malformed(f"the header of {file.name} has {table.header_bytes} bytes, not {file.plain}")
+    return table
+
+
+@contextmanager
+def _layout_blamed() -> Iterator[None]:
+    """What is wrong with the layout of verified files is the mistake of who signed them."""
+    try:
+        yield
+    except LayoutError as error:
+        raise _malformed(str(error)) from error
+
+
+def _malformed(detail: str) -> PeerError:
+    return PeerError(Fault.MALFORMED, f"patch: {detail}")

@@ -63,6 +63,12 @@ class Stream(Protocol):
         Raises StreamBroken.
         """
 
+    def expect(self, size: int) -> None:
+        """Say that fewer than `size` bytes are of no use: the next `receive_some` may wait for them, or for a part.
+
+        A hint, which spares wake-ups; what comes before the end of the stream is returned whatever was expected.
+        """
+
     async def send_eof(self) -> None:
         """Say that nothing more follows; receiving goes on."""
 

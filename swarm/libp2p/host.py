@@ -1,4 +1,4 @@
-"""One node's presence in libp2p: TCP, noise, yamux and multistream put together behind the `Transport` port.
+"""One node's presence in libp2p: TCP, TLS or noise, yamux and multistream put together behind the `Transport` port.
 
 py-libp2p gives us identities, the noise handshake and its messages; the host itself is ours, because the stock one
 keeps tasks outside every nursery, shares listening ports silently (SO_REUSEPORT), refuses for a minute to dial who did
@@ -26,16 +26,18 @@ from swarm.libp2p.addresses import Address, BadAddress, advertised, from_socket,
 from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_PROTOCOL, answer_ping, identify_handler
 from swarm.libp2p.multistream import NegotiationFailed, answer, propose
 from swarm.libp2p.security import (
+    NOISE,
+    TLS,
     HandshakeFailed,
     Identity,
-    RawConnection,
     SecureChannel,
     SecurityTable,
-    noise_only,
     secure_inbound,
     secure_outbound,
+    security_table,
 )
 from swarm.libp2p.stream import Libp2pStream, StreamWire
+from swarm.libp2p.tcp import TcpConnection
 from swarm.libp2p.yamux import YAMUX_PROTOCOL, Meter, YamuxConnection, YamuxStream
 from swarm.transport import (
     DIAL_TIMEOUT_S,
@@ -212,7 +214,7 @@ class Host:
     async def _connect(self, wanted: PeerId, address: Address) -> None:
         stream = await trio.open_tcp_stream(address.host, address.port)
         try:
-            raw = RawConnection(stream, is_initiator=True)
+            raw = TcpConnection(stream, is_initiator=True)
             channel = await secure_outbound(raw, self._security, wanted, YAMUX_PROTOCOL)
         except BaseException:
             await trio.aclose_forcefully(stream)
@@ -230,7 +232,7 @@ class Host:
             try:
                 async with self._handshakes:
                     with trio.fail_after(DIAL_TIMEOUT_S):
-                        raw = RawConnection(stream, is_initiator=False)
+                        raw = TcpConnection(stream, is_initiator=False)
                         channel = await secure_inbound(raw, self._security, YAMUX_PROTOCOL)
             except (HandshakeFailed, trio.TooSlowError, OSError) as error:
                 log.debug("an inbound handshake failed: %s", error)
@@ -289,7 +291,7 @@ class Host:
 
 @asynccontextmanager
 async def open_libp2p(
-    private_key: bytes, listen: Sequence[str], announce: Sequence[str] = ()
+    private_key: bytes, listen: Sequence[str], announce: Sequence[str] = (), *, security: Sequence[str] = (TLS, NOISE)
 ) -> AsyncIterator[Transport]:
     """Be present in libp2p while the scope lasts.
 
@@ -297,6 +299,7 @@ async def open_libp2p(
         private_key: Ed25519 seed, 32 bytes; the peer id follows from it.
         listen: multiaddrs to listen on, /ip4|ip6/HOST/tcp/PORT; none for a node that only dials.
         announce: what to tell others to dial instead of what is bound, for nodes behind a forwarded port.
+        security: protocols to offer and to accept, the preferred one first.
 
     Raises:
         ListenFailed: an address cannot be parsed or bound; nothing stays bound.
@@ -306,7 +309,7 @@ async def open_libp2p(
     listeners = await _bind([_parse_own(address) for address in listen])
     try:
         async with trio.open_nursery() as nursery:
-            host = Host(identity, noise_only(identity), nursery)
+            host = Host(identity, security_table(identity, security), nursery)
             host.listen(listeners, announced)
             try:
                 yield host

@@ -1,40 +1,36 @@
-"""From a TCP connection to a secure one: exact reads below, a libp2p security transport in the middle, bytes above.
+"""From a TCP connection to a secure one: a libp2p security transport below, bytes for the muxer above.
 
-What always holds: security is chosen from an explicit table (noise and nothing else, never plaintext or secio), whoever
+What always holds: security is chosen from an explicit table (our TLS, then noise, never plaintext or secio), whoever
 dials checks that the peer is the one it wanted, and whatever the handshake or the cipher raises leaves here as
-`HandshakeFailed` or `ConnectionLost`. Any `ISecureTransport` may take noise's place in the table.
+`HandshakeFailed` or `ConnectionLost`. Any `ISecureTransport` may take a place in the table.
+
+TLS comes first because it is faster; noise is for those who speak nothing else. Who fails in TLS is not asked again in
+noise: it failed because it is not who it should be.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import trio
-from libp2p.abc import IRawConnection, ISecureConn, ISecureTransport
-from libp2p.connection_types import ConnectionType
+from libp2p.abc import ISecureConn, ISecureTransport
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair as create_new_x25519_key_pair
 from libp2p.custom_types import TProtocol
-from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.peer.id import ID
 from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
 from libp2p.security.noise.transport import Transport as NoiseTransport
-from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from protocol.ids import PeerId
-from swarm.libp2p.addresses import from_socket
 from swarm.libp2p.multistream import answer, propose
+from swarm.libp2p.tcp import TcpConnection
+from swarm.libp2p.tls import TLS_PROTOCOL, TlsTransport
 from swarm.libp2p.yamux import ConnectionLost
 
-RECEIVE_BYTES = 256 * 1024
-"""Asked of the socket in one read: four noise messages, and few system calls."""
-
-WRITE_DEADLINE_S = 30.0
-"""For one noise message, 64 KiB at most. A connection slower than 2 KiB/s is as good as dead."""
+TLS, NOISE = str(TLS_PROTOCOL), str(NOISE_PROTOCOL)
 
 SecurityTable = Mapping[TProtocol, ISecureTransport]
 """Security protocols we speak, the preferred one first."""
@@ -60,66 +56,27 @@ class Identity:
         return cls(key_pair=key_pair, peer_id=PeerId(ID.from_pubkey(key_pair.public_key).to_base58()))
 
 
-def noise_only(identity: Identity) -> SecurityTable:
-    """Return the default table: noise, with a fresh static key."""
-    static_key = create_new_x25519_key_pair().private_key
-    return {NOISE_PROTOCOL: NoiseTransport(identity.key_pair, noise_privkey=static_key)}
-
-
-class RawConnection(IRawConnection):
-    """A TCP connection as libp2p's security transports want it; `read(n)` returns exactly `n` bytes."""
-
-    def __init__(self, stream: trio.SocketStream, *, is_initiator: bool) -> None:
-        self.is_initiator = is_initiator
-        self.remote = from_socket(stream.socket.getpeername())
-        self._stream = stream
-        self._buffer = bytearray()
-
-    async def read(self, n: int | None = None) -> bytes:
-        while len(self._buffer) < (1 if n is None else n):
-            try:
-                data = await self._stream.receive_some(RECEIVE_BYTES)
-            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                raise ConnectionClosedError("the connection was reset", transport="tcp") from error
-            if not data:
-                raise ConnectionClosedError("the peer hung up", transport="tcp")
-            self._buffer += data
-        taken = bytes(self._buffer[:n])
-        del self._buffer[:n]
-        return taken
-
-    async def write(self, data: bytes) -> None:
-        try:
-            with trio.fail_after(WRITE_DEADLINE_S):
-                await self._stream.send_all(data)
-        except trio.TooSlowError as error:
-            reason = f"the peer took nothing for {WRITE_DEADLINE_S:.0f} s"
-            raise ConnectionClosedError(reason, transport="tcp") from error
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise ConnectionClosedError("the connection was reset", transport="tcp") from error
-
-    async def close(self) -> None:
-        await trio.aclose_forcefully(self._stream)
-
-    def get_remote_address(self) -> tuple[str, int]:
-        return self.remote.host, self.remote.port
-
-    def get_transport_addresses(self) -> list[Multiaddr]:
-        return [Multiaddr(str(self.remote))]
-
-    def get_connection_type(self) -> ConnectionType:
-        return ConnectionType.DIRECT
+def security_table(identity: Identity, protocols: Sequence[str] = (TLS, NOISE)) -> SecurityTable:
+    """Return `protocols` with fresh keys, in their order."""
+    make: dict[str, Callable[[], ISecureTransport]] = {
+        TLS: lambda: TlsTransport(identity.key_pair),
+        NOISE: lambda: NoiseTransport(identity.key_pair, noise_privkey=create_new_x25519_key_pair().private_key),
+    }
+    return {TProtocol(protocol): make[protocol]() for protocol in protocols}
 
 
 class SecureChannel:
     """An authenticated, encrypted byte channel to `remote`."""
 
-    def __init__(self, connection: ISecureConn) -> None:
+    def __init__(self, connection: ISecureConn, raw: TcpConnection) -> None:
+        self.hurry = raw.hurry
         self.remote = PeerId(connection.get_remote_peer().to_base58())
         self._connection = connection
+        self._expect: Callable[[int], None] = getattr(connection, "expect", lambda size: None)
 
-    async def receive(self) -> bytes:
+    async def receive(self, expected: int) -> bytes:
         """Wait for at least one byte. Raises ConnectionLost."""
+        self._expect(expected)
         try:
             return await self._connection.read(None)
         except Exception as error:  # libp2p, noise and cryptography each have their own; all mean the same
@@ -145,11 +102,11 @@ class SecureChannel:
         await self._connection.write(data)
 
 
-async def secure_outbound(raw: RawConnection, table: SecurityTable, wanted: PeerId, muxer: str) -> SecureChannel:
+async def secure_outbound(raw: TcpConnection, table: SecurityTable, wanted: PeerId, muxer: str) -> SecureChannel:
     """Secure a connection we dialled and agree on `muxer`. Raises HandshakeFailed."""
     try:
         chosen = await propose(raw, list(table))
-        channel = SecureChannel(await table[TProtocol(chosen)].secure_outbound(raw, ID.from_base58(wanted)))
+        channel = SecureChannel(await table[TProtocol(chosen)].secure_outbound(raw, ID.from_base58(wanted)), raw)
         if channel.remote != wanted:
             raise HandshakeFailed(f"{channel.remote} answered instead of {wanted}")
         await propose(channel, [muxer])
@@ -162,11 +119,11 @@ async def secure_outbound(raw: RawConnection, table: SecurityTable, wanted: Peer
     return channel
 
 
-async def secure_inbound(raw: RawConnection, table: SecurityTable, muxer: str) -> SecureChannel:
+async def secure_inbound(raw: TcpConnection, table: SecurityTable, muxer: str) -> SecureChannel:
     """Secure a connection we accepted and agree on `muxer`. Raises HandshakeFailed."""
     try:
         chosen = await answer(raw, lambda name: name in table)
-        channel = SecureChannel(await table[TProtocol(chosen)].secure_inbound(raw))
+        channel = SecureChannel(await table[TProtocol(chosen)].secure_inbound(raw), raw)
         await answer(channel, lambda name: name == muxer)
     except Exception as error:  # whatever a hostile or confused peer makes the handshake raise
         raise HandshakeFailed(_reason(error)) from error

@@ -36,6 +36,7 @@ class Libp2pStream:
         self._protocol = protocol
         self.send_all = stream.send_all
         self.receive_some = stream.receive_some
+        self.expect = stream.expect
         self.send_eof = stream.send_eof
         self.aclose = stream.aclose
         self.abort = stream.abort

@@ -6,7 +6,8 @@ and wakes them. What follows from that, and always holds:
 * Both sides may write bulk at once: reading goes on whatever writing waits for, so neither can hold the other up.
 * Cancelling a send or a receive never harms the connection: no user task is ever inside a write to it.
 * A reader that pauses is waited for, as long as it likes; its window closes, the other streams go on.
-* Control frames go ahead of bulk; streams with bulk take turns, one frame each.
+* Control frames go ahead of bulk; streams with bulk take turns, one frame each, and a stream that begins to send, as
+  one does with a small message, comes before those that have been at it. What to write is decided `WRITE_S` ahead.
 * A peer that is silent is asked (PING); one that stays silent for `SILENCE_S` is gone.
 * What an unread stream can cost us is its window, which grows above `INITIAL_WINDOW` only once half of that was read.
 
@@ -24,19 +25,43 @@ from typing import Protocol
 
 import trio
 
-from swarm.libp2p.frames import HEADER, INITIAL_WINDOW, Flag, Frame, FrameError, FrameParser, FrameType, encode_header
+from swarm.libp2p.arrivals import Arrivals
+from swarm.libp2p.frames import (
+    FIN,
+    HEADER,
+    INITIAL_WINDOW,
+    RST,
+    SYN,
+    Flag,
+    Frame,
+    FrameError,
+    FrameParser,
+    FrameType,
+    encode_header,
+)
 from swarm.transport import StreamBroken
 
 YAMUX_PROTOCOL = "/yamux/1.0.0"
 
-RECEIVE_WINDOW = 2 * 1024 * 1024
-"""Window of a stream that is being read: 60 MiB/s at 30 ms round trip, and at most this much unread per such stream."""
+RECEIVE_WINDOW = 4 * 1024 * 1024
+"""Window of a stream that is being read, and the most that can be unread of it. Credit is given back by halves, so
+that with 2 MiB a line of 200 Mbit/s and 30 ms carried only 150."""
 
 FRAME_PAYLOAD = 65_507
 """With its 12-byte header, exactly one noise message (65,519 bytes of plaintext)."""
 
-BATCH_BYTES = 2 * (FRAME_PAYLOAD + 12)
-"""Handed to the connection in one write: 20 ms at 50 Mbit/s, the longest that a control frame waits in our hands."""
+TAIL_BYTES = 1024
+"""The rest of a send that would make a frame shorter than this goes with the frame before it."""
+
+MAX_WRITE_BYTES = 4 * (FRAME_PAYLOAD + HEADER.size)
+"""Handed to the connection at once where it is fast: more would not fit the cache of a core."""
+
+MIN_WRITE_BYTES = MAX_WRITE_BYTES // 8
+"""Where it is slow, whatever WRITE_S says: each frame costs both ends a wake-up, and 32 KiB are 50 ms at 5 Mbit/s."""
+
+WRITE_S = 0.05
+"""A write should take no longer, because nothing overtakes what is in it. At 50 Mbit/s it takes 10 ms; whole frames go
+from 11 Mbit/s on, and one of four uploads that share such a line has more."""
 
 MAX_INBOUND_STREAMS = 256
 """Streams a peer may hold open towards us; more are refused. 256 initial windows are 64 MiB."""
@@ -52,6 +77,9 @@ KEEPALIVE_S = 10.0
 
 SILENCE_S = 30.0
 """Silence after which it is not: three unanswered questions."""
+
+MAX_WANTED_BYTES = INITIAL_WINDOW // 2
+"""A reader's wishes end here. Unread bytes and window together are never less, or both ends would wait for ever."""
 
 LINGER_S = 30.0
 """How long a stream that we closed waits for the other side to close as well, before it is reset."""
@@ -73,11 +101,14 @@ class ConnectionLost(Exception):
 class SecureConnection(Protocol):
     """What is needed of the connection below. Its methods raise ConnectionLost and nothing else."""
 
-    async def receive(self) -> bytes:
-        """Wait for at least one byte."""
+    async def receive(self, expected: int) -> bytes:
+        """Wait for at least one byte. So many, `expected`, are on their way, which may be worth a short wait."""
 
     async def send(self, data: bytes) -> None:
         """Send all of `data`; bounded in time."""
+
+    def hurry(self) -> None:
+        """Let `receive` return what there is, whatever was expected."""
 
     async def aclose(self) -> None:
         """Close at once."""
@@ -102,10 +133,11 @@ class YamuxStream:
         self._connection = connection
         self._broken: str | None = None
         self._closed_at = math.inf
-        self._buffer = bytearray()
+        self._buffer = Arrivals()
         self._received = trio.Event()
         self._receive_window = INITIAL_WINDOW
         self._fin_received = False
+        self._wanted = 1
         self._consumed = 0
         self._discarded = 0
         self._outgoing: memoryview | None = None
@@ -116,11 +148,11 @@ class YamuxStream:
 
     async def send_all(self, data: bytes) -> None:
         """Return when the writer has taken all of `data`. Raises StreamBroken."""
-        await trio.lowlevel.checkpoint()
         if self._outgoing is not None:
             raise trio.BusyResourceError("another task is sending on this stream")
         self._require_sendable()
         if not data:
+            await trio.lowlevel.checkpoint()
             return
         self._outgoing = memoryview(data)
         self._taken = trio.Event()
@@ -136,16 +168,21 @@ class YamuxStream:
         """Return 1 to `max_bytes` bytes, or b"" at the end. Cancelling loses nothing. Raises StreamBroken."""
         if max_bytes < 1:
             raise ValueError("max_bytes must be at least 1")
-        await trio.lowlevel.checkpoint()
+        if self._receivable():
+            await trio.lowlevel.checkpoint()
         while not self._receivable():
             self._received = trio.Event()
             await self._received.wait()
-        data = bytes(self._buffer[:max_bytes])
-        del self._buffer[:max_bytes]
+        self._wanted = 1
+        data = self._buffer.take(max_bytes)
         self.meter.received += len(data)
         self._consumed += len(data)
         self._grant(RECEIVE_WINDOW if self._consumed >= INITIAL_WINDOW // 2 else INITIAL_WINDOW)
         return data
+
+    def expect(self, size: int) -> None:
+        """Let the next `receive_some` wait until `size` bytes are there, or MAX_WANTED_BYTES."""
+        self._wanted = min(size, MAX_WANTED_BYTES)
 
     async def send_eof(self) -> None:
         """Queue the end of this direction behind what was sent. Raises StreamBroken."""
@@ -195,8 +232,9 @@ class YamuxStream:
             raise FrameError(f"stream {self.id} was sent {len(data) - self._receive_window} bytes over its window")
         self._receive_window -= len(data)
         if self._closed_at == math.inf:
-            self._buffer += data
-            self._received.set()
+            self._buffer.put(data)
+            if len(self._buffer) >= self._wanted:
+                self._received.set()
         else:
             self._discard(len(data))
 
@@ -214,14 +252,15 @@ class YamuxStream:
         self._received.set()
         self._forget_if_finished()
 
-    def take(self, parts: list[bytes | memoryview]) -> int:
-        """Append our next frame, if one may go; return its size in bytes."""
+    def take(self, parts: list[bytes | memoryview], payload: int) -> int:
+        """Append our next frame, of about `payload` bytes at most, if one may go; return its size in bytes."""
         outgoing = self._outgoing
         if outgoing:
-            size = min(len(outgoing), self._send_window, FRAME_PAYLOAD)
+            size = len(outgoing) if len(outgoing) < payload + TAIL_BYTES else payload
+            size = min(size, self._send_window)
             if not size:
                 return 0
-            parts += (encode_header(FrameType.DATA, Flag.NONE, self.id, size), outgoing[:size])
+            parts += (encode_header(FrameType.DATA, 0, self.id, size), outgoing[:size])
             self._outgoing = outgoing[size:]
             self._send_window -= size
             self.meter.sent += size
@@ -235,12 +274,6 @@ class YamuxStream:
             return HEADER.size
         return 0
 
-    def wants_turn(self) -> bool:
-        """Whether `take` would append something."""
-        if self._outgoing:
-            return self._send_window > 0
-        return self._fin_queued and not self._fin_sent
-
     def lingers(self, now: float) -> bool:
         """Whether we closed it long ago and the peer has not."""
         return now - self._closed_at > LINGER_S
@@ -250,7 +283,7 @@ class YamuxStream:
             raise StreamBroken("the stream was closed here")
         if self._broken is not None and not self._fin_received:
             raise StreamBroken(self._broken)
-        return bool(self._buffer) or self._fin_received
+        return len(self._buffer) >= self._wanted or self._fin_received
 
     def _require_sendable(self) -> None:
         if self._broken is not None:
@@ -300,7 +333,9 @@ class YamuxConnection:
         self._streams: dict[int, YamuxStream] = {}
         self._num_inbound = 0
         self._control: deque[bytes] = deque()
+        self._fresh: dict[YamuxStream, None] = {}
         self._turns: dict[YamuxStream, None] = {}
+        self._write_bytes = MAX_WRITE_BYTES // 4
         self._wake = trio.Event()
         self._heard_at = trio.current_time()
         self._leaving: int | None = None
@@ -346,10 +381,11 @@ class YamuxConnection:
 
     def enqueue(self, stream: YamuxStream) -> None:
         """Give `stream` a turn, if it has not one coming."""
-        self._turns[stream] = None
+        if stream not in self._turns:
+            self._fresh[stream] = None
         self._wake.set()
 
-    def control(self, frame_type: FrameType, flags: Flag, stream_id: int, length: int) -> None:
+    def control(self, frame_type: FrameType, flags: int, stream_id: int, length: int) -> None:
         """Queue a control frame ahead of all bulk."""
         self._control.append(encode_header(frame_type, flags, stream_id, length))
         self._wake.set()
@@ -378,7 +414,7 @@ class YamuxConnection:
     async def _read(self) -> None:
         parser = FrameParser()
         while True:
-            data = await self._connection.receive()
+            data = await self._connection.receive(parser.expected)
             self._heard_at = trio.current_time()
             for frame in parser.feed(data):
                 if self._on_frame(frame):
@@ -397,7 +433,9 @@ class YamuxConnection:
         while True:
             parts = self._batch()
             if parts:
-                await self._connection.send(b"".join(parts))
+                data, began = b"".join(parts), trio.current_time()
+                await self._connection.send(data)
+                self._adapt(len(data), trio.current_time() - began)
             elif self._leaving is not None:
                 await self._connection.send(encode_header(FrameType.GO_AWAY, Flag.NONE, 0, self._leaving))
                 return
@@ -414,6 +452,7 @@ class YamuxConnection:
                 self.end_reason = f"nothing was heard from the peer for {SILENCE_S:.0f} s"
                 return
             if now - self._heard_at > KEEPALIVE_S / 2:
+                self._connection.hurry()
                 value += 1
                 self.control(FrameType.PING, Flag.SYN, 0, value)
             for stream in [stream for stream in self._streams.values() if stream.lingers(now)]:
@@ -422,17 +461,29 @@ class YamuxConnection:
     # What they do.
 
     def _batch(self) -> list[bytes | memoryview]:
-        """Return the next write: all control frames, then one frame of each stream in turn, up to BATCH_BYTES."""
+        """Return the next write: all control frames, then a frame of each stream in turn, up to `_write_bytes`.
+
+        Who was served goes to the end of the line, also with nothing more to send, and leaves it when its turn finds
+        nothing: so a stream that sends again and again is not taken for a new one each time (fq_codel, RFC 8290, 4.2).
+        """
         parts: list[bytes | memoryview] = list(self._control)
         self._control.clear()
         size = 0
-        while self._turns and size < BATCH_BYTES:
-            stream = next(iter(self._turns))
-            del self._turns[stream]
-            size += stream.take(parts)
-            if stream.wants_turn():
+        payload = min(FRAME_PAYLOAD, self._write_bytes - HEADER.size)
+        while size < self._write_bytes and (line := self._fresh or self._turns):
+            stream = next(iter(line))
+            del line[stream]
+            if taken := stream.take(parts, payload):
                 self._turns[stream] = None
+                size += taken
         return parts
+
+    def _adapt(self, size: int, seconds: float) -> None:
+        """Let the next write last about as long as it should, by how long this one did."""
+        if seconds > WRITE_S:
+            self._write_bytes = max(MIN_WRITE_BYTES, self._write_bytes // 2)
+        elif seconds < WRITE_S / 4 and size >= self._write_bytes:
+            self._write_bytes = min(MAX_WRITE_BYTES, self._write_bytes * 2)
 
     def _on_frame(self, frame: Frame) -> bool:
         """Act on one frame; True when the peer says good-bye."""
@@ -443,14 +494,14 @@ class YamuxConnection:
                 self.end_reason = f"the peer closed the connection (reason {frame.length})"
                 return True
             case FrameType.PING:
-                if frame.flags & Flag.SYN:
+                if frame.flags & SYN:
                     self.control(FrameType.PING, Flag.ACK, 0, frame.length)
             case _:
                 self._on_stream_frame(frame)
         return False
 
     def _on_stream_frame(self, frame: Frame) -> None:
-        if frame.flags & Flag.SYN:
+        if frame.flags & SYN:
             self._on_open(frame)
         stream = self._streams.get(frame.stream_id)
         if stream is None:
@@ -459,10 +510,10 @@ class YamuxConnection:
             stream.on_data(frame.payload)
         else:
             stream.on_window(frame.length)
-        if frame.flags & Flag.RST:
+        if frame.flags & RST:
             self.forget(stream)
             stream.break_("the peer aborted the stream", keep_received=False)
-        elif frame.flags & Flag.FIN:
+        elif frame.flags & FIN:
             stream.on_fin()
 
     def _on_open(self, frame: Frame) -> None:
@@ -491,4 +542,5 @@ class YamuxConnection:
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.break_(self.end_reason, keep_received=True)
+        self._fresh.clear()
         self._turns.clear()

@@ -274,6 +274,37 @@ async def expect_broken(operation: Awaitable[object]) -> None:
         await operation
 
 
+async def check_what_is_expected_comes_whatever_it_is(harness: Harness) -> None:
+    """More than any window, more than there is, and less than is there."""
+    async with pair(harness) as (a, b), trio.open_nursery() as nursery:
+        stream = await b.open_stream(a.peer_id, ECHO)
+        nursery.start_soon(_send_whole, stream, pattern(4 * MIB + 7))
+        got = bytearray()
+        while len(got) < 4 * MIB:
+            stream.expect(4 * MIB - len(got))
+            got += await stream.receive_some(4 * MIB - len(got))
+        stream.expect(READ_BYTES)
+        while piece := await stream.receive_some(READ_BYTES):
+            got += piece
+        assert got == pattern(4 * MIB + 7)
+        stream = await b.open_stream(a.peer_id, ECHO)
+        await stream.send_all(b"four")
+        stream.expect(4)
+        assert await read_exactly(stream, 3) == b"fou"
+        stream.expect(1)
+        assert await stream.receive_some(1) == b"r"
+
+
+async def check_what_was_expected_is_forgotten_when_it_was_read(harness: Harness) -> None:
+    async with pair(harness) as (a, b):
+        stream = await b.open_stream(a.peer_id, ECHO)
+        await stream.send_all(pattern(1000))
+        stream.expect(1000)
+        assert await read_exactly(stream, 1000) == pattern(1000)
+        await stream.send_all(b"x")
+        assert await stream.receive_some(10) == b"x"
+
+
 async def check_closing_delivers_what_was_sent(harness: Harness) -> None:
     async with pair(harness) as (a, b):
         send, receive = trio.open_memory_channel[bytes](1)

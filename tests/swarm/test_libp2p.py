@@ -5,31 +5,22 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from itertools import pairwise
 
 import base58
 import pytest
 import trio
 import trio.testing
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from libp2p import new_host
-from libp2p.abc import IHost, INetStream
-from libp2p.crypto.ed25519 import create_new_key_pair
-from libp2p.crypto.x25519 import create_new_key_pair as create_new_x25519_key_pair
-from libp2p.custom_types import TProtocol
-from libp2p.peer.peerinfo import info_from_p2p_addr
-from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
-from libp2p.security.noise.transport import Transport as NoiseTransport
-from libp2p.stream_muxer.yamux.yamux import Yamux
-from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
-from protocol.ids import PeerId
 from swarm.libp2p import open_libp2p
 from swarm.libp2p.addresses import BadAddress, parse_address, parse_dialable
 from swarm.libp2p.frames import (
@@ -43,16 +34,21 @@ from swarm.libp2p.frames import (
     encode_header,
 )
 from swarm.libp2p.multistream import NegotiationFailed, encode_message, read_message
+from swarm.libp2p.security import NOISE, TLS, Identity, secure_outbound, security_table
+from swarm.libp2p.tcp import TcpConnection
 from swarm.libp2p.yamux import (
     MAX_CONTROL_FRAMES,
     MAX_INBOUND_STREAMS,
+    MAX_WRITE_BYTES,
+    MIN_WRITE_BYTES,
     SILENCE_S,
+    WRITE_S,
     ConnectionLost,
     YamuxConnection,
     YamuxStream,
 )
-from swarm.testing.conformance import ECHO, echo, pattern, read_all, read_exactly
-from swarm.transport import DialFailed, ListenFailed, PeerConnected, PeerDisconnected, StreamBroken
+from swarm.testing.conformance import ECHO, echo, read_exactly
+from swarm.transport import DialFailed, ListenFailed, PeerConnected, PeerDisconnected, StreamBroken, Transport
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 SEED_A, SEED_B = b"a" * 32, b"b" * 32
@@ -121,8 +117,9 @@ class Wire:
         self._outgoing, self.from_muxer = trio.open_memory_channel[bytes](0)
         self.parser = FrameParser()
         self.closed = False
+        self.hurried = 0
 
-    async def receive(self) -> bytes:
+    async def receive(self, expected: int) -> bytes:
         try:
             return await self._incoming.receive()
         except trio.EndOfChannel:
@@ -130,6 +127,9 @@ class Wire:
 
     async def send(self, data: bytes) -> None:
         await self._outgoing.send(data)
+
+    def hurry(self) -> None:
+        self.hurried += 1
 
     async def aclose(self) -> None:
         self.closed = True
@@ -204,6 +204,54 @@ async def test_hostile_frames_end_the_connection_with_a_reason(
         assert wire.closed
 
 
+def wild_frame(kind: int, flags: int, stream_id: int, length: int, payload: bytes) -> bytes:
+    return HEADER.pack(0, kind, flags, stream_id, len(payload) if kind == FrameType.DATA else length) + payload
+
+
+LENGTHS = st.one_of(st.integers(0, 40), st.integers(0, 2**32 - 1))
+WILD = st.one_of(
+    st.builds(
+        wild_frame, st.sampled_from([0, 0, 0, 1, 2]), st.integers(0, 15), st.integers(0, 9), LENGTHS, st.just(b"")
+    ),
+    st.builds(
+        wild_frame,
+        st.just(0),
+        st.sampled_from([0, 1, 4]),
+        st.integers(1, 9),
+        st.just(0),
+        st.integers(1, 99_999).map(bytes),
+    ),
+    st.binary(max_size=20),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(WILD, max_size=30))
+def test_any_frames_are_borne_within_bounds_or_end_the_connection_with_a_reason(attack: list[bytes]) -> None:
+    async def bear() -> None:
+        async with muxer() as (connection, wire, accepted), trio.open_nursery() as nursery:
+            said: list[Frame] = []
+
+            async def listen() -> None:
+                async for data in wire.from_muxer:
+                    said.extend(wire.parser.feed(data))
+
+            nursery.start_soon(listen)
+            for data in attack:
+                wire.to_muxer.send_nowait(data)
+            await trio.testing.wait_all_tasks_blocked()
+            assert all(len(stream._buffer) <= INITIAL_WINDOW for stream in accepted)
+            if connection.is_open:
+                wire.to_muxer.send_nowait(bytes(70_000) + encode_header(FrameType.PING, Flag.SYN, 0, 77))
+                await trio.testing.wait_all_tasks_blocked()
+            if not connection.is_open:
+                assert said[-1].type is FrameType.GO_AWAY or "the peer closed" in connection.end_reason
+                assert connection.end_reason != "the connection was closed"
+            nursery.cancel_scope.cancel()
+
+    trio.run(bear, clock=trio.testing.MockClock())
+
+
 @pytest.mark.trio
 async def test_never_sends_over_the_granted_window() -> None:
     async with muxer() as (connection, wire, _), trio.open_nursery() as nursery:
@@ -222,8 +270,13 @@ async def test_never_sends_over_the_granted_window() -> None:
         assert [frame.length for frame in await wire.frames()] == [400]
 
 
+def senders(frames: list[Frame]) -> list[int]:
+    """The streams of the DATA frames, in order."""
+    return [frame.stream_id for frame in frames if frame.type is FrameType.DATA]
+
+
 @pytest.mark.trio
-async def test_control_goes_ahead_of_bulk_and_streams_take_turns() -> None:
+async def test_control_goes_ahead_of_bulk_and_streams_take_turns(mock_clock: trio.testing.MockClock) -> None:
     async with muxer() as (connection, wire, _), trio.open_nursery() as nursery:
         streams = [connection.open_stream() for _ in range(2)]
         for stream in streams:
@@ -234,11 +287,90 @@ async def test_control_goes_ahead_of_bulk_and_streams_take_turns() -> None:
         await trio.testing.wait_all_tasks_blocked()  # the second write is now made up and waits for us
         wire.feed(FrameType.PING, Flag.SYN, 0, 77)
         await trio.testing.wait_all_tasks_blocked()
-        for frames in (await wire.frames(), (await wire.frames(ignore=None))):
-            data = [frame for frame in frames if frame.type is FrameType.DATA]
-            assert sorted(frame.stream_id for frame in data) == [stream.id for stream in streams]
-        assert (frames[0].type, frames[0].flags, frames[0].length) == (FrameType.PING, Flag.ACK, 77)
+        second, third = await wire.frames(), await wire.frames(ignore=None)
+        assert (third[0].type, third[0].flags, third[0].length) == (FrameType.PING, Flag.ACK, 77)
+        turns = senders(opening + second + third)
+        assert len(turns) >= 3
+        assert all({one, other} == {2, 4} for one, other in pairwise(turns))
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_a_small_message_goes_before_streams_that_have_been_sending(mock_clock: trio.testing.MockClock) -> None:
+    async with muxer() as (connection, wire, _), trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(connection.open_stream().send_all, bytes(INITIAL_WINDOW))
+        small = connection.open_stream()
+        while len(senders(await wire.frames())) < 2:  # writes grow to several frames
+            pass
+        await trio.testing.wait_all_tasks_blocked()  # the next write is made up
+        nursery.start_soon(small.send_all, b"have")
+        await trio.testing.wait_all_tasks_blocked()
+        assert small.id not in senders(await wire.frames())
+        assert senders(await wire.frames())[0] == small.id
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_who_sends_again_and_again_is_not_new_each_time(mock_clock: trio.testing.MockClock) -> None:
+    async with muxer() as (connection, wire, _), trio.open_nursery() as nursery:
+        whole, pieces = connection.open_stream(), connection.open_stream()
+
+        async def send_pieces() -> None:
+            while True:
+                await pieces.send_all(bytes(MIN_WRITE_BYTES - HEADER.size))
+
+        pieces.on_window(1 << 30)
+        nursery.start_soon(whole.send_all, bytes(INITIAL_WINDOW))
+        nursery.start_soon(send_pieces)
+        turns: list[int] = []
+        while turns.count(whole.id) < 4:
+            await trio.testing.wait_all_tasks_blocked()
+            mock_clock.jump(2 * WRITE_S)  # so slow that a write is one frame
+            turns += senders(await wire.frames())
+            assert turns.count(pieces.id) <= turns.count(whole.id) + 3
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_a_slow_connection_is_given_less_at_once(mock_clock: trio.testing.MockClock) -> None:
+    async with muxer() as (connection, wire, _), trio.open_nursery() as nursery:
+        stream = connection.open_stream()
+        stream.on_window(10_000_000)
+        nursery.start_soon(stream.send_all, bytes(10_000_000))
+
+        async def next_size(after_s: float) -> int:
+            await trio.testing.wait_all_tasks_blocked()
+            mock_clock.jump(after_s)
+            return sum(HEADER.size + frame.length for frame in await wire.frames() if frame.type is FrameType.DATA)
+
+        fast = [await next_size(0) for _ in range(8)]
+        slow = [await next_size(2 * WRITE_S) for _ in range(8)]
+        assert fast[-1] == MAX_WRITE_BYTES
+        assert MIN_WRITE_BYTES - HEADER.size <= slow[-1] <= MIN_WRITE_BYTES
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_a_reader_sleeps_until_what_it_expects_is_here_or_the_end() -> None:
+    async with muxer() as (_, wire, accepted), trio.open_nursery() as nursery:
+        wire.feed(FrameType.DATA, Flag.SYN, 1, 10, bytes(10))
+        await wire.frames()
+        got: list[int] = []
+
+        async def read() -> None:
+            for expected in (30, 30):
+                accepted[0].expect(expected)
+                got.append(len(await accepted[0].receive_some(1000)))
+
+        nursery.start_soon(read)
+        for size in (10, 10, 5, 5):
+            await trio.testing.wait_all_tasks_blocked()
+            assert got == ([30] if sum(got) else [])
+            wire.feed(FrameType.DATA, Flag.NONE, 1, size, bytes(size))
+        wire.feed(FrameType.DATA, Flag.FIN, 1, 0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert got == [30, 10]
 
 
 @pytest.mark.trio
@@ -273,6 +405,7 @@ async def test_a_silent_peer_is_asked_and_then_gone(autojump_clock: trio.testing
             nursery.start_soon(last_frame, wire)
             with pytest.raises(StreamBroken, match="nothing was heard"):
                 await stream.receive_some(1)
+        assert wire.hurried >= 2
         assert SILENCE_S <= trio.current_time() <= 2 * SILENCE_S
 
 
@@ -426,7 +559,17 @@ async def test_a_listener_that_never_answers_is_given_up(autojump_clock: trio.te
 
 
 @pytest.mark.trio
-@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 2000, encode_message("/multistream/1.0.0")])
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff" * 2000,
+        encode_message("/multistream/1.0.0"),
+        encode_message("/multistream/1.0.0") + encode_message("/tls/1.0.0") + b"\x16\x03\x01\x40\x00" + b"\xff" * 16384,
+        encode_message("/multistream/1.0.0") + encode_message("/noise") + b"\xff" * 70_000,
+    ],
+    ids=["http", "ff", "multistream", "tls", "noise"],
+)
 async def test_strangers_who_send_garbage_harm_nobody(garbage: bytes) -> None:
     async with open_libp2p(SEED_A, [LOOPBACK]) as host, open_libp2p(SEED_B, []) as other:
         port = parse_address(host.addresses()[0]).port
@@ -437,6 +580,52 @@ async def test_strangers_who_send_garbage_harm_nobody(garbage: bytes) -> None:
             pass
         await other.dial(host.addresses())
         await stranger.aclose()
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("security", [TLS, NOISE])
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_peer_that_sends_garbage_is_cut_off_and_harms_nobody(security: str, seed: int) -> None:
+    """It shakes hands like an honest one; what follows are random bytes."""
+    async with open_libp2p(SEED_A, [LOOPBACK]) as host, open_libp2p(SEED_B, []) as other:
+        await other.dial(host.addresses())
+        host.handle(ECHO, echo)
+        events = host.events()
+        raw = TcpConnection(
+            await trio.open_tcp_stream("127.0.0.1", parse_address(host.addresses()[0]).port), is_initiator=True
+        )
+        table = security_table(Identity.from_seed(b"c" * 32), [security])
+        channel = await secure_outbound(raw, table, host.peer_id, "/yamux/1.0.0")
+        await channel.send(b"\x07" + random.Random(seed).randbytes(100_000))
+        parser, said = FrameParser(), list[Frame]()
+        with suppress(ConnectionLost):
+            while True:
+                said.extend(parser.feed(await channel.receive(1)))
+        assert (said[-1].type, said[-1].length) == (FrameType.GO_AWAY, 1)
+        while not isinstance(await events.receive(), PeerDisconnected):
+            pass
+        assert host.connected() == {other.peer_id}
+        stream = await other.open_stream(host.peer_id, ECHO)
+        await stream.send_all(b"unharmed")
+        assert await read_exactly(stream, 8) == b"unharmed"
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(("offers", "chosen"), [([TLS, NOISE], TLS), ([NOISE, TLS], NOISE), ([NOISE], NOISE)])
+async def test_tls_comes_first_and_noise_is_for_those_who_speak_nothing_else(offers: list[str], chosen: str) -> None:
+    async with open_libp2p(SEED_A, [LOOPBACK]) as host, open_libp2p(SEED_B, [], security=offers) as dialler:
+        await dialler.dial(host.addresses())
+        assert await said_to(host, offers) == encode_message("/multistream/1.0.0") + encode_message(chosen)
+    async with open_libp2p(SEED_A, [LOOPBACK], security=offers) as host, open_libp2p(SEED_B, []) as dialler:
+        assert await dialler.dial(host.addresses()) == host.peer_id
+
+
+async def said_to(host: Transport, offers: list[str]) -> bytes:
+    """What `host` answers to the first of `offers`."""
+    async with await trio.open_tcp_stream("127.0.0.1", parse_address(host.addresses()[0]).port) as stream:
+        await stream.send_all(encode_message("/multistream/1.0.0") + encode_message(offers[0]))
+        await stream.send_eof()
+        return b"".join([data async for data in stream])
 
 
 @pytest.mark.trio
@@ -544,54 +733,3 @@ async def test_nobody_is_contacted_but_who_was_dialled() -> None:
         dialled = [one for one in contacted if "127.0.0.1" in one and str(port) in one]
         assert dialled
         assert len(dialled) + len(own_listener) == len(contacted), contacted
-
-
-# The stock implementation: its host, its muxer.
-
-
-@asynccontextmanager
-async def stock_host(seed: bytes) -> AsyncIterator[tuple[IHost, str]]:
-    """A stock py-libp2p host that echoes ECHO, and its address."""
-    key_pair = create_new_key_pair(seed)
-    noise = NoiseTransport(key_pair, noise_privkey=create_new_x25519_key_pair().private_key)
-    host = new_host(key_pair=key_pair, sec_opt={NOISE: noise}, muxer_opt={TProtocol("/yamux/1.0.0"): Yamux})
-
-    async def echo_stock(stream: INetStream) -> None:
-        data = await stream.read(1000)
-        await stream.write(data)
-        await stream.close()
-
-    host.set_stream_handler(TProtocol(ECHO), echo_stock)
-    async with host.run(listen_addrs=[Multiaddr(LOOPBACK)]):
-        yield host, str(host.get_addrs()[0])
-
-
-@pytest.mark.trio
-async def test_we_dial_stock_libp2p() -> None:
-    async with stock_host(SEED_B) as (_, address), open_libp2p(SEED_A, []) as ours:
-        peer = await ours.dial([address])
-        stream = await ours.open_stream(peer, ECHO)
-        await stream.send_all(b"hello stock")
-        assert await read_all(stream) == b"hello stock"
-        ping = await ours.open_stream(peer, "/ipfs/ping/1.0.0")
-        await ping.send_all(b"p" * 32)
-        assert await read_exactly(ping, 32) == b"p" * 32
-
-
-@pytest.mark.trio
-async def test_stock_libp2p_dials_us() -> None:
-    async with stock_host(SEED_B) as (stock, _), open_libp2p(SEED_A, [LOOPBACK]) as ours:
-        ours.handle(ECHO, echo)
-        info = info_from_p2p_addr(Multiaddr(ours.addresses()[0]))
-        await stock.connect(info)
-        stream = await stock.new_stream(info.peer_id, [TProtocol(ECHO)])
-        sent = pattern(200_000)
-        await stream.write(sent)
-        got = b""
-        while len(got) < len(sent):
-            got += await stream.read(len(sent))
-        assert got == sent
-        identify = await stock.new_stream(info.peer_id, [TProtocol("/ipfs/id/1.0.0")])
-        assert ours.peer_id in ours.addresses()[0]
-        assert b"volery" in await identify.read(4096)
-        assert ours.connected() == {PeerId(str(stock.get_id()))}

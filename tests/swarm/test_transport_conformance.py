@@ -11,6 +11,7 @@ import pytest
 
 from protocol.ids import PeerId
 from swarm.libp2p import open_libp2p
+from swarm.libp2p.security import NOISE, TLS
 from swarm.testing.conformance import CHECKS, Check, Harness, run_check
 from swarm.testing.memory import MemoryNetwork
 from swarm.transport import Transport
@@ -42,10 +43,11 @@ class MemoryHarness:
 @dataclass
 class Libp2pHarness:
     listen: str
+    security: str = TLS
 
     def node(self, name: str, *, listens: bool = True) -> AbstractAsyncContextManager[Transport]:
         seed = hashlib.sha256(name.encode()).digest()
-        return open_libp2p(seed, [self.listen] if listens else [])
+        return open_libp2p(seed, [self.listen] if listens else [], security=[self.security])
 
     def nowhere(self, peer: PeerId) -> str:
         return self.listen.removesuffix("/0") + f"/1/p2p/{peer}"  # port 1, tcpmux: nobody has run it for decades
@@ -57,6 +59,7 @@ class Libp2pHarness:
 HARNESSES = [
     pytest.param(MemoryHarness, id="memory"),
     pytest.param(lambda: Libp2pHarness("/ip4/127.0.0.1/tcp/0"), id="libp2p-ip4"),
+    pytest.param(lambda: Libp2pHarness("/ip4/127.0.0.1/tcp/0", NOISE), id="libp2p-ip4-noise"),
     pytest.param(
         lambda: Libp2pHarness("/ip6/::1/tcp/0"),
         id="libp2p-ip6",

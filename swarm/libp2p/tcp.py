@@ -1,0 +1,129 @@
+"""A TCP connection as libp2p's security transports want it, that wakes its reader once per message and not per segment.
+
+At 50 Mbit/s a segment of 1.4 KB comes every 0.2 ms, and waking a Python task for each costs most of a core. So a reader
+that knows how much is on its way says so (`expect`), and the kernel is told to report the socket readable from so many
+bytes on (SO_RCVLOWAT). What always holds:
+
+* Only what the peer has begun to send is waited for, so it does come; `hurry` ends the wait for a peer that trickles.
+* Nothing expected, nothing delayed: a small message on an idle connection is read when it arrives.
+* Little unsent waits in the kernel (TCP_NOTSENT_LOWAT), so that what is to be sent next is decided late, and a small
+  message never has a queue before it that we cannot see.
+* A peer that takes nothing for `WRITE_DEADLINE_S` is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+
+import trio
+from libp2p.abc import IRawConnection
+from libp2p.connection_types import ConnectionType
+from libp2p.io.exceptions import ConnectionClosedError
+from multiaddr import Multiaddr  # type: ignore[import-untyped]
+
+from swarm.libp2p.addresses import from_socket
+
+RECEIVE_BYTES = 256 * 1024
+"""Asked of the socket in one read: several frames of the muxer, and few system calls."""
+
+NOT_SENT_BYTES = 64 * 1024
+"""Unsent bytes the kernel holds before it takes more: 10 ms at 50 Mbit/s. trio's own 16 KiB would wake us four times as
+often, and an idle core would have nothing to send while we wake."""
+
+MIN_EXPECTED_BYTES = 2 * 1024
+"""Fewer are not waited for: they come in one or two segments."""
+
+MAX_EXPECTED_BYTES = 64 * 1024
+"""Waited for in one go, however much is expected: half of the receive buffer that Linux starts with. A higher mark
+would also fix the window that the peer may send into."""
+
+WRITE_DEADLINE_S = 30.0
+"""For the next byte. A connection that takes none for so long is as good as dead."""
+
+
+class TcpConnection(IRawConnection):
+    """One connected socket; `read(n)` returns exactly `n` bytes. One task may write while another reads."""
+
+    def __init__(self, stream: trio.SocketStream, *, is_initiator: bool) -> None:
+        self.is_initiator = is_initiator
+        self.remote = from_socket(stream.socket.getpeername())
+        self._stream = stream
+        self._buffer = bytearray()
+        self._expected = 1
+        self._low_water = 1
+        with suppress(OSError, AttributeError):  # where the system has no such option, its own default stays
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOT_SENT_BYTES)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+
+    def expect(self, size: int) -> None:
+        """Say that `size` more bytes are on their way. The next `read(None)` may wait for them."""
+        self._expected = size
+
+    def hurry(self) -> None:
+        """Wake whoever waits for more than one byte, if there is one."""
+        self._set_low_water(1)
+
+    async def read(self, n: int | None = None) -> bytes:
+        """Return exactly `n` bytes, or all that have arrived, at least one. Cancelling loses nothing."""
+        if n is None and not self._buffer:
+            expected, self._expected = self._expected, 1
+            return await self._receive(expected)
+        while len(self._buffer) < (1 if n is None else n):
+            self._buffer += await self._receive((n or 1) - len(self._buffer))
+        taken = bytes(self._buffer[:n])
+        del self._buffer[:n]
+        return taken
+
+    async def write(self, data: bytes) -> None:
+        """Send all of `data`. Raises ConnectionClosedError. Cancelling it ends the connection's use."""
+        view, sent = memoryview(data), 0
+        with trio.CancelScope() as patience:
+            while sent < len(view):
+                patience.deadline = trio.current_time() + WRITE_DEADLINE_S
+                try:
+                    sent += await self._stream.socket.send(view[sent:])
+                except (OSError, trio.ClosedResourceError) as error:
+                    raise ConnectionClosedError(f"the connection was reset: {error}", transport="tcp") from error
+        if patience.cancelled_caught:
+            raise ConnectionClosedError(f"the peer took nothing for {WRITE_DEADLINE_S:.0f} s", transport="tcp")
+
+    async def close(self) -> None:
+        """Close at once."""
+        await trio.aclose_forcefully(self._stream)
+
+    def get_remote_address(self) -> tuple[str, int]:
+        return self.remote.host, self.remote.port
+
+    def get_transport_addresses(self) -> list[Multiaddr]:
+        return [Multiaddr(str(self.remote))]
+
+    def get_connection_type(self) -> ConnectionType:
+        return ConnectionType.DIRECT
+
+    async def _receive(self, expected: int) -> bytes:
+        """Wait for at least one byte, or until `expected` are there."""
+        try:
+            while True:
+                await self._wait_for(expected)
+                with suppress(BlockingIOError):  # nobody ever said that a readable socket has bytes
+                    # Not by way of trio: that would be another turn of its scheduler, of which we have just had one.
+                    data = os.read(self._stream.socket.fileno(), RECEIVE_BYTES)
+                    break
+        except (OSError, trio.ClosedResourceError) as error:
+            raise ConnectionClosedError(f"the connection was reset: {error}", transport="tcp") from error
+        if not data:
+            raise ConnectionClosedError("the peer hung up", transport="tcp")
+        return data
+
+    async def _wait_for(self, size: int) -> None:
+        """Wait until `size` bytes can be read, the peer hung up, or somebody is in a hurry."""
+        self._set_low_water(min(size, MAX_EXPECTED_BYTES) if size >= MIN_EXPECTED_BYTES else 1)
+        await trio.lowlevel.wait_readable(self._stream.socket)
+
+    def _set_low_water(self, size: int) -> None:
+        """From how many bytes on the kernel reports the socket readable."""
+        if size != self._low_water:
+            self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+            self._low_water = size

@@ -1,0 +1,301 @@
+"""libp2p's TLS 1.3 security transport, `/tls/1.0.0`, on OpenSSL in memory.
+
+pyOpenSSL does the handshake and the cipher; this file carries bytes between it and a raw connection. Python's own
+`ssl` would not do: it takes keys from files only, and cannot ask a client for a certificate that nobody else signed.
+What always holds:
+
+* Both sides have shown a certificate that `tls_certificate` believes before a byte of either is handed on; whoever
+  dials has also found the peer that it wanted. TLS 1.3 and nothing older; no name is sent; no session is resumed.
+* Keys stay in memory. Each transport makes one of its own, which its host key signs.
+* What a peer sends is bounded before it is understood: a record by TLS, a certificate by `verify`, and what waits to be
+  decrypted by one read of the connection below.
+* Reads are large: everything that has arrived is decrypted at once.
+
+Fits py-libp2p's `sec_opt`, and any other place that takes an `ISecureTransport`.
+Specification: https://github.com/libp2p/specs/blob/master/tls/tls.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import trio
+from cryptography.hazmat.primitives.asymmetric import ec
+from libp2p.abc import IRawConnection, ISecureConn, ISecureTransport
+from libp2p.connection_types import ConnectionType
+from libp2p.crypto.ed25519 import Ed25519PublicKey
+from libp2p.crypto.keys import KeyPair
+from libp2p.custom_types import TProtocol
+from libp2p.exceptions import BaseLibp2pError
+from libp2p.io.exceptions import ConnectionClosedError
+from libp2p.peer.id import ID
+from libp2p.security.base_session import BaseSession
+from libp2p.security.exceptions import HandshakeFailure
+from multiaddr import Multiaddr  # type: ignore[import-untyped]
+from OpenSSL import SSL, crypto
+
+from protocol.ids import PublicKey
+from swarm.libp2p.arrivals import Arrivals
+from swarm.libp2p.tls_certificate import CertificateRefused, issue, verify
+from swarm.libp2p.tls_records import RecordTracker
+
+TLS_PROTOCOL = TProtocol("/tls/1.0.0")
+
+ALPN = b"libp2p"
+"""The muxer is negotiated afterwards. Who offers "/yamux/1.0.0" here as well must be ready to skip that."""
+
+CIPHERS = b"TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
+"""All of TLS 1.3's customary ones, the fastest first: AES-128 has two thirds of the rounds of AES-256."""
+
+PARTIAL_WRITE = 0x1
+"""OpenSSL's SSL_MODE_ENABLE_PARTIAL_WRITE, which pyOpenSSL sets and does not name: one call for each record."""
+
+RECORD_BYTES = 16 * 1024
+"""Plaintext of one record, at most."""
+
+MAX_OTHER_RECORDS = 1000
+"""Of one connection, without data in them: the handshake's, and changes of keys, of which honest peers make one in 2^24
+records or none. To each change OpenSSL makes an answer, which waits in memory until we write."""
+
+WRITE_BYTES = 512 * 1024
+"""Encrypted at once: what waits in memory beside the plaintext, however much is written."""
+
+FLUSH_BYTES = WRITE_BYTES + WRITE_BYTES // 512
+"""Asked of OpenSSL in one go: the same encrypted, at 22 bytes a record."""
+
+CLOSE_S = 0.05
+"""How long closing waits for the goodbye to fit into the socket. It always does, unless the peer reads nothing."""
+
+
+class TlsHandshakeFailed(HandshakeFailure):
+    """The peer does not speak this TLS, showed no certificate that we believe, or is another peer: see the message."""
+
+
+class TlsTransport(ISecureTransport):
+    """Secures connections in the name of `key_pair`, an Ed25519 key."""
+
+    def __init__(self, key_pair: KeyPair) -> None:
+        self._key_pair = key_pair
+        self._context = _context(key_pair)
+
+    async def secure_inbound(self, conn: IRawConnection) -> ISecureConn:
+        """Shake hands with whoever dialled us. Raises TlsHandshakeFailed, and what `conn` raises."""
+        return await self._shake_hands(conn, None)
+
+    async def secure_outbound(self, conn: IRawConnection, peer_id: ID) -> ISecureConn:
+        """Shake hands with `peer_id`, whom we dialled. Raises TlsHandshakeFailed, and what `conn` raises."""
+        return await self._shake_hands(conn, peer_id)
+
+    async def _shake_hands(self, conn: IRawConnection, wanted: ID | None) -> TlsConnection:
+        tls = SSL.Connection(self._context, None)
+        if wanted is None:
+            tls.set_accept_state()
+        else:
+            tls.set_connect_state()
+        records = RecordTracker()
+        while not await _step(tls, conn):
+            data = await _receive(conn)
+            records.feed(data)
+            tls.bio_write(data)
+        remote = _remote_key(tls, is_initiator=wanted is not None)
+        found = ID.from_pubkey(remote)
+        if wanted is not None and found != wanted:
+            raise TlsHandshakeFailed(f"{found.to_base58()} answered instead of {wanted.to_base58()}")
+        await _flush(tls, conn)
+        return TlsConnection(
+            conn, tls, records, key_pair=self._key_pair, remote=remote, is_initiator=wanted is not None
+        )
+
+
+class TlsConnection(BaseSession):
+    """An authenticated, encrypted connection. One task may write while another reads."""
+
+    def __init__(
+        self,
+        conn: IRawConnection,
+        tls: SSL.Connection,
+        records: RecordTracker,
+        *,
+        key_pair: KeyPair,
+        remote: Ed25519PublicKey,
+        is_initiator: bool,
+    ) -> None:
+        super().__init__(
+            local_peer=ID.from_pubkey(key_pair.public_key),
+            local_private_key=key_pair.private_key,
+            remote_peer=ID.from_pubkey(remote),
+            remote_permanent_pubkey=remote,
+            is_initiator=is_initiator,
+        )
+        self._conn = conn
+        self._tls = tls
+        self._records = records
+        self._arrived = Arrivals()
+        self._ended = ""
+        self._num_taken = self._num_other = 0
+        self._expected = 1
+        self._hint: Callable[[int], None] = getattr(conn, "expect", lambda size: None)
+
+    async def read(self, n: int | None = None) -> bytes:
+        """Return exactly `n` bytes, or all that have arrived, at least one. Cancelling loses nothing.
+
+        Raises ConnectionClosedError when the connection ends or its bytes do not decrypt.
+        """
+        while len(self._arrived) < (1 if n is None else n):
+            self._arrived.put(await self._more())
+        return self._arrived.take(len(self._arrived) if n is None else n)
+
+    async def write(self, data: bytes) -> None:
+        """Send all of `data`. Cancelling it ends the connection's use. Raises ConnectionClosedError."""
+        view = memoryview(data)
+        for start in range(0, len(view), WRITE_BYTES):
+            try:
+                self._tls.sendall(view[start : start + WRITE_BYTES])
+            except SSL.Error as error:
+                raise ConnectionClosedError(_reason(error), transport="tls") from error
+            await _flush(self._tls, self._conn)
+
+    async def close(self) -> None:
+        """Say good-bye if there is room and somebody to hear it, and close."""
+        try:
+            with suppress(SSL.Error, BaseLibp2pError, OSError), trio.move_on_after(CLOSE_S):
+                self._tls.shutdown()
+                await _flush(self._tls, self._conn)
+        finally:
+            await self._conn.close()
+
+    def expect(self, size: int) -> None:
+        """Say that `size` more bytes are on their way, so that the next read need not wake for every piece of them.
+
+        A connection below that has no `expect` of its own is not told.
+        """
+        self._expected = size
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        return self._conn.get_remote_address()
+
+    def get_transport_addresses(self) -> list[Multiaddr]:
+        return self._conn.get_transport_addresses()
+
+    def get_connection_type(self) -> ConnectionType:
+        return self._conn.get_connection_type()
+
+    async def _more(self) -> bytes:
+        """Wait for plaintext."""
+        plaintext = self._decrypt() if self._ended or self._num_taken < self._records.num_complete else b""
+        while not plaintext:
+            self._hint(self._records.before(self._expected))
+            data = await _receive(self._conn)
+            self._records.feed(data)
+            self._tls.bio_write(data)
+            plaintext = self._decrypt()
+        self._expected = 1
+        return plaintext
+
+    def _decrypt(self) -> bytes:
+        """Return what every complete record holds; what came before a record that is wrong is still handed on."""
+        if self._ended:
+            raise ConnectionClosedError(self._ended, transport="tls")
+        num_complete = self._records.num_complete - self._num_taken
+        pieces: list[bytes] = []
+        try:
+            for _ in range(num_complete or 1):
+                pieces.append(self._tls.recv(RECORD_BYTES))
+        except SSL.WantReadError:
+            pass
+        except SSL.Error as error:
+            self._ended = _reason(error)
+        self._num_taken += num_complete
+        self._num_other += num_complete - len(pieces)
+        if self._num_other > MAX_OTHER_RECORDS:
+            self._ended = "the peer sends records without data"
+        if self._ended and not pieces:
+            raise ConnectionClosedError(self._ended, transport="tls")
+        return b"".join(pieces)
+
+
+def _context(key_pair: KeyPair) -> SSL.Context:
+    key = ec.generate_private_key(ec.SECP256R1())
+    host = PublicKey(key_pair.public_key.to_bytes())
+    context = SSL.Context(SSL.TLS_METHOD)
+    context.set_min_proto_version(SSL.TLS1_3_VERSION)
+    context.set_tls13_ciphersuites(CIPHERS)
+    context.set_options(SSL.OP_NO_TICKET)
+    context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
+    context.clear_mode(PARTIAL_WRITE)
+    context.use_certificate(issue(key, host, key_pair.private_key.sign))
+    context.use_privatekey(key)
+    context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, _judge)
+    context.set_alpn_protos([ALPN])
+    context.set_alpn_select_callback(_select)
+    return context
+
+
+def _judge(tls: SSL.Connection, certificate: crypto.X509, _error: int, _depth: int, _ok: int) -> bool:
+    """Answer OpenSSL about a certificate. CertificateRefused leaves through `do_handshake`; the peer gets an alert."""
+    tls.set_app_data(verify(crypto.dump_certificate(crypto.FILETYPE_ASN1, certificate), datetime.now(UTC)))
+    return True
+
+
+def _select(_tls: SSL.Connection, offered: Sequence[bytes]) -> bytes:
+    """Choose from what a client offers. Anything but ALPN is refused: it would not skip the muxer's negotiation."""
+    if ALPN not in offered:
+        raise TlsHandshakeFailed(f"the peer speaks {b', '.join(offered)!r} above TLS, not {ALPN!r}")
+    return ALPN
+
+
+async def _step(tls: SSL.Connection, conn: IRawConnection) -> bool:
+    """Go on with the handshake as far as the bytes at hand allow; whether it is done. The last flight is not sent."""
+    try:
+        tls.do_handshake()
+    except SSL.WantReadError:
+        await _flush(tls, conn)
+        return False
+    except (SSL.Error, CertificateRefused, TlsHandshakeFailed) as error:
+        await _flush(tls, conn)  # the alert
+        raise TlsHandshakeFailed(_reason(error)) from error
+    return True
+
+
+def _remote_key(tls: SSL.Connection, *, is_initiator: bool) -> Ed25519PublicKey:
+    """Return the host key that the handshake proved. Raises TlsHandshakeFailed."""
+    num_others = len(tls.get_peer_cert_chain() or []) - is_initiator  # OpenSSL leaves the first one out for a server
+    if num_others:
+        raise TlsHandshakeFailed(f"the peer showed {num_others + 1} certificates, not one")
+    host: PublicKey | None = tls.get_app_data()
+    if host is None:
+        raise TlsHandshakeFailed("the peer showed no certificate")
+    if tls.get_alpn_proto_negotiated() != ALPN:
+        raise TlsHandshakeFailed(f"the peer did not agree on {ALPN!r} above TLS")
+    return Ed25519PublicKey.from_bytes(host)
+
+
+async def _receive(conn: IRawConnection) -> bytes:
+    data = await conn.read(None)
+    if not data:
+        raise ConnectionClosedError("the peer hung up", transport="tls")
+    return data
+
+
+async def _flush(tls: SSL.Connection, conn: IRawConnection) -> None:
+    """Send what OpenSSL has ready."""
+    data = b""
+    while not data or len(data) == FLUSH_BYTES:
+        try:
+            data = tls.bio_read(FLUSH_BYTES)
+        except SSL.WantReadError:
+            return
+        await conn.write(data)
+
+
+def _reason(error: Exception) -> str:
+    """OpenSSL's words for it: it raises lists of (library, function, reason)."""
+    match error:
+        case SSL.ZeroReturnError():
+            return "the peer closed the connection"
+        case SSL.Error(args=([*reasons],)) if reasons:
+            return "TLS: " + ", ".join(str(reason[-1]) for reason in reasons)
+        case _:
+            return str(error) or type(error).__name__

@@ -40,6 +40,7 @@ from protocol.work import (
     sign_lease,
 )
 from swarm.membership import Gone, Heard, Joined, Lost, Tick
+from swarm.neighbourhood import neighbourhoods
 from swarm.reception import IN_GOOD_ORDER, Reception
 
 GRANT_WAIT_S = 10.0
@@ -80,6 +81,7 @@ class LearnerDesk:
     _started: dict[LeaseId, PolicyVersion] = field(default_factory=dict)
     _ended: list[StayRow] = field(default_factory=list)
     _counted: dict[PeerId, Heartbeat | None] = field(default_factory=dict)
+    _introduced: dict[PeerId, list[PeerAddresses]] = field(default_factory=dict)
     _work: trio.Event = field(default_factory=trio.Event)
 
     async def welcome(self, peer: PeerId, hello: Hello) -> Welcome | Refused:
@@ -107,7 +109,7 @@ class LearnerDesk:
             staleness=self.run.window,
             publish_every=self.publish_every,
             newest=self.run.published.version if self.run.published else None,
-            peers=self.peers(),
+            peers=self._neighbours()[peer],
         )
 
     async def grant(self, peer: PeerId, request: LeaseRequest) -> Grant:
@@ -197,7 +199,7 @@ class LearnerDesk:
                 self.reception.dismiss(peer, Farewell(reason=reason))
 
     def peers(self) -> list[PeerAddresses]:
-        """Everybody present, with the addresses they may be dialled at."""
+        """Those present, as many as one answer names, with the addresses they may be dialled at."""
         told = list(self.run.present.items())[:MAX_PEERS_TOLD]
         return [PeerAddresses(peer=peer, addresses=list(presence.addresses)) for peer, presence in told]
 
@@ -285,9 +287,21 @@ class LearnerDesk:
             self.run.notify()
 
     def _introduce(self) -> None:
+        """Tell everybody whose neighbours have changed who they are now."""
+        neighbours = self._neighbours()
         if self.reception is not None:
-            for peer in self.run.present:
-                self.reception.tell(peer, Introduction(peers=self.peers()))
+            for peer, told in neighbours.items():
+                if self._introduced.get(peer) != told:
+                    self.reception.tell(peer, Introduction(peers=told))
+        self._introduced = neighbours
+
+    def _neighbours(self) -> dict[PeerId, list[PeerAddresses]]:
+        """For everybody present, whom to exchange chunks with."""
+        present = self.run.present
+        return {
+            peer: [PeerAddresses(peer=other, addresses=list(present[other].addresses)) for other in sorted(others)]
+            for peer, others in neighbourhoods(present).items()
+        }
 
     async def _write(self) -> None:
         closed, self._closed = self._closed, {}

@@ -5,9 +5,9 @@ Three stream protocols, each a sequence of frames (u32 big-endian length, then o
 * `ASK`: one question, one answer, any number of times on one stream.
 * `EXCHANGE` (control): the opener says which manifest it wants; the server answers with what it holds of it and goes
   on saying what it gains, until the opener wants another or either side closes. A server that has not heard of the
-  manifest yet holds nothing of it.
-* `CHUNKS` (data): the opener requests one chunk at a time; each request is answered by the chunk, by BUSY or by
-  MISSING. More streams make a wider window. Control and data are separate streams so that a HAVE never waits behind a
+  manifest yet holds nothing of it; one that scatters shows less than it holds.
+* `CHUNKS` (data): the opener requests chunks, several at a time if it likes; each request is answered once, in any
+  order, by the chunk, by BUSY or by MISSING. Control and data are separate streams so that a HAVE never waits behind a
   chunk.
 
 What always holds: a chunk is named by its content id alone, so it can be served to anyone whatever version it belongs
@@ -112,9 +112,10 @@ class Want(Message, frozen=True, kw_only=True, tag="want"):
 
 
 class Have(Message, frozen=True, kw_only=True, tag="have"):
-    """Server: what is held of `manifest`: bit i of byte i // 8 (least significant first) = chunk i of its chunk table.
+    """Server: what it shows that it holds of `manifest`, a bitmap of its chunk table.
 
-    A later Have replaces the earlier one. Bytes left out at the end are zero, as are bits beyond the table.
+    Bit i of byte i // 8, least significant first, is chunk i. A later Have replaces the earlier one. Bytes left out at
+    the end are zero, as are bits beyond the table.
     """
 
     manifest: Bytes32
@@ -137,10 +138,10 @@ class Request(Message, frozen=True, kw_only=True, tag="request"):
 
 
 class Cancel(Message, frozen=True, kw_only=True, tag="cancel"):
-    """Opener of CHUNKS: the chunk requested last is no longer needed.
+    """Opener of CHUNKS: this chunk is no longer needed, or rather asked of somebody else.
 
-    A server that has not begun to send it may answer Missing instead. Advice only: every Request gets exactly one
-    answer, a Cancel none of its own.
+    A server that has not begun to send it answers its Request by Missing, one that has goes on. Every Request gets
+    exactly one answer, a Cancel none of its own.
     """
 
     cid: Bytes36
@@ -164,7 +165,7 @@ class Busy(Message, frozen=True, kw_only=True, tag="busy"):
 
 
 class Missing(Message, frozen=True, kw_only=True, tag="missing"):
-    """Server: not held."""
+    """Server: not held, or given back after a Cancel."""
 
     cid: Bytes36
 

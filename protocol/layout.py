@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import isqrt
 
 from protocol.digest import cid_of
 from protocol.ids import Cid
@@ -21,15 +20,16 @@ from protocol.limits import KIB, MAX_NAME_CHARS, MIB
 from protocol.manifest import ChunkRef, FileEntry, Manifest, PatchEntry, TensorEntry, is_safe_file_name
 from protocol.tensors import LayoutError, Read, Table, read_table
 
-MIN_CHUNK_BYTES = 64 * KIB
-"""Below this the HAVE and REQUEST of a chunk, and the hash's fixed cost, are no longer small beside its bytes."""
+CHUNK_SIZES = (
+    (16 * MIB, 64 * KIB),
+    (256 * MIB, 256 * KIB),
+    (8 * 1024 * MIB, MIB),
+    (64 * 1024 * MIB, 2 * MIB),
+)
+"""Below so many bytes of model, chunks of this size; the reasons are in `chunk_size_for`."""
 
 MAX_CUT_BYTES = 4 * MIB
 """3.4 s on a 10 Mbit/s uplink: what one slow peer can delay, and what one lost transfer costs."""
-
-CHUNK_OVERHEAD_BYTES = 2 * KIB
-TYPICAL_PEERS = 8
-"""Link time spent per chunk beside its bytes, and the swarm it is weighed for: see `chunk_size_for`."""
 
 PIECE_ALIGN_BYTES = 64
 """Pieces of one tensor begin at multiples of this inside it, so no element of any dtype is ever cut in two."""
@@ -87,13 +87,11 @@ def chunk_size_for(total_bytes: int) -> int:
     """Return the chunk size in bytes, a power of two, for a model of `total_bytes`.
 
     Cutting F bytes into chunks of c costs F h / c of overhead (h per chunk: header, HAVE to the neighbours, REQUEST)
-    and (N - 1) c of filling and draining the pipeline; the sum is least at c = sqrt(F h / (N - 1)). Rounded down,
-    since a smaller chunk also loses less to a peer that vanishes: 64 KiB up to 56 MiB, 256 KiB at 256 MiB, 1 MiB at 4
-    GiB, 4 MiB from 56 GiB on.
+    and (N - 1) c of filling and draining the pipeline; the sum is least at c = sqrt(F h / (N - 1)): for eight peers,
+    and the 2 to 8 KiB of link time that a chunk also takes of a processor, 140 to 280 KiB at 64 MiB and 0.5 to 1 MiB
+    at 1 GiB. Few sizes, so that a model which grows a little keeps the chunks that it had.
     """
-    best = isqrt(total_bytes * CHUNK_OVERHEAD_BYTES // (TYPICAL_PEERS - 1))
-    power_of_two = 1 << max(best.bit_length() - 1, 0)
-    return min(max(power_of_two, MIN_CHUNK_BYTES), MAX_CUT_BYTES)
+    return next((size for below, size in CHUNK_SIZES if total_bytes < below), MAX_CUT_BYTES)
 
 
 def plan_files(sources: Iterable[Source], *, chunk_bytes: int | None = None) -> list[FilePlan]:

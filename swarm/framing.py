@@ -8,7 +8,7 @@ receiving is a checkpoint even when the frame was here already, so a peer that w
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -21,6 +21,9 @@ from swarm.transport import Stream, StreamBroken
 
 PREFIX = struct.Struct(">I")
 MAX_LENGTH = (1 << 32) - 1
+PIECE_BYTES = 64 * 1024
+"""Of a large message, what is handed to the stream at once if its sender wants to know how it goes on."""
+
 READ_BYTES = 256 * 1024
 """Asked for in one read; a transport may return less."""
 
@@ -48,23 +51,41 @@ class FrameStream:
     Args:
         stream: what carries the bytes; closing it stays with its owner.
         limit: most bytes of one incoming frame; may be changed between two frames.
+
+    `received_bytes` grows with every read, also inside a frame: who waits for a large one sees that it is coming.
     """
 
     def __init__(self, stream: Stream, limit: int) -> None:
         self.stream = stream
         self.limit = limit
+        self.received_bytes = 0
         self._buffer = bytearray()
 
-    async def send(self, message: msgspec.Struct) -> None:
-        """Send one message. Raises StreamBroken; aborts the stream when cancelled."""
-        await self.send_bytes(encode(message))
+    async def send(self, message: msgspec.Struct, moved: Callable[[int], None] | None = None) -> None:
+        """Send one message. Raises StreamBroken; aborts the stream when cancelled.
+
+        `moved` is told how many bytes have left, after every PIECE_BYTES of a large one but the last.
+        """
+        if moved is None:
+            await self.send_bytes(encode(message))
+            return
+        frame = _frame(encode(message))
+        for start in range(0, len(frame), PIECE_BYTES):
+            if start:
+                moved(PIECE_BYTES)
+            await self._write(frame[start : start + PIECE_BYTES])
+
+    async def send_together(self, messages: Sequence[msgspec.Struct]) -> None:
+        """Send several messages in one write. Raises StreamBroken; aborts the stream when cancelled."""
+        await self._write(b"".join(_frame(encode(message)) for message in messages))
 
     async def send_bytes(self, body: bytes) -> None:
         """Send one message that is encoded already. Raises StreamBroken; aborts the stream when cancelled."""
-        if len(body) > MAX_LENGTH:
-            raise LocalProtocolError(f"a frame of {len(body)} bytes does not fit its length field")
+        await self._write(_frame(body))
+
+    async def _write(self, data: bytes) -> None:
         try:
-            await self.stream.send_all(PREFIX.pack(len(body)) + body)
+            await self.stream.send_all(data)
         except trio.Cancelled:
             await abort(self.stream)
             raise
@@ -98,10 +119,18 @@ class FrameStream:
     async def _fill(self, size: int) -> bool:
         """Read until `size` bytes are here; False when the stream ended between two frames."""
         while len(self._buffer) < size:
+            self.stream.expect(size - len(self._buffer))
             data = await self.stream.receive_some(max(READ_BYTES, size - len(self._buffer)))
             if not data:
                 if self._buffer:
                     raise StreamBroken(f"{self.stream.remote} ended {self.stream.protocol} inside a frame")
                 return False
+            self.received_bytes += len(data)
             self._buffer += data
         return True
+
+
+def _frame(body: bytes) -> bytes:
+    if len(body) > MAX_LENGTH:
+        raise LocalProtocolError(f"a frame of {len(body)} bytes does not fit its length field")
+    return PREFIX.pack(len(body)) + body

@@ -1,25 +1,41 @@
-"""Which chunk to ask from whom: rarest first, bounded windows, one fetch of one version.
+"""Which chunk to ask from whom: rarest first, bounded windows, one fetch of one set of chunks.
 
-A pure core. What always holds: a chunk is asked of at most one peer at a time; a peer has at most `window` requests
-outstanding and is only asked for what it said it holds; a chunk that was refused or failed is free at once to be
-asked elsewhere, and of the same peer after a pause; a peer that breaks its word `MAX_FAILURES` times is ignored for
-the rest of this fetch, one that sends wrong bytes at once. While nothing is outstanding and nobody holds what is
-missing, the plan is starved, and says so. Ties between equally rare chunks are broken at random, so that peers that
-start together fetch different chunks and then exchange them.
+    free --ask--> asked --arrived--> held
+      ^            |  \\--overdue, or endgame: recall--> recalled --arrived--> held
+      |            |                                       |  \\--ask a second--> asked of two --arrived--> held
+      +------------+--refused, missing, corrupt; broke-----+-- returned
+                      silent too long, peer gone
+
+A pure core. What always holds: a peer is only asked for what it said it holds, and has at most its window of requests
+outstanding; a chunk is asked of one peer at a time, and of a second one only when the first is overdue and did not even
+answer its being recalled, and then whoever loses is told; a chunk that was refused or failed is free at
+once to be asked elsewhere, and of the same peer after a pause; a peer that breaks its word `MAX_FAILURES` times more
+often than it makes up for it is ignored for the rest of this fetch, one that sends wrong bytes at once. While nothing
+is outstanding and nobody holds what is missing, the plan is starved, and says so. Ties between equally rare chunks are
+broken at random, so that peers that start together fetch different chunks and then exchange them.
+
+An event costs the work of the peer it is about: each neighbour keeps its chunks in a heap by rarity, in which a chunk
+that became less rare is moved when it comes up, and one that is no longer wanted dropped. Only a peer's leaving costs
+as much as it held, and `Tick` as much as is outstanding.
 """
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush, heapreplace
+from math import ceil, inf
 
 from protocol.ids import PeerId
+from protocol.limits import MAX_CHUNKS
 
 WINDOW = 3
-"""Requests outstanding at one peer: covers a round trip of 30 ms at 100 Mbit/s with 128 KiB chunks."""
+"""Requests outstanding at one peer until its round trip and rate are known."""
+
+MIN_WINDOW, MAX_WINDOW = 2, 8
+"""One on its way while another is being sent; eight of 256 KiB cover 100 ms at 168 Mbit/s from one peer alone."""
 
 MAX_FAILURES = 3
 """Broken promises (time-outs, missing after HAVE, broken streams) before a peer is ignored for this fetch."""
@@ -27,8 +43,29 @@ MAX_FAILURES = 3
 FAILURE_PAUSE_S = 2.0
 """Before a peer that broke its word is asked again: others that hold the chunk are asked first."""
 
+PATIENCE_S, PATIENCE_LATENCIES = 3.0, 4.0
+"""Without a byte for so long, or for so many of its usual latencies, a peer that owes us chunks is not coming."""
 
-@dataclass(frozen=True, kw_only=True)
+OVERDUE_S = 1.0
+"""Beyond a peer's usual latency, before its chunk is recalled, and once more before a second peer is asked as well:
+sooner, and one chunk in twenty-five came twice."""
+
+ENDGAME_GAIN_S = 0.1
+"""In the endgame a chunk is recalled when it would come so much sooner from elsewhere: more than a Cancel's way."""
+
+MAX_SECOND_ASKS = 4
+"""Chunks asked of two peers at once; each may cost its bytes twice."""
+
+FIRST_LATENCY_S = 0.3
+"""Thought of a peer that was never asked: one chunk of 256 KiB at 50 Mbit/s behind six others."""
+
+SMOOTHING = 0.2
+"""Weight of the newest latency or interval in its moving average: five chunks are remembered."""
+
+_RANKS = 1 << MAX_CHUNKS.bit_length()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PeerHas:
     """`peer` holds exactly `chunks` (indices)."""
 
@@ -36,7 +73,7 @@ class PeerHas:
     chunks: frozenset[int]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PeerGained:
     """`peer` now holds `chunks` as well."""
 
@@ -44,14 +81,14 @@ class PeerGained:
     chunks: tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PeerGone:
     """`peer` cannot be asked any more; what was asked of it is free again."""
 
     peer: PeerId
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Arrived:
     """`chunk` came from `peer`, was verified and stored."""
 
@@ -59,7 +96,7 @@ class Arrived:
     chunk: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Refused:
     """`peer` answered busy: not before `retry_at` (seconds, the caller's clock)."""
 
@@ -68,15 +105,22 @@ class Refused:
     retry_at: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Failed:
-    """`peer` did not deliver: timed out, or the stream broke."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Returned:
+    """`peer` gave back the request for `chunk` that we recalled: it had not begun."""
 
     peer: PeerId
     chunk: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Broke:
+    """What carried the chunks of `peer` broke: of what was asked of it, nothing will come."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Missing:
     """`peer` does not hold `chunk` after all."""
 
@@ -84,7 +128,7 @@ class Missing:
     chunk: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Corrupt:
     """`peer` sent bytes that are not the chunk."""
 
@@ -92,15 +136,22 @@ class Corrupt:
     chunk: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heard:
+    """Bytes came from `peer`, if only a part of a chunk."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Tick:
-    """Time has passed; those who were busy may be asked again."""
+    """Time has passed: who was busy may be asked again, who is silent is given up."""
 
 
-Event = PeerHas | PeerGained | PeerGone | Arrived | Refused | Failed | Missing | Corrupt | Tick
+Event = PeerHas | PeerGained | PeerGone | Arrived | Refused | Returned | Broke | Missing | Corrupt | Heard | Tick
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Ask:
     """Effect: request `chunk` from `peer`."""
 
@@ -108,27 +159,77 @@ class Ask:
     chunk: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cancel:
+    """Effect: `chunk`, asked of `peer` and not answered, is no longer wanted of it. If it comes, it is taken."""
+
+    peer: PeerId
+    chunk: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recall:
+    """Effect: ask `peer` to give `chunk` back if it has not begun to send it. It answers Returned, or Arrived."""
+
+    peer: PeerId
+    chunk: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GiveUp:
+    """Effect: `peer` has been silent too long; what was asked of it is free. Break off what carries its chunks."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Ignore:
-    """Effect: `peer` is not asked again in this fetch, and what was asked of it is free: cancel it."""
+    """Effect: `peer` is not asked again in this fetch, and what was asked of it is free: break it off."""
 
     peer: PeerId
     corrupt: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Complete:
     """Effect: nothing is missing any more."""
 
 
-Effect = Ask | Ignore | Complete
+Effect = Ask | Cancel | Recall | GiveUp | Ignore | Complete
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True, eq=False)
 class _Neighbour:
-    holds: set[int] = field(default_factory=set)
-    asked: set[int] = field(default_factory=set)
+    """What is known of one peer. `queue` is a heap of (holders, rank) keys, at least one for each chunk it could be
+    asked for; `asked` maps what is outstanding to when it was asked.
+    """
+
+    peer: PeerId
+    holds: bytearray
+    window: int
+    num_held: int = 0
+    queue: list[int] = field(default_factory=list)
+    asked: dict[int, float] = field(default_factory=dict)
+    recalled: dict[int, float] = field(default_factory=dict)
     busy_until: float = 0.0
+    heard_at: float = 0.0
+    arrived_at: float = -inf
+    latency: float = FIRST_LATENCY_S
+    quickest: float = inf
+    interval: float = inf
+
+    def arrived(self, asked_at: float, now: float, max_window: int) -> None:
+        """Learn from one chunk that came: how long it took, and how far apart chunks come while several are due."""
+        took = now - asked_at
+        self.latency = took if self.quickest == inf else self.latency + SMOOTHING * (took - self.latency)
+        self.quickest = min(self.quickest, took)  # for ever: were it forgotten, our own queue would widen the window
+        if asked_at < self.arrived_at:
+            apart = now - self.arrived_at
+            self.interval = apart if self.interval == inf else self.interval + SMOOTHING * (apart - self.interval)
+        self.arrived_at = now
+        if self.interval < inf:
+            wanted = ceil(self.quickest / max(self.interval, 1e-4)) + 1
+            self.window = min(max(wanted, MIN_WINDOW), max_window)
 
 
 class FetchPlan:
@@ -137,18 +238,27 @@ class FetchPlan:
     Args:
         missing: indices of the chunks still to fetch.
         rng: breaks ties; injected so that a simulation repeats.
-        window: requests outstanding at one peer.
+        window: requests outstanding at one peer at first; at most `max_window` when its rate and round trip are known.
     """
 
-    def __init__(self, missing: Iterable[int], rng: random.Random, window: int = WINDOW) -> None:
+    def __init__(
+        self, missing: Iterable[int], rng: random.Random, window: int = WINDOW, max_window: int = MAX_WINDOW
+    ) -> None:
         self._missing = set(missing)
-        self._window = window
+        self._window, self._max_window = window, max_window
+        self._by_rank = sorted(self._missing)
+        rng.shuffle(self._by_rank)
+        self._size = max(self._missing, default=-1) + 1
+        self._rank = [0] * self._size
+        for rank, chunk in enumerate(self._by_rank):
+            self._rank[chunk] = rank
+        self._holders = [0] * self._size
         self._neighbours: dict[PeerId, _Neighbour] = {}
         self._failures: Counter[PeerId] = Counter()  # outlives a peer's leaving, or leaving would clear its name
         self._ignored: set[PeerId] = set()
-        self._in_flight: set[int] = set()
-        self._holders = dict.fromkeys(self._missing, 0)
-        self._lot = {chunk: rng.random() for chunk in sorted(self._missing)}
+        self._asked: dict[int, list[PeerId]] = {}
+        self._num_known = 0
+        self._eager: list[_Neighbour] = []
         self._finished = False
 
     @property
@@ -157,42 +267,276 @@ class FetchPlan:
         return frozenset(self._missing)
 
     @property
+    def num_missing(self) -> int:
+        """How many chunks have not arrived."""
+        return len(self._missing)
+
+    def lacks(self, chunk: int) -> bool:
+        """Whether `chunk` is to be fetched, and has not arrived."""
+        return chunk in self._missing
+
+    @property
     def starved(self) -> bool:
         """Whether chunks are missing that nobody here holds, and nothing else is left to do."""
-        return bool(self._missing) and not self._in_flight and not any(self._holders[c] for c in self._missing)
+        return bool(self._missing) and not self._asked and not self._num_known
+
+    @property
+    def endgame(self) -> bool:
+        """Whether everything that is missing has been asked of somebody."""
+        return len(self._asked) == len(self._missing) > 0
+
+    def num_holders(self, chunk: int) -> int:
+        """How many neighbours are known to hold `chunk`; 0 for one that the plan is not about."""
+        return self._holders[chunk] if chunk < self._size else 0
+
+    def holds(self, peer: PeerId, chunk: int) -> bool:
+        """Whether `peer` is known to hold `chunk`."""
+        neighbour = self._neighbours.get(peer)
+        return neighbour is not None and chunk < self._size and bool(neighbour.holds[chunk])
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take in one event at time `now` (seconds, monotonic) and return what to do, in this order."""
-        return self._take(event, now) + self._ask(now)
+        effects = self._take(event, now)
+        if not self._missing:
+            if not self._finished:
+                self._finished = True
+                effects.append(Complete())
+            return effects
+        eager, self._eager = self._eager, []
+        if len(eager) > 1:
+            eager.sort(key=lambda neighbour: neighbour.num_held)
+        for neighbour in eager:
+            self._ask(neighbour, now, effects)
+        return effects
 
     def _take(self, event: Event, now: float) -> list[Effect]:
         match event:
-            case PeerHas(peer=peer, chunks=chunks):
-                if peer not in self._ignored:
-                    self._set_holdings(self._neighbours.setdefault(peer, _Neighbour()), set(chunks))
             case PeerGained(peer=peer, chunks=gained):
                 if (neighbour := self._neighbours.get(peer)) is not None:
-                    self._set_holdings(neighbour, neighbour.holds | set(gained))
+                    self._gain(neighbour, gained)
+                    self._eager.append(neighbour)
+            case Arrived(peer=peer, chunk=chunk):
+                return self._arrived(peer, chunk, now)
+            case Tick():
+                return self._tick(now)
+            case Heard(peer=peer):
+                if (neighbour := self._neighbours.get(peer)) is not None:
+                    neighbour.heard_at = now
+            case PeerHas(peer=peer, chunks=chunks):
+                if peer not in self._ignored:
+                    self._replace(peer, chunks)
             case PeerGone(peer=peer):
                 self._drop(peer)
-            case Arrived(peer=peer, chunk=chunk):
-                self._settle(peer, chunk)
-                self._missing.discard(chunk)
             case Refused(peer=peer, chunk=chunk, retry_at=retry_at):
+                if (neighbour := self._settle(peer, chunk)) is not None:
+                    neighbour.window = max(1, min(neighbour.window, len(neighbour.asked)))
+                    neighbour.heard_at = now
+                    neighbour.busy_until = max(neighbour.busy_until, retry_at)
+            case Returned(peer=peer, chunk=chunk):
                 self._settle(peer, chunk)
-                self._pause(peer, retry_at)
-            case Failed(peer=peer, chunk=chunk) if self._settle(peer, chunk):
-                self._pause(peer, now + FAILURE_PAUSE_S)
-                return self._blame(peer)
-            case Missing(peer=peer, chunk=chunk) if self._settle(peer, chunk):
-                neighbour = self._neighbours[peer]
-                self._set_holdings(neighbour, neighbour.holds - {chunk})
-                return self._blame(peer)
-            case Corrupt(peer=peer, chunk=chunk) if self._settle(peer, chunk):
-                return self._ignore(peer, corrupt=True)
-            case _:
-                pass
+            case Broke(peer=peer):
+                if (neighbour := self._neighbours.get(peer)) is not None and neighbour.asked:
+                    return self._fail(neighbour, now)
+            case Missing(peer=peer, chunk=chunk):
+                if (neighbour := self._settle(peer, chunk)) is not None:
+                    self._lose(neighbour, (chunk,))
+                    self._eager.append(neighbour)
+                    return self._blame(peer)
+            case Corrupt(peer=peer, chunk=chunk):
+                if self._settle(peer, chunk) is not None:
+                    return self._ignore(peer, corrupt=True)
         return []
+
+    # What peers hold.
+
+    def _replace(self, peer: PeerId, chunks: frozenset[int]) -> None:
+        neighbour = self._neighbours.get(peer)
+        if neighbour is None:
+            neighbour = _Neighbour(peer=peer, holds=bytearray(self._size), window=self._window)
+            self._neighbours[peer] = neighbour
+        else:
+            self._lose(neighbour, [chunk for chunk in _marked(neighbour.holds) if chunk not in chunks])
+        self._gain(neighbour, chunks)
+        self._eager.append(neighbour)
+
+    def _gain(self, neighbour: _Neighbour, chunks: Iterable[int]) -> None:
+        missing, holds, asked = self._missing, neighbour.holds, self._asked
+        keys = []
+        for chunk in chunks:
+            if chunk < self._size and not holds[chunk]:
+                holds[chunk] = 1
+                neighbour.num_held += 1
+                self._holders[chunk] += 1
+                if chunk in missing:
+                    self._num_known += self._holders[chunk] == 1
+                    if chunk not in asked:
+                        keys.append(self._key(chunk))
+        if len(keys) > 8 and len(keys) > len(neighbour.queue) // 4:
+            neighbour.queue += keys
+            heapify(neighbour.queue)
+        else:
+            for key in keys:
+                heappush(neighbour.queue, key)
+
+    def _lose(self, neighbour: _Neighbour, chunks: Iterable[int]) -> None:
+        for chunk in chunks:
+            if neighbour.holds[chunk]:
+                neighbour.holds[chunk] = 0
+                neighbour.num_held -= 1
+                self._holders[chunk] -= 1
+                self._num_known -= not self._holders[chunk] and chunk in self._missing
+
+    def _drop(self, peer: PeerId) -> None:
+        if (neighbour := self._neighbours.get(peer)) is not None:
+            for chunk in list(neighbour.asked):
+                self._settle(peer, chunk)
+            self._lose(neighbour, _marked(neighbour.holds))
+            del self._neighbours[peer]
+            self._eager = [one for one in self._eager if one is not neighbour]
+
+    def _key(self, chunk: int) -> int:
+        return self._holders[chunk] * _RANKS + self._rank[chunk]
+
+    # Requests.
+
+    def _arrived(self, peer: PeerId, chunk: int, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if (neighbour := self._neighbours.get(peer)) is not None:
+            if (asked_at := neighbour.asked.get(chunk)) is not None:
+                neighbour.arrived(asked_at, now, self._max_window)
+                if self._failures[peer]:
+                    self._failures[peer] -= 1
+            neighbour.heard_at = now
+            self._eager.append(neighbour)
+        if chunk not in self._missing:
+            self._settle(peer, chunk)
+            return effects
+        self._missing.discard(chunk)
+        self._num_known -= bool(self._holders[chunk])
+        for asked in self._asked.pop(chunk, ()):
+            other = self._neighbours[asked]
+            del other.asked[chunk]
+            other.recalled.pop(chunk, None)
+            if asked != peer:
+                effects.append(Cancel(peer=asked, chunk=chunk))
+                self._eager.append(other)
+        return effects
+
+    def _settle(self, peer: PeerId, chunk: int) -> _Neighbour | None:
+        """Take a request off the books; None when it was not, or no longer, asked of this peer.
+
+        A chunk that is now asked of nobody is free, and may be asked of all who hold it.
+        """
+        neighbour = self._neighbours.get(peer)
+        if neighbour is None or neighbour.asked.pop(chunk, None) is None:
+            return None
+        neighbour.recalled.pop(chunk, None)
+        askers = self._asked[chunk]
+        askers.remove(peer)
+        if not askers:
+            del self._asked[chunk]
+            for other in self._neighbours.values():
+                if other.holds[chunk]:
+                    heappush(other.queue, self._key(chunk))
+                    if other is not neighbour:
+                        self._eager.append(other)
+        return neighbour
+
+    def _ask(self, neighbour: _Neighbour, now: float, effects: list[Effect]) -> None:
+        """Ask for the rarest chunks that are free, up to the window; when none is free, help with those asked."""
+        room = neighbour.window - len(neighbour.asked)
+        if room <= 0 or neighbour.busy_until > now:
+            return
+        queue = neighbour.queue
+        while room and queue:
+            key = queue[0]
+            chunk = self._by_rank[key % _RANKS]
+            if chunk not in self._missing or chunk in self._asked or not neighbour.holds[chunk]:
+                heappop(queue)
+            elif key < (current := self._key(chunk)):
+                heapreplace(queue, current)
+            else:
+                heappop(queue)
+                self._asked[chunk] = [neighbour.peer]
+                self._begin(neighbour, chunk, now, effects)
+                room -= 1
+        if room and self.endgame:
+            self._help(neighbour, now, effects)
+
+    def _begin(self, neighbour: _Neighbour, chunk: int, now: float, effects: list[Effect]) -> None:
+        if not neighbour.asked:
+            neighbour.heard_at = max(neighbour.heard_at, now)  # silence counts from here
+        neighbour.asked[chunk] = now
+        effects.append(Ask(peer=neighbour.peer, chunk=chunk))
+
+    def _help(self, neighbour: _Neighbour, now: float, effects: list[Effect]) -> None:
+        """Endgame: ask for the chunk back that would come latest, if it would come much sooner from here."""
+        latest, worst = now + neighbour.latency + ENDGAME_GAIN_S, -1
+        for chunk, askers in self._asked.items():
+            first = self._neighbours[askers[0]]
+            if neighbour.holds[chunk] and first is not neighbour and chunk not in first.recalled:
+                due = self._due(first, chunk, now)
+                if due > latest:
+                    latest, worst = due, chunk
+        if worst >= 0:
+            self._recall(worst, self._neighbours[self._asked[worst][0]], now, effects)
+
+    def _due(self, neighbour: _Neighbour, chunk: int, now: float) -> float:
+        """When `chunk` is expected of `neighbour`; what is late already is thought to take as long again."""
+        due = neighbour.asked[chunk] + neighbour.latency
+        return due if due > now else now + (now - due)
+
+    def _tick(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for neighbour in list(self._neighbours.values()):
+            if neighbour.asked and now - neighbour.heard_at > self._patience(neighbour):
+                effects += [GiveUp(peer=neighbour.peer), *self._fail(neighbour, now)]
+        self._eager += self._neighbours.values()
+        for chunk, askers in list(self._asked.items()):
+            if len(askers) == 1:
+                self._urge(chunk, self._neighbours[askers[0]], now, effects)
+        return effects
+
+    def _urge(self, chunk: int, first: _Neighbour, now: float, effects: list[Effect]) -> None:
+        """If `chunk` is overdue: ask for it back, and when even that is not answered, ask a second holder as well."""
+        if (recalled_at := first.recalled.get(chunk)) is not None:
+            if now - recalled_at > OVERDUE_S + first.latency:
+                self._ask_second(chunk, first, now, effects)
+        elif now - first.asked[chunk] > OVERDUE_S + first.latency:
+            self._recall(chunk, first, now, effects)
+
+    def _patience(self, neighbour: _Neighbour) -> float:
+        return max(PATIENCE_S, PATIENCE_LATENCIES * neighbour.latency)
+
+    def _fail(self, neighbour: _Neighbour, now: float) -> list[Effect]:
+        """Nothing asked of it will come: all of it is free. One broken promise, however many chunks."""
+        for chunk in list(neighbour.asked):
+            self._settle(neighbour.peer, chunk)
+        neighbour.busy_until = max(neighbour.busy_until, now + FAILURE_PAUSE_S)
+        neighbour.window = 1
+        return self._blame(neighbour.peer)
+
+    def _recall(self, chunk: int, first: _Neighbour, now: float, effects: list[Effect]) -> None:
+        if self._others(chunk, first, now):
+            first.recalled[chunk] = now
+            effects.append(Recall(peer=first.peer, chunk=chunk))
+
+    def _ask_second(self, chunk: int, first: _Neighbour, now: float, effects: list[Effect]) -> None:
+        others = self._others(chunk, first, now)
+        if others and sum(len(askers) > 1 for askers in self._asked.values()) < MAX_SECOND_ASKS:
+            second = min(others, key=lambda other: (len(other.asked), other.latency))
+            self._asked[chunk].append(second.peer)
+            self._begin(second, chunk, now, effects)
+
+    def _others(self, chunk: int, first: _Neighbour, now: float) -> list[_Neighbour]:
+        """Who else holds `chunk`, and has room."""
+        return [
+            other
+            for other in self._neighbours.values()
+            if other.holds[chunk] and other is not first and len(other.asked) < other.window and other.busy_until <= now
+        ]
+
+    # Faults.
 
     def _blame(self, peer: PeerId) -> list[Effect]:
         self._failures[peer] += 1
@@ -203,53 +547,6 @@ class FetchPlan:
         self._ignored.add(peer)
         return [Ignore(peer=peer, corrupt=corrupt)]
 
-    def _settle(self, peer: PeerId, chunk: int) -> bool:
-        """Take a request off the books; False when it was not, or no longer, asked of this peer."""
-        neighbour = self._neighbours.get(peer)
-        if neighbour is None or chunk not in neighbour.asked:
-            return False
-        neighbour.asked.discard(chunk)
-        self._in_flight.discard(chunk)
-        return True
 
-    def _pause(self, peer: PeerId, until: float) -> None:
-        if (neighbour := self._neighbours.get(peer)) is not None:
-            neighbour.busy_until = max(neighbour.busy_until, until)
-
-    def _drop(self, peer: PeerId) -> None:
-        neighbour = self._neighbours.pop(peer, None)
-        if neighbour is not None:
-            self._set_holdings(neighbour, set())
-            self._in_flight -= neighbour.asked
-
-    def _set_holdings(self, neighbour: _Neighbour, holds: set[int]) -> None:
-        for chunk in neighbour.holds - holds:
-            if chunk in self._holders:
-                self._holders[chunk] -= 1
-        for chunk in holds - neighbour.holds:
-            if chunk in self._holders:
-                self._holders[chunk] += 1
-        neighbour.holds = holds
-
-    def _ask(self, now: float) -> list[Effect]:
-        if not self._missing:
-            done: list[Effect] = [] if self._finished else [Complete()]
-            self._finished = True
-            return done
-        asks: list[Effect] = []
-        for peer in self._least_loaded(now):
-            neighbour = self._neighbours[peer]
-            wanted = (neighbour.holds & self._missing) - self._in_flight
-            for chunk in heapq.nsmallest(self._window - len(neighbour.asked), wanted, key=self._rarity):
-                neighbour.asked.add(chunk)
-                self._in_flight.add(chunk)
-                asks.append(Ask(peer=peer, chunk=chunk))
-        return asks
-
-    def _rarity(self, chunk: int) -> tuple[int, float]:
-        return self._holders[chunk], self._lot[chunk]
-
-    def _least_loaded(self, now: float) -> list[PeerId]:
-        """Peers with room in their window; those who hold least first, so that the source is asked last."""
-        free = [p for p, n in self._neighbours.items() if len(n.asked) < self._window and n.busy_until <= now]
-        return sorted(free, key=lambda peer: len(self._neighbours[peer].holds))
+def _marked(flags: bytearray) -> list[int]:
+    return [chunk for chunk, flag in enumerate(flags) if flag]

@@ -1,19 +1,21 @@
 """Answers to other peers: what this node knows (ASK), which chunks it holds (EXCHANGE), and the chunks (CHUNKS).
 
 What always holds: only bytes that were verified leave this node; a peer costs at most a bounded number of streams and
-uploads; who comes when all upload slots are taken hears BUSY instead of waiting in a silent queue; an upload that is
-not taken in time is broken off, so nobody can hold a slot for ever; a disk that fails costs the chunk, not the node.
+one upload at a time; whose turn it is, and who is refused instead of being kept waiting, is decided in `uploads`; an
+upload that is not taken in time is broken off, so nobody can hold memory for ever; a disk that fails costs the chunk,
+not the node. A version that has an `Audience` (because it is being fetched or scattered here) is shown as that says.
 
-Loops: one task per stream consumes what the peer asks; a second one per EXCHANGE stream tells what is held, and is
-woken by `gained` and by the peer's wanting something else.
+Loops: one task per stream consumes what the peer asks; a second one per EXCHANGE stream tells what is held, woken by
+`gained` and by the peer's wanting something else; a second one per CHUNKS stream sends answers, woken by the queue.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import trio
 
@@ -23,29 +25,33 @@ from protocol.errors import PeerError
 from protocol.exchange import PeerAddresses
 from protocol.ids import Cid, ManifestHash, PeerId
 from protocol.limits import MAX_PEERS_TOLD, MAX_REQUEST_BYTES
+from swarm import uploads
+from swarm.audience import Asked, Audience, Begun, Followed, Idle, Note, Sent, Unfollowed
 from swarm.causes import first_cause
 from swarm.framing import FrameStream
 from swarm.reputation import Report, unreported
 from swarm.store import ChunkStore, StoreError
 from swarm.transport import Stream, StreamBroken, Transport
-
-MAX_UPLOADS = 16
-"""Chunks being sent at once: a few per neighbour in a full mesh; more would only divide the uplink."""
-
-MAX_UPLOADS_PER_PEER = 4
-"""One more than a peer's window of requests: nobody takes all slots from the others."""
+from swarm.uploads import Begin, Drop, Event, Moved, Refuse, Requested, Tick, Uploads, Withdrawn
 
 MAX_STREAMS_PER_PEER = 32
-"""Serving streams one peer may hold open: a control stream, a window of data streams, and questions, with room."""
+"""Serving streams one peer may hold open: one for holdings, one for chunks, and questions, with room."""
 
 MAX_GAINED = 4096
 """Chunks named in one Gained, its bound on the wire."""
 
-BUSY_RETRY_MS = 100
-"""A 256 KiB chunk leaves a 50 Mbit/s uplink in 40 ms; a slot is free by then."""
-
 UPLOAD_TIMEOUT_S = 120.0
 """A 4 MiB chunk that three others share 1 Mbit/s with; who takes longer has long given up on it."""
+
+MAX_ANSWERS = 64
+"""Answers waiting on one CHUNKS stream: eight windows of requests. Who leaves more unread is not listening."""
+
+
+REPEATED_RETRY_MS = 1000
+"""Told to a peer that requests again what it is owed already: it should wait for that."""
+
+FEW_BITS = 64
+"""Up to so many, taking them out of a bitmap one by one is quicker than looking through all of its bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +75,40 @@ class Served:
 class _Follower:
     """One EXCHANGE stream: what its opener wants, whether that waits for its Have, what wakes the task that tells."""
 
+    peer: PeerId
     manifest: ManifestHash
     asked: bool = True
     wake: trio.Event = field(default_factory=trio.Event)
+
+
+@dataclass(kw_only=True, eq=False)
+class _Outlet:
+    """One CHUNKS stream: what was requested on it and not answered, and what is to be answered next."""
+
+    frames: FrameStream
+    requested: set[Cid] = field(default_factory=set)
+    answers: deque[exchange.ChunkAnswer] = field(default_factory=deque)
+    upload: Cid | None = None
+    ended: bool = False
+    wake: trio.Event = field(default_factory=trio.Event)
+
+    @property
+    def peer(self) -> PeerId:
+        return self.frames.stream.remote
+
+    def answer(self, answer: exchange.ChunkAnswer) -> None:
+        self.requested.discard(Cid(answer.cid))
+        self.answers.append(answer)
+        self.wake.set()
+
+    def begin(self, cid: Cid) -> None:
+        self.upload = cid
+        self.wake.set()
+
+    def end(self) -> None:
+        """Its opener says no more; what it is still owed follows."""
+        self.ended = True
+        self.wake.set()
 
 
 @dataclass(kw_only=True)
@@ -89,9 +126,14 @@ class Serving:
     report: Report = unreported
     trouble: Callable[[str], None] = lambda text: None
     served: dict[PeerId, Served] = field(default_factory=dict)
+    audiences: dict[ManifestHash, Audience] = field(default_factory=dict)
     _followers: set[_Follower] = field(default_factory=set)
     _streams: Counter[PeerId] = field(default_factory=Counter)
-    _uploads: Counter[PeerId] = field(default_factory=Counter)
+    _outlets: dict[tuple[PeerId, Cid], _Outlet] = field(default_factory=dict)
+    _uploads: Uploads = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._uploads = Uploads(holders=self._num_holders, promised=self._is_promised)
 
     def start(self) -> None:
         """Begin to answer."""
@@ -100,10 +142,32 @@ class Serving:
         self.transport.handle(exchange.CHUNKS, self._handler(self._send_chunks))
 
     def gained(self, manifest: ManifestHash) -> None:
-        """Tell those who want `manifest` that more of it is held now."""
+        """Tell those who want `manifest` that more of it is held, or to be shown, now."""
         for follower in self._followers:
             if follower.manifest == manifest:
                 follower.wake.set()
+
+    def show(self, manifest: ManifestHash, peer: PeerId) -> None:
+        """The same for `peer` alone."""
+        for follower in self._followers:
+            if follower.peer == peer and follower.manifest == manifest:
+                follower.wake.set()
+
+    def tick(self) -> None:
+        """Look for uploads that do not move; to be called several times a second. `Distribution` does."""
+        self._queue(Tick())
+
+    def attend(self, manifest: ManifestHash, audience: Audience) -> None:
+        """From now on `audience` says how `manifest` is shown; it is told who follows it already."""
+        self.audiences[manifest] = audience
+        for follower in list(self._followers):
+            if follower.manifest == manifest:
+                audience.noted(Followed(peer=follower.peer))
+
+    def dismiss(self, manifest: ManifestHash) -> None:
+        """`manifest` has no audience any more: all of it that is held is shown to everybody."""
+        if self.audiences.pop(manifest, None) is not None:
+            self.gained(manifest)
 
     def _handler(self, serve: Callable[[FrameStream], Awaitable[None]]) -> Callable[[Stream], Awaitable[None]]:
         """`serve` for a stream that is counted, and whose faults are reported before they end it."""
@@ -136,71 +200,166 @@ class Serving:
                 raw = self.store.manifest_bytes(ManifestHash(manifest))
                 return exchange.NotHeld() if raw is None else exchange.TellManifest(manifest=raw)
 
+    # What is held.
+
     async def _tell_holdings(self, frames: FrameStream) -> None:
         """Two halves: this task hears what is wanted, another tells what is held and gained."""
         want: exchange.Want | None = await frames.receive(exchange.Want)
         if want is None:
             return
-        follower = _Follower(manifest=ManifestHash(want.manifest))
+        follower = _Follower(peer=frames.stream.remote, manifest=ManifestHash(want.manifest))
         self._followers.add(follower)
+        self._follows(follower)
         try:
             with first_cause():
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._keep_told, frames, follower)
                     while (want := await frames.receive(exchange.Want)) is not None:
-                        follower.manifest, follower.asked = ManifestHash(want.manifest), True
+                        if follower.manifest != want.manifest:
+                            self._follows_no_more(follower)
+                            follower.manifest = ManifestHash(want.manifest)
+                            self._follows(follower)
+                        follower.asked = True
                         follower.wake.set()
                     nursery.cancel_scope.cancel()
         finally:
             self._followers.discard(follower)
+            self._follows_no_more(follower)
+
+    def _follows(self, follower: _Follower) -> None:
+        if (audience := self.audiences.get(follower.manifest)) is not None:
+            audience.noted(Followed(peer=follower.peer))
+
+    def _follows_no_more(self, follower: _Follower) -> None:
+        if (audience := self.audiences.get(follower.manifest)) is not None:
+            audience.noted(Unfollowed(peer=follower.peer))
 
     async def _keep_told(self, frames: FrameStream, follower: _Follower) -> None:
         """Send a Have for what is wanted, and Gained until something is wanted anew, if only the same again."""
         told = 0  # as a bitmap in one integer: what is new of 100,000 chunks is then found in microseconds
         while True:
             follower.wake = trio.Event()
+            audience = self.audiences.get(follower.manifest)
             bitmap = self.store.have_bitmap(follower.manifest)
             held = int.from_bytes(bitmap, "little")
+            if audience is not None:
+                held = audience.shown(follower.peer, held)
+                bitmap = held.to_bytes((held.bit_length() + 7) // 8, "little")
             if follower.asked:
                 follower.asked, told = False, held
                 await frames.send(exchange.Have(manifest=follower.manifest, bitmap=bitmap))
             elif news := held & ~told:
                 chunks = _lowest_bits(news, MAX_GAINED)
                 told |= news & (1 << chunks[-1] + 1) - 1
-                await frames.send(exchange.Gained(chunks=chunks))
+                if audience is not None:
+                    chunks = [chunk for chunk in chunks if not audience.knows(follower.peer, chunk)]
+                if chunks:
+                    await frames.send(exchange.Gained(chunks=chunks))
             else:
                 await follower.wake.wait()
 
+    # Chunks.
+
     async def _send_chunks(self, frames: FrameStream) -> None:
-        while (request := await frames.receive(exchange.ChunkRequest)) is not None:
-            match request:
-                case exchange.Request(cid=cid):
-                    await self._answer_request(frames, as_cid(cid))
-                case exchange.Cancel():
-                    pass  # requests are answered in turn, so what it cancels was answered before we read this
+        """Two halves: this task hears what is requested and withdrawn, another answers."""
+        outlet = _Outlet(frames=frames)
+        try:
+            with first_cause():
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._keep_answering, outlet)
+                    while (request := await frames.receive(exchange.ChunkRequest)) is not None:
+                        self._take(outlet, request)
+                    outlet.end()
+        finally:
+            self._forget(outlet)
 
-    async def _answer_request(self, frames: FrameStream, cid: Cid) -> None:
-        peer = frames.stream.remote
-        if not self.store.holds(cid):
-            await frames.send(exchange.Missing(cid=cid))
-        elif self._uploads[peer] >= MAX_UPLOADS_PER_PEER or self._uploads.total() >= MAX_UPLOADS:
-            await frames.send(exchange.Busy(cid=cid, retry_after_ms=BUSY_RETRY_MS))
+    def _take(self, outlet: _Outlet, request: exchange.ChunkRequest) -> None:
+        cid = as_cid(request.cid)
+        match request:
+            case exchange.Request():
+                self._request(outlet, cid)
+            case exchange.Cancel() if cid in outlet.requested and cid != outlet.upload:
+                self._queue(Withdrawn(peer=outlet.peer, cid=cid))
+            case exchange.Cancel():
+                pass  # it is on its way, or was answered before we read this
+
+    def _request(self, outlet: _Outlet, cid: Cid) -> None:
+        if len(outlet.answers) >= MAX_ANSWERS:
+            raise StreamBroken(f"{outlet.peer} has left {MAX_ANSWERS} answers unread")
+        size = self.store.size_of(cid)
+        if size is None:
+            outlet.answer(exchange.Missing(cid=cid))
+        elif (outlet.peer, cid) in self._outlets:
+            outlet.answer(exchange.Busy(cid=cid, retry_after_ms=REPEATED_RETRY_MS))
         else:
-            with _counted(self._uploads, peer):
-                await self._upload(frames, cid)
+            self._outlets[outlet.peer, cid] = outlet
+            outlet.requested.add(cid)
+            self._note(cid, lambda chunk: Asked(peer=outlet.peer, chunk=chunk))
+            self._queue(Requested(peer=outlet.peer, cid=cid, size=size))
 
-    async def _upload(self, frames: FrameStream, cid: Cid) -> None:
+    def _queue(self, event: Event) -> None:
+        """Tell the queue, and perform what follows."""
+        for effect in self._uploads.handle(event, trio.current_time()):
+            peer, cid = effect.peer, effect.cid
+            match effect:
+                case Begin():
+                    self._outlets[peer, cid].begin(cid)
+                    self._note(cid, partial(_begun, peer))
+                case Refuse(retry_s=retry_s):
+                    self._outlets.pop((peer, cid)).answer(exchange.Busy(cid=cid, retry_after_ms=round(retry_s * 1000)))
+                case Drop():
+                    self._outlets.pop((peer, cid)).answer(exchange.Missing(cid=cid))
+
+    async def _keep_answering(self, outlet: _Outlet) -> None:
+        """Send answers, and uploads when their turn has come, until the opener has ended and is owed nothing."""
+        while True:
+            outlet.wake = trio.Event()
+            if outlet.answers:
+                answers = list(outlet.answers)
+                outlet.answers.clear()
+                await outlet.frames.send_together(answers)
+            elif outlet.upload is not None:
+                await self._upload(outlet, outlet.upload)
+            elif outlet.ended and not outlet.requested:
+                return
+            else:
+                await outlet.wake.wait()
+
+    async def _upload(self, outlet: _Outlet, cid: Cid) -> None:
         data = await self._read(cid)
         if data is None:
-            await frames.send(exchange.Missing(cid=cid))
+            self._uploaded(outlet, cid)
+            outlet.answer(exchange.Missing(cid=cid))
             return
         with trio.move_on_after(UPLOAD_TIMEOUT_S) as patience:
-            await frames.send(exchange.Chunk(cid=cid, data=data))
+            await outlet.frames.send(
+                exchange.Chunk(cid=cid, data=data),
+                moved=lambda size: self._queue(Moved(peer=outlet.peer, size=size)),
+            )
         if patience.cancelled_caught:
-            raise StreamBroken(f"{frames.stream.remote} did not take a chunk within {UPLOAD_TIMEOUT_S:.0f} s")
-        served = self.served.setdefault(frames.stream.remote, Served())
+            raise StreamBroken(f"{outlet.peer} did not take a chunk within {UPLOAD_TIMEOUT_S:.0f} s")
+        served = self.served.setdefault(outlet.peer, Served())
         served.chunks += 1
         served.size_bytes += len(data)
+        self._note(cid, lambda chunk: Sent(peer=outlet.peer, chunk=chunk))
+        self._uploaded(outlet, cid)
+
+    def _uploaded(self, outlet: _Outlet, cid: Cid) -> None:
+        """An upload is over, well or not: its lane is free."""
+        outlet.upload = None
+        outlet.requested.discard(cid)
+        del self._outlets[outlet.peer, cid]
+        self._queue(uploads.Sent(peer=outlet.peer))
+        if self._uploads.idle:
+            for audience in list(self.audiences.values()):
+                audience.noted(Idle())
+
+    def _forget(self, outlet: _Outlet) -> None:
+        """The stream is over: nobody waits for what was requested on it."""
+        for cid in outlet.requested - {outlet.upload}:
+            self._queue(Withdrawn(peer=outlet.peer, cid=cid))
+        if outlet.upload is not None:
+            self._uploaded(outlet, outlet.upload)
 
     async def _read(self, cid: Cid) -> bytes | None:
         try:
@@ -208,6 +367,27 @@ class Serving:
         except (StoreError, OSError) as error:
             self.trouble(f"A chunk that the store holds cannot be read: {error}")
             return None
+
+    # What the audiences know.
+
+    def _find(self, cid: Cid) -> tuple[Audience, int] | None:
+        for audience in self.audiences.values():
+            if (chunk := audience.index_of(cid)) is not None:
+                return audience, chunk
+        return None
+
+    def _note(self, cid: Cid, note: Callable[[int], Note]) -> None:
+        if (found := self._find(cid)) is not None:
+            audience, chunk = found
+            audience.noted(note(chunk))
+
+    def _num_holders(self, cid: Cid) -> int:
+        found = self._find(cid)
+        return found[0].num_holders(found[1]) if found is not None else 0
+
+    def _is_promised(self, peer: PeerId, cid: Cid) -> bool:
+        found = self._find(cid)
+        return found is not None and found[0].promised(peer, found[1])
 
 
 @contextmanager
@@ -222,8 +402,18 @@ def _counted(counts: Counter[PeerId], peer: PeerId) -> Iterator[None]:
             del counts[peer]
 
 
+def _begun(peer: PeerId, chunk: int) -> Note:
+    return Begun(peer=peer, chunk=chunk)
+
+
 def _lowest_bits(bitmap: int, limit: int) -> list[int]:
     """Indices of the lowest `limit` bits that are set."""
+    if bitmap.bit_count() <= FEW_BITS:
+        few: list[int] = []
+        while bitmap and len(few) < limit:
+            few.append((bitmap & -bitmap).bit_length() - 1)
+            bitmap &= bitmap - 1
+        return few
     raw = bitmap.to_bytes((bitmap.bit_length() + 7) // 8, "little")
     found: list[int] = []
     for index, byte in enumerate(raw):

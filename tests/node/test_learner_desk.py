@@ -111,10 +111,7 @@ async def test_a_welcome_tells_the_terms(tmp_path: Path) -> None:
         assert isinstance(second, Welcome)
         assert (first.now_ms, first.heartbeat_ms) == (NOW_MS, round(HEARTBEAT_S * 1000))
         assert (first.staleness, first.publish_every, first.newest) == (1, 1, version("1.0"))
-        assert second.peers == [
-            PeerAddresses(peer=HERE, addresses=["/memory/here"]),
-            PeerAddresses(peer=THERE, addresses=[]),
-        ]
+        assert second.peers == [PeerAddresses(peer=HERE, addresses=["/memory/here"])]
 
 
 @pytest.mark.parametrize("token", ["", "sesam", "Sesame", "sesame ", "sésame"])
@@ -448,12 +445,12 @@ async def test_everybody_is_introduced_and_in_the_end_dismissed(tmp_path: Path, 
         learner.desk.reception = lines  # type: ignore[assignment]
         await learner.desk.welcome(THERE, hello())
         assert [(to, [one.peer for one in said.peers]) for to, said in introductions(lines)] == [
-            (HERE, [HERE, THERE]),
-            (THERE, [HERE, THERE]),
+            (HERE, [THERE]),
+            (THERE, [HERE]),
         ]
         lines.said.clear()
         learner.desk.left(THERE, IN_GOOD_ORDER)
-        assert [(to, [one.peer for one in said.peers]) for to, said in introductions(lines)] == [(HERE, [HERE])]
+        assert [(to, [one.peer for one in said.peers]) for to, said in introductions(lines)] == [(HERE, [])]
         lines.said.clear()
         learner.desk.farewell("The run is finished.")
         assert lines.said == [(HERE, Farewell(reason="The run is finished."))]

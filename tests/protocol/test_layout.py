@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from protocol.digest import cid_of
 from protocol.layout import (
     MAX_CUT_BYTES,
-    MIN_CHUNK_BYTES,
     Tables,
     changed_chunks,
     chunk_size_for,
@@ -249,10 +248,12 @@ def test_metadata_and_padding_belong_to_the_header() -> None:
     ("total", "expected"),
     [
         (0, 64 * KIB),
-        (16 * MIB, 64 * KIB),
-        (64 * MIB, 128 * KIB),
-        (256 * MIB, 256 * KIB),
-        (4096 * MIB, MIB),
+        (16 * MIB - 1, 64 * KIB),
+        (64 * MIB, 256 * KIB),
+        (256 * MIB - 1, 256 * KIB),
+        (256 * MIB, MIB),
+        (8192 * MIB - 1, MIB),
+        (8192 * MIB, 2 * MIB),
         (1 << 39, 4 * MIB),
     ],
 )
@@ -264,6 +265,6 @@ def test_chunk_size_follows_model_size(total: int, expected: int) -> None:
 def test_chunk_size_is_a_bounded_power_of_two_and_grows(first: int, second: int) -> None:
     small, large = sorted((first, second))
     size = chunk_size_for(small)
-    assert MIN_CHUNK_BYTES <= size <= MAX_CUT_BYTES
+    assert 64 * KIB <= size <= MAX_CUT_BYTES
     assert size & (size - 1) == 0
     assert size <= chunk_size_for(large)

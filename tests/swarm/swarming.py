@@ -242,6 +242,7 @@ def _assemble(
         store=store,
         gained=lambda signed: serving.gained(signed.hash),
         report=report,
+        serving=serving,
         rng=random.Random(name),
     )
     following = Following(

@@ -20,10 +20,10 @@ from protocol.errors import Fault, LocalProtocolError, PeerError
 from protocol.ids import PeerId, PolicyVersion
 from protocol.limits import MAX_REQUEST_BYTES
 from protocol.manifest import ChunkRef, FileEntry, Manifest, sign_manifest
-from swarm import serving
-from swarm.distribution import CHUNK_TIMEOUT_S, FAULT_PAUSE_S, STARVED_S, Starved
+from swarm import uploads
+from swarm.distribution import FAULT_PAUSE_S, STARVED_S, Starved
 from swarm.framing import FrameStream
-from swarm.scheduler import MAX_FAILURES, WINDOW
+from swarm.scheduler import FAILURE_PAUSE_S, MAX_FAILURES, PATIENCE_S, WINDOW
 from swarm.store import StoreFull, VersionUnknown
 from swarm.testing.memory import MemoryNetwork, MemoryTransport, Transfer
 from swarm.transport import Stream, StreamBroken
@@ -204,20 +204,22 @@ async def test_data_streams_are_kept_for_the_next_version(tmp_path: Path, autoju
             a.hold(signed, files)
             await b.fetch(signed)
         assert opened.count(exchange.EXCHANGE) == 1
-        assert 1 <= opened.count(exchange.CHUNKS) <= WINDOW
+        assert opened.count(exchange.CHUNKS) == 1
 
 
-async def test_a_busy_peer_is_asked_again(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_a_busy_peer_is_asked_again(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     network = MemoryNetwork()
     async with open_node(network, SWARM, tmp_path, "a") as a, open_node(network, SWARM, tmp_path, "b") as b:
         a.hold(SIGNED, FILES)
-        a.serving._uploads[peer_of("others")] = serving.MAX_UPLOADS
         await b.dial(a)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(b.fetch, SIGNED)
-            await trio.sleep(30)
-            assert b.distribution.fetched_bytes == 0
-            del a.serving._uploads[peer_of("others")]
+            with monkeypatch.context() as patch:
+                patch.setattr(uploads, "MAX_WAITING", 0)
+                nursery.start_soon(b.fetch, SIGNED)
+                await trio.sleep(30)
+                assert b.distribution.fetched_bytes == 0
         assert is_whole(b)
         assert b.faults == []
 
@@ -397,10 +399,9 @@ async def test_a_peer_that_sends_wrong_bytes_is_asked_no_more_and_others_complet
 
 async def test_of_a_peer_that_is_ignored_nothing_stays_outstanding(tmp_path: Path, autojump_clock: MockClock) -> None:
     async def lie_once(frames: FrameStream) -> None:
-        request = await frames.receive(exchange.Request)
-        liar.requests.append(request.cid)
-        if len(liar.requests) == WINDOW:
-            await frames.send(exchange.Chunk(cid=request.cid, data=b"rubbish"))
+        for _ in range(WINDOW):
+            liar.requests.append((await frames.receive(exchange.Request)).cid)
+        await frames.send(exchange.Chunk(cid=liar.requests[0], data=b"rubbish"))
         await frames.receive_bytes()
 
     network = MemoryNetwork()
@@ -414,7 +415,9 @@ async def test_of_a_peer_that_is_ignored_nothing_stays_outstanding(tmp_path: Pat
         nursery.start_soon(b.fetch, SIGNED)
         await trio.sleep(1)
         assert b.faults == [(liar.transport.peer_id, Fault.CORRUPT_CHUNK)]
-        assert b.distribution._fetch.requests == {}
+        (link,) = b.distribution._links.values()
+        assert not link.owed
+        assert not link.outbox
         nursery.cancel_scope.cancel()
 
 
@@ -435,7 +438,7 @@ async def test_when_control_ends_the_data_streams_are_closed_as_well(tmp_path: P
         peer.handle(exchange.CHUNKS, serve)
         await b.transport.dial(peer.transport.addresses())
         await b.fetch(SIGNED)
-        assert 1 <= open_streams <= WINDOW
+        assert open_streams == 1
         await peer.controls[-1].stream.abort()
         await trio.testing.wait_all_tasks_blocked()
         assert open_streams == 0
@@ -468,7 +471,9 @@ async def test_holdings_without_data_are_a_broken_promise_and_others_complete(
         await b.transport.dial(liar.transport.addresses())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(b.fetch, SIGNED)
-            await trio.sleep(1)
+            with trio.fail_after(MAX_FAILURES * (PATIENCE_S + FAILURE_PAUSE_S)):
+                while not b.faults:
+                    await trio.sleep(0.1)
             a.hold(SIGNED, FILES)
             await b.dial(a)
         assert is_whole(b)
@@ -540,7 +545,8 @@ async def test_a_peer_that_reopens_control_while_it_owes_chunks_is_owed_nothing(
             for round_number in range(1, 6):
                 while len(peer.controls) < round_number or len(peer.requests) < WINDOW * round_number:
                     await trio.sleep(0.1)
-                assert len(b.distribution._fetch.requests) == WINDOW
+                (link,) = b.distribution._links.values()
+                assert len(link.owed) == WINDOW
                 await peer.controls[-1].stream.abort()
             peer.answer(lambda request: exchange.Chunk(cid=request.cid, data=data_of(request.cid)))
         assert is_whole(b)
@@ -626,12 +632,13 @@ async def test_a_fetch_that_is_cancelled_leaves_nothing_outstanding_and_the_next
         await b.dial(a)
         network.set_fault(a.peer, b.peer, frozen)
         for _ in range(5):
-            with trio.move_on_after(CHUNK_TIMEOUT_S / 2):
+            with trio.move_on_after(PATIENCE_S / 2):
                 await b.fetch(SIGNED)
             await trio.testing.wait_all_tasks_blocked()
             assert not b.store.is_complete(SIGNED.hash)
             (link,) = b.distribution._links.values()
-            assert len(link.requests.child_tasks) == 1, "all that is left tells what is wanted"
+            assert not link.owed
+            assert not link.outbox
         network.set_fault(a.peer, b.peer, None)
         await b.fetch(NEXT)
         assert b.store.is_complete(NEXT.hash)

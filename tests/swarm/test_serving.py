@@ -25,6 +25,7 @@ from swarm.framing import FrameStream
 from swarm.serving import Knowledge, Served
 from swarm.testing.memory import WINDOW_BYTES, MemoryNetwork, MemoryTransport
 from swarm.transport import StreamBroken
+from swarm.uploads import LANES, MAX_WAITING_PER_PEER, UNKNOWN_STALL_S
 from tests.swarm import swarming
 from tests.swarm.storing import chunk_data, small_model, small_swarm
 from tests.swarm.swarming import SwarmNode, announce_manifest, indices, open_node, peer_of
@@ -37,7 +38,7 @@ SIGNED = SWARM.publish(FILES)
 CHUNKS = len(SIGNED.manifest.chunks)
 OTHER_FILES = small_model(2)
 OTHER = SWARM.publish(OTHER_FILES, version=2)
-BIG_FILES = {"model.bin.json": bytes(8 * WINDOW_BYTES)}
+BIG_FILES = {"model.bin.json": b"".join(bytes([i]) * 2 * WINDOW_BYTES for i in range(12))}
 
 
 @asynccontextmanager
@@ -196,24 +197,63 @@ async def test_chunks_are_sent_in_turn_and_counted(tmp_path: Path) -> None:
         assert node.serving.served == {peer.peer_id: Served(chunks=3, size_bytes=sizes)}
 
 
-async def test_a_cancel_has_no_answer_of_its_own(tmp_path: Path) -> None:
+async def test_requests_may_be_outstanding_together_and_each_has_one_answer(tmp_path: Path) -> None:
     async with server(tmp_path, "peer") as (node, (peer,)):
         node.hold(SIGNED, FILES)
         frames = await open_frames(peer, exchange.CHUNKS)
-        cids = [SIGNED.manifest.chunks[index].cid for index in (0, 1)]
-        for cid in cids:
-            await frames.send(exchange.Request(cid=cid))
-            await frames.send(exchange.Cancel(cid=cid))
-        assert [(await frames.receive(exchange.ChunkAnswer)).cid for _ in cids] == cids
-        await trio.testing.wait_all_tasks_blocked()
-        with trio.move_on_after(0) as patience:
-            await frames.receive(exchange.ChunkAnswer)
-        assert patience.cancelled_caught
+        cids = [SIGNED.manifest.chunks[index].cid for index in range(5)]
+        unknown = cid_of(b"never seen")
+        await frames.send_together([exchange.Request(cid=cid) for cid in (*cids, unknown)])
+        answers = [await frames.receive(exchange.ChunkAnswer) for _ in range(6)]
+        assert {answer.cid for answer in answers if isinstance(answer, exchange.Chunk)} == set(cids)
+        assert exchange.Missing(cid=unknown) in answers
 
 
-async def test_what_is_not_held_is_missing_also_when_all_slots_are_taken(tmp_path: Path) -> None:
+async def test_a_cancelled_request_that_was_not_begun_is_answered_by_missing(tmp_path: Path) -> None:
     async with server(tmp_path, "peer") as (node, (peer,)):
-        node.serving._uploads[peer_of("others")] = serving.MAX_UPLOADS
+        (first, second, third, *_) = hold_big(node)
+        frames = await hold_slot(peer, first)
+        await frames.send_together([exchange.Request(cid=cid) for cid in (second, third)])
+        await frames.send_together([exchange.Cancel(cid=cid) for cid in (first, second, cid_of(b"never asked"))])
+        await trio.testing.wait_all_tasks_blocked()
+        answers = [await frames.receive(exchange.ChunkAnswer) for _ in range(3)]
+        assert isinstance(answers[0], exchange.Chunk), "it was on its way"
+        assert answers[0].cid == first
+        assert answers[1] == exchange.Missing(cid=second)
+        assert isinstance(answers[2], exchange.Chunk)
+        assert answers[2].cid == third
+        await frames.send(exchange.Request(cid=second))
+        assert isinstance(await frames.receive(exchange.ChunkAnswer), exchange.Chunk)
+
+
+async def test_who_asks_no_more_still_gets_what_it_asked_for(tmp_path: Path) -> None:
+    async with server(tmp_path, "peer") as (node, (peer,)):
+        cids = hold_big(node)[:3]
+        frames = await open_frames(peer, exchange.CHUNKS)
+        await frames.send_together([exchange.Request(cid=cid) for cid in cids])
+        await frames.stream.send_eof()
+        assert [(await frames.receive(exchange.ChunkAnswer)).cid for _ in cids] == cids
+        assert await frames.receive(exchange.ChunkAnswer) is None
+        assert not node.serving._streams
+
+
+async def test_a_request_made_twice_is_answered_once_by_the_chunk(tmp_path: Path) -> None:
+    async with server(tmp_path, "peer") as (node, (peer,)):
+        (cid, *_) = hold_big(node)
+        frames = await hold_slot(peer, cid)
+        again = await hold_slot(peer, cid)
+        assert await again.receive(exchange.ChunkAnswer) == exchange.Busy(
+            cid=cid, retry_after_ms=serving.REPEATED_RETRY_MS
+        )
+        assert isinstance(await frames.receive(exchange.ChunkAnswer), exchange.Chunk)
+
+
+async def test_what_is_not_held_is_missing_also_while_others_are_served(tmp_path: Path) -> None:
+    names = [f"slow{i}" for i in range(LANES)]
+    async with server(tmp_path, "peer", *names) as (node, (peer, *slow)):
+        (cid, *_) = hold_big(node)
+        for one in slow:
+            await hold_slot(one, cid)
         frames = await open_frames(peer, exchange.CHUNKS)
         await frames.send(exchange.Request(cid=cid_of(b"never seen")))
         assert await frames.receive(exchange.ChunkAnswer) == exchange.Missing(cid=cid_of(b"never seen"))
@@ -246,50 +286,56 @@ async def hold_slot(peer: MemoryTransport, cid: Cid) -> FrameStream:
 
 def hold_big(node: SwarmNode) -> list[Cid]:
     signed = SWARM.publish(BIG_FILES, version=9, chunk_bytes=2 * WINDOW_BYTES)
+    assert len(signed.manifest.chunks) > MAX_WAITING_PER_PEER + 1
     node.hold(signed, BIG_FILES)
     return [chunk.name for chunk in signed.manifest.chunks]
 
 
-async def test_who_takes_its_share_of_slots_hears_busy_and_others_do_not(tmp_path: Path) -> None:
+async def test_who_asks_for_more_than_its_share_hears_busy_and_others_do_not(tmp_path: Path) -> None:
     async with server(tmp_path, "greedy", "other") as (node, (greedy, other)):
-        (cid, *_) = hold_big(node)
-        held = [await hold_slot(greedy, cid) for _ in range(serving.MAX_UPLOADS_PER_PEER)]
-        frames = await hold_slot(greedy, cid)
-        answer = await frames.receive(exchange.ChunkAnswer)
-        assert answer == exchange.Busy(cid=cid, retry_after_ms=serving.BUSY_RETRY_MS)
+        cids = hold_big(node)
+        frames = await hold_slot(greedy, cids[0])
+        share = MAX_WAITING_PER_PEER + 1
+        await frames.send_together([exchange.Request(cid=cid) for cid in cids[1 : share + 1]])
+        await trio.testing.wait_all_tasks_blocked()
         theirs = await open_frames(other, exchange.CHUNKS)
-        await theirs.send(exchange.Request(cid=cid))
+        await theirs.send(exchange.Request(cid=cids[0]))
         assert isinstance(await theirs.receive(exchange.ChunkAnswer), exchange.Chunk)
-        assert isinstance(await held[0].receive(exchange.ChunkAnswer), exchange.Chunk)
-        await frames.send(exchange.Request(cid=cid))
+        answers = [await frames.receive(exchange.ChunkAnswer) for _ in range(share + 1)]
+        assert [answer.cid for answer in answers if isinstance(answer, exchange.Busy)] == [cids[share]]
+
+
+async def test_slow_readers_do_not_keep_others_waiting_for_long(tmp_path: Path, autojump_clock: MockClock) -> None:
+    names = [f"slow{i}" for i in range(LANES)]
+    async with server(tmp_path, "quick", *names) as (node, (quick, *slow)):
+        (cid, *_) = hold_big(node)
+        for one in slow:
+            await hold_slot(one, cid)
+        frames = await hold_slot(quick, cid)
+        with trio.move_on_after(0) as patience:
+            await frames.receive(exchange.ChunkAnswer)
+        assert patience.cancelled_caught, "every lane is taken"
+        await trio.sleep(UNKNOWN_STALL_S + 0.1)
+        node.serving.tick()
         assert isinstance(await frames.receive(exchange.ChunkAnswer), exchange.Chunk)
 
 
-async def test_when_all_slots_are_taken_everybody_hears_busy(tmp_path: Path) -> None:
-    num_greedy = serving.MAX_UPLOADS // serving.MAX_UPLOADS_PER_PEER
-    names = [f"greedy{i}" for i in range(num_greedy)]
-    async with server(tmp_path, "late", *names) as (node, (late, *greedy)):
-        (cid, *_) = hold_big(node)
-        for peer in greedy:
-            for _ in range(serving.MAX_UPLOADS_PER_PEER):
-                await hold_slot(peer, cid)
-        frames = await hold_slot(late, cid)
-        assert isinstance(await frames.receive(exchange.ChunkAnswer), exchange.Busy)
-        node.transport.network.cut(node.peer, greedy[0].peer_id)
+async def test_when_a_peer_leaves_its_requests_go_with_it(tmp_path: Path) -> None:
+    names = [f"slow{i}" for i in range(LANES)]
+    async with server(tmp_path, "late", *names) as (node, (late, *slow)):
+        (cid, second, *_) = hold_big(node)
+        for one in slow:
+            frames = await hold_slot(one, cid)
+            await frames.send(exchange.Request(cid=second))
+        theirs = await hold_slot(late, cid)
+        node.transport.network.cut(node.peer, slow[0].peer_id)
+        assert isinstance(await theirs.receive(exchange.ChunkAnswer), exchange.Chunk)
+        for one in slow[1:]:
+            node.transport.network.cut(node.peer, one.peer_id)
         await trio.testing.wait_all_tasks_blocked()
-        await frames.send(exchange.Request(cid=cid))
-        assert isinstance(await frames.receive(exchange.ChunkAnswer), exchange.Chunk)
-
-
-async def test_many_requests_at_once_take_no_more_than_their_slots(tmp_path: Path) -> None:
-    async with server(tmp_path, "peer") as (node, (peer,)):
-        (cid, *_) = hold_big(node)
-        streams = [await open_frames(peer, exchange.CHUNKS) for _ in range(2 * serving.MAX_UPLOADS_PER_PEER)]
-        async with trio.open_nursery() as nursery:
-            for frames in streams:
-                nursery.start_soon(frames.send, exchange.Request(cid=cid))
-        await trio.testing.wait_all_tasks_blocked()
-        assert node.serving._uploads[peer.peer_id] == serving.MAX_UPLOADS_PER_PEER
+        assert not node.serving._outlets
+        assert not node.serving._uploads.waiting
+        assert not node.serving._uploads._sending
 
 
 async def test_an_upload_that_is_not_taken_is_broken_off(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -299,7 +345,7 @@ async def test_an_upload_that_is_not_taken_is_broken_off(tmp_path: Path, autojum
         await trio.sleep(serving.UPLOAD_TIMEOUT_S + 1)
         with pytest.raises(StreamBroken):
             await frames.receive(exchange.ChunkAnswer)
-        assert not node.serving._uploads
+        assert not node.serving._uploads._sending
         assert not node.serving.served
 
 

@@ -1,0 +1,81 @@
+"""What the serving side knows of a version that this node fetches or scatters, and is asked about it.
+
+`Serving` answers whoever asks; what of a version is worth showing to whom, and whose request matters most, is known to
+the part of this node that hears what others hold. This is the line between them: `Serving` notes what happens, and asks
+before it tells. Nothing here waits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from protocol.ids import Cid, PeerId
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Followed:
+    """`peer` wants this version of us."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unfollowed:
+    """`peer` has left, or wants something else."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """`peer` has requested `chunk` of us."""
+
+    peer: PeerId
+    chunk: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Begun:
+    """`chunk` is on its way to `peer`."""
+
+    peer: PeerId
+    chunk: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sent:
+    """All of `chunk` has been sent to `peer`."""
+
+    peer: PeerId
+    chunk: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Idle:
+    """The uplink has room, and nothing that was requested is left to fill it."""
+
+
+Note = Followed | Unfollowed | Asked | Begun | Sent | Idle
+
+
+class Audience(Protocol):
+    """Those who follow one version here. Chunks are indices into its chunk table."""
+
+    def noted(self, note: Note) -> None:
+        """Something happened on the serving side."""
+
+    def index_of(self, cid: Cid) -> int | None:
+        """The chunk called `cid`, None when it is none of this version's."""
+
+    def shown(self, peer: PeerId, held: int) -> int:
+        """Which of the chunks `held` (bit i is chunk i) `peer` is to know of."""
+
+    def knows(self, peer: PeerId, chunk: int) -> bool:
+        """Whether it would be no news to `peer` that we hold `chunk`, which it holds itself."""
+
+    def num_holders(self, chunk: int) -> int:
+        """How many others are known to hold `chunk`."""
+
+    def promised(self, peer: PeerId, chunk: int) -> bool:
+        """Whether we have asked `peer` to ask us for `chunk`."""

@@ -1,0 +1,353 @@
+"""To whom the source gives each chunk first: once, to the peer expected to pass it on soonest.
+
+    fresh --offer--> given to one peer --another peer announces it--> replicated
+      ^                 |
+      +-- the peer left, or did not ask for it
+
+A pure core, used by the node that everybody else is waiting for. An offer is not a message of its own: the source's
+HAVE and GAINED to a follower show what it was offered, so that this is the rarest chunk the follower knows, which it
+asks for at once. What always holds: a chunk is offered to one peer only, until that peer was seen to have passed it on
+or the uplink has nothing better to do; a peer has at most its credit of chunks that it was given and nobody else has
+announced, so one that never passes anything on is starved of offers by itself; a chunk whose every holder has left is
+given again; once every chunk was given (`opened`), everything is shown to everybody.
+
+The peer chosen has the least (chunks given to it and not yet passed on + 1) x lag, where lag is how long it usually
+takes from a chunk's being sent to it until somebody else announces it. That measures uplink, downlink, processor and
+honesty in one figure, without a speed test. Offers are made `ahead` of the uplink, so that it never waits for a round
+trip; when nobody has credit left the uplink is spare, and gives second copies of what has waited longest.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from math import ceil, inf
+
+from protocol.ids import PeerId
+from swarm.audience import Asked, Begun, Followed, Idle, Note, Sent, Unfollowed
+from swarm.scheduler import PeerGained, PeerGone, PeerHas, Tick
+
+CREDIT = 4
+"""Chunks of one peer that nobody else has announced: lost if it dies, so no more than keep it busy for a round trip."""
+
+MAX_CREDIT = 16
+"""The same when round trips are long."""
+
+AHEAD = 6
+"""Chunks offered and not yet sent, over all peers: three lanes, and as many on their way to being asked for."""
+
+MAX_AHEAD = 32
+"""The same when the uplink was seen to wait: 8 MiB of 256 KiB chunks cover 300 ms at 200 Mbit/s."""
+
+UNASKED = 3
+"""Offers that a peer has not asked for yet: on their way, or more than its window takes."""
+
+MAX_TARGETS = 16
+"""Followers that are offered chunks: enough uplinks to multiply anything ours can give, few enough to listen to."""
+
+FIRST_LAG_S = 0.05
+"""Thought of a peer that was given nothing yet: less than anybody achieves, so that each is tried."""
+
+SMOOTHING = 0.3
+"""Weight of the newest lag in its moving average: an uplink that collapses is noticed after three chunks."""
+
+OFFER_PATIENCE_S = 2.0
+"""An offer that was not asked for by then is withdrawn; the peer has it already, or does not want it."""
+
+OVERDUE_S, OVERDUE_LAGS = 2.0, 8.0
+"""So long, or so many lags, after it was sent a chunk that nobody passed on may be given to another peer as well."""
+
+SHOWN_AFTER_S = 10.0
+"""What was given so long ago is shown to every follower: whom it has not reached by then has no better way to it."""
+
+
+Event = PeerHas | PeerGained | PeerGone | Note | Tick
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offer:
+    """Effect: show `peer` that we hold `chunk`."""
+
+    peer: PeerId
+    chunk: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Show:
+    """Effect: show these chunks to every follower, those to come included."""
+
+    chunks: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listen:
+    """Effect: hear from now on what `peer` holds; it is a target."""
+
+    peer: PeerId
+
+
+Effect = Offer | Show | Listen
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class _Relay:
+    """One target. `offered` is what it was offered and not sent, `kept` what it was sent and nobody else announced."""
+
+    peer: PeerId
+    holds: set[int] = field(default_factory=set)
+    offered: dict[int, float] = field(default_factory=dict)
+    asked: set[int] = field(default_factory=set)
+    kept: dict[int, float] = field(default_factory=dict)
+    lag: float = FIRST_LAG_S
+    quickest: float = inf
+    paused_until: float = 0.0
+    num_second: int = 0
+
+    @property
+    def cost(self) -> float:
+        return (len(self.offered) + len(self.kept) + 1) * self.lag
+
+    def passed_on(self, lag: float) -> None:
+        """Somebody else has announced a chunk `lag` seconds after we had sent it to this peer."""
+        self.lag += SMOOTHING * (lag - self.lag)
+        self.quickest = min(self.quickest, lag)
+
+
+class Scatter:
+    """See the module's paragraph.
+
+    Args:
+        chunks: what is to be given away, in this order. Chunks beyond these are shown to everybody from the start.
+        rng: chooses among equals, and the targets among many followers.
+    """
+
+    def __init__(self, chunks: Iterable[int], rng: random.Random) -> None:
+        self._fresh = deque(dict.fromkeys(chunks))
+        self._all = frozenset(self._fresh)
+        self._rng = rng
+        self._followers: dict[PeerId, None] = {}
+        self._relays: dict[PeerId, _Relay] = {}
+        self._holders: dict[int, int] = dict.fromkeys(self._fresh, 0)
+        self._giver: dict[int, PeerId] = {}
+        self._seconds: dict[int, PeerId] = {}
+        self._shown: set[int] = set()
+        self._given: deque[tuple[float, int]] = deque()
+        self._ahead = AHEAD
+        self._sent_at: deque[float] = deque(maxlen=16)
+        self.opened = not self._fresh
+
+    @property
+    def targets(self) -> Collection[PeerId]:
+        """The followers that are offered chunks, and whose holdings we must hear of."""
+        return self._relays.keys()
+
+    def num_holders(self, chunk: int) -> int:
+        """How many targets are known to hold `chunk`."""
+        return self._holders.get(chunk, 0)
+
+    def promised(self, peer: PeerId, chunk: int) -> bool:
+        """Whether `chunk` was offered to `peer` and has not been sent yet."""
+        relay = self._relays.get(peer)
+        return relay is not None and chunk in relay.offered
+
+    def shows(self, chunk: int) -> bool:
+        """Whether everybody may know that we hold `chunk`."""
+        return self.opened or chunk in self._shown or chunk not in self._all
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Take in one event at time `now` (seconds, monotonic) and return what to do, in this order."""
+        effects: list[Effect] = []
+        match event:
+            case PeerGained(peer=peer, chunks=chunks):
+                if (relay := self._relays.get(peer)) is not None:
+                    self._gain(relay, chunks, now)
+            case Sent(peer=peer, chunk=chunk):
+                self._sent(peer, chunk, now)
+            case Asked(peer=peer, chunk=chunk):
+                if (relay := self._relays.get(peer)) is not None and chunk in relay.offered:
+                    relay.asked.add(chunk)
+            case Followed(peer=peer):
+                self._followers[peer] = None
+                effects += self._choose_targets()
+            case PeerHas(peer=peer, chunks=chunks):
+                if (relay := self._relays.get(peer)) is not None:
+                    self._lose(relay, relay.holds - chunks)
+                    self._gain(relay, chunks - relay.holds, now)
+            case Unfollowed(peer=peer):
+                self._followers.pop(peer, None)
+                self._remove(peer)
+                effects += self._choose_targets()
+            case PeerGone(peer=peer):
+                self._remove(peer)
+                effects += self._choose_targets()
+            case Begun():
+                pass
+            case Idle():
+                if any(relay.offered for relay in self._relays.values()):
+                    self._ahead = min(self._ahead + 1, MAX_AHEAD)
+            case Tick():
+                self._withdraw(now)
+                effects += self._show_old(now)
+        return effects + self._offer(now)
+
+    # Who is here.
+
+    def _choose_targets(self) -> list[Effect]:
+        chosen: list[Effect] = []
+        while len(self._relays) < MAX_TARGETS and len(self._relays) < len(self._followers):
+            peer = self._rng.choice([peer for peer in self._followers if peer not in self._relays])
+            self._relays[peer] = _Relay(peer=peer)
+            chosen.append(Listen(peer=peer))
+        return chosen
+
+    def _remove(self, peer: PeerId) -> None:
+        if (relay := self._relays.pop(peer, None)) is not None:
+            self._lose(relay, relay.holds)
+            for chunk in [*relay.kept, *relay.offered]:
+                self._giver.pop(chunk, None)
+                self._seconds.pop(chunk, None)
+                self._give_again(chunk)
+
+    # Who holds what.
+
+    def _gain(self, relay: _Relay, chunks: Iterable[int], now: float) -> None:
+        for chunk in chunks:
+            if chunk not in self._holders or chunk in relay.holds:
+                continue
+            relay.holds.add(chunk)
+            self._holders[chunk] += 1
+            giver = self._giver.get(chunk)
+            if relay.offered.pop(chunk, None) is not None:  # it came from elsewhere, before we had sent it
+                relay.asked.discard(chunk)
+                if giver == relay.peer:
+                    del self._giver[chunk]
+            elif giver is not None and giver != relay.peer:
+                self._replicated(chunk, now)
+
+    def _replicated(self, chunk: int, now: float) -> None:
+        """Somebody beside the one that was given `chunk` holds it: its credit is free."""
+        first = self._relays[self._giver.pop(chunk)]
+        sent_at = first.kept.pop(chunk, None)
+        if sent_at is not None and chunk not in self._seconds:
+            first.passed_on(now - sent_at)
+        if sent_at is None and chunk not in first.asked:
+            first.offered.pop(chunk, None)
+        self._seconds.pop(chunk, None)
+
+    def _lose(self, relay: _Relay, chunks: Iterable[int]) -> None:
+        for chunk in list(chunks):
+            relay.holds.discard(chunk)
+            self._holders[chunk] -= 1
+            self._give_again(chunk)
+
+    def _give_again(self, chunk: int) -> None:
+        """What nobody holds, and nobody is being given, is given again, before all else."""
+        if not self._holders[chunk] and chunk not in self._giver:
+            self._fresh.appendleft(chunk)
+
+    # Giving.
+
+    def _sent(self, peer: PeerId, chunk: int, now: float) -> None:
+        relay = self._relays.get(peer)
+        if relay is None or relay.offered.pop(chunk, None) is None:
+            return
+        relay.asked.discard(chunk)
+        self._sent_at.append(now)
+        self._given.append((now, chunk))
+        if self._giver.get(chunk) == peer:
+            relay.kept[chunk] = now
+
+    def _withdraw(self, now: float) -> None:
+        """Take back offers that nobody asked for."""
+        for relay in self._relays.values():
+            if relay.asked:
+                continue
+            for chunk, since in list(relay.offered.items()):
+                if now - since > OFFER_PATIENCE_S:
+                    del relay.offered[chunk]
+                    relay.paused_until = now + OFFER_PATIENCE_S
+                    if self._giver.get(chunk) == relay.peer:
+                        del self._giver[chunk]
+                        self._seconds.pop(chunk, None)
+                        self._give_again(chunk)
+
+    def _show_old(self, now: float) -> list[Effect]:
+        old = []
+        while self._given and now - self._given[0][0] > SHOWN_AFTER_S:
+            chunk = self._given.popleft()[1]
+            if chunk not in self._shown:
+                self._shown.add(chunk)
+                old.append(chunk)
+        return [Show(chunks=tuple(old))] if old and not self.opened else []
+
+    def _offer(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if self.opened or not self._relays:
+            return effects
+        in_hand = sum(len(relay.offered) for relay in self._relays.values())
+        while in_hand < self._ahead and (offer := self._next(now, spare=in_hand < self._ahead // 2)) is not None:
+            effects.append(offer)
+            in_hand += 1
+        if not self._fresh and all(not relay.offered for relay in self._relays.values()):
+            self.opened = True
+            effects.append(Show(chunks=tuple(sorted(self._all - self._shown))))
+            self._given.clear()
+        return effects
+
+    def _next(self, now: float, *, spare: bool) -> Offer | None:
+        """A fresh chunk for whom it serves best; with uplink to spare a second copy, or a fresh one beyond credit."""
+        while self._fresh and self._holders[self._fresh[0]]:
+            self._fresh.popleft()  # somebody brought it
+        credit = self._credit()
+        ready = [
+            relay
+            for relay in self._relays.values()
+            if relay.paused_until <= now and len(relay.offered) - len(relay.asked) < UNASKED
+        ]
+        willing = [relay for relay in ready if len(relay.kept) < credit]
+        if self._fresh and willing:
+            return self._give(min(willing, key=lambda relay: relay.cost), now)
+        if not self._fresh or not spare or not ready:
+            return None
+        if (second := self._second(ready, now)) is not None:
+            return second
+        return self._give(min(ready, key=lambda relay: (len(relay.offered), relay.cost)), now)
+
+    def _give(self, relay: _Relay, now: float) -> Offer:
+        chunk = self._fresh.popleft()
+        relay.offered[chunk] = now
+        self._giver[chunk] = relay.peer
+        return Offer(peer=relay.peer, chunk=chunk)
+
+    def _second(self, ready: list[_Relay], now: float) -> Offer | None:
+        """A second copy of what has been kept longest, to the relay with the least in hand that lacks it."""
+        kept = [
+            (since, chunk, relay.peer)
+            for relay in self._relays.values()
+            for chunk, since in relay.kept.items()
+            if chunk not in self._seconds
+        ]
+        for _, chunk, first in sorted(kept):
+            lacking = [
+                relay
+                for relay in ready
+                if relay.peer != first and chunk not in relay.holds and chunk not in relay.offered
+            ]
+            if lacking:
+                relay = min(lacking, key=lambda relay: (len(relay.offered), relay.cost))
+                relay.offered[chunk] = now
+                self._seconds[chunk] = relay.peer
+                return Offer(peer=relay.peer, chunk=chunk)
+        return None
+
+    def _credit(self) -> int:
+        """More than CREDIT only if the quickest relay's lag, at our pace, already needs more."""
+        if len(self._sent_at) < 2:
+            return CREDIT
+        pace = (len(self._sent_at) - 1) / max(self._sent_at[-1] - self._sent_at[0], 1e-6)
+        quickest = min(relay.quickest for relay in self._relays.values())
+        if quickest == inf:
+            return CREDIT
+        return min(max(CREDIT, ceil(2 * pace * quickest / len(self._relays)) + 2), MAX_CREDIT)

@@ -1,0 +1,286 @@
+"""Whose request is answered next: few uploads at a time, what was promised first, then what is rarest, fair to peers.
+
+    asked --begin--> sending --sent--> over
+      |                 \\--stalled: goes on, but its lane is given to another
+      +-- refused at once (queue full, or too long a wait), or withdrawn
+
+A pure core. What always holds: at most `LANES` uploads that move are under way, since more would only divide the uplink
+and delay first copies, and at most `MAX_UPLOADS` in all; at most one of them goes to the same peer; at most
+`MAX_WAITING` requests wait, and of one peer `MAX_WAITING_PER_PEER`; a request that would wait longer than `MAX_WAIT_S`
+is refused at once rather than kept in a silent queue, unless it asks for what this node offered; an upload that takes
+much longer than the uplink explains waits for its reader, and no longer holds a lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from protocol.ids import Cid, PeerId
+
+LANES = 2
+"""Uploads at a time: one keeps the uplink busy, a second follows without a gap, a third makes up for a slow reader."""
+
+MAX_UPLOADS = 12
+"""With those that have given up their lane: so many chunks are in memory, and slow readers served, at once."""
+
+MAX_WAITING = 16
+"""Requests waiting: a third of a second of 256 KiB chunks at 100 Mbit/s; beyond it BUSY sends the peer elsewhere."""
+
+MAX_WAITING_PER_PEER = 8
+"""A peer's largest window of requests."""
+
+MAX_WAIT_S = 0.3
+"""A request that would wait longer is better asked of another holder."""
+
+MIN_WAITING = 2
+"""So many may wait however slow the uplink is, so that it is never idle between two requests."""
+
+STALL_S, STALL_FACTOR = 0.1, 3.0
+"""An upload of which nothing moved for so long, and for so many times what the measured uplink explains, is waiting for
+its reader, or for a lost packet to be sent again. TCP does that for 0.2 s at least."""
+
+UNKNOWN_STALL_S = 0.5
+"""The same while the uplink has not been measured."""
+
+MIN_RETRY_S, MAX_RETRY_S = 0.1, 2.0
+"""When a peer that was refused may come again: when about half of what waits now is gone."""
+
+MAX_SERVED = 1024
+"""Peers of whom it is remembered when they were served last; then all are forgotten, and equal."""
+
+SMOOTHING = 0.1
+"""Weight of a slower measurement of the uplink; a faster one counts at once."""
+
+MEASURE_S = 0.25
+"""Without a break so long must the uplink be busy to be measured: a single chunk may go into buffers at once."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Requested:
+    """`peer` wants a chunk of `size` bytes that is held."""
+
+    peer: PeerId
+    cid: Cid
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Withdrawn:
+    """`peer` no longer wants it."""
+
+    peer: PeerId
+    cid: Cid
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moved:
+    """So many bytes of what is being sent to `peer` have left, and more is to come."""
+
+    peer: PeerId
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sent:
+    """What was begun for `peer` is over, whether all of it was sent or not."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tick:
+    """Time has passed: look for uploads that do not move."""
+
+
+Event = Requested | Withdrawn | Moved | Sent | Tick
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Begin:
+    """Effect: send this chunk to `peer` now; say Sent when that is over."""
+
+    peer: PeerId
+    cid: Cid
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refuse:
+    """Effect: tell `peer` that it should ask elsewhere, or here again after `retry_s`."""
+
+    peer: PeerId
+    cid: Cid
+    retry_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drop:
+    """Effect: tell `peer` that what it withdrew will not come."""
+
+    peer: PeerId
+    cid: Cid
+
+
+Effect = Begin | Refuse | Drop
+
+
+@dataclass(kw_only=True, slots=True)
+class _Waiting:
+    size: int
+    since: float
+    order: int
+
+
+@dataclass(kw_only=True, slots=True)
+class _Upload:
+    """One under way: what of it has not left, and how much left last, at `moved_at`."""
+
+    left: int
+    moved_at: float
+    piece: int
+    stalled: bool = False
+
+
+def _nobody(peer: PeerId, cid: Cid) -> bool:
+    return False
+
+
+def _unknown(cid: Cid) -> int:
+    return 0
+
+
+@dataclass(kw_only=True)
+class Uploads:
+    """See the module's paragraph.
+
+    Args:
+        holders: how many other peers are known to hold a chunk.
+        promised: whether this node offered a chunk to a peer, that is, asked it to ask.
+    """
+
+    holders: Callable[[Cid], int] = _unknown
+    promised: Callable[[PeerId, Cid], bool] = _nobody
+    lanes: int = LANES
+    _waiting: dict[tuple[PeerId, Cid], _Waiting] = field(default_factory=dict)
+    _sending: dict[PeerId, _Upload] = field(default_factory=dict)
+    _waiting_bytes: int = 0
+    _order: int = 0
+    _served: dict[PeerId, int] = field(default_factory=dict)
+    _bytes_per_s: float = 0.0
+    _resting: bool = True
+    _measured_from: float = 0.0
+    _moved_bytes: int = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether a lane is free and nothing waits that could be sent."""
+        return self._moving() < self.lanes and all(peer in self._sending for peer, _ in self._waiting)
+
+    @property
+    def waiting(self) -> list[tuple[PeerId, Cid]]:
+        """Who waits for what, in the order of asking."""
+        return list(self._waiting)
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Take in one event at time `now` (seconds, monotonic) and return what to do, in this order."""
+        effects: list[Effect] = []
+        match event:
+            case Requested(peer=peer, cid=cid, size=size):
+                if (peer, cid) in self._waiting or not self._has_room(peer, cid, size):
+                    return [Refuse(peer=peer, cid=cid, retry_s=self._retry_s())]
+                self._order += 1
+                self._waiting[peer, cid] = _Waiting(size=size, since=now, order=self._order)
+                self._waiting_bytes += size
+            case Moved(peer=peer, size=size):
+                self._move(peer, size, now)
+            case Sent(peer=peer):
+                self._move(peer, None, now)
+                self._sending.pop(peer, None)
+            case Withdrawn(peer=peer, cid=cid):
+                if self._take(peer, cid) is not None:
+                    effects.append(Drop(peer=peer, cid=cid))
+            case Tick():
+                pass
+        self._find_stalled(now)
+        effects += self._begin(now)
+        self._resting = not self._sending
+        return effects
+
+    def _has_room(self, peer: PeerId, cid: Cid, size: int) -> bool:
+        if self.promised(peer, cid):
+            return True
+        if len(self._waiting) >= MAX_WAITING or sum(key[0] == peer for key in self._waiting) >= MAX_WAITING_PER_PEER:
+            return False
+        return len(self._waiting) < MIN_WAITING or self._wait_s() <= MAX_WAIT_S
+
+    def _wait_s(self) -> float:
+        """How long a request that came now would wait; nothing is known of an uplink that was never measured."""
+        return self._waiting_bytes / self._bytes_per_s if self._bytes_per_s else 0.0
+
+    def _retry_s(self) -> float:
+        return min(max(self._wait_s() / 2, MIN_RETRY_S), MAX_RETRY_S)
+
+    def _take(self, peer: PeerId, cid: Cid) -> _Waiting | None:
+        if (waiting := self._waiting.pop((peer, cid), None)) is not None:
+            self._waiting_bytes -= waiting.size
+        return waiting
+
+    def _moving(self) -> int:
+        return sum(not upload.stalled for upload in self._sending.values())
+
+    def _begin(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        while self._waiting and self._moving() < self.lanes and len(self._sending) < MAX_UPLOADS:
+            free = [key for key in self._waiting if key[0] not in self._sending]
+            if not free:
+                break
+            peer, cid = min(free, key=lambda key: self._urgency(key, now))
+            waiting = self._take(peer, cid)
+            assert waiting is not None
+            if self._resting:
+                self._resting, self._measured_from, self._moved_bytes = False, now, 0
+            self._sending[peer] = _Upload(left=waiting.size, moved_at=now, piece=waiting.size)
+            self._order += 1
+            if len(self._served) >= MAX_SERVED:
+                self._served.clear()
+            self._served[peer] = self._order
+            effects.append(Begin(peer=peer, cid=cid))
+        return effects
+
+    def _urgency(self, key: tuple[PeerId, Cid], now: float) -> tuple[bool, bool, int, int, int]:
+        """Promised, then overlong waits, then the rarest, then who was served longest ago, then first come."""
+        peer, cid = key
+        waiting = self._waiting[key]
+        return (
+            not self.promised(peer, cid),
+            now - waiting.since < MAX_WAIT_S,
+            self.holders(cid),
+            self._served.get(peer, 0),
+            waiting.order,
+        )
+
+    def _move(self, peer: PeerId, size: int | None, now: float) -> None:
+        """`size` bytes have left, or all that was left of it."""
+        if (upload := self._sending.get(peer)) is None:
+            return
+        moved = upload.left if size is None else min(size, upload.left)
+        upload.left, upload.piece = upload.left - moved, moved
+        upload.moved_at, upload.stalled = now, False
+        self._moved_bytes += moved
+        busy_s = now - self._measured_from
+        if busy_s >= MEASURE_S:
+            measured = self._moved_bytes / busy_s
+            if measured > self._bytes_per_s:
+                self._bytes_per_s = measured
+            else:
+                self._bytes_per_s += SMOOTHING * (measured - self._bytes_per_s)
+            self._measured_from, self._moved_bytes = now, 0
+
+    def _find_stalled(self, now: float) -> None:
+        moving = self._moving()
+        for upload in self._sending.values():
+            explained = (
+                moving * upload.piece / self._bytes_per_s if self._bytes_per_s else UNKNOWN_STALL_S / STALL_FACTOR
+            )
+            if now - upload.moved_at > max(STALL_S, STALL_FACTOR * explained):
+                upload.stalled = True

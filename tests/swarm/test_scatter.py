@@ -1,0 +1,247 @@
+"""The scatter: each chunk to one peer, to the one that passes it on soonest; what happens when that fails."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.ids import PeerId
+from swarm.audience import Asked, Begun, Followed, Idle, Sent, Unfollowed
+from swarm.scatter import (
+    AHEAD,
+    CREDIT,
+    MAX_AHEAD,
+    MAX_CREDIT,
+    MAX_TARGETS,
+    OFFER_PATIENCE_S,
+    SHOWN_AFTER_S,
+    Effect,
+    Event,
+    Listen,
+    Offer,
+    Scatter,
+    Show,
+)
+from swarm.scheduler import PeerGained, PeerGone, PeerHas, Tick
+
+A, B, C = (PeerId(name) for name in "abc")
+
+
+def scatter_of(chunks: int) -> Scatter:
+    return Scatter(range(chunks), random.Random(0))
+
+
+def offers(effects: list[Effect]) -> list[tuple[PeerId, int]]:
+    return [(effect.peer, effect.chunk) for effect in effects if isinstance(effect, Offer)]
+
+
+def following(scatter: Scatter, *peers: PeerId) -> list[tuple[PeerId, int]]:
+    """`peers` follow from the start; return what they are offered."""
+    return [offer for peer in peers for offer in offers(scatter.handle(Followed(peer=peer), 0.0))]
+
+
+def give(scatter: Scatter, offer: tuple[PeerId, int], now: float) -> list[tuple[PeerId, int]]:
+    """The peer asks for what it was offered, and gets it; return what is offered then."""
+    peer, chunk = offer
+    asked = offers(scatter.handle(Asked(peer=peer, chunk=chunk), now))
+    return asked + offers(scatter.handle(Sent(peer=peer, chunk=chunk), now))
+
+
+def test_a_chunk_is_offered_to_one_peer_and_ahead_of_the_uplink() -> None:
+    scatter = scatter_of(100)
+    made = following(scatter, A, B, C)
+    assert len(made) == AHEAD
+    assert len({chunk for _, chunk in made}) == AHEAD
+    assert len(give(scatter, made[0], 0.1)) == 1
+
+
+def test_a_follower_is_a_target_that_is_listened_to_up_to_a_number() -> None:
+    scatter = scatter_of(5)
+    heard = [scatter.handle(Followed(peer=PeerId(f"p{i}")), 0.0) for i in range(MAX_TARGETS + 5)]
+    targets = {effect.peer for effects in heard for effect in effects if isinstance(effect, Listen)}
+    assert len(targets) == MAX_TARGETS
+    assert set(scatter.targets) == targets
+    leaver = min(targets)
+    (successor,) = [e.peer for e in scatter.handle(Unfollowed(peer=leaver), 1.0) if isinstance(e, Listen)]
+    assert successor not in targets
+    assert set(scatter.targets) == targets - {leaver} | {successor}
+
+
+def test_whoever_passes_more_on_is_given_more() -> None:
+    """Relays that pass on 20, 5 and 1 chunks a second, to somebody else who says so, and a source that gives 24."""
+    scatter, now = scatter_of(600), 0.0
+    pass_s = {A: 0.05, B: 0.2, C: 1.0}
+    free_at = dict.fromkeys(pass_s, 0.0)
+    in_hand = [*following(scatter, PeerId("d")), *following(scatter, A, B, C)]
+    passed_on: list[tuple[float, int]] = []
+    given: Counter[PeerId] = Counter()
+    while in_hand and not scatter.opened:
+        now += 1 / 24
+        peer, chunk = in_hand.pop(0)
+        given[peer] += 1
+        in_hand += give(scatter, (peer, chunk), now)
+        if peer in free_at:
+            free_at[peer] = max(free_at[peer], now) + pass_s[peer]
+            passed_on.append((free_at[peer], chunk))
+        for due, done in [one for one in passed_on if one[0] <= now]:
+            passed_on.remove((due, done))
+            in_hand += offers(scatter.handle(PeerGained(peer=PeerId("d"), chunks=(done,)), now))
+    assert given[A] > 2 * given[B] > 2 * given[C] > 0
+    assert given[PeerId("d")] <= CREDIT + AHEAD, "it passes nothing on"
+
+
+def test_when_nobody_has_credit_the_uplink_gives_second_copies_and_then_goes_on() -> None:
+    scatter, now = scatter_of(40), 0.0
+    in_hand = following(scatter, A, B)
+    given: dict[int, list[PeerId]] = {}
+    while in_hand:  # nobody ever says anything: the two may not be able to reach each other
+        now += 0.1
+        peer, chunk = in_hand.pop(0)
+        given.setdefault(chunk, []).append(peer)
+        in_hand += give(scatter, (peer, chunk), now)
+        in_hand += offers(scatter.handle(PeerGained(peer=peer, chunks=(chunk,)), now))
+    assert scatter.opened
+    assert all(len(set(peers)) == len(peers) for peers in given.values()), "not twice to the same"
+    assert sum(len(peers) == 2 for peers in given.values()) > 20
+
+
+def test_a_single_follower_is_given_everything() -> None:
+    scatter, now = scatter_of(40), 0.0
+    in_hand = following(scatter, A)
+    num_given = 0
+    while in_hand:
+        now += 0.1
+        num_given += 1
+        in_hand += give(scatter, in_hand.pop(0), now)
+    assert num_given == 40
+    assert scatter.opened
+
+
+@pytest.mark.parametrize("leaving", [Unfollowed, PeerGone])
+def test_what_only_a_peer_held_that_leaves_is_given_again_first(leaving: type[Unfollowed] | type[PeerGone]) -> None:
+    scatter = scatter_of(40)
+    in_hand = following(scatter, A)
+    for _ in range(2):
+        in_hand += give(scatter, in_hand.pop(0), 0.1)
+    scatter.handle(PeerGained(peer=A, chunks=(0, 1)), 0.2)
+    scatter.handle(leaving(peer=A), 1.0)
+    again = following(scatter, B)
+    if leaving is PeerGone:  # it follows still, and begins anew
+        again += offers(scatter.handle(Unfollowed(peer=A), 1.0))
+    while len(again) < 5:
+        again += give(scatter, again[len(again) - 1], 1.1)
+    assert {0, 1} < {chunk for peer, chunk in again if peer == B} <= set(range(8))
+
+
+def test_what_others_hold_of_a_peer_that_leaves_is_not_given_again() -> None:
+    scatter = scatter_of(AHEAD + 1)
+    made = following(scatter, A)
+    following(scatter, B)
+    for offer in made:
+        give(scatter, offer, 0.1)
+        scatter.handle(PeerGained(peer=B, chunks=(offer[1],)), 0.2)
+    again = offers(scatter.handle(Unfollowed(peer=A), 1.0))
+    assert {chunk for _, chunk in again} <= {AHEAD}
+
+
+def test_an_offer_that_is_not_asked_for_is_withdrawn_and_made_to_another() -> None:
+    scatter = scatter_of(40)
+    made = following(scatter, A)
+    following(scatter, B)
+    for _ in range(2):
+        scatter.handle(Asked(peer=B, chunk=max(scatter._relays[B].offered, default=0)), 1.0)
+    effects = scatter.handle(Tick(), OFFER_PATIENCE_S + 0.1)
+    assert {chunk for peer, chunk in offers(effects) if peer == B} & {chunk for _, chunk in made}
+    assert not any(scatter.promised(A, chunk) for _, chunk in made)
+
+
+def test_while_a_peer_still_works_through_what_it_was_offered_nothing_is_withdrawn() -> None:
+    scatter = scatter_of(40)
+    made = following(scatter, A)
+    scatter.handle(Asked(peer=A, chunk=made[0][1]), 0.1)
+    scatter.handle(Tick(), OFFER_PATIENCE_S + 0.1)
+    assert all(scatter.promised(A, chunk) for _, chunk in made)
+
+
+def test_what_followers_hold_already_is_not_given() -> None:
+    scatter = scatter_of(6)
+    scatter.handle(Followed(peer=A), 0.0)
+    effects = scatter.handle(PeerHas(peer=A, chunks=frozenset(range(6))), 0.1)
+    assert scatter.opened
+    assert effects == [Show(chunks=tuple(range(6)))]
+
+
+def test_when_everything_was_given_everything_is_shown() -> None:
+    scatter = scatter_of(3)
+    made = following(scatter, A, B)
+    assert [scatter.shows(chunk) for chunk in range(4)] == [False, False, False, True], "3 is not among what is given"
+    shown = []
+    for offer in made:
+        scatter.handle(Asked(peer=offer[0], chunk=offer[1]), 0.1)
+        shown += [e for e in scatter.handle(Sent(peer=offer[0], chunk=offer[1]), 0.1) if isinstance(e, Show)]
+    assert shown == [Show(chunks=(0, 1, 2))]
+    assert scatter.opened
+    assert all(scatter.shows(chunk) for chunk in range(4))
+
+
+def test_what_was_given_long_ago_is_shown_to_everybody() -> None:
+    scatter = scatter_of(40)
+    made = following(scatter, A)
+    give(scatter, made[0], 1.0)
+    assert not [e for e in scatter.handle(Tick(), SHOWN_AFTER_S) if isinstance(e, Show)]
+    (shown,) = [e for e in scatter.handle(Tick(), SHOWN_AFTER_S + 1.1) if isinstance(e, Show)]
+    assert shown == Show(chunks=(made[0][1],))
+    assert scatter.shows(made[0][1])
+
+
+def test_nothing_to_give_is_open_at_once() -> None:
+    assert scatter_of(0).opened
+
+
+def test_an_uplink_that_waits_for_requests_is_offered_further_ahead() -> None:
+    scatter = scatter_of(400)
+    in_hand = following(scatter, *(PeerId(f"p{i}") for i in range(12)))
+    for _ in range(2 * MAX_AHEAD):
+        in_hand += offers(scatter.handle(Idle(), 0.0))
+    assert AHEAD < len(in_hand) <= MAX_AHEAD
+
+
+EVENTS = st.one_of(
+    st.builds(Followed, peer=st.sampled_from([A, B, C])),
+    st.builds(Unfollowed, peer=st.sampled_from([A, B, C])),
+    st.builds(PeerGone, peer=st.sampled_from([A, B, C])),
+    st.builds(PeerHas, peer=st.sampled_from([A, B, C]), chunks=st.frozensets(st.integers(0, 11))),
+    st.builds(PeerGained, peer=st.sampled_from([A, B, C]), chunks=st.tuples(st.integers(0, 11))),
+    st.builds(Asked, peer=st.sampled_from([A, B, C]), chunk=st.integers(0, 11)),
+    st.builds(Begun, peer=st.sampled_from([A, B, C]), chunk=st.integers(0, 11)),
+    st.builds(Sent, peer=st.sampled_from([A, B, C]), chunk=st.integers(0, 11)),
+    st.just(Idle()),
+    st.just(Tick()),
+)
+
+
+@settings(max_examples=300)
+@given(events=st.lists(EVENTS, max_size=80), pause=st.floats(0, 4))
+def test_in_every_order_of_events_no_chunk_is_lost_and_no_peer_overloaded(events: list[Event], pause: float) -> None:
+    scatter, now = scatter_of(10), 0.0
+    for event in events:
+        now += pause
+        scatter.handle(event, now)
+        relays = scatter._relays
+        held = {chunk: sum(chunk in relay.holds for relay in relays.values()) for chunk in range(10)}
+        assert {chunk: scatter.num_holders(chunk) for chunk in range(10)} == held
+        for relay in relays.values():
+            assert relay.asked <= relay.offered.keys()
+            assert not relay.offered.keys() & relay.kept.keys()
+            assert all(scatter._giver.get(chunk) == relay.peer for chunk in relay.kept)
+            assert len(relay.kept) <= MAX_CREDIT + MAX_AHEAD
+        for chunk, giver in scatter._giver.items():
+            assert chunk in relays[giver].offered or chunk in relays[giver].kept
+        if not scatter.opened:
+            for chunk in range(10):
+                somewhere = held[chunk] or chunk in scatter._giver or chunk in scatter._fresh
+                assert somewhere, f"chunk {chunk} is nowhere, and nobody is being given it"

@@ -1,0 +1,263 @@
+"""The queue of uploads: few at a time, the rarest first, fair to peers, and no silent waiting."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.digest import cid_of
+from protocol.ids import Cid, PeerId
+from swarm.uploads import (
+    LANES,
+    MAX_RETRY_S,
+    MAX_UPLOADS,
+    MAX_WAIT_S,
+    MAX_WAITING,
+    MAX_WAITING_PER_PEER,
+    MIN_RETRY_S,
+    MIN_WAITING,
+    STALL_S,
+    UNKNOWN_STALL_S,
+    Begin,
+    Drop,
+    Effect,
+    Event,
+    Moved,
+    Refuse,
+    Requested,
+    Sent,
+    Tick,
+    Uploads,
+    Withdrawn,
+)
+
+SIZE = 256 * 1024
+PEERS = [PeerId(f"p{i:02}") for i in range(20)]
+CIDS = [cid_of(bytes([i])) for i in range(20)]
+A, B, C, D = PEERS[:4]
+
+
+def ask(uploads: Uploads, peer: PeerId, chunk: int, now: float = 0.0) -> list[Effect]:
+    return uploads.handle(Requested(peer=peer, cid=CIDS[chunk], size=SIZE), now)
+
+
+def begun(effects: list[Effect]) -> list[tuple[PeerId, Cid]]:
+    return [(effect.peer, effect.cid) for effect in effects if isinstance(effect, Begin)]
+
+
+def busy(uploads: Uploads) -> None:
+    """Fill the lanes with uploads to peers that nobody else here asks for."""
+    for lane in range(LANES):
+        assert begun(ask(uploads, PEERS[-1 - lane], 0))
+
+
+def measured(bytes_per_s: float) -> Uploads:
+    """A queue that knows its uplink: it has been busy for a while."""
+    uploads, now = Uploads(), 0.0
+    for number in range(100):
+        ask(uploads, A, number % 2, now)
+        ask(uploads, A, (number + 1) % 2, now)
+        now += SIZE / bytes_per_s
+        uploads.handle(Sent(peer=A), now)
+    uploads.handle(Withdrawn(peer=A, cid=uploads.waiting[0][1]) if uploads.waiting else Sent(peer=A), now)
+    uploads.handle(Sent(peer=A), now)
+    assert uploads._bytes_per_s == pytest.approx(bytes_per_s, rel=0.01)
+    return uploads
+
+
+def test_so_many_are_sent_at_a_time_and_the_next_when_one_is_over() -> None:
+    uploads = Uploads()
+    for lane in range(LANES):
+        assert begun(ask(uploads, PEERS[lane], lane)) == [(PEERS[lane], CIDS[lane])]
+    assert ask(uploads, D, 3) == []
+    assert not uploads.idle
+    assert begun(uploads.handle(Sent(peer=A), 0.1)) == [(D, CIDS[3])]
+
+
+def test_to_one_peer_goes_one_at_a_time() -> None:
+    uploads = Uploads()
+    assert begun(ask(uploads, A, 0))
+    assert ask(uploads, A, 1) == []
+    assert uploads.idle, "a lane is free, and nothing that waits could use it"
+    assert begun(ask(uploads, B, 1)) == [(B, CIDS[1])]
+    assert begun(uploads.handle(Sent(peer=A), 0.1)) == [(A, CIDS[1])]
+
+
+def test_the_rarest_goes_first() -> None:
+    rarity = {CIDS[1]: 3, CIDS[2]: 1, CIDS[3]: 2}
+    uploads = Uploads(holders=lambda cid: rarity.get(cid, 9))
+    busy(uploads)
+    for peer, chunk in ((A, 1), (B, 2), (C, 3)):
+        ask(uploads, peer, chunk)
+    order = []
+    while uploads.waiting:
+        order += begun(uploads.handle(Sent(peer=order[-1][0] if order else PEERS[-1]), 0.1))
+    assert [CIDS.index(cid) for _, cid in order] == [2, 3, 1]
+
+
+def test_what_was_promised_goes_before_all_and_is_never_refused() -> None:
+    uploads = Uploads(promised=lambda peer, cid: peer == D)
+    busy(uploads)
+    for peer in PEERS[4:12]:
+        for chunk in (1, 2):
+            ask(uploads, peer, chunk)
+    assert len(uploads.waiting) == MAX_WAITING
+    assert isinstance(ask(uploads, A, 3)[0], Refuse)
+    assert ask(uploads, D, 3) == []
+    assert begun(uploads.handle(Sent(peer=PEERS[-1]), 0.1)) == [(D, CIDS[3])]
+
+
+def test_who_was_served_longest_ago_goes_first_among_equals() -> None:
+    uploads = Uploads(lanes=1)
+    order = (
+        begun(ask(uploads, A, 0)) + begun(ask(uploads, A, 1)) + begun(ask(uploads, A, 2)) + begun(ask(uploads, B, 3))
+    )
+    while uploads.waiting:
+        order += begun(uploads.handle(Sent(peer=order[-1][0]), 0.1))
+    assert [peer for peer, _ in order] == [A, B, A, A]
+
+
+def test_who_has_waited_too_long_goes_before_the_rarer() -> None:
+    uploads = Uploads(holders=lambda cid: 0 if cid == CIDS[2] else 5)
+    busy(uploads)
+    ask(uploads, A, 1, 0.0)
+    ask(uploads, B, 2, MAX_WAIT_S)
+    assert begun(uploads.handle(Sent(peer=PEERS[-1]), MAX_WAIT_S + 0.1)) == [(A, CIDS[1])]
+
+
+def test_beyond_its_share_a_peer_is_refused_and_others_are_not() -> None:
+    uploads = Uploads()
+    busy(uploads)
+    for chunk in range(MAX_WAITING_PER_PEER):
+        assert ask(uploads, A, chunk) == []
+    assert isinstance(ask(uploads, A, 19)[0], Refuse)
+    assert ask(uploads, B, 0) == []
+
+
+def test_a_repeated_request_is_refused() -> None:
+    uploads = Uploads()
+    busy(uploads)
+    ask(uploads, A, 0)
+    assert isinstance(ask(uploads, A, 0)[0], Refuse)
+    assert len(uploads.waiting) == 1
+
+
+def test_a_wait_that_would_be_too_long_is_refused_with_a_time_to_come_again() -> None:
+    slow = measured(SIZE / 0.5)  # half a second a chunk
+    busy(slow)
+    for chunk in range(MIN_WAITING):
+        assert ask(slow, A, chunk) == [], "so that it is never idle"
+    (refusal,) = ask(slow, B, 3)
+    assert isinstance(refusal, Refuse)
+    assert MIN_RETRY_S <= refusal.retry_s <= MAX_RETRY_S
+    assert refusal.retry_s == pytest.approx(MIN_WAITING * 0.5 / 2)
+    quick = measured(SIZE / 0.01)
+    busy(quick)
+    assert not any(ask(quick, PEERS[i], 0) for i in range(MAX_WAITING))
+
+
+def test_what_is_withdrawn_is_not_sent_and_its_place_is_free() -> None:
+    uploads = Uploads()
+    busy(uploads)
+    ask(uploads, A, 0)
+    assert uploads.handle(Withdrawn(peer=A, cid=CIDS[0]), 0.1) == [Drop(peer=A, cid=CIDS[0])]
+    assert uploads.handle(Withdrawn(peer=A, cid=CIDS[0]), 0.1) == [], "once"
+    assert uploads.handle(Sent(peer=PEERS[-1]), 0.2) == []
+    assert uploads._waiting_bytes == 0
+
+
+def test_an_upload_that_its_reader_holds_up_gives_its_lane_to_another() -> None:
+    uploads = measured(SIZE / 0.04)
+    now = 100.0
+    for lane in range(LANES):
+        ask(uploads, PEERS[lane], 0, now)
+    ask(uploads, D, 1, now)
+    for lane in range(LANES):
+        uploads.handle(Moved(peer=PEERS[lane], size=SIZE // 4), now + 0.04)
+    assert uploads.handle(Tick(), now + 0.04 + STALL_S) == []
+    uploads.handle(Moved(peer=B, size=SIZE // 4), now + 0.14)
+    assert begun(uploads.handle(Tick(), now + 0.05 + STALL_S)) == [(D, CIDS[1])], "A's reader has paused"
+    ask(uploads, C, 2, now + 0.2)
+    uploads.handle(Moved(peer=A, size=SIZE // 4), now + 0.2)
+    assert uploads.handle(Sent(peer=D), now + 0.21) == [], "A's reader goes on"
+    assert begun(uploads.handle(Sent(peer=A), now + 0.22)) == [(C, CIDS[2])]
+
+
+def test_on_a_slow_uplink_slowness_is_no_stall() -> None:
+    uploads = measured(SIZE / 2.0)
+    now = 300.0
+    for lane in range(LANES):
+        ask(uploads, PEERS[lane], 0, now)
+        uploads.handle(Moved(peer=PEERS[lane], size=SIZE // 4), now)
+    ask(uploads, D, 1, now)
+    assert uploads.handle(Tick(), now + 2.0) == [], "a quarter takes 0.5 s, both together 1 s"
+    assert begun(uploads.handle(Tick(), now + 3.1))
+
+
+def test_before_the_uplink_is_known_patience_is_a_constant() -> None:
+    uploads = Uploads()
+    busy(uploads)
+    ask(uploads, A, 1)
+    assert uploads.handle(Tick(), UNKNOWN_STALL_S) == []
+    assert begun(uploads.handle(Tick(), UNKNOWN_STALL_S + 0.1)) == [(A, CIDS[1])]
+
+
+def test_slow_readers_cost_a_bounded_number_of_uploads() -> None:
+    uploads, now = Uploads(), 0.0
+    for peer in PEERS:
+        ask(uploads, peer, 0, now)
+        now += 1.0
+        uploads.handle(Tick(), now)
+    assert len(uploads._sending) == MAX_UPLOADS
+
+
+def test_a_slow_reader_does_not_make_the_uplink_look_slow_for_ever() -> None:
+    uploads = measured(SIZE / 0.04)
+    ask(uploads, A, 0, 110.0)
+    uploads.handle(Sent(peer=A), 120.0)
+    assert uploads._bytes_per_s > SIZE / 0.05
+    for second in range(60):
+        ask(uploads, A, 0, 130.0 + second)
+        uploads.handle(Sent(peer=A), 130.5 + second)
+    assert uploads._bytes_per_s == pytest.approx(SIZE / 0.5, rel=0.1), "but an uplink that became slow is seen"
+
+
+EVENTS = st.one_of(
+    st.builds(Requested, peer=st.sampled_from(PEERS[:5]), cid=st.sampled_from(CIDS[:6]), size=st.just(SIZE)),
+    st.builds(Withdrawn, peer=st.sampled_from(PEERS[:5]), cid=st.sampled_from(CIDS[:6])),
+    st.builds(Moved, peer=st.sampled_from(PEERS[:5]), size=st.just(SIZE // 4)),
+    st.builds(Sent, peer=st.sampled_from(PEERS[:5])),
+    st.just(Tick()),
+)
+
+
+@given(events=st.lists(EVENTS, max_size=80), pause=st.floats(0, 0.6))
+def test_every_request_has_one_answer_and_the_bounds_hold(events: list[Event], pause: float) -> None:
+    uploads, now = Uploads(), 0.0
+    owed: Counter[tuple[PeerId, Cid]] = Counter()
+    sending: dict[PeerId, Cid] = {}
+    for event in events:
+        now += pause
+        match event:
+            case Requested(peer=peer, cid=cid):
+                owed[peer, cid] += 1
+            case Sent(peer=peer) if peer in sending:
+                owed[peer, sending.pop(peer)] -= 1
+        for effect in uploads.handle(event, now):
+            match effect:
+                case Begin(peer=peer, cid=cid):
+                    assert uploads._moving() <= LANES
+                    assert peer not in sending
+                    sending[peer] = cid
+                case Refuse(peer=peer, cid=cid) | Drop(peer=peer, cid=cid):
+                    owed[peer, cid] -= 1
+        waiting = Counter(uploads.waiting)
+        assert owed == waiting + Counter(sending.items()), "each is waiting, or on its way"
+        assert len(waiting) <= MAX_WAITING
+        assert uploads._waiting_bytes == SIZE * len(waiting)
+        assert len(sending) <= MAX_UPLOADS
+        if uploads._moving() < LANES:
+            assert all(peer in sending for peer, _ in waiting), "no lane is idle without a reason"

@@ -209,6 +209,14 @@ def conclude(claim: str, bars: Sequence[Bar], figures: Mapping[str, Any]) -> int
     return 0 if all(bar.met for bar in bars) else 1
 
 
+def machine_seconds() -> float:
+    """Processor time so far of everybody on this machine, all cores added up, other guests of its host included."""
+    total = psutil.cpu_times()
+    # `guest` is part of `user`; what was stolen from us was used by somebody.
+    names = ("user", "nice", "system", "irq", "softirq", "steal")
+    return float(sum(getattr(total, name, 0.0) for name in names))
+
+
 def machine() -> dict[str, Any]:
     """What the figures depend on, beside our own code."""
     return {
@@ -240,10 +248,8 @@ def _processor() -> str:
 
 def _processor_seconds() -> tuple[float, float]:
     """Processor time so far: of our descendants that have ended and were waited for, and of everybody."""
-    ours, total = resource.getrusage(resource.RUSAGE_CHILDREN), psutil.cpu_times()
-    # `guest` is part of `user`; what was stolen from us was used by somebody.
-    names = ("user", "nice", "system", "irq", "softirq", "steal")
-    return ours.ru_utime + ours.ru_stime, sum(getattr(total, name, 0.0) for name in names)
+    ours = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ours.ru_utime + ours.ru_stime, machine_seconds()
 
 
 def _private_caches(directory: Path) -> dict[str, str]:

@@ -1,0 +1,16 @@
+"""A network on one machine: peers in Linux network namespaces, with the links of homes and data centres between them.
+
+    emulation.py     nodes around one switch, each with an uplink and a downlink of its own, and perhaps a delay
+    namespaces.py    the namespaces below, which remove themselves when their owner is gone
+    delay_switch.c   the switch with delays, since many kernels lack netem
+    requirements.py  what the machine must offer, and how it gets it
+    probe.py         measures a link, to check the emulation itself
+    bound.py         how soon a file can reach everybody, whatever the method
+    scenarios.py     the swarms that are measured; payload.py is what they send
+    line.py          what a node's program says on its standard output, and hears on its input
+    conductor.py     one run: start the nodes, say GO, collect, compare every byte
+    node_volery.py, node_libtorrent.py    the programs of the nodes
+    sampler.py       samples where a node's processor time goes; profiles.py adds them up
+
+Linux only, as root. Tests of faults on real connections use it as well.
+"""

@@ -1,0 +1,167 @@
+"""A star of nodes around one switch, each in a namespace of its own with one interface, eth0.
+
+        node's namespace               hub
+    +-----------------+        +------------------+
+    | eth0, uplink  --|= veth =|-- downlink, p0 --|-- bridge, or delay_switch.c if any node has a delay
+    +-----------------+        +------------------+
+
+What always holds: the uplink is a token bucket on the node's end of the cable, the downlink one on the hub's; rates are
+those of TCP payload, so that 50 means 50 Mbit/s of file; links may be changed or cut while nodes run; a full queue
+drops, as a router does; when the network is closed or its owner dies, nothing of it is left. Checked by `probe`: rates
+from 10 to 500 Mbit/s come out within 2.5 %.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.network.namespaces import inside, ip, open_namespaces, run
+from benchmarks.network.requirements import NetworkUnavailable, require_network
+
+SUBNET = "10.77.0"
+"""Nobody outside sees it: it lives in namespaces that lead nowhere."""
+
+HUB = "hub"
+MAX_NODES = 200
+FRAME_BYTES, PAYLOAD_BYTES = 1514, 1448
+"""An Ethernet frame, which token buckets count, and the TCP payload in it (MTU 1500, timestamps on)."""
+
+BURST_MS = 2.0
+MIN_BURST_BYTES = 70_000
+"""Above the largest frame that segmentation offload hands over (64 KiB): a smaller bucket would cut frames up, and the
+emulation would cost eight times the processor's time."""
+
+QUEUE_MS = 60.0
+MIN_QUEUE_BYTES = 128_000
+"""What a home router holds: two round trips of 30 ms."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One participant: rates in Mbit/s of payload, 0 for no limit; the delay is one way, added going in and out."""
+
+    name: str
+    up: float = 0.0
+    down: float = 0.0
+    delay_ms: float = 0.0
+
+
+class Network:
+    """A running network; get one from `open_network`. Methods raise NetworkUnavailable when the system refuses."""
+
+    def __init__(self, nodes: Sequence[Node], namespaces: dict[str, str]) -> None:
+        self.nodes = tuple(nodes)
+        self._namespaces = namespaces
+        self._index = {node.name: index for index, node in enumerate(nodes)}
+
+    def address(self, name: str) -> str:
+        """The IPv4 address of a node."""
+        return _address(self._index[name])
+
+    def inside(self, name: str, argv: Sequence[str]) -> list[str]:
+        """The command line that runs `argv` in a node. It is killed, at the latest, when the network closes."""
+        return inside(self._namespaces[name], argv)
+
+    def set_rate(self, name: str, *, up: float | None = None, down: float | None = None) -> None:
+        """Change a node's rates from now on, in Mbit/s; None leaves one as it is, 0 lifts it."""
+        if up is not None:
+            _shape(self._namespaces[name], "eth0", up)
+        if down is not None:
+            _shape(self._namespaces[HUB], _port(self._index[name]), down)
+
+    def set_link(self, name: str, *, connected: bool) -> None:
+        """Pull a node's cable, or put it back. Nobody is told: connections just fall silent."""
+        state = "up" if connected else "down"
+        ip("-n", self._namespaces[HUB], "link", "set", _port(self._index[name]), state)
+
+
+@contextmanager
+def open_network(nodes: Sequence[Node]) -> Iterator[Network]:
+    """Build a network that lasts as long as the block. Names are unique, letters and digits, and none is "hub".
+
+    Raises NetworkUnavailable.
+    """
+    delays = any(node.delay_ms for node in nodes)
+    require_network(delays=delays)
+    names = [node.name for node in nodes]
+    if len({*names, HUB}) != len(names) + 1 or len(names) > MAX_NODES:
+        raise ValueError(f"at most {MAX_NODES} nodes, with different names")
+    with ExitStack() as stack:
+        namespaces = stack.enter_context(open_namespaces([HUB, *names]))
+        network = Network(nodes, namespaces)
+        for index, node in enumerate(nodes):
+            _plug(namespaces[HUB], namespaces[node.name], index)
+            network.set_rate(node.name, up=node.up, down=node.down)
+        if delays:
+            stack.enter_context(_delay_switch(namespaces[HUB], nodes))
+        else:
+            _bridge(namespaces[HUB], len(nodes))
+        for index, node in enumerate(nodes):
+            _introduce(namespaces[node.name], index, len(nodes))
+        yield network
+
+
+def _address(index: int) -> str:
+    return f"{SUBNET}.{index + 1}"
+
+
+def _mac(index: int) -> str:
+    return f"02:77:00:00:00:{index + 1:02x}"
+
+
+def _port(index: int) -> str:
+    return f"p{index}"
+
+
+def _plug(hub: str, namespace: str, index: int) -> None:
+    """Lay a cable; both ends are born inside their namespaces."""
+    port, mac = _port(index), _mac(index)
+    ip("link", "add", "eth0", "netns", namespace, "address", mac, "type", "veth", "peer", "name", port, "netns", hub)
+    ip("-n", namespace, batch=f"addr add {_address(index)}/24 dev eth0\nlink set eth0 up\n")
+    ip("-n", hub, "link", "set", port, "up")
+
+
+def _bridge(hub: str, num_ports: int) -> None:
+    ports = "".join(f"link set {_port(index)} master br0\n" for index in range(num_ports))
+    ip("-n", hub, batch=f"link add br0 type bridge\nlink set br0 up\n{ports}")
+
+
+def _introduce(namespace: str, index: int, num_nodes: int) -> None:
+    """Tell a node everybody's address: no broadcasts, and no first packet that waits for an answer."""
+    others = [other for other in range(num_nodes) if other != index]
+    neighbours = (f"neigh replace {_address(o)} lladdr {_mac(o)} dev eth0 nud permanent\n" for o in others)
+    ip("-n", namespace, batch="".join(neighbours))
+
+
+def _shape(namespace: str, device: str, mbit: float) -> None:
+    if mbit <= 0:
+        # `replace` first: deleting what is not there would be an error.
+        run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "pfifo")
+        return
+    bits_per_s = mbit * 1e6 * FRAME_BYTES / PAYLOAD_BYTES
+    burst = max(MIN_BURST_BYTES, int(bits_per_s / 8 * BURST_MS / 1000))
+    limit = burst + max(MIN_QUEUE_BYTES, int(bits_per_s / 8 * QUEUE_MS / 1000))
+    bucket = ("tbf", "rate", f"{int(bits_per_s)}bit", "burst", str(burst), "limit", str(limit))
+    run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *bucket)
+
+
+@contextmanager
+def _delay_switch(hub: str, nodes: Sequence[Node]) -> Iterator[None]:
+    """Compile and run the switch that stands in for netem, in the hub."""
+    ports = [f"{_port(i)}/{_mac(i)}/{round(node.delay_ms * 1000)}" for i, node in enumerate(nodes)]
+    with tempfile.TemporaryDirectory(prefix="volery-switch-") as directory:
+        program = Path(directory) / "delay_switch"
+        run("cc", "-O2", "-o", str(program), str(Path(__file__).with_name("delay_switch.c")))
+        with subprocess.Popen(inside(hub, [str(program), *ports]), stdout=subprocess.PIPE) as switch:
+            try:
+                assert switch.stdout is not None
+                if switch.stdout.readline().strip() != b"ready":
+                    raise NetworkUnavailable("The delay switch did not start; its reason stands above.")
+                yield
+            finally:
+                switch.kill()

@@ -1,0 +1,94 @@
+"""Linux network namespaces that remove themselves.
+
+What always holds: when their owner closes them or dies, in whatever way, a guard process kills what still runs inside
+and removes them; should the guard die too, the next `open_namespaces` on this machine does it. Nothing but namespaces
+is ever made, so removing them removes everything. They are in nobody's way: names carry the owner, and two owners may
+use the same addresses inside.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+from benchmarks.network.requirements import NetworkUnavailable
+
+NAME = re.compile(r"volery-(?P<pid>\d+)-(?P<started>\d+)-\d+-[a-z0-9]+")
+"""Owner's process, when it started (ids are used again), which of its networks, and the node."""
+
+GUARD = """
+cat >/dev/null
+for name in "$@"; do
+    ip netns pids "$name" 2>/dev/null | xargs -r kill -9 2>/dev/null
+    ip netns del "$name" 2>/dev/null
+done
+exit 0
+"""
+"""Waits until nobody holds the other end of its stdin, which a process's end brings about however it comes."""
+
+_serial = count()
+
+
+@contextmanager
+def open_namespaces(nodes: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Namespaces, by node, while the block lasts; what still runs in them at its end is killed.
+
+    Names of nodes are letters and digits. Raises NetworkUnavailable.
+    """
+    remove_stale()
+    prefix = f"volery-{os.getpid()}-{_started(os.getpid())}-{next(_serial)}"
+    names = {node: f"{prefix}-{node}" for node in nodes}
+    if bad := [name for name in names.values() if NAME.fullmatch(name) is None]:
+        raise ValueError(f"not a name for a namespace: {bad[0]}")
+    # A session of its own: Ctrl-C in a terminal is for the owner, who then closes in order.
+    guard = subprocess.Popen(
+        ["sh", "-c", GUARD, "guard", *names.values()], stdin=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        for name in names.values():
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        yield names
+    finally:
+        guard.communicate()
+
+
+def inside(namespace: str, argv: Sequence[str]) -> list[str]:
+    """The command line that runs `argv` in `namespace`; its process id is that of `argv` itself."""
+    return ["ip", "netns", "exec", namespace, *argv]
+
+
+def ip(*arguments: str, batch: str | None = None) -> str:
+    """Run iproute2's `ip`; `batch` is commands for its stdin. Raises NetworkUnavailable with what it said."""
+    return run("ip", *arguments, *(["-batch", "-"] if batch is not None else []), stdin=batch)
+
+
+def run(*argv: str, stdin: str | None = None) -> str:
+    """Run a command and return its output. Raises NetworkUnavailable with what it said."""
+    done = subprocess.run(argv, input=stdin or "", text=True, capture_output=True, check=False)
+    if done.returncode:
+        reason = done.stderr.strip() or f"code {done.returncode}"
+        raise NetworkUnavailable(f"`{' '.join(argv)}` failed: {reason}. The network needs root, veth, bridge and tbf.")
+    return done.stdout
+
+
+def remove_stale() -> list[str]:
+    """Remove, and return, namespaces whose owner is gone and whose guard did not get to it."""
+    found = [NAME.match(line) for line in ip("netns", "list").splitlines()]
+    stale = [m.group() for m in found if m is not None and _started(int(m["pid"])) != m["started"]]
+    subprocess.run(["sh", "-c", GUARD, "guard", *stale], stdin=subprocess.DEVNULL, check=True)
+    return stale
+
+
+def _started(pid: int) -> str:
+    """The kernel's start tick of a process, empty when there is none: tells an owner from another with its id."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return fields[19]

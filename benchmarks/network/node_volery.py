@@ -1,0 +1,190 @@
+"""A node of ours: the libp2p transport, the store on disk, serving and distribution, put together as `volery` does it.
+
+The source publishes the payload as a signed version, as a learner does; peers ask it for announcement and manifest
+before GO, and after it do what `Following` does with a new version: begin, fetch, finish. What always holds: every pair
+of nodes has one connection before GO, everything on it is encrypted, and every chunk is verified before it is written
+or passed on; DONE means that the version is complete, on the disk, under its final name.
+"""
+
+from __future__ import annotations
+
+import time
+
+import trio
+
+from benchmarks.network.line import Assignment, Line
+from benchmarks.network.payload import FILE_NAME
+from learner.publication import Publisher
+from protocol import exchange
+from protocol.announcement import Announcement, announce, open_announcement
+from protocol.digest import digest_of
+from protocol.errors import Fault
+from protocol.genesis import Authority, certify_learner, found_swarm
+from protocol.identity import Keypair
+from protocol.ids import PeerId, PolicyVersion
+from protocol.manifest import SignedManifest, open_manifest
+from swarm.causes import first_cause
+from swarm.distribution import Distribution
+from swarm.following import ask
+from swarm.libp2p import open_libp2p
+from swarm.serving import Knowledge, Serving
+from swarm.store import ChunkStore
+from swarm.transport import DialFailed, PeerConnected, Transport
+
+PORT = 4001
+FOUNDED_MS = 1_000
+FOREVER_MS = 1 << 45
+REDIAL_S = 0.2
+"""Before a node that is still starting is dialled again."""
+
+
+def key_of(name: str) -> Keypair:
+    """The key of a node, the same in every process, so that nobody needs to be told of anybody."""
+    return Keypair(digest_of(f"benchmark: {name}".encode()))
+
+
+def found() -> tuple[bytes, Authority]:
+    """The swarm's genesis and authority, likewise."""
+    return found_swarm(key_of("operator"), name="benchmark", created_ms=FOUNDED_MS, nonce=bytes(16))
+
+
+class Node:
+    """One node of the swarm. Lives for one run."""
+
+    def __init__(self, task: Assignment, transport: Transport, store: ChunkStore) -> None:
+        self.task = task
+        self.transport = transport
+        self.store = store
+        self.genesis, self.authority = found()
+        self.peers = {key_of(name).peer_id: name for name in task.names}
+        self.announcement = b""
+        self.serving = Serving(
+            transport=transport,
+            store=store,
+            knowledge=Knowledge(genesis=self.genesis, newest=lambda: self.announcement, peers=lambda: []),
+            report=complain,
+        )
+        self.distribution = Distribution(
+            transport=transport,
+            store=store,
+            gained=lambda signed: self.serving.gained(signed.hash),
+            report=complain,
+            serving=self.serving,
+        )
+        self.published: SignedManifest | None = None
+
+    async def meet_all(self) -> None:
+        """Dial those before us, wait for those behind us."""
+        for index in range(self.task.index):
+            await self._reach(self.task.names[index], self.task.addresses[index])
+        others = set(self.peers) - {self.transport.peer_id}
+        async for event in self.transport.events():
+            if isinstance(event, PeerConnected):
+                others.discard(event.peer)
+            if not others:
+                return
+
+    async def _reach(self, name: str, address: str) -> None:
+        while True:
+            try:
+                await self.transport.dial([f"/ip4/{address}/tcp/{PORT}/p2p/{key_of(name).peer_id}"])
+                return
+            except DialFailed:
+                await trio.sleep(REDIAL_S)
+
+    def publish(self) -> None:
+        """Be the learner: the payload becomes a version that the store holds."""
+        learner = key_of(self.task.names[0])
+        operator = key_of("operator")
+        certificate = certify_learner(
+            operator, self.authority, learner=learner.public, not_before_ms=0, not_after_ms=FOREVER_MS
+        )
+        publisher = Publisher(learner=learner, authority=self.authority, certificate=certificate)
+        directory = self.task.payload.parent
+        signed = self.published = publisher.publish(directory, PolicyVersion(1, 1), None, now_ms()).signed
+        self.store.adopt(signed, directory)
+        announcement = Announcement(
+            version=signed.version,
+            manifest=signed.hash,
+            manifest_bytes=len(signed.raw),
+            total_bytes=signed.manifest.total_bytes,
+            certificate=certificate,
+        )
+        self.announcement = announce(learner, self.authority, announcement)
+
+    async def learn_version(self) -> SignedManifest:
+        """Ask the source what there is."""
+        source = key_of(self.task.names[0]).peer_id
+        told = await ask(self.transport, source, exchange.AskNewest())
+        assert isinstance(told, exchange.TellNewest)
+        self.announcement = told.announcement
+        newest = open_announcement(told.announcement, self.authority, now_ms=now_ms())
+        shown = await ask(self.transport, source, exchange.AskManifest(manifest=newest.manifest))
+        assert isinstance(shown, exchange.TellManifest)
+        return open_manifest(shown.manifest, self.authority)
+
+    async def fetch(self, signed: SignedManifest) -> None:
+        """Take the version, as `Following` does."""
+        await trio.to_thread.run_sync(self.store.begin, signed)
+        with self.store.pinned(signed.hash):
+            self.distribution.gained(signed)
+            await self.distribution.fetch(signed)
+            await trio.to_thread.run_sync(self.store.finish, signed.hash)
+
+    def traffic(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Bytes sent to, and received from, each neighbour so far: payload of streams, control messages included."""
+        moved = {self.peers[peer]: traffic for peer, traffic in self.transport.traffic().items()}
+        return {name: m.sent for name, m in moved.items()}, {name: m.received for name, m in moved.items()}
+
+
+def complain(peer: PeerId, fault: Fault, detail: str) -> None:
+    """There are no faulty peers here, so a report is a defect of ours."""
+    raise AssertionError(f"{peer} is reported for {fault.value}: {detail}")
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def since(now: dict[str, int], then: dict[str, int]) -> dict[str, int]:
+    return {name: size - then.get(name, 0) for name, size in now.items()}
+
+
+async def play(line: Line) -> None:
+    """One run, from READY to REPORT."""
+    task = line.assignment
+    listen = f"/ip4/{task.address}/tcp/{PORT}"
+    with ChunkStore.open(task.directory / "store", found()[1]) as store, first_cause():
+        async with open_libp2p(key_of(task.names[task.index]).seed, [listen]) as transport:
+            node = Node(task, transport, store)
+            if task.is_source:
+                node.publish()
+            node.serving.start()
+            async with trio.open_nursery() as nursery:
+                await node.meet_all()
+                await follow(line, node, nursery)
+                nursery.cancel_scope.cancel()
+
+
+async def follow(line: Line, node: Node, nursery: trio.Nursery) -> None:
+    """From the moment that all are connected."""
+    file = node.task.payload
+    if not node.task.is_source:
+        signed = await node.learn_version()
+    nursery.start_soon(node.distribution.run)
+    line.ready()
+    await trio.to_thread.run_sync(line.wait_go)
+    up, down = node.traffic()
+    if node.published is not None:
+        node.distribution.seed(node.published)
+    else:
+        await node.fetch(signed)
+        line.done()
+        file = node.store.directory(signed.hash) / FILE_NAME
+    await trio.to_thread.run_sync(line.wait_end)
+    up_now, down_now = node.traffic()
+    line.report(file, up=since(up_now, up), down=since(down_now, down))
+
+
+if __name__ == "__main__":
+    trio.run(play, Line())

@@ -1,0 +1,68 @@
+"""What a machine must offer for an emulated network: Linux, root, iproute2, and for delays a C compiler.
+
+What always holds: after `require_network` returned, the tools are there; otherwise its error says in one sentence what
+is wrong and what to type. As root on a Debian it installs what is missing, as tools/bootstrap.sh does.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+
+TOOLS = {"ip": ("iproute2",), "tc": ("iproute2",), "cc": ("gcc", "libc6-dev")}
+"""Debian's packages for the tools that we call."""
+
+
+class NetworkUnavailable(Exception):
+    """This machine cannot emulate a network. The message says why, and what to do."""
+
+
+def require_network(*, delays: bool = False) -> None:
+    """Make sure that a network can be emulated here. Raises NetworkUnavailable."""
+    if reason := obstacle():
+        raise NetworkUnavailable(reason)
+    wanted = ["ip", "tc", *(["cc"] if delays else [])]
+    if packages := _packages(wanted):
+        _install(packages)
+    if packages := _packages(wanted):
+        raise NetworkUnavailable(f"An emulated network needs {' '.join(packages)}, which could not be installed.")
+
+
+def obstacle() -> str:
+    """Why no network can be emulated here, whatever is installed; empty when one can."""
+    if not sys.platform.startswith("linux"):
+        return f"An emulated network is made of Linux network namespaces; this is {sys.platform}. Run it on Linux."
+    if os.geteuid() != 0:
+        return "An emulated network is made of network namespaces, which need root. Run the same with sudo."
+    return ""
+
+
+def missing_tools() -> list[str]:
+    """Tools that are not installed, of all that may be needed."""
+    return [tool for tool in TOOLS if shutil.which(tool) is None]
+
+
+def _packages(wanted: Iterable[str]) -> list[str]:
+    missing = [tool for tool in missing_tools() if tool in wanted]
+    return sorted({package for tool in missing for package in TOOLS[tool]})
+
+
+def _install(packages: list[str]) -> None:
+    if shutil.which("apt-get") is None:
+        raise NetworkUnavailable(
+            f"An emulated network needs {' '.join(packages)}: install them by your system's means."
+        )
+    print(f"installing Debian packages: {' '.join(packages)}", flush=True)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages]
+    for command in (install, ["apt-get", "update", "-qq"], install):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if command is install and done.returncode == 0:
+            return
+    raise NetworkUnavailable(
+        f"apt-get could not install {' '.join(packages)}. Run it yourself to see why: "
+        f"apt-get update && apt-get install -y {' '.join(packages)}"
+    )

@@ -1,0 +1,77 @@
+"""The swarms that are measured: a source with an uplink of 50 Mbit/s, and peers.
+
+What always holds: the links of a scenario are all of it; what is sent is the same for all of them but for its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from benchmarks.network.bound import all_peers_bound_s, peer_bound_s
+from benchmarks.network.emulation import Node
+
+MIB = 1 << 20
+HALF_TRIP_MS = 7.5
+"""Added on the way into the switch and out of it, at both ends: a round trip of 30 ms."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """Who is there, and how many bytes they are to have."""
+
+    name: str
+    source: Node
+    peers: tuple[Node, ...]
+    size_bytes: int
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The source first."""
+        return (self.source, *self.peers)
+
+    @property
+    def bound_s(self) -> float:
+        """The soonest that the last peer can have everything."""
+        ups, downs = [peer.up for peer in self.peers], [peer.down for peer in self.peers]
+        return all_peers_bound_s(self.size_bytes, self.source.up, ups, downs)
+
+    @property
+    def mean_peer_bound_s(self) -> float:
+        """The mean over peers of the soonest that each could have everything."""
+        bounds = [peer_bound_s(self.size_bytes, self.source.up, peer.down) for peer in self.peers]
+        return sum(bounds) / len(bounds)
+
+    def scaled(self, factor: float) -> Scenario:
+        """The same with all rates times `factor`."""
+        slower = [replace(node, up=node.up * factor, down=node.down * factor) for node in self.nodes]
+        return replace(self, source=slower[0], peers=tuple(slower[1:]))
+
+    def sized(self, size_bytes: int) -> Scenario:
+        """The same with so much to send."""
+        return replace(self, size_bytes=size_bytes)
+
+
+def _scenario(name: str, rates: Iterable[tuple[float, float]], *, delay_ms: float = 0.0, mib: int = 64) -> Scenario:
+    """`rates` are (up, down) of the peers."""
+    return Scenario(
+        name=name,
+        source=Node(name="s", up=50, down=50, delay_ms=delay_ms),
+        peers=tuple(Node(name=f"p{i}", up=up, down=down, delay_ms=delay_ms) for i, (up, down) in enumerate(rates, 1)),
+        size_bytes=mib * MIB,
+    )
+
+
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (
+        _scenario("n2", [(50, 50)] * 2),
+        _scenario("n4", [(50, 50)] * 4),
+        _scenario("n8", [(50, 50)] * 8),
+        _scenario("n8rtt30", [(50, 50)] * 8, delay_ms=HALF_TRIP_MS),
+        _scenario("up8", [(100, 100), (50, 100), (20, 100), (10, 100)] * 2),
+        _scenario("mix4", [(100, 100), (50, 50), (20, 20), (10, 10)], mib=32),
+    )
+}
+"""Equal links, few and many; with latency; fast downlinks behind slow uplinks, as homes have; everything mixed, where
+the slowest downlink is the bound and the mean over peers tells more. n2 is for a quick look."""

@@ -1,0 +1,349 @@
+"""Claim "relay": a new version reaches every peer in little more time than one copy takes to leave the learner.
+
+A source and its peers, each in a network namespace with links of its own (`benchmarks/network/`); nodes of ours with
+the real transport, store and distribution (encrypted, verified, written to disk and synced) take turns with libtorrent
+on the same links and bytes. Bars: last peer's time over the lower bound, by scenario; the mean peer's seconds in mix4;
+bytes received beyond the payload; processor seconds of all nodes for each GiB delivered (the worse of n4 and n8, at
+full rates); and our time over libtorrent's where no downlink is the bound. What always holds: times are medians, and
+count only after every received file was compared byte for byte; a run that failed counts as one that never ended;
+processes on one machine share its cores, so where these and not the links were the limit, the same is run with slower
+links as well, and judged there. Needs Linux and root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import (
+    Bar,
+    BenchmarkError,
+    arguments,
+    conclude,
+    main,
+    median,
+    number,
+    say,
+    scratch,
+    table,
+)
+from benchmarks.network.conductor import PROGRAMS, Ran, RunFailed, run_once
+from benchmarks.network.profiles import (
+    own_by_function,
+    own_by_module,
+    read_samples,
+    within_module,
+)
+from benchmarks.network.requirements import NetworkUnavailable, require_network
+from benchmarks.network.scenarios import MIB, SCENARIOS, Scenario
+
+OURS, THEIRS = "volery", "libtorrent"
+REPS = 3
+MEASURED = ("n4", "n8", "n8rtt30", "up8", "mix4")
+RATIO_AT_MOST = {"n4": 1.08, "n8": 1.12, "n8rtt30": 1.15, "up8": 1.15}
+MIX4_MEAN_S_AT_MOST = 13.6
+DUPLICATES_PCT_AT_MOST = 1.0
+CPU_S_PER_GIB_AT_MOST = 20.0
+VS_LIBTORRENT_AT_MOST = 0.85
+
+CORES_BUSY, NODES_BUSY = 0.7, 0.3
+"""Parts of the cores in use, by all and by the nodes, from which the processor was the limit. With two cores that busy,
+whoever wants one waits for it as long as he then keeps it (M/M/2: part^2 / (1 - part^2)), and links are idle meanwhile.
+Unless the nodes used little: then others filled what was left, and nine processes get more than 0.3 if they want it.
+"""
+
+SLOWER = 0.4
+"""What rates are multiplied by then: 50 becomes 20 Mbit/s, and a core has two and a half times as long for a byte."""
+
+PROFILE_LINES = 25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """All runs of one system in one scenario, its rates times `factor`; None is a run that failed."""
+
+    scenario: Scenario
+    factor: float
+    system: str
+    runs: tuple[Ran | None, ...]
+
+    @property
+    def last_s(self) -> float | None:
+        return self._median(lambda run: run.last_s)
+
+    @property
+    def mean_s(self) -> float | None:
+        return self._median(lambda run: run.mean_s)
+
+    @property
+    def over_bound(self) -> float | None:
+        return None if self.last_s is None else self.last_s / self.scenario.bound_s
+
+    @property
+    def duplicates_pct(self) -> float | None:
+        return self._median(lambda run: run.duplicates_pct)
+
+    @property
+    def cpu_s_per_gib(self) -> float | None:
+        return self._median(lambda run: run.cpu_s_per_gib)
+
+    @property
+    def system_part(self) -> float | None:
+        """The kernel's part of the nodes' processor time."""
+        return self._median(lambda run: run.system_cpu_s / run.node_cpu_s)
+
+    @property
+    def nodes_share(self) -> float | None:
+        return self._median(lambda run: run.nodes_share)
+
+    @property
+    def others_share(self) -> float | None:
+        return self._median(lambda run: run.others_share)
+
+    def _median(self, figure: Callable[[Ran], float]) -> float | None:
+        return median([None if run is None else figure(run) for run in self.runs])
+
+    @property
+    def spread(self) -> str:
+        times = sorted(run.last_s for run in self.runs if run is not None)
+        return f"{times[0]:.1f}-{times[-1]:.1f}" if times else "-"
+
+    @property
+    def processor_limited(self) -> bool:
+        """Whether the cores, and not the links, may have set the time."""
+        nodes, others = self.nodes_share, self.others_share
+        return nodes is not None and others is not None and nodes > NODES_BUSY and nodes + others > CORES_BUSY
+
+
+def benchmark() -> int:
+    """Run everything that was asked for, print the table and the verdict."""
+    options = parser().parse_args()
+    scenarios = [SCENARIOS[name] for name in options.scenario or (["n8"] if options.profile else MEASURED)]
+    if options.mib:
+        scenarios = [scenario.sized(round(options.mib * MIB)) for scenario in scenarios]
+    systems = [OURS] if options.profile else options.system or list(PROGRAMS)
+    prepare(scenarios, systems)
+    with scratch(options.keep) as out:
+        if options.profile:
+            return profile(scenarios, options, out)
+        cells: list[Cell] = []
+        for scenario in scenarios:
+            cells += measure(scenario, systems, options, out)
+    return report(cells)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    parser = arguments(__doc__ or "", reps=REPS)
+    parser.add_argument("--scenario", action="append", choices=list(SCENARIOS), help=f"only this one; else {MEASURED}")
+    parser.add_argument("--system", action="append", choices=list(PROGRAMS), help="only this one; else both")
+    parser.add_argument("--scale", type=float, metavar="X", help="all rates times X, and no second run")
+    parser.add_argument("--mib", type=float, metavar="N", help="size of what is sent, else that of the scenario")
+    parser.add_argument(
+        "--profile", type=Path, metavar="DIR", help="run ours once (n8, or --scenario), sample every node, keep in DIR"
+    )
+    return parser
+
+
+def prepare(scenarios: Iterable[Scenario], systems: Iterable[str]) -> None:
+    """Raise BenchmarkError unless everything is here."""
+    try:
+        require_network(delays=any(node.delay_ms for scenario in scenarios for node in scenario.nodes))
+    except NetworkUnavailable as error:
+        raise BenchmarkError(str(error)) from error
+    if THEIRS in systems and find_spec("libtorrent") is None:
+        raise BenchmarkError(
+            f"libtorrent is not installed; it has wheels for CPython up to 3.13. --system {OURS} measures without it."
+        )
+
+
+def measure(scenario: Scenario, systems: Sequence[str], options: argparse.Namespace, out: Path) -> list[Cell]:
+    """Run a scenario with all systems, and once more with slower links where the processor was the limit of ours."""
+    cells = compare(scenario, options.scale or 1.0, systems, options, out)
+    ours = next((cell for cell in cells if cell.system == OURS), None)
+    if options.scale is None and ours is not None and ours.processor_limited:
+        say(f"{scenario.name}: the processor was the limit; again, with rates times {SLOWER}")
+        cells += compare(scenario, SLOWER, systems, options, out)
+    return cells
+
+
+def compare(
+    scenario: Scenario, factor: float, systems: Sequence[str], options: argparse.Namespace, out: Path
+) -> list[Cell]:
+    """Let the systems take turns, so that whatever else the machine does meets all of them."""
+    scaled = scenario.scaled(factor)
+    runs: dict[str, list[Ran | None]] = {system: [] for system in systems}
+    for rep in range(options.reps):
+        for system in systems:
+            directory = out / f"{scenario.name}-x{factor:g}-{system}-{rep}"
+            runs[system].append(attempt(scaled, system, directory, seed=options.seed + rep))
+            tell(scaled, factor, system, runs[system][-1])
+    return [Cell(scenario=scaled, factor=factor, system=system, runs=tuple(runs[system])) for system in systems]
+
+
+def attempt(scenario: Scenario, system: str, directory: Path, *, seed: int, profile: Path | None = None) -> Ran | None:
+    """Run once; None, with the reason printed, when it failed. Keeps what nodes wrote to their logs."""
+    try:
+        return run_once(scenario, system, directory, seed=seed, profile=profile)
+    except RunFailed as failed:
+        say(f"FAILED: {failed}")
+        return None
+    except NetworkUnavailable as error:
+        raise BenchmarkError(str(error)) from error
+    finally:
+        for path in directory.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+
+
+def tell(scenario: Scenario, factor: float, system: str, ran: Ran | None) -> None:
+    """Progress, for whoever watches."""
+    if ran is not None:
+        say(
+            f"{scenario.name} x{factor:g} {system}: {ran.last_s:.2f} s, {ran.over_bound:.3f} of the bound; "
+            f"processor {ran.nodes_share:.0%}, others {ran.others_share:.0%}"
+        )
+
+
+HEADER = [
+    "scenario", "rates", "system", "last [s]", "bound [s]", "ratio", "spread [s]", "mean [s]", "dup. [%]",
+    "CPU [s/GiB]", "nodes [%]", "others [%]",
+]  # fmt: skip
+"""Last and mean peer; bytes received beyond the payload; processor seconds of all nodes for each GiB delivered; shares
+of all cores from GO to the last DONE, the emulation's own work among the others'.
+"""
+
+
+def row(cell: Cell) -> list[str]:
+    """A cell's line under HEADER."""
+    return [
+        cell.scenario.name,
+        f"x{cell.factor:g}",
+        cell.system,
+        number(cell.last_s),
+        number(cell.scenario.bound_s),
+        number(cell.over_bound, 3),
+        cell.spread,
+        number(cell.mean_s),
+        number(cell.duplicates_pct),
+        number(cell.cpu_s_per_gib, 1),
+        percent(cell.nodes_share),
+        percent(cell.others_share),
+    ]
+
+
+def percent(share: float | None) -> str:
+    return number(None if share is None else 100 * share, 0)
+
+
+def report(cells: Sequence[Cell]) -> int:
+    """Print every cell and the bars; return the exit code."""
+    say("\n" + table(HEADER, [row(cell) for cell in cells]))
+    at_full_rates = first_measured(cells, OURS)
+    if slow := [name for name, cell in judged(cells, OURS).items() if cell is not at_full_rates[name]]:
+        say(f"\nJudged with rates times {SLOWER}, since the processor was the limit above: {', '.join(slow)}.")
+    congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="ascii").strip()
+    return conclude("relay", bars(cells), {"tcp_congestion_control": congestion, **figures(cells)})
+
+
+def judged(cells: Iterable[Cell], system: str) -> dict[str, Cell]:
+    """The cell of each scenario that its bar is held against: the last one measured."""
+    return {cell.scenario.name: cell for cell in cells if cell.system == system}
+
+
+def first_measured(cells: Sequence[Cell], system: str) -> dict[str, Cell]:
+    """The cell of each scenario before any with slower links."""
+    return judged(reversed(cells), system)
+
+
+def bars(cells: Sequence[Cell]) -> list[Bar]:
+    """The bars of what was measured."""
+    ours, theirs = judged(cells, OURS), judged(cells, THEIRS)
+    found = [
+        Bar(name=name, value=ours[name].over_bound, at_most=at_most)
+        for name, at_most in RATIO_AT_MOST.items()
+        if name in ours
+    ]
+    if (mix4 := ours.get("mix4")) is not None:
+        seconds = None if mix4.mean_s is None else mix4.mean_s * mix4.factor
+        found.append(Bar(name="mix4_mean_s", value=seconds, at_most=MIX4_MEAN_S_AT_MOST))
+    if wasted := [cell.duplicates_pct for cell in cells if cell.system == OURS]:
+        found.append(Bar(name="duplicates_pct", value=worst(wasted), at_most=DUPLICATES_PCT_AT_MOST))
+    at_full_rates = first_measured(cells, OURS)
+    if costs := [at_full_rates[name].cpu_s_per_gib for name in ("n4", "n8") if name in at_full_rates]:
+        found.append(Bar(name="cpu_s_per_gib", value=worst(costs), at_most=CPU_S_PER_GIB_AT_MOST))
+    if contests := [versus(ours[name], theirs[name]) for name in RATIO_AT_MOST if name in ours and name in theirs]:
+        found.append(Bar(name="vs_libtorrent", value=worst(contests), at_most=VS_LIBTORRENT_AT_MOST))
+    return found
+
+
+def versus(ours: Cell, theirs: Cell) -> float | None:
+    """Our time over theirs; 0 when only they never ended."""
+    if ours.last_s is None:
+        return None
+    return 0.0 if theirs.last_s is None else ours.last_s / theirs.last_s
+
+
+def worst(values: Iterable[float | None]) -> float | None:
+    """The largest, where None stands for never."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return max(known) if len(known) == len(found) else None
+
+
+def figures(cells: Iterable[Cell]) -> Mapping[str, Any]:
+    """What stands around the bars."""
+    found: dict[str, Any] = {}
+    for cell in cells:
+        name = f"{cell.scenario.name}_{cell.system}" + ("" if cell.factor == 1 else f"_x{cell.factor:g}")
+        found[f"{name}_s"] = cell.last_s
+        found[f"{name}_ratio"] = cell.over_bound
+        found[f"{name}_mean_s"] = cell.mean_s
+        found[f"{name}_cpu_s_per_gib"] = cell.cpu_s_per_gib
+        found[f"{name}_cpu_system_part"] = cell.system_part
+        found[f"{name}_nodes_share"] = cell.nodes_share
+        found[f"{name}_others_share"] = cell.others_share
+    return found
+
+
+# Where the time goes.
+
+
+def profile(scenarios: Sequence[Scenario], options: argparse.Namespace, out: Path) -> int:
+    """Run ours once in each scenario, all nodes sampled; print who used the processor. No bars: sampling costs time."""
+    for scenario in scenarios:
+        factor = options.scale or 1.0
+        samples = options.profile.resolve() / f"{scenario.name}-x{factor:g}"
+        samples.mkdir(parents=True, exist_ok=True)
+        ran = attempt(scenario.scaled(factor), OURS, out / samples.name, seed=options.seed, profile=samples)
+        if ran is None:
+            return 1
+        tell(scenario, factor, OURS, ran)
+        print_profile(ran, samples)
+    return 0
+
+
+def print_profile(ran: Ran, samples: Path) -> None:
+    """Own time by function and by module, time within each module, as shares of all samples."""
+    stacks = read_samples(samples)
+    total = stacks.total()
+    say(
+        f"\n{ran.scenario.name}: {ran.node_cpu_s:.1f} s of processor time, {ran.system_cpu_s:.1f} s in the kernel, "
+        f"{ran.cpu_s_per_gib:.1f} s/GiB, with the sampling. All samples ({total / 1e6:.1f} s) are in {samples}."
+    )
+    for title, counts in (
+        ("own time by function", own_by_function(stacks)),
+        ("own time by module", own_by_module(stacks)),
+        ("time within a module, callees included", within_module(stacks)),
+    ):
+        shares = [[name, f"{100 * count / total:.1f}"] for name, count in counts.most_common(PROFILE_LINES)]
+        say("\n" + table([title, "%"], shares))
+
+
+if __name__ == "__main__":
+    main(benchmark)

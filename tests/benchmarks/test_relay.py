@@ -1,0 +1,220 @@
+"""How runs become bars, and the arithmetic below: bounds, costs, samples."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness import ROOT, BenchmarkError
+from benchmarks.network.bound import all_peers_bound_s, peer_bound_s
+from benchmarks.network.conductor import Ran
+from benchmarks.network.line import Report
+from benchmarks.network.payload import FILE_NAME, write_payload
+from benchmarks.network.profiles import own_by_function, own_by_module, read_samples, within_module
+from benchmarks.network.scenarios import MIB, SCENARIOS
+from benchmarks.relay import OURS, SLOWER, THEIRS, Cell, bars, prepare
+from protocol.tensors import read_table
+
+# Bounds
+
+
+def test_the_source_sends_every_bit_once() -> None:
+    assert all_peers_bound_s(64 * MIB, 50, [50] * 8, [50] * 8) == pytest.approx(64 * MIB * 8 / 50e6)
+
+
+def test_the_slowest_receiver_takes_everything_in() -> None:
+    assert all_peers_bound_s(MIB, 50, [100, 100], [100, 10]) == pytest.approx(MIB * 8 / 10e6)
+
+
+def test_peers_that_upload_nothing_leave_all_of_it_to_the_source() -> None:
+    assert all_peers_bound_s(MIB, 50, [0, 0, 0], [100] * 3) == pytest.approx(3 * MIB * 8 / 50e6)
+
+
+def test_a_peer_is_bound_by_the_sources_uplink_or_its_own_downlink() -> None:
+    assert peer_bound_s(MIB, 50, 100) == pytest.approx(MIB * 8 / 50e6)
+    assert peer_bound_s(MIB, 50, 10) == pytest.approx(MIB * 8 / 10e6)
+
+
+def test_slower_links_move_the_bound_as_much() -> None:
+    for scenario in SCENARIOS.values():
+        assert scenario.scaled(0.5).bound_s == pytest.approx(2 * scenario.bound_s)
+        assert scenario.mean_peer_bound_s <= scenario.bound_s
+
+
+# What is sent
+
+
+@pytest.mark.parametrize("size", [MIB, 9 * MIB])
+def test_the_payload_is_a_model_of_exactly_its_size(tmp_path: Path, size: int) -> None:
+    raw = write_payload(tmp_path, size, seed=1).read_bytes()
+    assert len(raw) == size
+    read_table(FILE_NAME, size, lambda offset, length: raw[offset : offset + length])
+    assert raw == write_payload(tmp_path, size, seed=1).read_bytes()
+    assert raw != write_payload(tmp_path, size, seed=2).read_bytes()
+
+
+# Runs and bars
+
+
+def ran(
+    name: str, over_bound: float, *, duplicates: int = 0, share: float = 0.5, others: float = 0.1, scale: float = 1.0
+) -> Ran:
+    """A run in which the last peer took so many bounds, the rest one; the nodes and others had shares of the cores."""
+    scenario = SCENARIOS[name].scaled(scale)
+    available_s = over_bound * scenario.bound_s * (os.cpu_count() or 1)
+    cpu_s = share * available_s
+    received = [scenario.size_bytes] * len(scenario.peers)
+    received[0] += duplicates
+    source = Report(file=Path("sent"), up={}, down={}, user_s=0.75 * cpu_s, system_s=0.25 * cpu_s)
+    peers = [Report(file=Path("got"), up={}, down={"s": size}, user_s=0.0, system_s=0.0) for size in received]
+    return Ran(
+        scenario=scenario,
+        seconds=(over_bound * scenario.bound_s, *[scenario.bound_s] * (len(peers) - 1)),
+        reports=(source, *peers),
+        machine_cpu_s=cpu_s + others * available_s,
+    )
+
+
+def cell(
+    name: str, system: str, *over_bound: float | None, share: float = 0.5, others: float = 0.1, scale: float = 1.0
+) -> Cell:
+    runs = [
+        None if ratio is None else ran(name, ratio, share=share, others=others, scale=scale) for ratio in over_bound
+    ]
+    return Cell(scenario=SCENARIOS[name].scaled(scale), factor=scale, system=system, runs=tuple(runs))
+
+
+def values(*cells: Cell) -> dict[str, float | None]:
+    return {bar.name: bar.value for bar in bars(cells)}
+
+
+def test_a_ratio_is_the_median_over_the_bound() -> None:
+    assert values(cell("n4", OURS, 1.3, 1.1, 1.0))["n4"] == pytest.approx(1.1)
+
+
+def test_a_failed_run_never_ended() -> None:
+    assert values(cell("n4", OURS, 1.0, 1.1, None))["n4"] == pytest.approx(1.1)
+    missed = bars([cell("n4", OURS, 1.0, None, None)])
+    assert [bar.met for bar in missed if bar.name == "n4"] == [False]
+
+
+def test_bytes_beyond_the_payload_are_duplicates() -> None:
+    run = ran("n4", 1.0, duplicates=4 * 64 * MIB // 100)
+    assert run.duplicates_pct == pytest.approx(1.0)
+
+
+def test_the_processors_time_is_that_of_all_nodes_for_each_gib_delivered() -> None:
+    run = ran("n4", 1.0, share=0.5)
+    assert run.node_cpu_s / run.cpu_s_per_gib == pytest.approx(4 * 64 / 1024)
+
+
+def test_shares_are_of_all_cores_until_the_last_is_done() -> None:
+    run = ran("n4", 2.0, share=0.5, others=0.2)
+    assert (run.nodes_share, run.others_share) == (pytest.approx(0.5), pytest.approx(0.2))
+
+
+def test_where_the_processor_was_the_limit_slower_links_are_judged() -> None:
+    fast = cell("n8", OURS, 1.5, share=0.65)
+    assert fast.processor_limited
+    assert not cell("n8", OURS, 1.5, share=0.55).processor_limited
+    assert not cell("n8", OURS, 1.5, share=0.2, others=0.8).processor_limited
+    slow = cell("n8", OURS, 1.05, scale=SLOWER)
+    found = values(fast, cell("n8", THEIRS, 1.5), slow, cell("n8", THEIRS, 2.1, scale=SLOWER))
+    assert found["n8"] == pytest.approx(1.05)
+    assert found["vs_libtorrent"] == pytest.approx(0.5)
+    assert found["cpu_s_per_gib"] == pytest.approx(fast.cpu_s_per_gib)
+
+
+def test_the_worst_contest_counts_and_none_that_a_downlink_decides() -> None:
+    found = values(
+        cell("n4", OURS, 1.0), cell("n4", THEIRS, 2.0), cell("up8", OURS, 1.2), cell("up8", THEIRS, 1.5),
+        cell("mix4", OURS, 1.0), cell("mix4", THEIRS, 1.0),
+    )  # fmt: skip
+    assert found["vs_libtorrent"] == pytest.approx(0.8)
+
+
+def test_mix4_is_judged_by_its_mean_peer_in_seconds() -> None:
+    bound_s = SCENARIOS["mix4"].bound_s
+    assert values(cell("mix4", OURS, 1.4))["mix4_mean_s"] == pytest.approx((3 + 1.4) / 4 * bound_s)
+
+
+def test_only_what_was_measured_is_judged() -> None:
+    assert set(values(cell("up8", OURS, 1.0))) == {"up8", "duplicates_pct"}
+    assert values(cell("up8", THEIRS, 1.0)) == {}
+
+
+@pytest.mark.parametrize(("platform", "user", "words"), [("darwin", 0, "Linux"), ("linux", 1000, "root")])
+def test_elsewhere_one_sentence_says_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, platform: str, user: int, words: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    with pytest.raises(BenchmarkError, match=words):
+        prepare([SCENARIOS["n4"]], [OURS, THEIRS])
+
+
+# Samples
+
+SAMPLES = {
+    "s": ["<module> (/x/lib/python3.11/site-packages/trio/_core/_run.py);get (/r/swarm/store/store.py) 3"],
+    "p1": [
+        "<module> (/x/lib/python3.11/site-packages/trio/_core/_run.py) 2",
+        "<module> (/x/lib/python3.11/site-packages/trio/_core/_run.py);get (/r/swarm/store/store.py) 5",
+    ],
+}
+
+
+def test_samples_of_all_nodes_are_added_up_by_where_they_were_taken(tmp_path: Path) -> None:
+    for name, lines in SAMPLES.items():
+        (tmp_path / f"{name}.samples").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    stacks = read_samples(tmp_path)
+    trio_file, store_file = "trio/_core/_run.py", "/r/swarm/store/store.py"
+    assert own_by_function(stacks) == Counter({f"{store_file}: get": 8, f"{trio_file}: <module>": 2})
+    assert own_by_module(stacks) == Counter({store_file: 8, trio_file: 2})
+    assert within_module(stacks) == Counter({trio_file: 10, store_file: 8})
+
+
+PROGRAM = """
+import hashlib, sys, time
+from pathlib import Path
+import trio
+from benchmarks.network.sampler import Sampler
+
+def burn():
+    began = time.process_time()
+    while time.process_time() - began < 0.1:
+        pass
+
+async def main():
+    sampler = Sampler(Path(sys.argv[1]))
+    sampler.start()
+    burn()
+    used = time.process_time_ns()
+    sampler.clear()
+    burn()
+    await trio.to_thread.run_sync(hashlib.sha256, bytes(10_000_000))
+    sampler.stop()
+    print(time.process_time_ns() - used)
+
+trio.run(main)
+"""
+
+
+def test_a_program_knows_where_its_time_went(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "s.samples")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    stacks = read_samples(tmp_path)
+    own = own_by_function(stacks)
+    assert own["<string>: burn"] >= 50_000
+    assert own["C: <built-in method _hashlib.openssl_sha256>"] > 0
+    assert 0.8 * int(done.stdout) <= 1000 * stacks.total() <= int(done.stdout)
+
+
+def test_modules_of_ours_are_named_from_the_root(tmp_path: Path) -> None:
+    (tmp_path / "s.samples").write_text(f"get ({ROOT}/swarm/framing.py) 1\n", encoding="utf-8")
+    assert own_by_module(read_samples(tmp_path)) == Counter({"swarm/framing.py": 1})

@@ -1,22 +1,45 @@
-"""Weights out: a model directory becomes chunks and a signed manifest.
+"""Weights out: a model directory becomes chunks, patches and a signed manifest.
 
 What always holds: the manifest names exactly the bytes of the directory at that moment, and its `previous` is the
-manifest before it, so versions form a chain. Nothing here writes; the store adopts the directory afterwards.
+manifest before it, so versions form a chain; a patch is offered only where it is clearly shorter than the road it
+replaces. Nothing here writes but the files of patches; the store adopts those and the directory afterwards.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from protocol.genesis import Authority
 from protocol.identity import Keypair
 from protocol.ids import ManifestHash, PolicyVersion
-from protocol.layout import Source, changed_chunks, describe, file_chunks
+from protocol.layout import Source, Tables, changed_chunks, describe, file_chunks
 from protocol.manifest import Manifest, SignedManifest, is_safe_file_name, sign_manifest
+from protocol.patch import encode_patch
+from protocol.patch_chunks import with_patches
+
+PATCH_WORTH = 0.75
+"""Of the bytes that a peer with the base must fetch without it. Rebuilding reads, hashes and writes a whole model,
+which a few per cent of the bytes are not worth."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """An earlier version that patches may start from: its manifest, and the directory that holds its files."""
+
+    manifest: SignedManifest
+    directory: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A version that was signed, and the files of its patches, in the manifest's order."""
+
+    signed: SignedManifest
+    patches: Sequence[Path]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +51,30 @@ class Publisher:
     certificate: bytes
 
     def publish(
-        self, directory: Path, version: PolicyVersion, previous: ManifestHash | None, now_ms: int
-    ) -> SignedManifest:
-        """Read `directory` once and return its signed manifest.
+        self,
+        directory: Path,
+        version: PolicyVersion,
+        previous: ManifestHash | None,
+        now_ms: int,
+        bases: Sequence[Base] = (),
+    ) -> Published:
+        """Read `directory` and return its signed manifest.
 
-        Files whose names no peer would accept (hidden ones, say) stay out. Raises OSError, LayoutError.
+        Patches from `bases` are written beside it, into DIRECTORY.patches. Files whose names no peer would accept
+        (hidden ones, say) stay out. Raises OSError, LayoutError.
         """
         with ExitStack() as opened:
-            paths = [path for path in sorted(directory.iterdir()) if is_safe_file_name(path.name)]
-            tables = describe([_source(path, opened.enter_context(path.open("rb"))) for path in paths])
+            files = _open_model(directory, opened)
+            tables = describe(files)
+            patches: dict[ManifestHash, Path] = {}
+            beside = directory.with_name(f"{directory.name}.patches")
+            for base in bases:
+                beside.mkdir(exist_ok=True)
+                path = beside / base.manifest.hash.hex()
+                if _write_patch(base, files, path, round(PATCH_WORTH * _new_bytes(tables, base.manifest.manifest))):
+                    patches[base.manifest.hash] = path
+            sources = {base: _open_source(path, opened) for base, path in patches.items()}
+            tables = with_patches(tables, sources)
         manifest = Manifest(
             version=version,
             previous=previous or b"",
@@ -45,8 +83,9 @@ class Publisher:
             files=tables.files,
             chunks=tables.chunks,
             tensors=tables.tensors,
+            patches=tables.patches,
         )
-        return sign_manifest(self.learner, self.authority, manifest)
+        return Published(signed=sign_manifest(self.learner, self.authority, manifest), patches=list(patches.values()))
 
 
 def new_bytes(manifest: Manifest, before: Manifest | None) -> int:
@@ -55,7 +94,33 @@ def new_bytes(manifest: Manifest, before: Manifest | None) -> int:
     return sum(manifest.chunks[index].size for index in fresh)
 
 
-def _source(path: Path, file: BinaryIO) -> Source:
+def _new_bytes(tables: Tables, before: Manifest) -> int:
+    held = {before.chunks[index].cid for index in file_chunks(before)}
+    return sum(chunk.size for chunk in tables.chunks if chunk.cid not in held)
+
+
+def _write_patch(base: Base, target: Sequence[Source], path: Path, limit_bytes: int) -> bool:
+    """Write the patch from `base` to `target`; give up, leaving nothing, when it would have more than `limit_bytes`."""
+    written = 0
+    with ExitStack() as opened, path.open("wb") as file:
+        for piece in encode_patch(_open_model(base.directory, opened), target):
+            written += len(piece)
+            if written > limit_bytes:
+                break
+            file.write(piece)
+    if written > limit_bytes:
+        path.unlink()
+    return written <= limit_bytes
+
+
+def _open_model(directory: Path, opened: ExitStack) -> list[Source]:
+    """The files of a model that may travel."""
+    paths = [path for path in sorted(directory.iterdir()) if is_safe_file_name(path.name)]
+    return [_open_source(path, opened) for path in paths]
+
+
+def _open_source(path: Path, opened: ExitStack) -> Source:
+    file = opened.enter_context(path.open("rb"))
     return Source(
         name=path.name, size=path.stat().st_size, read=lambda offset, size: os.pread(file.fileno(), size, offset)
     )

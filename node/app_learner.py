@@ -41,9 +41,11 @@ from protocol.errors import Fault
 from protocol.exchange import PeerAddresses
 from protocol.ids import PeerId, PolicyVersion
 from protocol.invite import Invite, write_invite
+from protocol.layout import file_chunks
 from protocol.manifest import SignedManifest
 from protocol.staleness import Chain
 from swarm.causes import first_cause
+from swarm.distribution import Distribution
 from swarm.libp2p import open_libp2p
 from swarm.membership import HEARTBEATS_MISSED, Membership
 from swarm.reception import INBOX, Incoming, Reception
@@ -172,6 +174,13 @@ class _Learner:
             report=self._report,
             trouble=lambda text: events.emit("trouble", text=text),
         )
+        self.distribution = Distribution(
+            transport=transport,
+            store=store,
+            gained=lambda signed: self.serving.gained(signed.hash),
+            report=self._report,
+            serving=self.serving,
+        )
         self.nursery: trio.Nursery | None = None
 
     async def work(self, on_ready: Callable[[str, LearnerRun], None]) -> LearnerOutcome:
@@ -185,6 +194,7 @@ class _Learner:
         presence = await self._note_presence()
         async with trio.open_nursery() as nursery:
             self.serving.start()
+            nursery.start_soon(self.distribution.run)
             reception.start()
             nursery.start_soon(self.intake.work, inbox_receive)
             nursery.start_soon(self.desk.watch)
@@ -260,6 +270,7 @@ class _Learner:
             exports=home.exports,
             curriculum_state=self.schooling.state,
             restore_curriculum=self.schooling.restore,
+            adopted=self._seed,
             published=self._published,
             now_ms=Clock.now_ms,
             events=self.events,
@@ -273,6 +284,12 @@ class _Learner:
 
     def _newest(self) -> bytes:
         return b"" if self.training is None else self.training.newest
+
+    def _seed(self, signed: SignedManifest) -> None:
+        """Scatter what most peers will ask for: the patch from the version before, where there is one."""
+        manifest = signed.manifest
+        patch = next((patch for patch in manifest.patches if patch.base == manifest.previous), None)
+        self.distribution.seed(signed, file_chunks(manifest) if patch is None else patch.chunks)
 
     async def _published(self, signed: SignedManifest) -> None:
         self.serving.gained(signed.hash)

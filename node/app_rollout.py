@@ -40,6 +40,7 @@ from swarm.delivery import NotWelcome, RunFinished, WorkLine
 from swarm.distribution import Distribution, Fetched
 from swarm.following import Arrival, Following, ask
 from swarm.libp2p import open_libp2p
+from swarm.obtaining import Obtained
 from swarm.serving import Knowledge, Serving
 from swarm.store import ChunkStore, StoreError
 from swarm.transport import DialFailed, ListenFailed, StreamBroken, StreamRefused, Transport
@@ -179,7 +180,11 @@ class _Rollout:
             trouble=self.trouble,
         )
         self.distribution = Distribution(
-            transport=transport, store=store, gained=lambda signed: self.serving.gained(signed.hash), report=self.report
+            transport=transport,
+            store=store,
+            gained=lambda signed: self.serving.gained(signed.hash),
+            report=self.report,
+            serving=self.serving,
         )
         self.following = Following(
             transport=transport,
@@ -247,7 +252,7 @@ class _Rollout:
         held = [version for version in self.store.versions() if version.complete]
         if held and (signed := self.store.manifest(held[-1].hash)) is not None:
             self.following.core.held = signed.version
-            self.role.arrived(Arrival(signed=signed, seconds=0.0, fetched=Fetched(by_peer={})))
+            self.role.arrived(Arrival(signed=signed, seconds=0.0, obtained=Obtained(fetched=Fetched(by_peer={}))))
 
     def hello(self) -> Hello:
         return Hello(

@@ -29,7 +29,7 @@ from node.evaluation import EvaluationTerms, Scores
 from node.events import EventLog
 from node.init import free_port
 from node.processes import NodeProcess, family_pss_bytes, stop_all
-from node.reports import as_terminal, as_text, draw_reward, summary, swarm_report
+from node.reports import as_terminal, as_text, draw_reward, roads_taken, summary, swarm_report
 from node.reports.facts import Role
 from node.schooling import held_out_of
 from node.stopping import STOPPED_EXIT_CODE, Stopped
@@ -379,6 +379,7 @@ class _Demo:
             peak_pss_mib=round(self.peak_pss / 2**20, 1),
             seeds={"demo": self.seed},
             wall_s=round(time.monotonic() - self.began, 2),
+            roads=roads_taken(sorted(self.out.glob("node-*/events.jsonl"))),
         )
         (self.out / "summary.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         text = as_terminal(report, width=max(80, console.console.width)) if console.is_live else as_text(report)

@@ -90,8 +90,10 @@ class RolloutRole:
             "version_fetched",
             version=str(arrival.signed.version),
             seconds=round(arrival.seconds, 3),
-            fetched_bytes=sum(arrival.fetched.by_peer.values()),
-            sources=len(arrival.fetched.by_peer),
+            fetched_bytes=sum(arrival.obtained.fetched.by_peer.values()),
+            patch_bytes=arrival.obtained.patch_bytes,
+            patches=arrival.obtained.num_patches,
+            sources=len(arrival.obtained.fetched.by_peer),
         )
         self._newest = arrival
         self._arrived.set()
@@ -135,12 +137,13 @@ class RolloutRole:
         return self.engine.installed is not None and self.engine.installed.manifest == arrival.signed.hash
 
     def _keep(self) -> set[ManifestHash]:
-        """The version in service, the newest one, and what is being fetched; earlier ones help nobody."""
+        """The version in service, the newest one, what is being fetched, and what its patches start from."""
         keep = {flying} if (flying := self.in_flight()) is not None else set()
         if self.engine.installed is not None:
             keep.add(self.engine.installed.manifest)
         if self._newest is not None:
             keep.add(self._newest.signed.hash)
+            keep.update(patch.base_hash for patch in self._newest.signed.manifest.patches)
         return keep
 
     async def _lease(self, batches: trio.MemorySendChannel[list[Granted]]) -> None:

@@ -26,7 +26,7 @@ from learner.advantage import advantages
 from learner.buffer import Batch, Completion, Group
 from learner.leasing import own_lease
 from learner.ledger import CheckpointRow, Ledger, StepRow
-from learner.publication import Publisher, new_bytes
+from learner.publication import Base, Publisher, new_bytes
 from node.children import ChildCrashed, ChildGaveUp, ChildRefused
 from node.errors import RunError, UsageError
 from node.events import EventLog
@@ -44,6 +44,10 @@ from swarm.transport import Transport
 
 REANNOUNCE_S = 5.0
 """The newest version is announced again this often: gossip may lose a message, and repetition is harmless."""
+
+ANCHOR_EVERY = 8
+"""Published versions from one anchor to the next. Patches from the last anchor let who was away for up to so many
+versions catch up in one step; the learner keeps its files for as long."""
 
 MAX_DIVERGED = 3
 """Batches in a row that may make the loss infinite: one is a broken peer's work, more are a broken run's."""
@@ -82,6 +86,7 @@ class TrainingLoop:
 
     Args:
         curriculum_state: what to save beside a checkpoint; `restore_curriculum` takes it back.
+        adopted: told of each version that the store has taken, before anybody else hears of it.
         published: awaited after each publication.
     """
 
@@ -99,6 +104,7 @@ class TrainingLoop:
     published: Callable[[SignedManifest], Awaitable[None]]
     now_ms: Callable[[], int]
     events: EventLog
+    adopted: Callable[[SignedManifest], None] = lambda signed: None
     newest: bytes = b""
     _saved: int = 0
     _diverged: int = 0
@@ -303,6 +309,7 @@ class TrainingLoop:
             raise RunError(f"Version {version} cannot be published: {refused.error}") from None
         state = self.curriculum_state()
         signed, fresh_bytes = await trio.to_thread.run_sync(self._seal, version, export, checkpoint.name, state)
+        self.adopted(signed)
         self.newest = announce(
             self.publisher.learner,
             self.publisher.authority,
@@ -323,6 +330,7 @@ class TrainingLoop:
             version=str(version),
             total_bytes=signed.manifest.total_bytes,
             new_bytes=fresh_bytes,
+            patch_bytes=sum(patch.size for patch in signed.manifest.patches),
             seconds=round(trio.current_time() - began, 4),
         )
         run.notify()
@@ -336,15 +344,17 @@ class TrainingLoop:
         """Sign and adopt what was exported, and write down that it exists; return it and how many bytes are new."""
         before = None if self._previous is None else self.store.manifest(self._previous)
         try:
-            signed = self.publisher.publish(export, version, self._previous, self.now_ms())
-            self.store.adopt(signed, export)
+            published = self.publisher.publish(export, version, self._previous, self.now_ms(), self._bases())
+            signed = published.signed
+            self.store.adopt(signed, export, published.patches)
         except StoreError as error:
             raise RunError(f"Version {version} cannot be published. {error}") from error
         except (OSError, LayoutError) as error:
             raise RunError(
                 f"Version {version} cannot be published: {error}. Check the disk, then start again."
             ) from error
-        shutil.rmtree(export, ignore_errors=True)  # the store has its own links to the files
+        for made in (export, *{path.parent for path in published.patches}):  # the store has its own links to the files
+            shutil.rmtree(made, ignore_errors=True)
         fresh_bytes = new_bytes(signed.manifest, before.manifest if before else None)
         if version.version > self._saved:
             row = CheckpointRow(
@@ -357,14 +367,26 @@ class TrainingLoop:
         )
         return signed, fresh_bytes
 
+    def _bases(self) -> list[Base]:
+        """The versions that patches start from, where they are held: the one before, and the last anchor."""
+        wanted = dict.fromkeys(name for name in (self._previous, self._anchor()) if name is not None)
+        found = [(self.store.manifest(name), name) for name in wanted if self.store.is_complete(name)]
+        return [Base(manifest=signed, directory=self.store.directory(name)) for signed, name in found if signed]
+
+    def _anchor(self) -> ManifestHash | None:
+        """The newest anchor that the store holds."""
+        every = ANCHOR_EVERY * self.terms.publish_every
+        anchors = [one.hash for one in self.store.versions() if one.complete and one.version.version % every == 0]
+        return anchors[-1] if anchors else None
+
     def _forget_manifests(self) -> None:
         """Forget versions that no rollout may be made with any more."""
         oldest = self.run.chain.head.version - self.run.window
         self.run.manifests = {v: manifest for v, manifest in self.run.manifests.items() if v.version >= oldest}
 
     def _clean(self, keep: set[ManifestHash]) -> None:
-        """Remove all other versions from the store, and checkpoints beyond those to keep."""
-        self.store.evict(keep)
+        """Remove all other versions but the last anchor from the store, and checkpoints beyond those to keep."""
+        self.store.evict(keep if (anchor := self._anchor()) is None else keep | {anchor})
         old = self.ledger.checkpoints()[self.terms.keep_checkpoints :]
         if old:
             self.ledger.checkpoints_removed([row.step for row in old])

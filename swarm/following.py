@@ -26,8 +26,9 @@ from protocol.genesis import Authority
 from protocol.ids import ManifestHash, PeerId
 from protocol.manifest import SignedManifest, open_manifest
 from swarm.announcements import Abandon, Announcements, Effect, Equivocation, Fetch, Relay
-from swarm.distribution import Distribution, Fetched, Starved
+from swarm.distribution import Distribution, Starved
 from swarm.framing import framed
+from swarm.obtaining import Obtained, Obtaining
 from swarm.reputation import Report
 from swarm.store import ChunkStore, StoreError
 from swarm.transport import Broadcast, PeerConnected, StreamBroken, StreamRefused, Transport
@@ -51,11 +52,11 @@ class NobodyHasIt(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Arrival:
-    """A version that is complete in the store, how long fetching it took, and from whom its bytes came."""
+    """A version that is complete in the store, how long that took, and by which road it came."""
 
     signed: SignedManifest
     seconds: float
-    fetched: Fetched
+    obtained: Obtained
 
 
 @dataclass(kw_only=True)
@@ -81,6 +82,10 @@ class Following:
     _begun: trio.Event = field(default_factory=trio.Event)
     _news: trio.Event = field(default_factory=trio.Event)
     _said: str = ""
+
+    @property
+    def obtaining(self) -> Obtaining:
+        return Obtaining(store=self.store, distribution=self.distribution, learn=self._ask_around, trouble=self._say)
 
     @property
     def newest(self) -> bytes:
@@ -199,11 +204,7 @@ class Following:
         began = trio.current_time()
         try:
             signed = await self._fetch_manifest(announcement)
-            await trio.to_thread.run_sync(self.store.begin, signed)
-            with self.store.pinned(signed.hash):
-                self.distribution.gained(signed)
-                fetched = await self.distribution.fetch(signed)
-                await trio.to_thread.run_sync(self.store.finish, signed.hash)
+            obtained = await self.obtaining.obtain(signed)
         except (StoreError, OSError, NobodyHasIt, Starved, PeerError) as error:
             if announcement is self.core.newest:  # else something newer is fetched at once, and nobody is worse off
                 self._say(f"Version {announcement.version} could not be fetched: {error} The version in service stays.")
@@ -211,7 +212,7 @@ class Following:
             return
         if self.core.in_flight is announcement:  # not abandoned in the last moment
             self._said = ""
-            self.arrived(Arrival(signed=signed, seconds=trio.current_time() - began, fetched=fetched))
+            self.arrived(Arrival(signed=signed, seconds=trio.current_time() - began, obtained=obtained))
         self._perform(self.core.completed(announcement))
 
     async def _fetch_manifest(self, announcement: SignedAnnouncement) -> SignedManifest:

@@ -8,6 +8,7 @@ from node.reports.export import as_csv, as_json
 from node.reports.facts import OwnReport, PeerReport, SwarmReport
 from node.reports.own import own_report
 from node.reports.picture import draw_reward
+from node.reports.roads import roads_taken
 from node.reports.summary import summary
 from node.reports.swarm import swarm_report
 from node.reports.text import as_terminal, as_text
@@ -22,6 +23,7 @@ __all__ = [
     "as_text",
     "draw_reward",
     "own_report",
+    "roads_taken",
     "summary",
     "swarm_report",
 ]

@@ -24,6 +24,7 @@ def summary(
     seeds: Mapping[str, int],
     wall_s: float | None = None,
     software: Mapping[str, str] | None = None,
+    roads: Mapping[str, Mapping[str, int]] | None = None,
 ) -> dict[str, Any]:
     """Return what `summary.json` holds.
 
@@ -32,6 +33,7 @@ def summary(
         seeds: what each source of randomness began with.
         wall_s: seconds from the command to its end, where the caller timed more than the ledger saw.
         software: versions of what ran, by default of what is installed here.
+        roads: versions and bytes by road (`node.reports.roads`), None where the nodes' logs cannot be read.
     """
     scores = report.surviving_evaluations
     first, last = (scores[0], scores[-1]) if scores else (None, None)
@@ -55,6 +57,7 @@ def summary(
         "learner_utilisation": report.utilisation,
         "peers": [_peer(peer) for peer in report.peers],
         "weight_bytes": report.weight_bytes,
+        "roads": roads,
         "peak_pss_mib": peak_pss_mib,
         "seeds": dict(seeds),
         "software": dict(installed_software() if software is None else software),

@@ -65,7 +65,7 @@ def sync_directory(directory: Path) -> None:
     sync(directory)
 
 
-def sync(path: Path) -> None:
+def sync(path: Path | str) -> None:
     """Wait until what was written to a file, or the entries of a directory, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -74,7 +74,7 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_at(path: Path, offset: int, data: bytes | memoryview) -> None:
+def write_at(path: Path | str, offset: int, data: bytes | memoryview) -> None:
     """Write all of `data` into an existing file. Raises OSError; then any part of it may have been written."""
     handle = os.open(path, os.O_WRONLY)
     try:

@@ -1,10 +1,10 @@
 """`ChunkStore`: all versions that a node holds, and what may be done to them from any thread.
 
 What always holds: every method is synchronous and may be called from several threads at once (drivers use
-`trio.to_thread`); `have_bitmap`, `missing`, `holds`, `manifest`, `manifest_bytes` and `is_complete` never wait for
-the disk; a version that is pinned is never evicted; eviction takes a version out of sight in one rename. A version's
-directory changes under that version's lock, the set of versions under the store's; who holds a version's lock never
-asks for the store's.
+`trio.to_thread`); `have_bitmap`, `missing`, `holds`, `size_of`, `manifest`, `manifest_bytes` and `is_complete` never
+wait for the disk; a version that is pinned is never evicted; eviction takes a version out of sight in one rename. A
+version's directory changes under that version's lock, the set of versions under the store's; who holds a version's lock
+never asks for the store's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +23,12 @@ from protocol.digest import cid_of
 from protocol.errors import Fault, LocalProtocolError, PeerError
 from protocol.genesis import Authority
 from protocol.ids import Cid, ManifestHash, PolicyVersion
-from protocol.manifest import FileEntry, SignedManifest
+from protocol.manifest import SignedManifest
 from swarm.store.durable import link_or_copy, lock, move_durably, replace_file, scratch_path, sync_directory
 from swarm.store.errors import StoreError, StoreFull, VersionIncomplete, VersionUnknown, translated
+from swarm.store.rebuilding import rebuild
 from swarm.store.recovery import recover, require_ours
-from swarm.store.version import Stage, Version, directory_of
+from swarm.store.version import Stage, Version, directory_of, patch_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +97,39 @@ class ChunkStore:
             version = self._begin(signed)
             return sum(self._copy(version, index) for index in version.missing())
 
-    def missing(self, manifest: ManifestHash) -> list[int]:
-        """Return the chunks of files still to be put, ascending. Raises VersionUnknown unless the version was begun."""
-        return self._require(manifest).missing()
+    def begin_patch(self, manifest: ManifestHash, number: int) -> None:
+        """Make room for patch `number` of a version that was begun; until then `put` does not keep its chunks.
+
+        Raises StoreFull, VersionUnknown.
+        """
+        version = self._require(manifest)
+        with translated(self.root):
+            self._require_room(version.signed, version.manifest.patches[number].size)
+            version.begin_patch(number)
+
+    def missing(self, manifest: ManifestHash, chunks: Iterable[int] | None = None) -> list[int]:
+        """Return those of `chunks` still to be put, by default of all that files list, ascending.
+
+        Raises VersionUnknown unless the version was begun.
+        """
+        version = self._require(manifest)
+        return version.missing() if chunks is None else version.lacking(sorted(set(chunks)))
+
+    def rebuild(self, manifest: ManifestHash, number: int) -> int:
+        """Put what is missing of a version's files, made by its patch `number` from the base; return the bytes put.
+
+        Base and patch must be held whole. Every chunk is checked before it is put. Raises PeerError when the patch
+        does not make the version it promises, VersionUnknown or VersionIncomplete when base or patch are not whole
+        (any more).
+        """
+        target = self._require(manifest)
+        base = target.manifest.patches[number].base_hash
+        with translated(self.root), self.pinned(manifest), self.pinned(base):
+            self.directory(base)  # raises unless it is complete
+            return rebuild(self._require(base), target, number)
 
     def put(self, manifest: ManifestHash, index: int, data: bytes | memoryview) -> bool:
-        """Write chunk `index`; False when it was held already, or is no part of a file and therefore not kept.
+        """Write chunk `index`; False when it was held already, or belongs to no file and to no patch that was begun.
 
         Raises PeerError before anything is written: CORRUPT_CHUNK when `data` is not that chunk, MALFORMED when it
         is, but the manifest lied about its size. VersionUnknown when the version was evicted meanwhile.
@@ -127,12 +155,12 @@ class ChunkStore:
             version.finish()
         return version.directory
 
-    def adopt(self, signed: SignedManifest, directory: Path) -> Path:
+    def adopt(self, signed: SignedManifest, directory: Path, patches: Sequence[Path] = ()) -> Path:
         """Take the files of `directory`, from which `signed` was made, as a complete version; return its new directory.
 
-        Files are linked, or copied from another disk, and not hashed again (`get` verifies). The caller may remove
-        `directory`, but must never write to its files again. Raises StoreError when a file is missing or has another
-        size.
+        `patches` are files with those of the manifest, in its order. Files are linked, or copied from another disk, and
+        not hashed again (`get` verifies). The caller may remove `directory`, but must never write to its files again.
+        Raises StoreError when a file is missing or has another size.
         """
         with translated(self.root):
             if self.is_complete(signed.hash):
@@ -141,7 +169,9 @@ class ChunkStore:
             staged.mkdir()
             try:
                 for entry in signed.manifest.files:
-                    _take_file(directory, entry, staged)
+                    _take_file(directory / entry.name, entry.size, staged / entry.name)
+                for number, path in enumerate(patches):
+                    _take_file(path, signed.manifest.patches[number].size, staged / patch_file(number))
                 sync_directory(staged)  # here, where nobody waits for us, rather than under the lock
                 return self._install(signed, staged)
             except BaseException:
@@ -165,6 +195,13 @@ class ChunkStore:
     def holds(self, cid: Cid) -> bool:
         """Whether `get` would find the chunk, were the disk sound."""
         return any(version.index_of(cid) is not None for version in tuple(self._versions.values()))
+
+    def size_of(self, cid: Cid) -> int | None:
+        """Return how many bytes the chunk has, None when it is not held."""
+        for version in tuple(self._versions.values()):
+            if (index := version.index_of(cid)) is not None:
+                return version.manifest.chunks[index].size
+        return None
 
     def have_bitmap(self, manifest: ManifestHash) -> bytes:
         """Return what is held of a version in the bit order of `exchange.Have`; empty when the version is unknown."""
@@ -284,7 +321,7 @@ class ChunkStore:
         with self._lock:
             if (version := self._versions.get(signed.hash)) is not None:
                 return version
-            self._require_room(signed)
+            self._require_room(signed, signed.manifest.total_bytes)
             # The manifest first: a directory without one is an orphan, and removed.
             replace_file(self._manifest_path(signed.hash), signed.raw)
             try:
@@ -296,13 +333,13 @@ class ChunkStore:
             self._versions = {**self._versions, signed.hash: version}
             return version
 
-    def _require_room(self, signed: SignedManifest) -> None:
+    def _require_room(self, signed: SignedManifest, size_bytes: int) -> None:
         if self._quota_bytes is None:
             return
-        used = sum(version.manifest.total_bytes for version in self._versions.values())
-        if used + signed.manifest.total_bytes > self._quota_bytes:
+        used = sum(version.disk_bytes for version in self._versions.values())
+        if used + size_bytes > self._quota_bytes:
             raise StoreFull(
-                f"Version {signed.version} needs {signed.manifest.total_bytes} bytes, and {used} of the "
+                f"Version {signed.version} needs {size_bytes} bytes, and {used} of the "
                 f"{self._quota_bytes} that {self.root} may take are in use. Evict a version, or raise the quota."
             )
 
@@ -315,7 +352,7 @@ class ChunkStore:
 
     def _install(self, signed: SignedManifest, staged: Path) -> Path:
         with self._lock:
-            self._require_room(signed)
+            self._require_room(signed, signed.manifest.total_bytes)
             remains = self._forget(signed.hash) if signed.hash in self._versions else None
             replace_file(self._manifest_path(signed.hash), signed.raw)
             move_durably(staged, directory_of(self._parent, signed, Stage.COMPLETE))
@@ -336,14 +373,13 @@ class ChunkStore:
         return self.root / "manifests" / manifest.hex()
 
 
-def _take_file(directory: Path, entry: FileEntry, target: Path) -> None:
-    source = directory / entry.name
+def _take_file(source: Path, expected: int, target: Path) -> None:
     size = source.stat().st_size if source.is_file() else None
-    if size != entry.size:
+    if size != expected:
         raise StoreError(
-            f"{source} should have {entry.size} bytes, and has {size}. Was it changed after it was published?"
+            f"{source} should have {expected} bytes, and has {size}. Was it changed after it was published?"
         )
-    link_or_copy(source, target / entry.name)
+    link_or_copy(source, target)
 
 
 def _read_if_there(path: Path) -> bytes | None:

@@ -1,5 +1,8 @@
 """One version on disk: partial -> complete, and from either -> gone.
 
+Its files lie in one directory, and beside them, under hidden names, the patches that were begun. A version is complete
+without them.
+
 What always holds: a bit of `have` is set only when the chunk lies, verified, at all its places, and reading verifies
 again, so a bit that the disk lost is cleared when it is found out. `.have` on disk is a hint: it may lag behind, and
 is believed only after the chunks were hashed again. Every change happens under the version's own lock; hashing and
@@ -10,20 +13,22 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
 from protocol.digest import cid_of
 from protocol.ids import Cid
 from protocol.layout import Place, placements
-from protocol.manifest import SignedManifest
-from swarm.store.durable import move_durably, preallocate, read_once, scratch_path, sync, write_at
+from protocol.manifest import Manifest, SignedManifest
+from swarm.store.durable import move_durably, preallocate, read_once, scratch_path, sync, sync_directory, write_at
 from swarm.store.errors import VersionIncomplete, VersionUnknown
 
 PART_SUFFIX = ".part"
 HINT_NAME = ".have"
-"""No model file may begin with a dot (`protocol.manifest.FILE_NAME`), so this name is free."""
+PATCH_PREFIX = ".patch-"
+"""No model file may begin with a dot (`protocol.manifest.FILE_NAME`), so these names are free."""
 
 
 class Stage(Enum):
@@ -45,7 +50,13 @@ class Version:
         self.manifest = signed.manifest
         self.stage = stage
         self._parent = parent
+        self._at = str(directory_of(parent, signed, stage))
         self._places = placements(signed.manifest)
+        self._wanted = [index for index, places in enumerate(self._places) if places]
+        for number in range(len(signed.manifest.patches)):
+            for index, place in _patch_places(signed.manifest, number):
+                self._places[index].append(place)
+        self._patches: set[int] = set()
         self._index = {chunk.name: number for number, chunk in enumerate(signed.manifest.chunks)}
         self._have = bytearray(-(-len(self._places) // 8))
         self._lock = threading.Lock()
@@ -62,6 +73,7 @@ class Version:
     def resume(cls, signed: SignedManifest, parent: Path) -> Version:
         """Take up a partial directory as a kill left it: hash the chunks that its bitmap marks, all if that is lost."""
         version = cls(signed, parent, Stage.PARTIAL)
+        version._find_patches()
         marked = version._read_hint()
         version._prepare()
         version._set(version._intact(marked))
@@ -70,9 +82,11 @@ class Version:
 
     @classmethod
     def trust(cls, signed: SignedManifest, parent: Path) -> Version:
-        """Take a complete directory at its name's word."""
+        """Take a complete directory at its name's word, and hash what lies there of patches."""
         version = cls(signed, parent, Stage.COMPLETE)
-        version._set(version._wanted())
+        version._find_patches()
+        version._set(version._wanted)
+        version._set(version._intact(version._patch_chunks()))
         return version
 
     @property
@@ -88,12 +102,21 @@ class Version:
     @property
     def held_bytes(self) -> int:
         """Bytes of the files that are in place; all of `manifest.total_bytes` when nothing is missing."""
-        chunks = enumerate(self.manifest.chunks)
-        return sum(chunk.size * len(self._places[index]) for index, chunk in chunks if self._holds(index))
+        listed = (index for entry in self.manifest.files for index in entry.chunks)
+        return sum(self.manifest.chunks[index].size for index in listed if self._holds(index))
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes that the version takes: all of its files, held or not, and of the patches that were begun."""
+        return self.manifest.total_bytes + sum(self.manifest.patches[number].size for number in tuple(self._patches))
 
     def missing(self) -> list[int]:
-        """Chunks not held, ascending, without those that no file lists. Never waits."""
-        return [index for index in self._wanted() if not self._holds(index)]
+        """Chunks of files that are not held, ascending. Never waits."""
+        return self.lacking(self._wanted)
+
+    def lacking(self, chunks: Iterable[int]) -> list[int]:
+        """Those of `chunks` that are not held. Never waits."""
+        return [index for index in chunks if not self._holds(index)]
 
     def index_of(self, cid: Cid) -> int | None:
         """The number of the chunk called `cid`, if it is held."""
@@ -103,14 +126,15 @@ class Version:
     def write(self, index: int, data: bytes | memoryview) -> bool:
         """Put `data`, which the caller has verified, where chunk `index` belongs; False when there is nothing to do.
 
-        That is when it was there already, or is no part of a file, as a patch's chunk is none. In a complete version
+        That is when it was there already, or belongs to patches alone of which none was begun. In a complete version
         this repairs a chunk that the disk had lost.
         """
         with self._lock:
             self._require_here()
-            if self._holds(index) or not self._places[index]:
+            places = self._places_here(index)
+            if self._holds(index) or not places:
                 return False
-            for place in self._places[index]:
+            for place in places:
                 write_at(self._path(place), place.offset, data)
                 if self.stage is Stage.COMPLETE:
                     sync(self._path(place))
@@ -119,12 +143,27 @@ class Version:
                 self._hint_path.unlink(missing_ok=True)
             return True
 
+    def begin_patch(self, number: int) -> None:
+        """Make room for a patch of the manifest, so that its chunks are kept from now on. May be called again."""
+        with self._lock:
+            self._require_here()
+            if number in self._patches:
+                return
+            entry = self.manifest.patches[number]
+            preallocate(self._patch_path(number), entry.size)
+            for index, place in _patch_places(self.manifest, number):
+                if self._holds(index):  # because a file, or another patch, has it as well
+                    write_at(
+                        self._patch_path(number), place.offset, self._read_place(index, self._places_here(index)[0])
+                    )
+            self._patches.add(number)
+
     def read(self, index: int) -> bytes | None:
         """Return chunk `index`, verified; None when it is not held, or was held and has gone bad on the disk."""
         with self._lock:
             if self.stage is Stage.GONE or not self._holds(index):
                 return None
-            place = self._places[index][0]
+            place = self._places_here(index)[0]
             handle = os.open(self._path(place), os.O_RDONLY)  # outlives a rename, and an eviction
         data = read_once(handle, place.offset, self.manifest.chunks[index].size)
         if cid_of(data) == self.manifest.chunks[index].name:
@@ -134,7 +173,7 @@ class Version:
 
     def verify(self) -> list[int]:
         """Hash every chunk held; return those that had gone bad, which are missing from now on."""
-        held = [index for index in self._wanted() if self._holds(index)]
+        held = [index for index in range(len(self._places)) if self._holds(index)]
         intact = set(self._intact(held))
         bad = [index for index in held if index not in intact]
         self._lose(bad)
@@ -145,6 +184,10 @@ class Version:
 
         Raises VersionIncomplete while chunks are missing.
         """
+        if self.stage is Stage.PARTIAL and not self.missing():
+            # Here, where chunks can be read meanwhile: under the lock little is left. If it is gone, that says so.
+            with suppress(FileNotFoundError):
+                sync_directory(self.directory)
         with self._lock:
             self._require_here()
             if missing := len(self.missing()):
@@ -153,8 +196,9 @@ class Version:
                 return
             # Killed after this line, all chunks are hashed again at the next start: slow, and right.
             self._hint_path.unlink(missing_ok=True)
-            move_durably(self.directory, directory_of(self._parent, self.signed, Stage.COMPLETE))
-            self.stage = Stage.COMPLETE
+            target = directory_of(self._parent, self.signed, Stage.COMPLETE)
+            move_durably(self.directory, target)
+            self.stage, self._at = Stage.COMPLETE, str(target)
 
     def discard(self) -> Path:
         """Take the version out of sight in one step; return the directory that is left to be removed."""
@@ -174,8 +218,22 @@ class Version:
         if self.stage is Stage.GONE:
             raise VersionUnknown(f"Version {self.signed.version} was evicted. Begin it again if it is still wanted.")
 
-    def _wanted(self) -> list[int]:
-        return [index for index, places in enumerate(self._places) if places]
+    def _find_patches(self) -> None:
+        """Take up the patches that an earlier process began."""
+        for number, entry in enumerate(self.manifest.patches):
+            path = self._patch_path(number)
+            if path.is_file() and path.stat().st_size == entry.size:
+                self._patches.add(number)
+
+    def _patch_chunks(self) -> list[int]:
+        """Chunks that only patches list, and only patches that were begun."""
+        wanted = set(self._wanted)
+        return [index for index in range(len(self._places)) if index not in wanted and self._places_here(index)]
+
+    def _places_here(self, index: int) -> list[Place]:
+        """The places of a chunk that there are: those in files, and in patches that were begun."""
+        num_files = len(self.manifest.files)
+        return [p for p in self._places[index] if p.file < num_files or p.file - num_files in self._patches]
 
     def _holds(self, index: int) -> bool:
         return bool(self._have[index // 8] >> (index % 8) & 1)
@@ -186,8 +244,9 @@ class Version:
 
     def _mark(self, index: int, *, held: bool) -> None:
         byte = self._have[index // 8] & ~(1 << (index % 8)) | held << (index % 8)
-        if self._hint_path.exists():
-            write_at(self._hint_path, index // 8, bytes([byte]))
+        hint = f"{self._at}/{HINT_NAME}"
+        if os.path.exists(hint):
+            write_at(hint, index // 8, bytes([byte]))
         self._have[index // 8] = byte
 
     def _lose(self, indices: list[int]) -> None:
@@ -211,23 +270,45 @@ class Version:
             hint = self._hint_path.read_bytes()
         except FileNotFoundError:
             hint = b""
+        here = [index for index in range(len(self._places)) if self._places_here(index)]
         if len(hint) != len(self._have):
-            return self._wanted()
-        return [index for index in self._wanted() if hint[index // 8] >> (index % 8) & 1]
+            return here
+        return [index for index in here if hint[index // 8] >> (index % 8) & 1]
 
     def _intact(self, indices: list[int]) -> list[int]:
         return [index for index in indices if all(self._matches(index))]
 
     def _matches(self, index: int) -> Iterator[bool]:
-        chunk = self.manifest.chunks[index]
-        for place in self._places[index]:
-            data = read_once(os.open(self._path(place), os.O_RDONLY), place.offset, chunk.size)
-            yield cid_of(data) == chunk.name
+        for place in self._places_here(index):
+            yield cid_of(self._read_place(index, place)) == self.manifest.chunks[index].name
 
-    def _path(self, place: Place) -> Path:
-        return self.directory / self.manifest.files[place.file].name
+    def _read_place(self, index: int, place: Place) -> bytes:
+        handle = os.open(self._path(place), os.O_RDONLY)
+        return read_once(handle, place.offset, self.manifest.chunks[index].size)
+
+    def _path(self, place: Place) -> str:
+        # As text: making a Path of every piece of it took more time than opening the file.
+        num_files = len(self.manifest.files)
+        name = self.manifest.files[place.file].name if place.file < num_files else patch_file(place.file - num_files)
+        return f"{self._at}/{name}"
+
+    def _patch_path(self, number: int) -> Path:
+        return self.directory / patch_file(number)
 
 
 def directory_of(parent: Path, signed: SignedManifest, stage: Stage) -> Path:
     """How the directory of a version is called at `stage`."""
     return parent / (signed.hash.hex() + (PART_SUFFIX if stage is Stage.PARTIAL else ""))
+
+
+def patch_file(number: int) -> str:
+    """How the file with patch `number` of a manifest is called in the version's directory."""
+    return f"{PATCH_PREFIX}{number}"
+
+
+def _patch_places(manifest: Manifest, number: int) -> Iterator[tuple[int, Place]]:
+    """Where the chunks of a patch lie in its file, which counts as one more file of the manifest."""
+    offset = 0
+    for index in manifest.patches[number].chunks:
+        yield index, Place(file=len(manifest.files) + number, offset=offset)
+        offset += manifest.chunks[index].size

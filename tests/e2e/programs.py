@@ -47,7 +47,7 @@ join_token = "{token}"
 
 [model]
 directory = "{model}"
-weights_dtype = "float32"
+weights_dtype = "{weights_dtype}"
 
 [task]
 spec = "{task}"
@@ -289,12 +289,14 @@ class Swarm:
         port: int = 0,
         heartbeat_s: float = 0.5,
         learning_rate: float = 1e-3,
+        weights_dtype: str = "float32",
     ) -> None:
         """Write swarm.toml. A learner that is to be found again after a restart needs a `port`."""
         self.directory.mkdir(exist_ok=True)
         text = SWARM_TOML.format(
             name=self.directory.name, model=self.model, steps=steps, staleness=staleness, held_out=held_out, task=task,
             lease_s=lease_s, token=token, port=port, heartbeat_s=heartbeat_s, learning_rate=learning_rate,
+            weights_dtype=weights_dtype,
         )  # fmt: skip
         self.config.write_text(text, encoding="utf-8")
 

@@ -11,7 +11,7 @@ from protocol.digest import cid_of
 from protocol.genesis import read_genesis
 from protocol.manifest import open_manifest
 from tests.e2e.ledger_rules import Run, check_ledger, check_receipts, peer_of
-from tests.e2e.programs import Program, Swarm, stopped, wait_event, wait_for
+from tests.e2e.programs import Program, Swarm, stopped, wait_done, wait_event, wait_for
 
 STEPS = 12
 NODE_MIB = 200
@@ -49,6 +49,21 @@ def test_a_swarm_runs_to_its_end(swarm: Swarm) -> None:
     check_export(swarm)
     assert wait_event(nodes[1], "swarm_found")  # it wrote a log of its own
     assert not list((swarm.state / "exports").iterdir())  # or every version would stay on the disk for ever
+
+
+def test_small_steps_travel_as_patches(swarm: Swarm) -> None:
+    swarm.configure(steps=STEPS, learning_rate=1e-6, weights_dtype="bfloat16")
+    learner = swarm.learn()
+    node = swarm.join("node", engine="transformers")
+    wait_done(learner, node)
+    total = max(event["total_bytes"] for event in learner.events("version_published"))
+    fetched = node.events("version_fetched")
+    by_patches = [event for event in fetched if event["patches"]]
+    assert len(by_patches) >= len(fetched) // 2 > 1, node.story()
+    assert all(event["fetched_bytes"] == event["patch_bytes"] < total / 4 for event in by_patches), by_patches
+    assert not node.events("trouble"), node.story()
+    check_ledger(swarm, Run(steps=STEPS))
+    check_receipts(swarm, node)
 
 
 def peaks_mib(programs: list[Program]) -> dict[str, float]:

@@ -20,7 +20,7 @@ PUBLISHER = Publisher(learner=SWARM.learner, authority=SWARM.authority, certific
 
 def test_the_manifest_names_exactly_the_bytes_of_the_directory(tmp_path: Path) -> None:
     files = small_model(1)
-    signed = PUBLISHER.publish(write_model(tmp_path / "export", files), version("1.4"), None, NOW_MS)
+    signed = PUBLISHER.publish(write_model(tmp_path / "export", files), version("1.4"), None, NOW_MS).signed
     manifest = signed.manifest
     assert {entry.name: entry.size for entry in manifest.files} == {name: len(data) for name, data in files.items()}
     assert (manifest.version, manifest.previous, manifest.created_ms) == (version("1.4"), b"", NOW_MS)
@@ -33,8 +33,8 @@ def test_the_manifest_names_exactly_the_bytes_of_the_directory(tmp_path: Path) -
 
 def test_versions_form_a_chain_and_equal_directories_have_equal_chunks(tmp_path: Path) -> None:
     directory = write_model(tmp_path / "export", small_model(1))
-    first = PUBLISHER.publish(directory, version("1.4"), None, NOW_MS)
-    again = PUBLISHER.publish(directory, version("2.4"), first.hash, NOW_MS + 1)
+    first = PUBLISHER.publish(directory, version("1.4"), None, NOW_MS).signed
+    again = PUBLISHER.publish(directory, version("2.4"), first.hash, NOW_MS + 1).signed
     assert again.manifest.previous == first.hash
     assert again.manifest.chunks == first.manifest.chunks
     assert again.hash != first.hash
@@ -56,7 +56,7 @@ def test_new_bytes_are_those_of_chunks_that_the_version_before_lacks(tmp_path: P
 def test_hidden_files_stay_at_home(tmp_path: Path) -> None:
     directory = write_model(tmp_path / "export", small_model(1))
     (directory / ".DS_Store").write_bytes(b"x")
-    signed = PUBLISHER.publish(directory, version("1.0"), None, NOW_MS)
+    signed = PUBLISHER.publish(directory, version("1.0"), None, NOW_MS).signed
     assert {entry.name for entry in signed.manifest.files} == set(small_model(1))
 
 

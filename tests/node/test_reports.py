@@ -16,7 +16,17 @@ from rich.cells import cell_len
 
 from learner.ledger import LedgerError
 from node.receipts import Receipts
-from node.reports import as_csv, as_json, as_terminal, as_text, own_report, summary, swarm_report, words
+from node.reports import (
+    as_csv,
+    as_json,
+    as_terminal,
+    as_text,
+    own_report,
+    roads_taken,
+    summary,
+    swarm_report,
+    words,
+)
 from node.reports.facts import PeerReport, Role, SwarmReport
 from node.reports.peers import Presence, present_s
 from node.reports.rules import BLAMED, MEANINGS, REFUSALS
@@ -451,3 +461,17 @@ def test_the_summary_holds_what_acceptance_asks(demo: SwarmReport) -> None:
     assert told["verdicts"] == {"admitted": 9984, "stale": 256}
     assert told["software"]["python"].startswith("3.")
     assert summary(demo, staleness_bound=2, peak_pss_mib=None, seeds={}, wall_s=1.0)["wall_s"] == 1.0
+
+
+def test_roads_are_read_from_what_nodes_logged(tmp_path: Path) -> None:
+    lines = [
+        {"event": "version_fetched", "fetched_bytes": 900, "patch_bytes": 0, "patches": 0},
+        {"event": "version_installed", "version": "1.1"},
+        {"event": "version_fetched", "fetched_bytes": 30, "patch_bytes": 20, "patches": 2},
+    ]
+    (tmp_path / "one").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "two").write_text(json.dumps(lines[0]) + "\n")
+    assert roads_taken([tmp_path / "one", tmp_path / "two", tmp_path / "absent"]) == {
+        "full": {"versions": 2, "bytes": 1810},
+        "patch": {"versions": 1, "bytes": 20},
+    }

@@ -178,8 +178,31 @@ async def test_nothing_is_left_of_what_a_run_no_longer_needs(tmp_path: Path) -> 
         assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == kept
         assert [row.directory for row in learner.ledger.checkpoints()] == kept[::-1]
         assert list((tmp_path / "exports").iterdir()) == []
-        assert [str(held.version) for held in learner.store.versions()] == kept
+        assert [str(held.version) for held in learner.store.versions()] == ["1.8", *kept], "and the last anchor"
         assert sorted(map(str, learner.run.manifests)) == kept
+
+
+async def test_patches_start_from_the_version_before_and_from_the_last_anchor(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(steps=10, staleness=1)) as learner:
+        bases: dict[str, list[str]] = {}
+        names = {}
+        published = learner.training.published
+
+        async def noted(signed: SignedManifest) -> None:
+            names[signed.hash] = str(signed.version)
+            bases[str(signed.version)] = [names[patch.base_hash] for patch in signed.manifest.patches]
+            everything = range(len(signed.manifest.chunks))
+            assert learner.store.missing(signed.hash, everything) == [], "the patches can be served"
+            await published(signed)
+
+        learner.training.published = noted
+        await learner.train(FakePeer())
+    assert bases["1.0"] == []
+    assert bases["1.1"] == ["1.0"]
+    assert bases["1.2"] == ["1.1", "1.0"]
+    assert bases["1.8"] == ["1.7", "1.0"]
+    assert bases["1.9"] == ["1.8"]
+    assert bases["1.10"] == ["1.9", "1.8"]
 
 
 async def test_every_rollout_that_is_leased_may_still_be_trained_on_when_its_turn_comes(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from pathlib import Path
 
 from protocol.genesis import Authority, certify_learner, found_swarm
 from protocol.identity import Keypair
-from protocol.ids import PolicyVersion
+from protocol.ids import ManifestHash, PolicyVersion
 from protocol.layout import Source, describe, placements
 from protocol.manifest import DTYPE_BYTES, Manifest, SignedManifest, sign_manifest
+from protocol.patch import encode_patch
+from protocol.patch_chunks import with_patches
 from swarm.store import ChunkStore
 
 CHUNK_BYTES = 256
@@ -43,9 +45,12 @@ class SmallSwarm:
         incarnation: int = 1,
         previous: bytes = b"",
         chunk_bytes: int = CHUNK_BYTES,
+        patches: Mapping[ManifestHash, bytes] | None = None,
     ) -> SignedManifest:
-        """Return the signed manifest of a version made of `files`."""
+        """Return the signed manifest of a version made of `files`, offering `patches` by the hash of their base."""
         tables = describe([source(name, data) for name, data in files.items()], chunk_bytes=chunk_bytes)
+        offered = {base: source("patch", data) for base, data in (patches or {}).items()}
+        tables = with_patches(tables, offered, chunk_bytes=chunk_bytes)
         manifest = Manifest(
             version=PolicyVersion(incarnation, version),
             previous=previous,
@@ -54,6 +59,7 @@ class SmallSwarm:
             files=tables.files,
             chunks=tables.chunks,
             tensors=tables.tensors,
+            patches=tables.patches,
         )
         return sign_manifest(self.learner, self.authority, manifest)
 
@@ -109,6 +115,30 @@ def chunk_data(signed: SignedManifest, files: Mapping[str, bytes], index: int) -
     place = placements(signed.manifest)[index][0]
     data = files[signed.manifest.files[place.file].name]
     return data[place.offset : place.offset + signed.manifest.chunks[index].size]
+
+
+def patch_between(base: Mapping[str, bytes], target: Mapping[str, bytes]) -> bytes:
+    """Return the patch from the files of one model to those of another."""
+    files = [[source(name, data) for name, data in model.items()] for model in (base, target)]
+    return b"".join(encode_patch(files[0], files[1]))
+
+
+def nudged(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return a model as it is one small step later: a few bytes of its weights are other ones."""
+    weights = bytearray(files["model.safetensors"])
+    for offset in range(len(weights) - 1200, len(weights), 400):
+        weights[offset] = (weights[offset] + 1) % 256
+    return {**files, "model.safetensors": bytes(weights)}
+
+
+def put_patch(store: ChunkStore, signed: SignedManifest, number: int, patch: bytes) -> None:
+    """Begin patch `number` of a version and put its chunks."""
+    store.begin_patch(signed.hash, number)
+    offset = 0
+    for index in signed.manifest.patches[number].chunks:
+        size = signed.manifest.chunks[index].size
+        store.put(signed.hash, index, patch[offset : offset + size])
+        offset += size
 
 
 def fill(store: ChunkStore, signed: SignedManifest, files: Mapping[str, bytes]) -> Path:

@@ -81,7 +81,7 @@ async def test_what_is_announced_is_fetched_remembered_and_handed_over(swarm: Sw
     signed, files = version(1)
     await publish(learner, signed, files)
     arrival = await node.arrival_of(signed)
-    assert arrival.fetched.by_peer == {learner.peer: sum(chunk.size for chunk in signed.manifest.chunks)}
+    assert arrival.obtained.fetched.by_peer == {learner.peer: sum(chunk.size for chunk in signed.manifest.chunks)}
     assert model_files(node.store.directory(signed.hash)) == files
     assert node.store.newest() == node.following.newest == announce_manifest(SWARM, signed)
     assert (node.faults, node.troubles) == ([], [])
@@ -129,7 +129,7 @@ async def test_along_a_line_everybody_gets_the_version_and_nobody_sees_trouble(
     signed, files = version(1)
     await publish(learner, signed, files)
     for node, before in zip(line, [learner, *line], strict=False):
-        assert (await node.arrival_of(signed)).fetched.by_peer.keys() == {before.peer}
+        assert (await node.arrival_of(signed)).obtained.fetched.by_peer.keys() == {before.peer}
         assert (node.faults, node.troubles) == ([], [])
 
 
@@ -346,7 +346,7 @@ async def test_a_partial_version_is_resumed_after_a_restart(tmp_path: Path, auto
         learner.hold(signed, files)  # announces nothing: what is newest is remembered
         await node.dial(learner)
         arrival = await node.arrival_of(signed)
-        assert arrival.fetched.by_peer == {learner.peer: missing}
+        assert arrival.obtained.fetched.by_peer == {learner.peer: missing}
 
 
 @pytest.mark.parametrize("remembered", [True, False])

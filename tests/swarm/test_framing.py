@@ -34,6 +34,10 @@ class Pieces:
     remote: PeerId = SOMEBODY
     protocol: str = ECHO
     read: int = 0
+    expected: list[int] = field(default_factory=list)
+
+    def expect(self, size: int) -> None:
+        self.expected.append(size)
 
     async def receive_some(self, max_bytes: int) -> bytes:
         await trio.lowlevel.checkpoint()
@@ -107,6 +111,12 @@ async def test_a_frame_that_does_not_fit_its_length_field_is_our_mistake() -> No
 
     with pytest.raises(LocalProtocolError):
         await FrameStream(Pieces([]), LIMIT).send_bytes(Huge())
+
+
+async def test_a_stream_is_told_how_much_is_lacking() -> None:
+    stream = Pieces([PREFIX.pack(10) + b"123", b"4567", b"890"])
+    assert await FrameStream(stream, LIMIT).receive_bytes() == b"1234567890"
+    assert stream.expected == [PREFIX.size, 7, 3]
 
 
 async def test_receiving_gives_others_a_turn_even_when_all_is_here() -> None:

@@ -1,0 +1,120 @@
+"""A version brought here whole, by the cheapest road: its own chunks, or patches from versions that are held.
+
+What always holds: a version is complete only when the store found every chunk of its files to be what the manifest
+names, whichever road was taken; a road by patches that fails (a patch is wrong, its base is gone, nobody has it) costs
+time and nothing else, since the full road remains and is then taken. Versions between, which a chain of patches leads
+through, become complete as well and can be served.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from protocol.errors import PeerError
+from protocol.ids import ManifestHash, PeerId
+from protocol.manifest import Manifest, SignedManifest
+from swarm.distribution import Distribution, Fetched, Starved
+from swarm.roads import MAX_STEPS, Road, Step, cheapest
+from swarm.store import ChunkStore, StoreError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Obtained:
+    """How a version came: by `num_patches` patches, 0 for the full road; all bytes by peer, and those of patches."""
+
+    fetched: Fetched
+    num_patches: int = 0
+    patch_bytes: int = 0
+
+
+@dataclass(kw_only=True)
+class Obtaining:
+    """See the module's paragraph.
+
+    Args:
+        learn: asks around for the manifest of that hash; None when nobody has it.
+        trouble: told, in a sentence, of a road that failed.
+    """
+
+    store: ChunkStore
+    distribution: Distribution
+    learn: Callable[[ManifestHash], Awaitable[SignedManifest | None]]
+    trouble: Callable[[str], None]
+
+    async def obtain(self, signed: SignedManifest) -> Obtained:
+        """Return when `signed` is complete in the store.
+
+        Cancel to give up: what has arrived stays. Raises what the store raises, Starved, and PeerError when the
+        manifest itself is wrong.
+        """
+        await trio.to_thread.run_sync(self.store.begin, signed)
+        with self.store.pinned(signed.hash):
+            self.distribution.gained(signed)
+            journey = _Journey()
+            try:
+                for step in (await self._choose(signed)).steps:
+                    await self._take(step, journey)
+            except (PeerError, StoreError, OSError, Starved) as error:
+                journey.num_patches = 0
+                self.trouble(f"Version {signed.version} is fetched in full, since a patch was of no use: {error}")
+            journey.count(await self.distribution.fetch(signed))
+            await trio.to_thread.run_sync(self.store.finish, signed.hash)
+        return journey.outcome()
+
+    async def _choose(self, signed: SignedManifest) -> Road:
+        """The cheapest road, after asking for manifests that may lead to a cheaper one."""
+        missing = self.store.missing(signed.hash)
+        full_bytes = sum(signed.manifest.chunks[index].size for index in missing)
+        complete = {held.hash for held in self.store.versions() if held.complete}
+        learnt: dict[ManifestHash, SignedManifest | None] = {}
+        while True:
+            road = cheapest(
+                signed,
+                full_bytes=full_bytes,
+                complete=complete,
+                known=lambda name: learnt.get(name) or self.store.manifest(name),
+                lacking=self._lacking,
+            )
+            promising = next((name for name in road.unknown if name not in learnt), None)
+            if promising is None or not complete or len(learnt) == MAX_STEPS:
+                return road
+            learnt[promising] = await self.learn(promising)
+
+    def _lacking(self, manifest: Manifest, chunks: Sequence[int]) -> int:
+        refs = [manifest.chunks[index] for index in set(chunks)]
+        return sum(ref.size for ref in refs if not self.store.holds(ref.name))
+
+    async def _take(self, step: Step, journey: _Journey) -> None:
+        """Fetch one patch and make its target's chunks of it."""
+        target = step.target
+        number = target.manifest.patches.index(step.patch)
+        await trio.to_thread.run_sync(self.store.begin, target)
+        with self.store.pinned(target.hash):
+            await trio.to_thread.run_sync(self.store.begin_patch, target.hash, number)
+            journey.count(await self.distribution.fetch(target, step.patch.chunks), patches=1)
+            await trio.to_thread.run_sync(self.store.rebuild, target.hash, number)
+            self.distribution.gained(target)
+            await trio.to_thread.run_sync(self.store.finish, target.hash)
+
+
+@dataclass(kw_only=True)
+class _Journey:
+    """What has been fetched on the way so far."""
+
+    by_peer: Counter[PeerId] = field(default_factory=Counter)
+    num_patches: int = 0
+    patch_bytes: int = 0
+
+    def count(self, fetched: Fetched, *, patches: int = 0) -> None:
+        self.by_peer.update(fetched.by_peer)
+        self.num_patches += patches
+        self.patch_bytes += sum(fetched.by_peer.values()) if patches else 0
+
+    def outcome(self) -> Obtained:
+        return Obtained(
+            fetched=Fetched(by_peer=dict(self.by_peer)), num_patches=self.num_patches, patch_bytes=self.patch_bytes
+        )

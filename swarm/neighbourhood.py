@@ -24,11 +24,11 @@ NEIGHBOURS = 2 * RINGS
 
 
 def neighbourhoods(peers: Collection[PeerId]) -> dict[PeerId, frozenset[PeerId]]:
-    """Return for each of `peers` whom it should be connected to."""
+    """Return for each of `peers`, in their order, whom it should be connected to."""
     everybody = frozenset(peers)
     if len(everybody) <= FULL_MESH:
-        return {peer: everybody - {peer} for peer in everybody}
-    beside: dict[PeerId, set[PeerId]] = {peer: set() for peer in everybody}
+        return {peer: everybody - {peer} for peer in peers}
+    beside: dict[PeerId, set[PeerId]] = {peer: set() for peer in peers}
     for ring in range(RINGS):
         circle = sorted(everybody, key=lambda peer: _place(ring, peer))
         for peer, following in zip(circle, [*circle[1:], circle[0]], strict=True):

@@ -11,9 +11,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 TOOLS = {"ip": ("iproute2",), "tc": ("iproute2",), "cc": ("gcc", "libc6-dev")}
 """Debian's packages for the tools that we call."""
+
+
+CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+"""What namespaces and their links need of Linux, by bit. Root in a container often lacks them."""
 
 
 class NetworkUnavailable(Exception):
@@ -37,12 +42,20 @@ def obstacle() -> str:
         return f"An emulated network is made of Linux network namespaces; this is {sys.platform}. Run it on Linux."
     if os.geteuid() != 0:
         return "An emulated network is made of network namespaces, which need root. Run the same with sudo."
+    if lacking := [name for name, bit in CAPABILITIES.items() if not _capabilities() >> bit & 1]:
+        words = " and ".join(lacking)
+        return f"An emulated network needs {words}, which root has not here. Run it outside of a container."
     return ""
 
 
 def missing_tools() -> list[str]:
     """Tools that are not installed, of all that may be needed."""
     return [tool for tool in TOOLS if shutil.which(tool) is None]
+
+
+def _capabilities() -> int:
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    return next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:")), 0)
 
 
 def _packages(wanted: Iterable[str]) -> list[str]:

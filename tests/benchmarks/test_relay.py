@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness import ROOT, BenchmarkError
+from benchmarks.network import requirements
 from benchmarks.network.bound import all_peers_bound_s, peer_bound_s
 from benchmarks.network.conductor import Ran
 from benchmarks.network.line import Report
@@ -156,6 +157,13 @@ def test_elsewhere_one_sentence_says_what_is_wrong(
     monkeypatch.setattr(os, "geteuid", lambda: user)
     with pytest.raises(BenchmarkError, match=words):
         prepare([SCENARIOS["n4"]], [OURS, THEIRS])
+
+
+def test_root_without_the_rights_of_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(requirements, "_capabilities", lambda: 1 << 12)
+    assert "CAP_SYS_ADMIN, which root has not" in requirements.obstacle()
 
 
 # Samples

@@ -105,10 +105,12 @@ Answer = TellGenesis | TellNewest | TellManifest | TellPeers | NotHeld
 class Want(Message, frozen=True, kw_only=True, tag="want"):
     """Opener of EXCHANGE, at any time: tell me what you hold of this manifest's chunks, now and as it changes.
 
-    Replaces an earlier Want.
+    With `everything` also of what the opener holds itself: it scatters, and follows where chunks are. Replaces an
+    earlier Want.
     """
 
     manifest: Bytes32
+    everything: bool = False
 
 
 class Have(Message, frozen=True, kw_only=True, tag="have"):

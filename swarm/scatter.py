@@ -23,7 +23,7 @@ import random
 from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from math import ceil, inf
+from math import ceil
 
 from protocol.ids import PeerId
 from swarm.audience import Asked, Begun, Followed, Idle, Note, Sent, Unfollowed
@@ -32,10 +32,10 @@ from swarm.scheduler import PeerGained, PeerGone, PeerHas, Tick
 CREDIT = 4
 """Chunks of one peer that nobody else has announced: lost if it dies, so no more than keep it busy for a round trip."""
 
-MAX_CREDIT = 16
-"""The same when round trips are long."""
+MAX_CREDIT = 20
+"""The same when round trips are long: more would hide that the relays cannot keep up."""
 
-AHEAD = 6
+AHEAD = 8
 """Chunks offered and not yet sent, over all peers: three lanes, and as many on their way to being asked for."""
 
 MAX_AHEAD = 32
@@ -55,9 +55,6 @@ SMOOTHING = 0.3
 
 OFFER_PATIENCE_S = 2.0
 """An offer that was not asked for by then is withdrawn; the peer has it already, or does not want it."""
-
-OVERDUE_S, OVERDUE_LAGS = 2.0, 8.0
-"""So long, or so many lags, after it was sent a chunk that nobody passed on may be given to another peer as well."""
 
 SHOWN_AFTER_S = 10.0
 """What was given so long ago is shown to every follower: whom it has not reached by then has no better way to it."""
@@ -101,18 +98,20 @@ class _Relay:
     asked: set[int] = field(default_factory=set)
     kept: dict[int, float] = field(default_factory=dict)
     lag: float = FIRST_LAG_S
-    quickest: float = inf
+    known: bool = False
     paused_until: float = 0.0
-    num_second: int = 0
 
-    @property
-    def cost(self) -> float:
-        return (len(self.offered) + len(self.kept) + 1) * self.lag
+    def cost(self, now: float) -> float:
+        """When a chunk given now is expected to be announced by somebody else. What is kept long says so before it is
+        passed on: a collapsed uplink is noticed at once.
+        """
+        kept_s = now - next(iter(self.kept.values())) if self.kept else 0.0
+        return (len(self.offered) + len(self.kept) + 1) * max(self.lag, kept_s)
 
     def passed_on(self, lag: float) -> None:
         """Somebody else has announced a chunk `lag` seconds after we had sent it to this peer."""
-        self.lag += SMOOTHING * (lag - self.lag)
-        self.quickest = min(self.quickest, lag)
+        self.lag = lag if not self.known else self.lag + SMOOTHING * (lag - self.lag)
+        self.known = True
 
 
 class Scatter:
@@ -134,7 +133,7 @@ class Scatter:
         self._seconds: dict[int, PeerId] = {}
         self._shown: set[int] = set()
         self._given: deque[tuple[float, int]] = deque()
-        self._ahead = AHEAD
+        self._ahead, self._spare = AHEAD, 0
         self._sent_at: deque[float] = deque(maxlen=16)
         self.opened = not self._fresh
 
@@ -187,6 +186,7 @@ class Scatter:
             case Idle():
                 if any(relay.offered for relay in self._relays.values()):
                     self._ahead = min(self._ahead + 1, MAX_AHEAD)
+                self._spare = min(self._spare + 1, MAX_AHEAD)
             case Tick():
                 self._withdraw(now)
                 effects += self._show_old(now)
@@ -216,8 +216,7 @@ class Scatter:
         for chunk in chunks:
             if chunk not in self._holders or chunk in relay.holds:
                 continue
-            relay.holds.add(chunk)
-            self._holders[chunk] += 1
+            self._hold(relay, chunk)
             giver = self._giver.get(chunk)
             if relay.offered.pop(chunk, None) is not None:  # it came from elsewhere, before we had sent it
                 relay.asked.discard(chunk)
@@ -225,6 +224,11 @@ class Scatter:
                     del self._giver[chunk]
             elif giver is not None and giver != relay.peer:
                 self._replicated(chunk, now)
+
+    def _hold(self, relay: _Relay, chunk: int) -> None:
+        if chunk not in relay.holds:
+            relay.holds.add(chunk)
+            self._holders[chunk] += 1
 
     def _replicated(self, chunk: int, now: float) -> None:
         """Somebody beside the one that was given `chunk` holds it: its credit is free."""
@@ -250,36 +254,49 @@ class Scatter:
     # Giving.
 
     def _sent(self, peer: PeerId, chunk: int, now: float) -> None:
+        """It holds `chunk` now, and says so in a moment."""
         relay = self._relays.get(peer)
-        if relay is None or relay.offered.pop(chunk, None) is None:
+        if relay is None or chunk not in self._holders:
             return
+        relay.offered.pop(chunk, None)
         relay.asked.discard(chunk)
         self._sent_at.append(now)
         self._given.append((now, chunk))
-        if self._giver.get(chunk) == peer:
+        self._hold(relay, chunk)
+        giver = self._giver.get(chunk)
+        if giver == peer:
             relay.kept[chunk] = now
+        elif giver is not None:
+            self._replicated(chunk, now)
 
     def _withdraw(self, now: float) -> None:
-        """Take back offers that nobody asked for."""
+        """Take back offers that nobody asked for: the peer has it already, or does not want it."""
         for relay in self._relays.values():
-            if relay.asked:
-                continue
-            for chunk, since in list(relay.offered.items()):
-                if now - since > OFFER_PATIENCE_S:
-                    del relay.offered[chunk]
-                    relay.paused_until = now + OFFER_PATIENCE_S
-                    if self._giver.get(chunk) == relay.peer:
-                        del self._giver[chunk]
-                        self._seconds.pop(chunk, None)
-                        self._give_again(chunk)
+            if not relay.asked:
+                for chunk, since in list(relay.offered.items()):
+                    if now - since > OFFER_PATIENCE_S:
+                        relay.paused_until = now + OFFER_PATIENCE_S
+                        self._take_back(relay, chunk, now)
+
+    def _take_back(self, relay: _Relay, chunk: int, now: float) -> None:
+        del relay.offered[chunk]
+        if self._giver.get(chunk) == relay.peer:
+            del self._giver[chunk]
+            self._seconds.pop(chunk, None)
+            self._give_again(chunk)
+        elif self._seconds.get(chunk) == relay.peer:
+            self._replicated(chunk, now)
 
     def _show_old(self, now: float) -> list[Effect]:
+        """Show what was given long ago. Whoever was given it has lost its credit for it, for good."""
         old = []
         while self._given and now - self._given[0][0] > SHOWN_AFTER_S:
             chunk = self._given.popleft()[1]
             if chunk not in self._shown:
                 self._shown.add(chunk)
                 old.append(chunk)
+                if chunk in self._giver:
+                    self._replicated(chunk, now)
         return [Show(chunks=tuple(old))] if old and not self.opened else []
 
     def _offer(self, now: float) -> list[Effect]:
@@ -287,33 +304,42 @@ class Scatter:
         if self.opened or not self._relays:
             return effects
         in_hand = sum(len(relay.offered) for relay in self._relays.values())
-        while in_hand < self._ahead and (offer := self._next(now, spare=in_hand < self._ahead // 2)) is not None:
+        while in_hand < self._ahead and (offer := self._next(now, in_hand)) is not None:
             effects.append(offer)
             in_hand += 1
-        if not self._fresh and all(not relay.offered for relay in self._relays.values()):
+        if not self._fresh and not self._is_giving(now):
             self.opened = True
             effects.append(Show(chunks=tuple(sorted(self._all - self._shown))))
             self._given.clear()
         return effects
 
-    def _next(self, now: float, *, spare: bool) -> Offer | None:
+    def _is_giving(self, now: float) -> bool:
+        """Whether something offered is still on its way out. What a peer takes too long over holds nobody else up."""
+        return any(
+            now - since < OFFER_PATIENCE_S for relay in self._relays.values() for since in relay.offered.values()
+        )
+
+    def _next(self, now: float, in_hand: int) -> Offer | None:
         """A fresh chunk for whom it serves best; with uplink to spare a second copy, or a fresh one beyond credit."""
         while self._fresh and self._holders[self._fresh[0]]:
             self._fresh.popleft()  # somebody brought it
-        credit = self._credit()
+        if not self._fresh:
+            return None
         ready = [
             relay
             for relay in self._relays.values()
             if relay.paused_until <= now and len(relay.offered) - len(relay.asked) < UNASKED
         ]
+        credit = self._credit()
         willing = [relay for relay in ready if len(relay.kept) < credit]
-        if self._fresh and willing:
-            return self._give(min(willing, key=lambda relay: relay.cost), now)
-        if not self._fresh or not spare or not ready:
+        if willing:
+            self._spare = max(0, self._spare - 1)
+            return self._give(min(willing, key=lambda relay: relay.cost(now)), now)
+        if not ready or in_hand >= self._spare:
             return None
         if (second := self._second(ready, now)) is not None:
             return second
-        return self._give(min(ready, key=lambda relay: (len(relay.offered), relay.cost)), now)
+        return self._give(min(ready, key=lambda relay: (len(relay.offered), relay.cost(now))), now)
 
     def _give(self, relay: _Relay, now: float) -> Offer:
         chunk = self._fresh.popleft()
@@ -336,18 +362,16 @@ class Scatter:
                 if relay.peer != first and chunk not in relay.holds and chunk not in relay.offered
             ]
             if lacking:
-                relay = min(lacking, key=lambda relay: (len(relay.offered), relay.cost))
+                relay = min(lacking, key=lambda relay: (len(relay.offered), relay.cost(now)))
                 relay.offered[chunk] = now
                 self._seconds[chunk] = relay.peer
                 return Offer(peer=relay.peer, chunk=chunk)
         return None
 
     def _credit(self) -> int:
-        """More than CREDIT only if the quickest relay's lag, at our pace, already needs more."""
-        if len(self._sent_at) < 2:
+        """More than CREDIT only if, at our pace, even the quickest relay's usual lag needs more."""
+        lags = [relay.lag for relay in self._relays.values() if relay.known]
+        if len(self._sent_at) < 2 or not lags:
             return CREDIT
         pace = (len(self._sent_at) - 1) / max(self._sent_at[-1] - self._sent_at[0], 1e-6)
-        quickest = min(relay.quickest for relay in self._relays.values())
-        if quickest == inf:
-            return CREDIT
-        return min(max(CREDIT, ceil(2 * pace * quickest / len(self._relays)) + 2), MAX_CREDIT)
+        return min(max(CREDIT, ceil(2 * pace * min(lags) / len(self._relays)) + 1), MAX_CREDIT)

@@ -32,10 +32,14 @@ from protocol.ids import PeerId
 from protocol.limits import MAX_CHUNKS
 
 WINDOW = 3
-"""Requests outstanding at one peer until its round trip and rate are known."""
+"""Requests outstanding at one peer until its rate is known."""
 
 MIN_WINDOW, MAX_WINDOW = 2, 8
 """One on its way while another is being sent; eight of 256 KiB cover 100 ms at 168 Mbit/s from one peer alone."""
+
+HORIZON_S = 1.0
+"""The window is what a peer sends us in so long, and one more: several times the round trip over links that are full,
+with what stands in the routers before them (0.1 to 0.3 s). A server that cannot keep up says BUSY, which narrows it."""
 
 MAX_FAILURES = 3
 """Broken promises (time-outs, missing after HAVE, broken streams) before a peer is ignored for this fetch."""
@@ -52,6 +56,10 @@ sooner, and one chunk in twenty-five came twice."""
 
 ENDGAME_GAIN_S = 0.1
 """In the endgame a chunk is recalled when it would come so much sooner from elsewhere: more than a Cancel's way."""
+
+ENDGAME_S = 1.0
+"""In the endgame, what was recalled and has not come by then is asked of a second peer as well: it is being sent,
+slowly, or its sender is no more."""
 
 MAX_SECOND_ASKS = 4
 """Chunks asked of two peers at once; each may cost its bytes twice."""
@@ -215,20 +223,18 @@ class _Neighbour:
     heard_at: float = 0.0
     arrived_at: float = -inf
     latency: float = FIRST_LATENCY_S
-    quickest: float = inf
     interval: float = inf
 
     def arrived(self, asked_at: float, now: float, max_window: int) -> None:
         """Learn from one chunk that came: how long it took, and how far apart chunks come while several are due."""
         took = now - asked_at
-        self.latency = took if self.quickest == inf else self.latency + SMOOTHING * (took - self.latency)
-        self.quickest = min(self.quickest, took)  # for ever: were it forgotten, our own queue would widen the window
+        self.latency = took if self.arrived_at == -inf else self.latency + SMOOTHING * (took - self.latency)
         if asked_at < self.arrived_at:
             apart = now - self.arrived_at
             self.interval = apart if self.interval == inf else self.interval + SMOOTHING * (apart - self.interval)
         self.arrived_at = now
         if self.interval < inf:
-            wanted = ceil(self.quickest / max(self.interval, 1e-4)) + 1
+            wanted = 1 + ceil(HORIZON_S / max(self.interval, 1e-4))
             self.window = min(max(wanted, MIN_WINDOW), max_window)
 
 
@@ -238,7 +244,7 @@ class FetchPlan:
     Args:
         missing: indices of the chunks still to fetch.
         rng: breaks ties; injected so that a simulation repeats.
-        window: requests outstanding at one peer at first; at most `max_window` when its rate and round trip are known.
+        window: requests outstanding at one peer at first; at most `max_window` when its rate is known.
     """
 
     def __init__(
@@ -500,7 +506,7 @@ class FetchPlan:
     def _urge(self, chunk: int, first: _Neighbour, now: float, effects: list[Effect]) -> None:
         """If `chunk` is overdue: ask for it back, and when even that is not answered, ask a second holder as well."""
         if (recalled_at := first.recalled.get(chunk)) is not None:
-            if now - recalled_at > OVERDUE_S + first.latency:
+            if now - recalled_at > (ENDGAME_S if self.endgame else OVERDUE_S + first.latency):
                 self._ask_second(chunk, first, now, effects)
         elif now - first.asked[chunk] > OVERDUE_S + first.latency:
             self._recall(chunk, first, now, effects)

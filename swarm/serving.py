@@ -77,6 +77,7 @@ class _Follower:
 
     peer: PeerId
     manifest: ManifestHash
+    everything: bool
     asked: bool = True
     wake: trio.Event = field(default_factory=trio.Event)
 
@@ -156,6 +157,7 @@ class Serving:
     def tick(self) -> None:
         """Look for uploads that do not move; to be called several times a second. `Distribution` does."""
         self._queue(Tick())
+        self._note_idleness()
 
     def attend(self, manifest: ManifestHash, audience: Audience) -> None:
         """From now on `audience` says how `manifest` is shown; it is told who follows it already."""
@@ -207,7 +209,9 @@ class Serving:
         want: exchange.Want | None = await frames.receive(exchange.Want)
         if want is None:
             return
-        follower = _Follower(peer=frames.stream.remote, manifest=ManifestHash(want.manifest))
+        follower = _Follower(
+            peer=frames.stream.remote, manifest=ManifestHash(want.manifest), everything=want.everything
+        )
         self._followers.add(follower)
         self._follows(follower)
         try:
@@ -219,7 +223,7 @@ class Serving:
                             self._follows_no_more(follower)
                             follower.manifest = ManifestHash(want.manifest)
                             self._follows(follower)
-                        follower.asked = True
+                        follower.asked, follower.everything = True, want.everything
                         follower.wake.set()
                     nursery.cancel_scope.cancel()
         finally:
@@ -251,7 +255,7 @@ class Serving:
             elif news := held & ~told:
                 chunks = _lowest_bits(news, MAX_GAINED)
                 told |= news & (1 << chunks[-1] + 1) - 1
-                if audience is not None:
+                if audience is not None and not follower.everything:
                     chunks = [chunk for chunk in chunks if not audience.knows(follower.peer, chunk)]
                 if chunks:
                     await frames.send(exchange.Gained(chunks=chunks))
@@ -350,6 +354,9 @@ class Serving:
         outlet.requested.discard(cid)
         del self._outlets[outlet.peer, cid]
         self._queue(uploads.Sent(peer=outlet.peer))
+        self._note_idleness()
+
+    def _note_idleness(self) -> None:
         if self._uploads.idle:
             for audience in list(self.audiences.values()):
                 audience.noted(Idle())

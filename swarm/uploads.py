@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from protocol.ids import Cid, PeerId
 
-LANES = 2
+LANES = 3
 """Uploads at a time: one keeps the uplink busy, a second follows without a gap, a third makes up for a slow reader."""
 
 MAX_UPLOADS = 12
@@ -32,6 +32,9 @@ MAX_WAITING_PER_PEER = 8
 
 MAX_WAIT_S = 0.3
 """A request that would wait longer is better asked of another holder."""
+
+OVERLONG_S = 2.0
+"""A request that has waited so long, because rarer ones came before it all the time, goes first."""
 
 MIN_WAITING = 2
 """So many may wait however slow the uplink is, so that it is never idle between two requests."""
@@ -173,8 +176,8 @@ class Uploads:
 
     @property
     def idle(self) -> bool:
-        """Whether a lane is free and nothing waits that could be sent."""
-        return self._moving() < self.lanes and all(peer in self._sending for peer, _ in self._waiting)
+        """Whether the uplink is idle, or will be when the one upload that moves is over."""
+        return self._moving() + len(self._waiting) < 2
 
     @property
     def waiting(self) -> list[tuple[PeerId, Cid]]:
@@ -253,7 +256,7 @@ class Uploads:
         waiting = self._waiting[key]
         return (
             not self.promised(peer, cid),
-            now - waiting.since < MAX_WAIT_S,
+            now - waiting.since < OVERLONG_S,
             self.holders(cid),
             self._served.get(peer, 0),
             waiting.order,

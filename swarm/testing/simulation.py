@@ -1,143 +1,84 @@
-"""A swarm in virtual time: the very cores that nodes run, over links with rates, latencies and queues.
+"""A swarm in virtual time: the very cores that nodes run, over simulated links.
 
-Every node has an uplink, which sends pieces of the uploads under way in turn, and a downlink, which takes them in the
-order of their arrival; an upload has a few pieces on its way at most, as a window would let it. Control messages go
-ahead of bulk in their sender, queue behind it at the receiver, and cost both links their bytes. What always holds: the
-same scenario gives the same events, and nothing here decides what the cores decide: it performs, as the drivers do.
+`Scenario` says who is there, `Simulation` lets it happen, `Outcome` says what came of it; `bound_s` is what no schedule
+of any kind could beat. What always holds: the same scenario gives the same outcome; nothing here decides what the cores
+decide, it performs as the drivers do (`swarm/distribution.py`, `swarm/serving.py`), and costs what they send.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from itertools import count
-from math import ceil, inf
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import inf
 
 from protocol.ids import Cid, PeerId
 from swarm import audience, scatter, scheduler, uploads
+from swarm.distribution import GATHER_CHUNKS, GATHER_S, TICK_S
+from swarm.testing.links import NO_QUEUE, Clock, Link, Port, Router, Transfer
 
-KIB, MIB = 1024, 1024 * 1024
+SOURCE = PeerId("source")
 
-MESSAGE_BYTES = 120
-"""A small message on the wire: 28 to 60 bytes of it, frame, muxer, TLS record, TCP and IP headers."""
+MESSAGE_BYTES, INDEX_BYTES = 120, 3
+"""A small message on the wire (28 to 60 bytes, its frame, muxer, TLS record, TCP and IP), and each further chunk that a
+Gained names."""
 
-INDEX_BYTES = 3
-"""What each further chunk adds to a Gained."""
+SILENCE_S = 30.0
+"""After which a connection to somebody who vanished without a word is found to be dead."""
 
-CHUNK_HEADER_BYTES = 400
-"""What a chunk costs beside its bytes, per 64 KiB: muxer and TLS records; TCP and IP headers are the link's."""
-
-GATHER_S, GATHER_CHUNKS = 0.04, 3
-"""How long, and up to how many, a node gathers chunks that it gained before it tells."""
-
-TICK_S = 0.1
-
-WINDOW_PIECES = 3
-"""Pieces of one upload between the two links: a congestion window that fills the path and little of its queues."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Link:
-    """Payload rates in Mbit/s, one-way latency to the middle of the network in seconds."""
-
-    up: float
-    down: float
-    latency_s: float = 0.0005
+Neighbours = Callable[[Collection[PeerId]], Mapping[PeerId, Collection[PeerId]]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """One fetching peer: when it comes and, if it does, goes. `relays` False: it takes and never gives."""
+    """One peer that fetches: when it comes and, if it does, goes.
+
+    `vanishes`: it goes without a word. `relays`: otherwise it takes, and never says that it holds anything. `answers`:
+    otherwise it says what it holds, and never sends it. `changes`: what its links become, and when.
+    """
 
     link: Link
     joins_s: float = 0.0
-    leaves_s: float | None = None
+    leaves_s: float = inf
+    vanishes: bool = False
     relays: bool = True
+    answers: bool = True
+    changes: tuple[tuple[float, Link], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """What is simulated. `neighbours` says who knows whom, given all names; None: everybody everybody."""
+    """`neighbours` says who knows whom, given all names; None: everybody everybody. The source knows all."""
 
     source: Link
     peers: Sequence[Peer]
     size_bytes: int
     chunk_bytes: int
     seed: int = 0
-    neighbours: Callable[[Sequence[PeerId]], dict[PeerId, set[PeerId]]] | None = None
+    router: Router = NO_QUEUE
+    neighbours: Neighbours | None = None
+    source_leaves_s: float = inf
     num_pieces: int = 4
     until_s: float = 36_000.0
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of it. `done_s` per peer from its joining, None if it left or never finished."""
+    """`done_s` is when each peer had everything, by the clock of all; None if it left before, or never did."""
 
-    done_s: list[float | None]
-    finished_s: float
-    source_bytes: int
-    chunk_bytes: int
+    done_s: tuple[float | None, ...]
+    source_bytes: float
+    source_opened_s: float | None
+    peer_bytes: tuple[float, ...]
+    delivered_bytes: int
     duplicate_bytes: int
     control_bytes: int
-    by_peer_bytes: list[int]
 
-
-@dataclass(slots=True, eq=False)
-class _Upload:
-    """One chunk on its way, in pieces. `landings` are when those under way will have arrived."""
-
-    sender: _Node
-    receiver: _Node
-    cid: Cid
-    chunk: int
-    left: int
-    window: int
-    landings: deque[float] = field(default_factory=deque)
-
-
-class _Node:
-    """One node: its link, its cores, and what the drivers keep for them."""
-
-    def __init__(self, name: PeerId, link: Link, *, seed: int, relays: bool = True) -> None:
-        self.name = name
-        self.link = link
-        self.up_s = 8e-6 / link.up
-        self.down_s = 8e-6 / link.down
-        self.rng = random.Random(f"{seed} {name}")
-        self.relays = relays
-        self.here = False
-        self.plan: scheduler.FetchPlan | None = None
-        self.scatter: scatter.Scatter | None = None
-        self.held: bytearray = bytearray()
-        self.num_held = 0
-        self.neighbours: dict[PeerId, _Node] = {}
-        self.uploads = uploads.Uploads(holders=self._holders, promised=self._promised)
-        self.turns: deque[_Upload] = deque()
-        self.sending = False
-        self.waking = False
-        self.debt_s = 0.0
-        self.up_until = 0.0
-        self.down_until = 0.0
-        self.fresh: list[int] = []
-        self.tells_at = inf
-        self.heard: dict[PeerId, float] = {}
-        self.offers: dict[PeerId, list[int]] = {}
-        self.shown: list[int] = []
-        self.joined_at = 0.0
-        self.done_at: float | None = None
-        self.sent_bytes = 0
-
-    def _holders(self, cid: Cid) -> int:
-        chunk = int.from_bytes(cid, "big")
-        core = self.plan or self.scatter
-        return core.num_holders(chunk) if core is not None else 0
-
-    def _promised(self, peer: PeerId, cid: Cid) -> bool:
-        return self.scatter is not None and self.scatter.promised(peer, int.from_bytes(cid, "big"))
+    @property
+    def last_s(self) -> float:
+        """When the last peer had everything that ever did."""
+        return max(done for done in self.done_s if done is not None)
 
 
 class Simulation:
@@ -145,320 +86,383 @@ class Simulation:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.now = 0.0
+        self.clock = Clock()
         self.num_chunks = -(-scenario.size_bytes // scenario.chunk_bytes)
         self.cids = [Cid(chunk.to_bytes(4, "big")) for chunk in range(self.num_chunks)]
-        self.piece_bytes = scenario.chunk_bytes / scenario.num_pieces
-        self.source = self._node("source", scenario.source)
-        self.source.held = bytearray(b"\1" * self.num_chunks)
-        self.source.num_held = self.num_chunks
-        self.source.scatter = scatter.Scatter(range(self.num_chunks), self.source.rng)
-        self.source.here = True
-        self.peers = [self._node(f"p{index:04}", peer.link, peer.relays) for index, peer in enumerate(scenario.peers)]
-        self.nodes = {node.name: node for node in [self.source, *self.peers]}
+        self.source = _Source(self, SOURCE, Peer(link=scenario.source, leaves_s=scenario.source_leaves_s))
+        self.peers = [_Fetcher(self, PeerId(f"p{number:04}"), peer) for number, peer in enumerate(scenario.peers)]
+        self.nodes: dict[PeerId, _Node] = {node.name: node for node in [self.source, *self.peers]}
         names = [node.name for node in self.peers]
-        self.map = scenario.neighbours(names) if scenario.neighbours is not None else None
-        self.control_bytes = 0
-        self.num_messages = 0
+        self._beside = None if scenario.neighbours is None else scenario.neighbours(names)
+        self.num_awaited = sum(peer.leaves_s == inf for peer in scenario.peers)
         self.duplicate_bytes = 0
-        self.source_sent = 0
-        self.waiting = 0
-        self._order = count()
-        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        for node, peer in zip(self.peers, scenario.peers, strict=True):
-            self._at(peer.joins_s, self._join, node)
-            if peer.leaves_s is not None:
-                self._at(peer.leaves_s, self._leave, node)
-            else:
-                self.waiting += 1
-        self._at(TICK_S, self._tick, self.source)
-
-    def _node(self, name: str, link: Link, relays: bool = True) -> _Node:
-        node = _Node(PeerId(name), link, seed=self.scenario.seed, relays=relays)
-        node.held = bytearray(self.num_chunks)
-        return node
+        self.source.join([])
+        for node in self.peers:
+            self.clock.at(node.peer.joins_s, self._join, node)
+        for gone in self.nodes.values():
+            if gone.peer.leaves_s < inf:
+                self.clock.at(gone.peer.leaves_s, self._leave, gone)
+            for when, link in gone.peer.changes:
+                self.clock.at(when, gone.port.set_link, link)
 
     def run(self) -> Outcome:
         """Until every peer that stays has everything, or until the scenario's end."""
-        heap = self._heap
-        while heap and self.waiting:
-            self.now, _, act, args = heappop(heap)
-            if self.now > self.scenario.until_s:
-                break
-            act(*args)
-        delivered = sum(node.num_held for node in self.peers) * self.scenario.chunk_bytes
+        self.clock.run(lambda: self.num_awaited > 0, self.scenario.until_s)
         return Outcome(
-            done_s=[None if node.done_at is None else node.done_at - node.joined_at for node in self.peers],
-            finished_s=self.now,
-            source_bytes=self.source.sent_bytes,
-            chunk_bytes=delivered,
+            done_s=tuple(node.done_at for node in self.peers),
+            source_bytes=self.source.port.sent_bytes,
+            source_opened_s=self.source.opened_at,
+            peer_bytes=tuple(node.port.sent_bytes for node in self.peers),
+            delivered_bytes=sum(node.num_held for node in self.peers) * self.scenario.chunk_bytes,
             duplicate_bytes=self.duplicate_bytes,
-            control_bytes=self.control_bytes,
-            by_peer_bytes=[node.sent_bytes for node in self.peers],
+            control_bytes=sum(node.port.control_bytes for node in self.nodes.values()),
         )
 
-    def _at(self, when: float, act: Callable[..., None], *args: Any) -> None:
-        heappush(self._heap, (when, next(self._order), act, args))
-
-    # Who is here.
-
-    def _join(self, node: _Node) -> None:
-        node.here, node.joined_at = True, self.now
-        node.plan = scheduler.FetchPlan(range(self.num_chunks), node.rng)
-        others = self.peers if self.map is None else [self.nodes[name] for name in sorted(self.map[node.name])]
-        for other in others:
-            if other is not node and other.here:
-                self._connect(node, other)
-        node.neighbours[self.source.name] = self.source
-        self.source.neighbours[node.name] = node
-        self._say(node, self.source, 1, self._hear_want)
-        self._at(self.now + TICK_S * node.rng.random(), self._tick, node)
-
-    def _connect(self, one: _Node, other: _Node) -> None:
-        one.neighbours[other.name] = other
-        other.neighbours[one.name] = one
-        for asker, holder in ((one, other), (other, one)):
-            if asker.done_at is None:
-                self._say(asker, holder, 1, self._hear_want)
+    def _join(self, node: _Fetcher) -> None:
+        others = self.peers if self._beside is None else [self.nodes[name] for name in sorted(self._beside[node.name])]
+        node.join([self.source, *(other for other in others if other is not node)])
 
     def _leave(self, node: _Node) -> None:
-        if node.done_at is not None and node.here:
-            pass
-        node.here = False
-        node.turns.clear()
+        node.port.present = False
         for other in node.neighbours.values():
-            other.neighbours.pop(node.name, None)
-            other.offers.pop(node.name, None)
-            self._at(self.now + self._latency(node, other), self._lose, other, node)
-        node.neighbours = {}
+            notice_s = SILENCE_S if node.peer.vanishes else node.peer.link.latency_s + other.peer.link.latency_s
+            self.clock.at(self.clock.now + notice_s, other.lose, node)
 
-    def _lose(self, node: _Node, gone: _Node) -> None:
-        for upload in [upload for upload in node.turns if upload.receiver is gone]:
-            node.turns.remove(upload)
-        if node.scatter is not None:
-            self._scatter(node, audience.Unfollowed(peer=gone.name))
-        for _, cid in [key for key in node.uploads.waiting if key[0] == gone.name]:
-            self._uploads(node, uploads.Withdrawn(peer=gone.name, cid=cid))
-        self._uploads(node, uploads.Sent(peer=gone.name))
-        self._plan(node, scheduler.PeerGone(peer=gone.name))
 
-    def _tick(self, node: _Node) -> None:
-        if not node.here:
-            return
-        if node.plan is not None and node.done_at is None:
-            for name, heard_at in node.heard.items():
-                if self.now - TICK_S < heard_at <= self.now:
-                    self._plan(node, scheduler.Heard(peer=name))
-            self._plan(node, scheduler.Tick())
-        if node.scatter is not None:
-            self._scatter(node, scheduler.Tick())
-        self._uploads(node, uploads.Tick())
-        self._at(self.now + TICK_S, self._tick, node)
+class _Node:
+    """What every node does: knows its neighbours, tells them what it shows, and serves them."""
 
-    # Small messages.
+    def __init__(self, swarm: Simulation, name: PeerId, peer: Peer) -> None:
+        self.swarm = swarm
+        self.name = name
+        self.peer = peer
+        self.port = Port(swarm.clock, peer.link, swarm.scenario.router)
+        self.rng = random.Random(f"{swarm.scenario.seed} {name}")
+        self.neighbours: dict[PeerId, _Node] = {}
+        self.uploads = uploads.Uploads(
+            holders=lambda cid: self.num_holders(int.from_bytes(cid, "big")),
+            promised=lambda peer, cid: self.promised(peer, int.from_bytes(cid, "big")),
+        )
+        self._tells_at = inf
 
-    def _latency(self, one: _Node, other: _Node) -> float:
-        return one.link.latency_s + other.link.latency_s
+    @property
+    def now(self) -> float:
+        return self.swarm.clock.now
 
-    def _say(self, sender: _Node, receiver: _Node, num_indices: int, hear: Callable[..., None], *args: Any) -> None:
-        size = MESSAGE_BYTES + INDEX_BYTES * (num_indices - 1)
-        self.control_bytes += size
-        self.num_messages += 1
-        sender.debt_s += size * sender.up_s
-        leaves = max(self.now, sender.up_until)
-        arrives = leaves + sender.link.latency_s + receiver.link.latency_s
-        receiver.down_until = max(receiver.down_until, arrives) + size * receiver.down_s
-        heappush(self._heap, (receiver.down_until, next(self._order), hear, (receiver, sender, *args)))
+    # What the drivers' audiences know.
 
-    def _hear_want(self, node: _Node, peer: _Node) -> None:
-        if not node.here or not peer.here:
-            return
-        if node.scatter is not None:
-            held = frozenset(chunk for chunk in range(self.num_chunks) if node.scatter.shows(chunk))
-            self._say(node, peer, 1 + self.num_chunks // 24, self._hear_have, held)
-            self._scatter(node, audience.Followed(peer=peer.name))
-            return
-        held = frozenset(chunk for chunk in range(self.num_chunks) if node.held[chunk]) if node.relays else frozenset()
-        self._say(node, peer, 1 + self.num_chunks // 24, self._hear_have, held)
+    def num_holders(self, chunk: int) -> int:
+        raise NotImplementedError
 
-    def _hear_have(self, node: _Node, peer: _Node, held: frozenset[int]) -> None:
-        if peer.here:
-            self._plan(node, scheduler.PeerHas(peer=peer.name, chunks=held))
+    def promised(self, peer: PeerId, chunk: int) -> bool:
+        return False
 
-    def _gained(self, node: _Node, chunk: int) -> None:
-        node.fresh.append(chunk)
-        enough = len(node.fresh) >= GATHER_CHUNKS or node.num_held == self.num_chunks
-        when = self.now + (0.0 if enough else GATHER_S)
-        if when < node.tells_at:
-            node.tells_at = when
-            self._at(when, self._tell, node)
+    # Coming, going, time.
 
-    def _tell(self, node: _Node) -> None:
-        if self.now < node.tells_at:
-            return
-        node.tells_at = inf
-        gained, node.fresh = node.fresh, []
-        shown, node.shown = node.shown, []
-        offers, node.offers = node.offers, {}
-        if not node.here or not node.relays:
-            return
-        if node.scatter is not None:
-            for name in {**offers, **(node.neighbours if shown else {})}:
-                peer = node.neighbours.get(name)
-                if peer is not None and peer.done_at is None:
-                    chunks = (*offers.get(name, ()), *shown)
-                    self._say(node, peer, len(chunks), self._hear_gained, chunks)
-            return
-        targets = self.source.scatter.targets if self.source.scatter is not None else ()
-        for peer in node.neighbours.values():
-            if peer.scatter is not None:
-                chunks = tuple(gained) if node.name in targets else ()
-            elif peer.done_at is not None:
-                continue
-            else:
-                plan = node.plan
-                chunks = tuple(chunk for chunk in gained if plan is None or not plan.holds(peer.name, chunk))
-            if chunks:
-                self._say(node, peer, len(chunks), self._hear_gained, chunks)
+    def join(self, others: Iterable[_Node]) -> None:
+        """Be present, and meet those of `others` who are."""
+        self.port.present = True
+        for other in others:
+            if other.port.present:
+                self.neighbours[other.name] = other
+                other.neighbours[self.name] = self
+                self.want(other)
+                other.want(self)
+        self.swarm.clock.at(self.now + TICK_S * self.rng.random(), self._tick)
 
-    def _hear_gained(self, node: _Node, peer: _Node, chunks: tuple[int, ...]) -> None:
-        if not peer.here:
-            return
-        if node.scatter is not None:
-            self._scatter(node, scheduler.PeerGained(peer=peer.name, chunks=chunks))
-        else:
-            self._plan(node, scheduler.PeerGained(peer=peer.name, chunks=chunks))
+    def lose(self, gone: _Node) -> None:
+        """The connection to `gone` has ended."""
+        if self.port.present and self.neighbours.pop(gone.name, None) is not None:
+            self.port.forget(gone.port)
+            for peer, cid in self.uploads.waiting:
+                if peer == gone.name:
+                    self.queue(uploads.Withdrawn(peer=peer, cid=cid))
+            self.queue(uploads.Sent(peer=gone.name))
+            self.lost(gone)
 
-    # Cores, performed.
+    def _tick(self) -> None:
+        if self.port.present:
+            self.tick()
+            self.queue(uploads.Tick())
+            self._note_idleness()
+            self.swarm.clock.at(self.now + TICK_S, self._tick)
 
-    def _plan(self, node: _Node, event: scheduler.Event) -> None:
-        if node.plan is None or not node.here:
-            return
-        for effect in node.plan.handle(event, self.now):
+    def say(self, to: _Node, num_indices: int, hear: Callable[..., None], *args: object) -> None:
+        """Send a small message; those who have left neither send nor hear."""
+        if self.port.present:
+            self.port.say(to.port, MESSAGE_BYTES + INDEX_BYTES * (num_indices - 1), self._arrive, to, hear, *args)
+
+    def _arrive(self, to: _Node, hear: Callable[..., None], *args: object) -> None:
+        if to.port.present and self.name in to.neighbours:
+            hear(self, *args)
+
+    def tell_at(self, when: float) -> None:
+        """Tell neighbours what there is to tell, at `when` at the latest."""
+        if when < self._tells_at:
+            self._tells_at = when
+            self.swarm.clock.at(when, self._tell)
+
+    def _tell(self) -> None:
+        if self.now >= self._tells_at:
+            self._tells_at = inf
+            if self.port.present:
+                self.tell()
+
+    # Serving.
+
+    def queue(self, event: uploads.Event) -> None:
+        """Tell the queue of uploads, and perform what follows."""
+        for effect in self.uploads.handle(event, self.now):
+            to, chunk = self.swarm.nodes[effect.peer], int.from_bytes(effect.cid, "big")
+            match effect:
+                case uploads.Begin():
+                    self.note(audience.Begun(peer=to.name, chunk=chunk))
+                    self._send(to, chunk)
+                case uploads.Refuse(retry_s=retry_s):
+                    self.say(to, 1, to.hear_busy, chunk, retry_s)
+                case uploads.Drop():
+                    self.say(to, 1, to.hear_return, chunk)
+
+    def _send(self, to: _Node, chunk: int) -> None:
+        scenario = self.swarm.scenario
+        piece_bytes = scenario.chunk_bytes / scenario.num_pieces
+        self.port.send(
+            Transfer(
+                to=to.port,
+                num_pieces=scenario.num_pieces,
+                piece_bytes=piece_bytes,
+                moved=partial(self.queue, uploads.Moved(peer=to.name, size=int(piece_bytes))),
+                sent=partial(self._sent, to, chunk),
+                landed=partial(to.land, self, chunk),
+            )
+        )
+
+    def _sent(self, to: _Node, chunk: int) -> None:
+        self.note(audience.Sent(peer=to.name, chunk=chunk))
+        self.queue(uploads.Sent(peer=to.name))
+        self._note_idleness()
+
+    def _note_idleness(self) -> None:
+        if self.uploads.idle:
+            self.note(audience.Idle())
+
+    def hear_request(self, peer: _Node, chunk: int) -> None:
+        if self.peer.answers:
+            self.note(audience.Asked(peer=peer.name, chunk=chunk))
+            size = self.swarm.scenario.chunk_bytes
+            self.queue(uploads.Requested(peer=peer.name, cid=self.swarm.cids[chunk], size=size))
+
+    def hear_cancel(self, peer: _Node, chunk: int) -> None:
+        self.queue(uploads.Withdrawn(peer=peer.name, cid=self.swarm.cids[chunk]))
+
+    def hear_want(self, peer: _Node) -> None:
+        shown = self.shown()
+        self.say(peer, 1 + self.swarm.num_chunks // 24, peer.hear_have, shown)
+        self.note(audience.Followed(peer=peer.name))
+
+    # What sources and fetchers do differently.
+
+    def want(self, other: _Node) -> None: ...
+
+    def lost(self, gone: _Node) -> None: ...
+
+    def tick(self) -> None: ...
+
+    def tell(self) -> None: ...
+
+    def shown(self) -> frozenset[int]:
+        raise NotImplementedError
+
+    def note(self, note: audience.Note) -> None: ...
+
+    def land(self, peer: _Node, chunk: int) -> None: ...
+
+    def hear_have(self, peer: _Node, chunks: frozenset[int]) -> None: ...
+
+    def hear_gained(self, peer: _Node, chunks: tuple[int, ...]) -> None: ...
+
+    def hear_busy(self, peer: _Node, chunk: int, retry_s: float) -> None: ...
+
+    def hear_return(self, peer: _Node, chunk: int) -> None: ...
+
+
+class _Source(_Node):
+    """Holds everything, and scatters it."""
+
+    def __init__(self, swarm: Simulation, name: PeerId, peer: Peer) -> None:
+        super().__init__(swarm, name, peer)
+        self.core = scatter.Scatter(range(swarm.num_chunks), self.rng)
+        self.opened_at: float | None = None
+        self._offers: dict[PeerId, list[int]] = {}
+        self._shown: list[int] = []
+
+    def num_holders(self, chunk: int) -> int:
+        return self.core.num_holders(chunk)
+
+    def promised(self, peer: PeerId, chunk: int) -> bool:
+        return self.core.promised(peer, chunk)
+
+    def shown(self) -> frozenset[int]:
+        return frozenset(chunk for chunk in range(self.swarm.num_chunks) if self.core.shows(chunk))
+
+    def feed(self, event: scatter.Event) -> None:
+        """Tell the scatter, and perform what follows."""
+        for effect in self.core.handle(event, self.now):
+            match effect:
+                case scatter.Offer(peer=peer, chunk=chunk):
+                    self._offers.setdefault(peer, []).append(chunk)
+                case scatter.Show(chunks=chunks):
+                    self._shown += chunks
+                case scatter.Listen(peer=peer):
+                    self.say(self.swarm.nodes[peer], 1, self.swarm.nodes[peer].hear_want)
+            self.tell_at(self.now)
+        if self.core.opened and self.opened_at is None:
+            self.opened_at = self.now
+
+    def note(self, note: audience.Note) -> None:
+        self.feed(note)
+
+    def tell(self) -> None:
+        offers, self._offers = self._offers, {}
+        shown, self._shown = self._shown, []
+        for name in self.neighbours if shown else offers:
+            peer = self.neighbours.get(name)
+            chunks = (*offers.get(name, ()), *shown)
+            if peer is not None and chunks:
+                self.say(peer, len(chunks), peer.hear_gained, chunks)
+
+    def lost(self, gone: _Node) -> None:
+        self._offers.pop(gone.name, None)
+        self.feed(audience.Unfollowed(peer=gone.name))
+
+    def tick(self) -> None:
+        self.feed(scheduler.Tick())
+
+    def hear_have(self, peer: _Node, chunks: frozenset[int]) -> None:
+        self.feed(scheduler.PeerHas(peer=peer.name, chunks=chunks))
+
+    def hear_gained(self, peer: _Node, chunks: tuple[int, ...]) -> None:
+        self.feed(scheduler.PeerGained(peer=peer.name, chunks=chunks))
+
+
+class _Fetcher(_Node):
+    """Fetches, and relays."""
+
+    def __init__(self, swarm: Simulation, name: PeerId, peer: Peer) -> None:
+        super().__init__(swarm, name, peer)
+        self.plan = scheduler.FetchPlan(range(swarm.num_chunks), self.rng)
+        self.held = bytearray(swarm.num_chunks)
+        self.num_held = 0
+        self.done_at: float | None = None
+        self._gained: list[int] = []
+        self._followers: dict[PeerId, _Node] = {}
+
+    def num_holders(self, chunk: int) -> int:
+        return self.plan.num_holders(chunk)
+
+    def shown(self) -> frozenset[int]:
+        return frozenset(chunk for chunk, held in enumerate(self.held) if held) if self.peer.relays else frozenset()
+
+    def want(self, other: _Node) -> None:
+        if self.done_at is None:
+            self.say(other, 1, other.hear_want)
+
+    def hear_want(self, peer: _Node) -> None:
+        self._followers[peer.name] = peer
+        super().hear_want(peer)
+
+    def feed(self, event: scheduler.Event) -> None:
+        """Tell the plan, and perform what follows."""
+        for effect in self.plan.handle(event, self.now):
             match effect:
                 case scheduler.Ask(peer=name, chunk=chunk):
-                    self._say(node, self.nodes[name], 1, self._hear_request, chunk)
+                    server = self.swarm.nodes[name]
+                    self.say(server, 1, server.hear_request, chunk)
                 case scheduler.Cancel(peer=name, chunk=chunk) | scheduler.Recall(peer=name, chunk=chunk):
-                    self._say(node, self.nodes[name], 1, self._hear_cancel, chunk)
+                    server = self.swarm.nodes[name]
+                    self.say(server, 1, server.hear_cancel, chunk)
                 case scheduler.Complete():
-                    node.done_at = self.now
-                    self.waiting -= self.scenario.peers[self.peers.index(node)].leaves_s is None
+                    self.done_at = self.now
+                    self.swarm.num_awaited -= self.peer.leaves_s == inf
 
-    def _scatter(self, node: _Node, event: scatter.Event) -> None:
-        assert node.scatter is not None
-        for effect in node.scatter.handle(event, self.now):
-            match effect:
-                case scatter.Offer(peer=name, chunk=chunk):
-                    node.offers.setdefault(name, []).append(chunk)
-                case scatter.Show(chunks=chunks):
-                    node.shown += chunks
-            if self.now < node.tells_at:
-                node.tells_at = self.now
-                self._at(self.now, self._tell, node)
+    def note(self, note: audience.Note) -> None:
+        if isinstance(note, audience.Begun):
+            self.feed(scheduler.PeerGained(peer=note.peer, chunks=(note.chunk,)))
 
-    def _uploads(self, node: _Node, event: uploads.Event) -> None:
-        for effect in node.uploads.handle(event, self.now):
-            peer = self.nodes[effect.peer]
-            match effect:
-                case uploads.Begin(cid=cid):
-                    chunk = int.from_bytes(cid, "big")
-                    self._plan(node, scheduler.PeerGained(peer=peer.name, chunks=(chunk,)))
-                    path = self._latency(node, peer) / (self.piece_bytes * max(node.up_s, peer.down_s))
-                    window = WINDOW_PIECES + ceil(path)
-                    node.turns.append(_Upload(node, peer, cid, chunk, self.scenario.num_pieces, window))
-                    if not node.sending:
-                        self._send_piece(node)
-                case uploads.Refuse(cid=cid, retry_s=retry_s):
-                    self._say(node, peer, 1, self._hear_busy, int.from_bytes(cid, "big"), retry_s)
-                case uploads.Drop(cid=cid):
-                    self._say(node, peer, 1, self._hear_return, int.from_bytes(cid, "big"))
-
-    def _hear_request(self, node: _Node, peer: _Node, chunk: int) -> None:
-        if node.here and peer.here:
-            if node.scatter is not None:
-                self._scatter(node, audience.Asked(peer=peer.name, chunk=chunk))
-            cid = self.cids[chunk]
-            self._uploads(node, uploads.Requested(peer=peer.name, cid=cid, size=self.scenario.chunk_bytes))
-
-    def _hear_cancel(self, node: _Node, peer: _Node, chunk: int) -> None:
-        self._uploads(node, uploads.Withdrawn(peer=peer.name, cid=self.cids[chunk]))
-
-    def _hear_return(self, node: _Node, peer: _Node, chunk: int) -> None:
-        self._plan(node, scheduler.Returned(peer=peer.name, chunk=chunk))
-
-    def _hear_busy(self, node: _Node, peer: _Node, chunk: int, retry_s: float) -> None:
-        self._plan(node, scheduler.Refused(peer=peer.name, chunk=chunk, retry_at=self.now + retry_s))
-
-    # Bulk.
-
-    def _send_piece(self, node: _Node) -> None:
-        """Put the next piece on the uplink, of the upload whose turn it is and whose window is open."""
-        turns, now = node.turns, self.now
-        soonest = inf
-        for _ in range(len(turns)):
-            upload = turns.popleft()
-            landings = upload.landings
-            while landings and landings[0] <= now:
-                landings.popleft()
-            if len(landings) < upload.window:
-                node.sending = True
-                node.up_until = now + (self.piece_bytes + CHUNK_HEADER_BYTES) * node.up_s + node.debt_s
-                node.debt_s = 0.0
-                self._at(node.up_until, self._piece_sent, node, upload)
-                return
-            turns.append(upload)
-            soonest = min(soonest, landings[0])
-        node.debt_s = 0.0
-        if turns and not node.waking:
-            node.waking = True
-            self._at(soonest, self._wake, node)
-
-    def _wake(self, node: _Node) -> None:
-        node.waking = False
-        if not node.sending:
-            self._send_piece(node)
-
-    def _piece_sent(self, node: _Node, upload: _Upload) -> None:
-        node.sending = False
-        receiver = upload.receiver
-        if not node.here:
+    def land(self, peer: _Node, chunk: int) -> None:
+        if not self.port.present:
             return
-        if receiver.here:
-            upload.left -= 1
-            arrives = self.now + node.link.latency_s + receiver.link.latency_s
-            landed = max(receiver.down_until, arrives) + self.piece_bytes * receiver.down_s
-            receiver.down_until = landed
-            upload.landings.append(landed)
-            receiver.heard[node.name] = landed
-            node.sent_bytes += int(self.piece_bytes)
-            if upload.left:
-                node.turns.append(upload)
-                self._uploads(node, uploads.Moved(peer=receiver.name, size=int(self.piece_bytes)))
-            else:
-                self._at(landed, self._landed, receiver, node, upload.chunk)
-                if node.scatter is not None:
-                    self._scatter(node, audience.Sent(peer=receiver.name, chunk=upload.chunk))
-                self._uploads(node, uploads.Sent(peer=receiver.name))
-                if node.scatter is not None and node.uploads.idle:
-                    self._scatter(node, audience.Idle())
-        if not node.sending:
-            self._send_piece(node)
-
-    def _landed(self, node: _Node, sender: _Node, chunk: int) -> None:
-        if not node.here:
-            return
-        if node.held[chunk]:
-            self.duplicate_bytes += self.scenario.chunk_bytes
+        if self.held[chunk]:
+            self.swarm.duplicate_bytes += self.swarm.scenario.chunk_bytes
         else:
-            node.held[chunk] = 1
-            node.num_held += 1
-            self._gained(node, chunk)
-        self._plan(node, scheduler.Arrived(peer=sender.name, chunk=chunk))
+            self.held[chunk] = 1
+            self.num_held += 1
+            self._gained.append(chunk)
+            enough = len(self._gained) >= GATHER_CHUNKS or self.num_held == self.swarm.num_chunks
+            self.tell_at(self.now + (0.0 if enough else GATHER_S))
+        self.feed(scheduler.Arrived(peer=peer.name, chunk=chunk))
+
+    def tell(self) -> None:
+        gained, self._gained = self._gained, []
+        if not self.peer.relays:
+            return
+        for name, peer in self._followers.items():
+            if isinstance(peer, _Fetcher) and peer.done_at is not None:
+                continue
+            everything = isinstance(peer, _Source)
+            news = tuple(chunk for chunk in gained if everything or not self.plan.holds(name, chunk))
+            if news:
+                self.say(peer, len(news), peer.hear_gained, news)
+
+    def lost(self, gone: _Node) -> None:
+        self._followers.pop(gone.name, None)
+        self.feed(scheduler.PeerGone(peer=gone.name))
+
+    def tick(self) -> None:
+        if self.done_at is None:
+            for name, neighbour in self.neighbours.items():
+                if self.now - TICK_S < self.port.heard.get(neighbour.port, -inf) <= self.now:
+                    self.feed(scheduler.Heard(peer=name))
+            self.feed(scheduler.Tick())
+
+    def hear_have(self, peer: _Node, chunks: frozenset[int]) -> None:
+        self.feed(scheduler.PeerHas(peer=peer.name, chunks=chunks))
+
+    def hear_gained(self, peer: _Node, chunks: tuple[int, ...]) -> None:
+        self.feed(scheduler.PeerGained(peer=peer.name, chunks=chunks))
+
+    def hear_busy(self, peer: _Node, chunk: int, retry_s: float) -> None:
+        self.feed(scheduler.Refused(peer=peer.name, chunk=chunk, retry_at=self.now + retry_s))
+
+    def hear_return(self, peer: _Node, chunk: int) -> None:
+        self.feed(scheduler.Returned(peer=peer.name, chunk=chunk))
 
 
 def bound_s(scenario: Scenario) -> float:
-    """No schedule of any kind finishes all peers sooner, if all are there from the start and stay."""
+    """When the last of the peers that stay can have everything at the soonest, whatever the schedule.
+
+    Every byte leaves the source once; each peer takes everything in after it came; and what all who stay need is sent
+    by somebody, where those who leave count for as long as they are there, and need nothing. (Mundinger, Weber and
+    Weiss 2008; the fluid bound is reached without churn.) Changes of links are left out.
+    """
     size = scenario.size_bytes * 8e-6
-    ups = sum(peer.link.up for peer in scenario.peers)
-    slowest = min(peer.link.down for peer in scenario.peers)
-    return max(size / scenario.source.up, size / slowest, len(scenario.peers) * size / (scenario.source.up + ups))
+    stay = [peer for peer in scenario.peers if peer.leaves_s == inf]
+    through_source = size / scenario.source.up
+    through_downlinks = max(peer.joins_s + size / peer.link.down for peer in stay)
+    return max(through_source, through_downlinks, _through_uplinks(scenario, len(stay) * size))
+
+
+def _through_uplinks(scenario: Scenario, demand: float) -> float:
+    """When so many Mbit can have been sent by all who are there."""
+
+    def sent_by(now: float) -> float:
+        relayed = sum(
+            peer.link.up * max(0.0, min(now, peer.leaves_s) - peer.joins_s) for peer in scenario.peers if peer.relays
+        )
+        return scenario.source.up * now + relayed
+
+    low, high = 0.0, demand / scenario.source.up
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if sent_by(middle) >= demand else (middle, high)
+    return high

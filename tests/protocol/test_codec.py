@@ -78,6 +78,8 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
             return st.one_of([values(one) for one in types])
         case inspect.EnumType(cls=cls):
             return st.sampled_from(cls)
+        case inspect.BoolType():
+            return st.booleans()
         case inspect.NoneType():
             return st.none()
         case inspect.StructType(cls=cls):
@@ -180,7 +182,7 @@ def unbounded(name: str, kind: inspect.Type) -> Iterator[str]:
         case inspect.StructType():
             for field in kind.fields:
                 yield from unbounded(f"{kind.cls.__name__}.{field.name}", field.type)
-        case inspect.EnumType() | inspect.NoneType():
+        case inspect.EnumType() | inspect.BoolType() | inspect.NoneType():
             pass
         case _:
             yield name

@@ -363,12 +363,13 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
         """,
     ),
     (
-        Want(manifest=HASH),
+        Want(manifest=HASH, everything=True),
         """
-        82                                                          # Want: map of 2
+        83                                                          # Want: map of 3
           a4 74797065 a4 77616e74                                   # type: "want"
           a8 6d616e6966657374                                       # manifest: HASH
             c4 20 8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a
+          aa 65766572797468696e67 c3                                # everything: true
         """,
     ),
     (

@@ -84,6 +84,8 @@ def written(kind: inspect.Type) -> str:
             return f"list{bounds(low, high)} of {written(item)}"
         case inspect.UnionType(types=(one, inspect.NoneType())) | inspect.UnionType(types=(inspect.NoneType(), one)):
             return written(one) + "?"
+        case inspect.BoolType():
+            return "bool"
         case inspect.EnumType():
             return "text"
         case inspect.StructType(cls=cls):

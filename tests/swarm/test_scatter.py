@@ -94,17 +94,29 @@ def test_whoever_passes_more_on_is_given_more() -> None:
     assert given[PeerId("d")] <= CREDIT + AHEAD, "it passes nothing on"
 
 
+def test_while_the_uplink_is_busy_nobody_is_given_more_than_its_credit() -> None:
+    scatter = scatter_of(40)
+    in_hand = following(scatter, A, B)
+    for _ in range(100):
+        if in_hand:
+            in_hand += give(scatter, in_hand.pop(0), 0.1)
+    assert all(len(relay.kept) <= CREDIT + AHEAD for relay in scatter._relays.values())
+    assert len(offers(scatter.handle(Idle(), 0.2))) == 1
+
+
 def test_when_nobody_has_credit_the_uplink_gives_second_copies_and_then_goes_on() -> None:
     scatter, now = scatter_of(40), 0.0
     in_hand = following(scatter, A, B)
     given: dict[int, list[PeerId]] = {}
-    while in_hand:  # nobody ever says anything: the two may not be able to reach each other
+    while not scatter.opened:  # each gets only what we give: the two may not be able to reach each other
         now += 0.1
+        if not in_hand:
+            in_hand += offers(scatter.handle(Idle(), now))
+            continue
         peer, chunk = in_hand.pop(0)
         given.setdefault(chunk, []).append(peer)
         in_hand += give(scatter, (peer, chunk), now)
         in_hand += offers(scatter.handle(PeerGained(peer=peer, chunks=(chunk,)), now))
-    assert scatter.opened
     assert all(len(set(peers)) == len(peers) for peers in given.values()), "not twice to the same"
     assert sum(len(peers) == 2 for peers in given.values()) > 20
 
@@ -113,12 +125,14 @@ def test_a_single_follower_is_given_everything() -> None:
     scatter, now = scatter_of(40), 0.0
     in_hand = following(scatter, A)
     num_given = 0
-    while in_hand:
+    while not scatter.opened:
         now += 0.1
+        if not in_hand:
+            in_hand += offers(scatter.handle(Idle(), now))
+            assert in_hand, "an idle uplink is given something at once"
         num_given += 1
         in_hand += give(scatter, in_hand.pop(0), now)
     assert num_given == 40
-    assert scatter.opened
 
 
 @pytest.mark.parametrize("leaving", [Unfollowed, PeerGone])
@@ -151,9 +165,8 @@ def test_what_others_hold_of_a_peer_that_leaves_is_not_given_again() -> None:
 def test_an_offer_that_is_not_asked_for_is_withdrawn_and_made_to_another() -> None:
     scatter = scatter_of(40)
     made = following(scatter, A)
-    following(scatter, B)
-    for _ in range(2):
-        scatter.handle(Asked(peer=B, chunk=max(scatter._relays[B].offered, default=0)), 1.0)
+    for _, chunk in following(scatter, B):
+        scatter.handle(Asked(peer=B, chunk=chunk), 1.0)
     effects = scatter.handle(Tick(), OFFER_PATIENCE_S + 0.1)
     assert {chunk for peer, chunk in offers(effects) if peer == B} & {chunk for _, chunk in made}
     assert not any(scatter.promised(A, chunk) for _, chunk in made)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import ceil
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from swarm.scheduler import (
     ENDGAME_GAIN_S,
     FAILURE_PAUSE_S,
     FIRST_LATENCY_S,
+    HORIZON_S,
     MAX_FAILURES,
     MAX_SECOND_ASKS,
     MAX_WINDOW,
@@ -300,9 +302,9 @@ def test_of_those_asked_twice_there_are_few() -> None:
 # Windows.
 
 
-@pytest.mark.parametrize(("chunk_s", "trip_s"), [(0.04, 0.001), (0.04, 0.1), (0.01, 0.2), (0.2, 0.03)])
-def test_the_window_follows_round_trip_and_rate(chunk_s: float, trip_s: float) -> None:
-    """One server, whose uplink takes `chunk_s` a chunk, behind a round trip: it should never wait for a request."""
+@pytest.mark.parametrize(("chunk_s", "trip_s"), [(0.04, 0.001), (0.04, 0.2), (0.2, 0.1), (0.6, 0.3), (2.0, 0.1)])
+def test_the_window_is_what_a_peer_sends_within_the_horizon(chunk_s: float, trip_s: float) -> None:
+    """One server, whose uplink takes `chunk_s` a chunk, behind a round trip: it never waits for a request."""
     plan = FetchPlan(range(400), random.Random(0))
     now, free_at, due = 0.0, 0.0, []
     effects = plan.handle(has(A, *range(400)), now)
@@ -313,8 +315,20 @@ def test_the_window_follows_round_trip_and_rate(chunk_s: float, trip_s: float) -
                 due.append((free_at + trip_s / 2, effect.chunk))
         now, chunk = due.pop(0)
         effects = plan.handle(Arrived(peer=A, chunk=chunk), now)
-    wanted = 1 + (chunk_s + trip_s) / chunk_s
-    assert min(wanted, MAX_WINDOW) - 1 <= plan._neighbours[A].window <= max(MIN_WINDOW, min(wanted + 2, MAX_WINDOW))
+    window = plan._neighbours[A].window
+    assert window == min(max(MIN_WINDOW, 1 + ceil(HORIZON_S / chunk_s - 1e-6)), MAX_WINDOW)
+    assert window >= min(1 + trip_s / chunk_s, MAX_WINDOW), "enough to cover the round trip"
+
+
+def test_the_window_of_a_peer_that_is_busy_narrows_to_what_it_took() -> None:
+    plan = plan_of(20, window=5)
+    chunks = [chunk for _, chunk in sorted(asked(plan.handle(has(A, *range(20)), 0.0)))]
+    assert len(chunks) == 5
+    for chunk in chunks[2:]:
+        plan.handle(Refused(peer=A, chunk=chunk, retry_at=1.0), 0.1)
+    assert plan._neighbours[A].window == 2
+    assert asked(plan.handle(Tick(), 2.0)) == set()
+    assert len(asked(plan.handle(Arrived(peer=A, chunk=chunks[0]), 2.1))) == 1
 
 
 # The plan against peers of every kind.

@@ -14,11 +14,11 @@ from swarm.uploads import (
     LANES,
     MAX_RETRY_S,
     MAX_UPLOADS,
-    MAX_WAIT_S,
     MAX_WAITING,
     MAX_WAITING_PER_PEER,
     MIN_RETRY_S,
     MIN_WAITING,
+    OVERLONG_S,
     STALL_S,
     UNKNOWN_STALL_S,
     Begin,
@@ -81,7 +81,6 @@ def test_to_one_peer_goes_one_at_a_time() -> None:
     uploads = Uploads()
     assert begun(ask(uploads, A, 0))
     assert ask(uploads, A, 1) == []
-    assert uploads.idle, "a lane is free, and nothing that waits could use it"
     assert begun(ask(uploads, B, 1)) == [(B, CIDS[1])]
     assert begun(uploads.handle(Sent(peer=A), 0.1)) == [(A, CIDS[1])]
 
@@ -124,8 +123,12 @@ def test_who_has_waited_too_long_goes_before_the_rarer() -> None:
     uploads = Uploads(holders=lambda cid: 0 if cid == CIDS[2] else 5)
     busy(uploads)
     ask(uploads, A, 1, 0.0)
-    ask(uploads, B, 2, MAX_WAIT_S)
-    assert begun(uploads.handle(Sent(peer=PEERS[-1]), MAX_WAIT_S + 0.1)) == [(A, CIDS[1])]
+    for lane in range(LANES):
+        uploads.handle(Moved(peer=PEERS[-1 - lane], size=1), 0.4)
+    ask(uploads, B, 2, 0.5)
+    for lane in range(LANES):
+        uploads.handle(Moved(peer=PEERS[-1 - lane], size=1), OVERLONG_S)
+    assert begun(uploads.handle(Sent(peer=PEERS[-1]), OVERLONG_S + 0.01)) == [(A, CIDS[1])]
 
 
 def test_beyond_its_share_a_peer_is_refused_and_others_are_not() -> None:
@@ -169,32 +172,38 @@ def test_what_is_withdrawn_is_not_sent_and_its_place_is_free() -> None:
     assert uploads._waiting_bytes == 0
 
 
-def test_an_upload_that_its_reader_holds_up_gives_its_lane_to_another() -> None:
-    uploads = measured(SIZE / 0.04)
+def test_an_upload_that_its_reader_holds_up_gives_its_lane_to_another_until_it_moves() -> None:
+    uploads = measured(SIZE / 0.01)
+    paused, *moving = PEERS[10 : 10 + LANES]
     now = 100.0
-    for lane in range(LANES):
-        ask(uploads, PEERS[lane], 0, now)
-    ask(uploads, D, 1, now)
-    for lane in range(LANES):
-        uploads.handle(Moved(peer=PEERS[lane], size=SIZE // 4), now + 0.04)
-    assert uploads.handle(Tick(), now + 0.04 + STALL_S) == []
-    uploads.handle(Moved(peer=B, size=SIZE // 4), now + 0.14)
-    assert begun(uploads.handle(Tick(), now + 0.05 + STALL_S)) == [(D, CIDS[1])], "A's reader has paused"
-    ask(uploads, C, 2, now + 0.2)
-    uploads.handle(Moved(peer=A, size=SIZE // 4), now + 0.2)
-    assert uploads.handle(Sent(peer=D), now + 0.21) == [], "A's reader goes on"
-    assert begun(uploads.handle(Sent(peer=A), now + 0.22)) == [(C, CIDS[2])]
+
+    def move(*peers: PeerId) -> list[tuple[PeerId, Cid]]:
+        return [one for peer in peers for one in begun(uploads.handle(Moved(peer=peer, size=1000), now))]
+
+    for peer in (paused, *moving):
+        ask(uploads, peer, 0, now)
+    ask(uploads, A, 1, now)
+    move(paused)
+    now += STALL_S
+    assert move(*moving) == []
+    now += 0.01
+    assert move(*moving) == [(A, CIDS[1])]
+    ask(uploads, B, 2, now)
+    assert move(paused) == [], "it goes on, and so do the others"
+    assert begun(uploads.handle(Sent(peer=A), now)) == []
+    assert begun(uploads.handle(Sent(peer=paused), now)) == [(B, CIDS[2])]
 
 
 def test_on_a_slow_uplink_slowness_is_no_stall() -> None:
     uploads = measured(SIZE / 2.0)
     now = 300.0
     for lane in range(LANES):
-        ask(uploads, PEERS[lane], 0, now)
-        uploads.handle(Moved(peer=PEERS[lane], size=SIZE // 4), now)
-    ask(uploads, D, 1, now)
-    assert uploads.handle(Tick(), now + 2.0) == [], "a quarter takes 0.5 s, both together 1 s"
-    assert begun(uploads.handle(Tick(), now + 3.1))
+        ask(uploads, PEERS[10 + lane], 0, now)
+        uploads.handle(Moved(peer=PEERS[10 + lane], size=SIZE // 4), now)
+    ask(uploads, A, 1, now)
+    quarter_s = LANES * 2.0 / 4
+    assert uploads.handle(Tick(), now + 2 * quarter_s) == []
+    assert begun(uploads.handle(Tick(), now + 3.1 * quarter_s))
 
 
 def test_before_the_uplink_is_known_patience_is_a_constant() -> None:

@@ -1,0 +1,185 @@
+"""Links in virtual time: uplinks, downlinks, and what stands in the routers between.
+
+Every node has a `Port`. Its uplink sends pieces of the transfers under way in turn; its downlink takes them in the
+order of their arrival; a transfer has a few pieces between the two at most, as a congestion window would have it. A
+small message goes ahead of pieces in its sender, but behind what already stands in the router, and queues at the
+receiver; it costs both links its bytes. What always holds: the same calls give the same times, and a link is never idle
+while something could use it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from math import ceil, inf
+from typing import Any
+
+PIECE_OVERHEAD = 0.006
+"""Of a piece's bytes: TLS records, muxer frames, window updates. Headers of TCP and IP are taken off the rates."""
+
+WINDOW_PIECES = 3
+"""Pieces of one transfer under way, beside those that the latency holds: the path is full, and its queues short."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """Rates in Mbit/s of payload; one-way latency to the middle of the network in seconds."""
+
+    up: float
+    down: float
+    latency_s: float = 0.0005
+
+
+@dataclass(frozen=True, kw_only=True)
+class Router:
+    """What stands before a busy uplink: so many bytes, or so long if that is more. A message sent then waits for it."""
+
+    queue_bytes: int = 0
+    queue_s: float = 0.0
+
+
+NO_QUEUE = Router()
+
+
+class Clock:
+    """Virtual time: what is due happens in order, ties in the order in which it was asked for."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._order = count()
+        self._due: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+
+    def at(self, when: float, act: Callable[..., None], *args: Any) -> None:
+        """Call `act(*args)` at `when`."""
+        heappush(self._due, (when, next(self._order), act, args))
+
+    def run(self, goes_on: Callable[[], bool], until: float) -> None:
+        """Let time pass while `goes_on()`, something is due, and it is not yet `until`."""
+        while self._due and goes_on():
+            when, _, act, args = heappop(self._due)
+            if when > until:
+                return
+            self.now = when
+            act(*args)
+
+
+class Transfer:
+    """One chunk on its way to `to`, in `num_pieces` pieces of `piece_bytes`.
+
+    `moved` is called when a piece but the last has left, `sent` when the last has, `landed` when it has arrived.
+    """
+
+    __slots__ = ("landed", "landings", "left", "moved", "piece_bytes", "sent", "to", "window")
+
+    def __init__(
+        self,
+        *,
+        to: Port,
+        num_pieces: int,
+        piece_bytes: float,
+        moved: Callable[[], None],
+        sent: Callable[[], None],
+        landed: Callable[[], None],
+    ) -> None:
+        self.to = to
+        self.left = num_pieces
+        self.piece_bytes = piece_bytes
+        self.moved, self.sent, self.landed = moved, sent, landed
+        self.window = WINDOW_PIECES
+        self.landings: deque[float] = deque()  # when those under way will have arrived
+
+
+class Port:
+    """One node's uplink and downlink. Nothing leaves or reaches a port that is not `present`."""
+
+    def __init__(self, clock: Clock, link: Link, router: Router) -> None:
+        self._clock = clock
+        self._router = router
+        self.present = False
+        self.sent_bytes = 0.0
+        self.control_bytes = 0
+        self.heard: dict[Port, float] = {}
+        self._turns: deque[Transfer] = deque()
+        self._sending = False
+        self._wakes_at = inf
+        self._debt_s = 0.0
+        self._up_until = 0.0
+        self._down_until = 0.0
+        self.set_link(link)
+
+    def set_link(self, link: Link) -> None:
+        """From now on the links are these."""
+        self.link = link
+        self._up_s, self._down_s = 8e-6 / link.up, 8e-6 / link.down
+        self._queue_s = max(self._router.queue_s, self._router.queue_bytes * self._up_s)
+
+    def say(self, to: Port, size: int, hear: Callable[..., None], *args: Any) -> None:
+        """Send a small message: `hear(*args)` when it has arrived."""
+        self.control_bytes += size
+        self._debt_s += size * self._up_s
+        leaves = max(self._clock.now, self._up_until) + (self._queue_s if self._sending else 0.0)
+        arrives = max(to._down_until, leaves + self.link.latency_s + to.link.latency_s) + size * to._down_s
+        to._down_until = arrives
+        self._clock.at(arrives, hear, *args)
+
+    def send(self, transfer: Transfer) -> None:
+        """Begin a transfer."""
+        path_s = self.link.latency_s + transfer.to.link.latency_s
+        piece_s = transfer.piece_bytes * max(self._up_s, transfer.to._down_s)
+        transfer.window = WINDOW_PIECES + ceil(path_s / piece_s)
+        self._turns.append(transfer)
+        if not self._sending:
+            self._next()
+
+    def forget(self, to: Port) -> None:
+        """Give up what is under way to `to`."""
+        self._turns = deque(transfer for transfer in self._turns if transfer.to is not to)
+
+    def _next(self) -> None:
+        """Put the next piece on the uplink, of the transfer whose turn it is and whose window is open."""
+        now, soonest = self._clock.now, inf
+        for _ in range(len(self._turns)):
+            transfer = self._turns.popleft()
+            landings = transfer.landings
+            while landings and landings[0] <= now:
+                landings.popleft()
+            if len(landings) < transfer.window:
+                self._sending = True
+                self._up_until = now + transfer.piece_bytes * (1 + PIECE_OVERHEAD) * self._up_s + self._debt_s
+                self._debt_s = 0.0
+                self._clock.at(self._up_until, self._has_left, transfer)
+                return
+            self._turns.append(transfer)
+            soonest = min(soonest, landings[0])
+        self._debt_s = 0.0
+        if soonest < self._wakes_at:
+            self._wakes_at = soonest
+            self._clock.at(soonest, self._wake)
+
+    def _wake(self) -> None:
+        if self._clock.now >= self._wakes_at:
+            self._wakes_at = inf
+        if not self._sending:
+            self._next()
+
+    def _has_left(self, transfer: Transfer) -> None:
+        self._sending = False
+        to = transfer.to
+        if self.present and to.present:
+            self.sent_bytes += transfer.piece_bytes
+            arrives = self._clock.now + self.link.latency_s + to.link.latency_s
+            landed = max(to._down_until, arrives) + transfer.piece_bytes * to._down_s
+            to._down_until = to.heard[self] = landed
+            transfer.landings.append(landed)
+            transfer.left -= 1
+            if transfer.left:
+                self._turns.append(transfer)
+                transfer.moved()
+            else:
+                self._clock.at(landed, transfer.landed)
+                transfer.sent()
+        if self.present and not self._sending:
+            self._next()

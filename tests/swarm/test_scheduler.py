@@ -15,6 +15,7 @@ from protocol.ids import PeerId
 from swarm import scheduler
 from swarm.scheduler import (
     ENDGAME_GAIN_S,
+    ENDGAME_S,
     FAILURE_PAUSE_S,
     FIRST_LATENCY_S,
     HORIZON_S,
@@ -405,7 +406,7 @@ class Books:
         assert ask.peer not in others, "once of one peer"
         assert len(others) <= 1, "of two at most"
         asked_at = [self.asked_at[peer, ask.chunk] for peer in others]
-        assert all(self.now - at > OVERDUE_S for at in asked_at), "of a second for a reason"
+        assert all(self.now - at > ENDGAME_S for at in asked_at), "of a second for a reason"
         assert self.busy_until.get(ask.peer, 0.0) <= self.now, "not while it is busy"
         self.outstanding.add((ask.peer, ask.chunk))
         self.asked_at[ask.peer, ask.chunk] = self.now

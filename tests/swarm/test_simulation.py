@@ -96,7 +96,7 @@ def test_at_a_round_trip_of_30_ms_little_is_lost() -> None:
 
 
 def test_the_same_seed_gives_the_same_run_and_another_another() -> None:
-    scenario = swarm(N4, mib=8)
+    scenario = swarm(UP8, mib=16)
     assert run(scenario) == run(scenario)
     assert run(replace(scenario, seed=1)) != run(scenario)
 

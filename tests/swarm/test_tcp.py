@@ -148,3 +148,21 @@ async def test_small_messages_leave_at_once_and_little_waits_in_the_kernel() -> 
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             not_sent = options.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
             assert not_sent == NOT_SENT_BYTES
+
+
+async def test_on_a_slow_line_less_waits_in_the_kernel(mock_clock: trio.testing.MockClock) -> None:
+    async with pair() as (ours, theirs), trio.open_nursery() as nursery:
+        if not hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            pytest.skip("this system has no such option")
+
+        async def send_all() -> None:
+            while True:
+                await ours.write(bytes(64 * 1024))
+
+        nursery.start_soon(send_all)
+        for _ in range(400):  # 16 KiB every 50 ms: 2.6 Mbit/s
+            await trio.testing.wait_all_tasks_blocked()
+            mock_clock.jump(0.05)
+            await theirs.receive_some(16 * 1024)
+        assert ours._stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) < NOT_SENT_BYTES / 2
+        nursery.cancel_scope.cancel()

@@ -50,7 +50,7 @@ def begun(effects: list[Effect]) -> list[tuple[PeerId, Cid]]:
 
 def busy(uploads: Uploads) -> None:
     """Fill the lanes with uploads to peers that nobody else here asks for."""
-    for lane in range(LANES):
+    for lane in range(uploads.lanes_now):
         assert begun(ask(uploads, PEERS[-1 - lane], 0))
 
 
@@ -124,8 +124,8 @@ def test_who_has_waited_too_long_goes_before_the_rarer() -> None:
     busy(uploads)
     ask(uploads, A, 1, 0.0)
     for lane in range(LANES):
-        uploads.handle(Moved(peer=PEERS[-1 - lane], size=1), 0.4)
-    ask(uploads, B, 2, 0.5)
+        uploads.handle(Moved(peer=PEERS[-1 - lane], size=SIZE // 2), 0.2)
+    ask(uploads, B, 2, 0.2)
     for lane in range(LANES):
         uploads.handle(Moved(peer=PEERS[-1 - lane], size=1), OVERLONG_S)
     assert begun(uploads.handle(Sent(peer=PEERS[-1]), OVERLONG_S + 0.01)) == [(A, CIDS[1])]
@@ -196,14 +196,36 @@ def test_an_upload_that_its_reader_holds_up_gives_its_lane_to_another_until_it_m
 
 def test_on_a_slow_uplink_slowness_is_no_stall() -> None:
     uploads = measured(SIZE / 2.0)
-    now = 300.0
-    for lane in range(LANES):
+    now = 200.0
+    lanes = uploads.lanes_now
+    for lane in range(lanes):
         ask(uploads, PEERS[10 + lane], 0, now)
         uploads.handle(Moved(peer=PEERS[10 + lane], size=SIZE // 4), now)
     ask(uploads, A, 1, now)
-    quarter_s = LANES * 2.0 / 4
+    quarter_s = lanes * 2.0 / 4
     assert uploads.handle(Tick(), now + 2 * quarter_s) == []
     assert begun(uploads.handle(Tick(), now + 3.1 * quarter_s))
+
+
+def test_a_slow_uplink_has_fewer_lanes() -> None:
+    mbit = 1e6 / 8
+    assert Uploads().lanes_now == LANES, "nothing is known"
+    assert [measured(rate * mbit).lanes_now for rate in (2, 10, 20, 50, 200)] == [1, 1, 2, 3, 3]
+
+
+def test_slow_readers_do_not_take_lanes_away() -> None:
+    uploads, now = measured(50e6 / 8), 60.0
+    for _ in range(10):
+        ask(uploads, A, 0, now)
+        now += 1.0
+        uploads.handle(Sent(peer=A), now)
+    assert uploads.lanes_now == LANES
+    for _ in range(100):
+        ask(uploads, A, 0, now)
+        ask(uploads, A, 1, now)
+        now += 1.0
+        uploads.handle(Sent(peer=A), now)
+    assert uploads.lanes_now == 1, "but an uplink that became slow is seen"
 
 
 def test_before_the_uplink_is_known_patience_is_a_constant() -> None:
@@ -268,5 +290,5 @@ def test_every_request_has_one_answer_and_the_bounds_hold(events: list[Event], p
         assert len(waiting) <= MAX_WAITING
         assert uploads._waiting_bytes == SIZE * len(waiting)
         assert len(sending) <= MAX_UPLOADS
-        if uploads._moving() < LANES:
+        if uploads._moving() < uploads.lanes_now:
             assert all(peer in sending for peer, _ in waiting), "no lane is idle without a reason"

@@ -11,7 +11,7 @@ import platform
 import secrets
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from learner.leasing import LeaseTerms, Leasing
 from learner.ledger import Ledger, LedgerError, PeerRow
 from learner.publication import Publisher
 from node.children import Child, ChildCrashed, ChildSpec, open_child
-from node.config import EngineSection, SwarmConfig
+from node.config import BITS_PER_MBIT, GB, EngineSection, NetworkSection, NodeNetworkSection, SwarmConfig
 from node.engine.port import EngineError, PolicyEngine
 from node.engines import child_events, open_engine
 from node.errors import RunError
@@ -89,11 +89,11 @@ async def run_learner(
                 stack.callback(home.close)
                 ledger = Ledger(home.ledger, swarm=home.authority.swarm)
                 stack.callback(ledger.close)
-                store = stack.enter_context(ChunkStore.open(home.store, home.authority))
+                quota_gb = config.store.quota_gb
+                quota_bytes = None if quota_gb is None else round(quota_gb * GB)
+                store = stack.enter_context(ChunkStore.open(home.store, home.authority, quota_bytes=quota_bytes))
                 store.remember_genesis(home.genesis)
-                transport = await stack.enter_async_context(
-                    open_libp2p(home.learner.seed, config.network.listen, config.network.announce)
-                )
+                transport = await stack.enter_async_context(open_transport(home.learner.seed, config.network))
                 learner = _Learner(config, home, ledger, store, transport, schooling, events)
                 return await learner.work(on_ready)
     except ListenFailed as error:
@@ -328,6 +328,14 @@ class _Learner:
                 partial(self.ledger.peer_present, presence, Clock.now_ms(), bytes_up=up, bytes_down=0)
             )
             await trio.sleep(PRESENCE_S)
+
+
+def open_transport(seed: bytes, network: NetworkSection | NodeNetworkSection) -> AbstractAsyncContextManager[Transport]:
+    """A presence in libp2p as the configuration has it: addresses and caps."""
+    upload, download = (
+        None if mbit is None else mbit * BITS_PER_MBIT for mbit in (network.upload_mbit, network.download_mbit)
+    )
+    return open_libp2p(seed, network.listen, network.announce, upload_bits_per_s=upload, download_bits_per_s=download)
 
 
 def make_invite(config: SwarmConfig, home: LearnerHome, addresses: list[str]) -> str:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import trio
 
-from node.app_learner import machine_name
-from node.config import NodeConfig
+from node.app_learner import machine_name, open_transport
+from node.config import GB, NodeConfig
 from node.engine.port import EngineError, PolicyEngine
 from node.engines import open_engine
 from node.errors import RunError, UsageError
@@ -39,7 +39,6 @@ from swarm.causes import first_cause
 from swarm.delivery import NotWelcome, RunFinished, WorkLine
 from swarm.distribution import Distribution, Fetched
 from swarm.following import Arrival, Following, ask
-from swarm.libp2p import open_libp2p
 from swarm.obtaining import Obtained
 from swarm.serving import Knowledge, Serving
 from swarm.store import ChunkStore, StoreError
@@ -88,11 +87,11 @@ async def run_rollout(
         with first_cause():
             async with AsyncExitStack() as stack:
                 stack.callback(home.lock.close)
-                store = stack.enter_context(ChunkStore.open(home.store, invite.authority))
+                quota_bytes = round(config.store.quota_gb * GB)
+                store = stack.enter_context(ChunkStore.open(home.store, invite.authority, quota_bytes=quota_bytes))
                 receipts = Receipts(home.receipts)
                 stack.callback(receipts.close)
-                network = config.network
-                transport = await stack.enter_async_context(open_libp2p(keypair.seed, network.listen, network.announce))
+                transport = await stack.enter_async_context(open_transport(keypair.seed, config.network))
                 genesis = await find_swarm(transport, invite, wait_s)
                 store.remember_genesis(genesis)
                 events.emit("swarm_found", name=read_genesis(genesis)[0].name, swarm=invite.swarm.hex()[:16])

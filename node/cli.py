@@ -89,12 +89,15 @@ def learn(
 def join(
     invite: Annotated[str, typer.Argument(help="The string that begins with volery1, or a file that holds it.")],
     config: Annotated[
-        Path | None, typer.Option("--config", help="A node.toml: name, addresses, engine, price.")
+        Path | None, typer.Option("--config", help="A node.toml: name, addresses, limits, engine, price.")
     ] = None,
     state: State = None,
     name: Annotated[str, typer.Option(help="What to call this node in reports.")] = "",
     price: Annotated[float | None, typer.Option(min=0, help="Price per hour to ask, in the swarm's currency.")] = None,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to try to reach the learner before giving up.")] = 20.0,
+    upload_mbit: Annotated[float | None, typer.Option(help="Send at most so many million bits a second.")] = None,
+    download_mbit: Annotated[float | None, typer.Option(help="Receive at most so many million bits a second.")] = None,
+    quota_gb: Annotated[float | None, typer.Option(help="Let the model's versions take so much of the disk.")] = None,
     no_listen: Annotated[bool, typer.Option("--no-listen", help="Only dial out; nobody can dial this node.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")] = False,
 ) -> None:
@@ -109,6 +112,9 @@ def join(
         name=name,
         price=price,
         wait_s=wait,
+        upload_mbit=upload_mbit,
+        download_mbit=download_mbit,
+        quota_gb=quota_gb,
         no_listen=no_listen,
         plain=plain,
     )

@@ -30,6 +30,15 @@ Positive = Annotated[int, Meta(ge=1, le=1 << 40)]
 PositiveFloat = Annotated[float, Meta(gt=0, le=1e9)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Text = Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
+Mbit = Annotated[float, Meta(ge=0.1, le=100_000)]
+"""A second. Below a tenth of one, handshakes and heartbeats would not be over in time."""
+
+BITS_PER_MBIT = 1e6
+
+GB = 1_000_000_000
+
+Gigabytes = Annotated[float, Meta(gt=0, le=1e6)]
+
 AddressList = Annotated[list[Annotated[str, Meta(max_length=MAX_ADDRESS_CHARS)]], Meta(max_length=MAX_ADDRESSES)]
 
 
@@ -46,10 +55,12 @@ class SwarmSection(Section, frozen=True, kw_only=True):
 
 
 class NetworkSection(Section, frozen=True, kw_only=True):
-    """Where to listen, and what to tell others."""
+    """Where to listen, what to tell others, and how much to send and receive at most."""
 
     listen: AddressList = msgspec.field(default_factory=lambda: ["/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/4001"])
     announce: AddressList = []
+    upload_mbit: Mbit | None = None
+    download_mbit: Mbit | None = None
     join_token: Annotated[str, Meta(max_length=128)] = ""
     heartbeat_s: Annotated[float, Meta(ge=0.1, le=600)] = 5.0
 
@@ -118,6 +129,12 @@ class PriceSection(Section, frozen=True, kw_only=True):
     currency: Annotated[str, Meta(pattern="^[A-Z]{3}$")] = "USD"
 
 
+class StoreSection(Section, frozen=True, kw_only=True):
+    """How much of the disk the learner's published versions may take; by default what the disk holds."""
+
+    quota_gb: Gigabytes | None = None
+
+
 class SwarmConfig(Section, frozen=True, kw_only=True):
     """`swarm.toml`: everything an operator decides."""
 
@@ -128,6 +145,7 @@ class SwarmConfig(Section, frozen=True, kw_only=True):
     network: NetworkSection = NetworkSection()
     trainer: TrainerSection = TrainerSection()
     evaluate: EvaluateSection = EvaluateSection()
+    store: StoreSection = StoreSection()
     price: PriceSection = PriceSection()
 
 
@@ -144,10 +162,18 @@ class EngineSection(Section, frozen=True, kw_only=True):
 
 
 class NodeNetworkSection(Section, frozen=True, kw_only=True):
-    """Where a rollout node listens for other peers; an empty list is a node that only dials out."""
+    """Where a rollout node listens for other peers, an empty list being a node that only dials out; and its caps."""
 
     listen: AddressList = msgspec.field(default_factory=lambda: ["/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0"])
     announce: AddressList = []
+    upload_mbit: Mbit | None = None
+    download_mbit: Mbit | None = None
+
+
+class NodeStoreSection(Section, frozen=True, kw_only=True):
+    """How much of the disk a rollout node's versions may take: three of an 8B model in bfloat16, and patches."""
+
+    quota_gb: Gigabytes = 64.0
 
 
 class NodeConfig(Section, frozen=True, kw_only=True):
@@ -155,6 +181,7 @@ class NodeConfig(Section, frozen=True, kw_only=True):
 
     name: Text = ""
     network: NodeNetworkSection = NodeNetworkSection()
+    store: NodeStoreSection = NodeStoreSection()
     engine: EngineSection = EngineSection()
     price: PriceSection = PriceSection()
 
@@ -193,6 +220,19 @@ def read_node_config(path: Path | None) -> NodeConfig:
     return NodeConfig() if path is None else _read(path, NodeConfig)
 
 
+S = TypeVar("S", bound=Section)
+
+
+def replaced(section: S, **values: float) -> S:
+    """`section` with values from the command line, each judged as one in the file is. Raises UsageError."""
+    for key, value in values.items():
+        try:
+            msgspec.convert(value, _types(type(section))[key])
+        except msgspec.ValidationError as error:
+            raise UsageError(f"--{key.replace('_', '-')} {value}: {_lower(str(error))}.") from None
+    return msgspec.structs.replace(section, **values)
+
+
 def _read(path: Path, kind: type[C]) -> C:
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -227,11 +267,15 @@ def explain_validation(message: str, kind: type[Any]) -> str:
         return f"{_place(kind, section, '')}there is no key {unknown[1]!r}. Known keys: {known}."
     if (missing := _MISSING.match(text)) is not None:
         return f"{_place(kind, section, '')}the key {missing[1]!r} is missing."
-    plain = text.replace("`object`", "a table").replace("`array`", "a list")
+    plain = text.replace("`object`", "a table").replace("`array`", "a list").replace(" | null`", "`")
     if plain.startswith("Invalid enum value"):
         choices = ", ".join(map(repr, get_args(_types(_section(kind, section) or kind).get(key or section))))
         plain = f"{plain}; choose one of {choices}"
-    return f"{_place(kind, section, key)}{plain[:1].lower()}{plain[1:]}."
+    return f"{_place(kind, section, key)}{_lower(plain)}."
+
+
+def _lower(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
 
 
 def _place(kind: type[Any], section: str, key: str) -> str:

@@ -34,6 +34,8 @@ state = "state"            # keys, ledger, weights, checkpoints; relative to thi
 listen = ["/ip4/0.0.0.0/tcp/{port}", "/ip6/::/tcp/{port}"]
 announce = []              # what volunteers should dial, if it differs: ["/ip4/203.0.113.7/tcp/{port}"] behind a router
 join_token = ""            # a password inside the invite; empty lets everybody who has the invite join
+# upload_mbit = 100.0      # at most so many million bits a second leave this machine; without it, what the line takes
+# download_mbit = 100.0    # the same for what comes in
 # heartbeat_s = 5.0        # silence of four heartbeats and a node's leases go to others
 
 [model]
@@ -74,6 +76,9 @@ max_tokens_per_microbatch = 16384
 
 [evaluate]
 every_versions = 10        # evaluate every so many published versions; 0 = only the first and the last
+
+[store]
+# quota_gb = 100.0         # published versions may take so much of the disk; without it, what there is
 
 [price]                    # what an hour of the learner's machine costs, for the report
 per_hour = 0.0

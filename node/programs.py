@@ -9,7 +9,7 @@ import msgspec
 
 from node.app_learner import run_learner
 from node.app_rollout import run_rollout
-from node.config import NodeConfig, PriceSection, read_node_config, read_swarm_config
+from node.config import NodeConfig, PriceSection, read_node_config, read_swarm_config, replaced
 from node.console import Terminal, open_terminal, run_shown
 from node.door import require_addresses, require_model
 from node.errors import UsageError
@@ -66,12 +66,23 @@ async def join(
     name: str,
     price: float | None,
     wait_s: float,
+    upload_mbit: float | None = None,
+    download_mbit: float | None = None,
+    quota_gb: float | None = None,
     no_listen: bool,
     plain: bool,
 ) -> int:
     """`volery join`."""
     word = open_invite(invite)
-    settings = adjusted(read_node_config(config), name=name, price=price, no_listen=no_listen)
+    settings = adjusted(
+        read_node_config(config),
+        name=name,
+        price=price,
+        upload_mbit=upload_mbit,
+        download_mbit=download_mbit,
+        quota_gb=quota_gb,
+        no_listen=no_listen,
+    )
     require_addresses(settings.network.listen, settings.network.announce)
     events = EventLog()
     view = ViewState(role=Role.ROLLOUT, title=word.name)
@@ -115,15 +126,27 @@ def open_invite(text: str) -> Invite:
         raise UsageError(str(error)) from None
 
 
-def adjusted(config: NodeConfig, *, name: str, price: float | None, no_listen: bool) -> NodeConfig:
-    """The configuration with what the command line says on top."""
+def adjusted(
+    config: NodeConfig,
+    *,
+    name: str,
+    price: float | None,
+    upload_mbit: float | None,
+    download_mbit: float | None,
+    quota_gb: float | None,
+    no_listen: bool,
+) -> NodeConfig:
+    """The configuration with what the command line says on top. Raises UsageError naming the option."""
     changes: dict[str, Any] = {}
     if name:
         changes["name"] = name
     if price is not None:
         changes["price"] = PriceSection(per_hour=price, currency=config.price.currency)
-    if no_listen:
-        changes["network"] = msgspec.structs.replace(config.network, listen=[], announce=[])
+    if quota_gb is not None:
+        changes["store"] = replaced(config.store, quota_gb=quota_gb)
+    caps = {"upload_mbit": upload_mbit, "download_mbit": download_mbit}
+    network = replaced(config.network, **{key: mbit for key, mbit in caps.items() if mbit is not None})
+    changes["network"] = msgspec.structs.replace(network, listen=[], announce=[]) if no_listen else network
     return msgspec.structs.replace(config, **changes)
 
 

@@ -75,6 +75,7 @@ class RolloutRole:
     counts: RolloutCounts = field(default_factory=RolloutCounts)
     holding: set[LeaseId] = field(default_factory=set)
     _newest: Arrival | None = None
+    _pinned: set[ManifestHash] = field(default_factory=set)
     _undelivered: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MAX_UNDELIVERED))
     _arrived: trio.Event = field(default_factory=trio.Event)
     _installed: trio.Event = field(default_factory=trio.Event)
@@ -96,6 +97,7 @@ class RolloutRole:
             sources=len(arrival.obtained.fetched.by_peer),
         )
         self._newest = arrival
+        self._pin()
         self._arrived.set()
 
     async def run(self) -> None:
@@ -129,12 +131,24 @@ class RolloutRole:
                 continue
             seconds = round(trio.current_time() - began, 3)
             self.events.emit("version_installed", version=str(version.name), seconds=seconds)
+            self._pin()
             self._installed.set()
             self._installed = trio.Event()
             await trio.to_thread.run_sync(self.store.evict, self._keep())
 
     def _is_installed(self, arrival: Arrival) -> bool:
         return self.engine.installed is not None and self.engine.installed.manifest == arrival.signed.hash
+
+    def _pin(self) -> None:
+        """Let the store make no room by evicting what is in service, or what will be next; anything else it may."""
+        wanted = {self._newest.signed.hash} if self._newest is not None else set()
+        if self.engine.installed is not None:
+            wanted.add(self.engine.installed.manifest)
+        for manifest in wanted - self._pinned:
+            self.store.pin(manifest)
+        for manifest in self._pinned - wanted:
+            self.store.unpin(manifest)
+        self._pinned = wanted
 
     def _keep(self) -> set[ManifestHash]:
         """The version in service, the newest one, what is being fetched, and what its patches start from."""

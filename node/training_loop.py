@@ -109,6 +109,7 @@ class TrainingLoop:
     _saved: int = 0
     _diverged: int = 0
     _previous: ManifestHash | None = None
+    _pinned: ManifestHash | None = None
     _pid: int | None = None
 
     async def work(self) -> None:
@@ -309,6 +310,7 @@ class TrainingLoop:
             raise RunError(f"Version {version} cannot be published: {refused.error}") from None
         state = self.curriculum_state()
         signed, fresh_bytes = await trio.to_thread.run_sync(self._seal, version, export, checkpoint.name, state)
+        self._pin(signed.hash)
         self.adopted(signed)
         self.newest = announce(
             self.publisher.learner,
@@ -337,6 +339,13 @@ class TrainingLoop:
         await self.published(signed)
         keep = {signed.hash, *run.manifests.values()}
         await trio.to_thread.run_sync(self._clean, keep)
+
+    def _pin(self, newest: ManifestHash) -> None:
+        """Let the store never make room by evicting the newest version; older ones it may, if there is a quota."""
+        self.store.pin(newest)
+        if self._pinned is not None:
+            self.store.unpin(self._pinned)
+        self._pinned = newest
 
     def _seal(
         self, version: PolicyVersion, export: Path, checkpoint: str, state: Mapping[str, Any]

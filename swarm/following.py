@@ -82,6 +82,7 @@ class Following:
     _begun: trio.Event = field(default_factory=trio.Event)
     _news: trio.Event = field(default_factory=trio.Event)
     _said: str = ""
+    _manifest: SignedManifest | None = None
 
     @property
     def obtaining(self) -> Obtaining:
@@ -216,14 +217,18 @@ class Following:
         self._perform(self.core.completed(announcement))
 
     async def _fetch_manifest(self, announcement: SignedAnnouncement) -> SignedManifest:
-        """Return the manifest from the store, or from whoever has it.
+        """Return the manifest from the store, from an attempt before (there may be no room to begin), or from whoever
+        has it.
 
         Raises NobodyHasIt, or PeerError when its signer is at fault, who announced a version under a wrong name.
         """
         deadline = trio.current_time() + MANIFEST_WAIT_S
         while True:
-            signed = self.store.manifest(announcement.manifest) or await self._ask_around(announcement.manifest)
+            signed = self.store.manifest(announcement.manifest) or self._manifest
+            if signed is None or signed.hash != announcement.manifest:
+                signed = await self._ask_around(announcement.manifest)
             if signed is not None:
+                self._manifest = signed
                 if signed.version != announcement.version:
                     raise PeerError(Fault.BROKEN_PROMISE, f"the manifest announced is that of {signed.version}.")
                 return signed

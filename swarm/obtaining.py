@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import trio
@@ -92,8 +93,10 @@ class Obtaining:
         """Fetch one patch and make its target's chunks of it."""
         target = step.target
         number = target.manifest.patches.index(step.patch)
-        await trio.to_thread.run_sync(self.store.begin, target)
-        with self.store.pinned(target.hash):
+        with ExitStack() as pins:
+            pins.enter_context(self.store.pinned(step.patch.base_hash))  # making room must not take it away
+            await trio.to_thread.run_sync(self.store.begin, target)
+            pins.enter_context(self.store.pinned(target.hash))
             await trio.to_thread.run_sync(self.store.begin_patch, target.hash, number)
             journey.count(await self.distribution.fetch(target, step.patch.chunks), patches=1)
             await trio.to_thread.run_sync(self.store.rebuild, target.hash, number)

@@ -25,6 +25,7 @@ from swarm.flood import Flood
 from swarm.libp2p.addresses import Address, BadAddress, advertised, from_socket, parse_address, parse_dialable
 from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_PROTOCOL, answer_ping, identify_handler
 from swarm.libp2p.multistream import NegotiationFailed, answer, propose
+from swarm.libp2p.pacer import Caps, Pacer
 from swarm.libp2p.security import (
     NOISE,
     TLS,
@@ -37,7 +38,6 @@ from swarm.libp2p.security import (
     security_table,
 )
 from swarm.libp2p.stream import Libp2pStream, StreamWire
-from swarm.libp2p.tcp import TcpConnection
 from swarm.libp2p.yamux import YAMUX_PROTOCOL, Meter, YamuxConnection, YamuxStream
 from swarm.transport import (
     DIAL_TIMEOUT_S,
@@ -92,9 +92,10 @@ class Connection:
 class Host:
     """See `swarm.transport.Transport`; obtained from `open_libp2p`."""
 
-    def __init__(self, identity: Identity, security: SecurityTable, nursery: trio.Nursery) -> None:
+    def __init__(self, identity: Identity, security: SecurityTable, caps: Caps, nursery: trio.Nursery) -> None:
         self._identity = identity
         self._security = security
+        self._caps = caps
         self._nursery = nursery
         self._listening: list[str] = []
         self._connections: dict[PeerId, list[Connection]] = {}
@@ -214,7 +215,7 @@ class Host:
     async def _connect(self, wanted: PeerId, address: Address) -> None:
         stream = await trio.open_tcp_stream(address.host, address.port)
         try:
-            raw = TcpConnection(stream, is_initiator=True)
+            raw = self._caps.connection(stream, is_initiator=True)
             channel = await secure_outbound(raw, self._security, wanted, YAMUX_PROTOCOL)
         except BaseException:
             await trio.aclose_forcefully(stream)
@@ -232,7 +233,7 @@ class Host:
             try:
                 async with self._handshakes:
                     with trio.fail_after(DIAL_TIMEOUT_S):
-                        raw = TcpConnection(stream, is_initiator=False)
+                        raw = self._caps.connection(stream, is_initiator=False)
                         channel = await secure_inbound(raw, self._security, YAMUX_PROTOCOL)
             except (HandshakeFailed, trio.TooSlowError, OSError) as error:
                 log.debug("an inbound handshake failed: %s", error)
@@ -291,7 +292,13 @@ class Host:
 
 @asynccontextmanager
 async def open_libp2p(
-    private_key: bytes, listen: Sequence[str], announce: Sequence[str] = (), *, security: Sequence[str] = (TLS, NOISE)
+    private_key: bytes,
+    listen: Sequence[str],
+    announce: Sequence[str] = (),
+    *,
+    security: Sequence[str] = (TLS, NOISE),
+    upload_bits_per_s: float | None = None,
+    download_bits_per_s: float | None = None,
 ) -> AsyncIterator[Transport]:
     """Be present in libp2p while the scope lasts.
 
@@ -300,6 +307,8 @@ async def open_libp2p(
         listen: multiaddrs to listen on, /ip4|ip6/HOST/tcp/PORT; none for a node that only dials.
         announce: what to tell others to dial instead of what is bound, for nodes behind a forwarded port.
         security: protocols to offer and to accept, the preferred one first.
+        upload_bits_per_s, download_bits_per_s: caps on what all connections together write to their sockets and read
+            from them, encryption and handshakes included and headers of TCP and IP not; None is no cap.
 
     Raises:
         ListenFailed: an address cannot be parsed or bound; nothing stays bound.
@@ -309,7 +318,10 @@ async def open_libp2p(
     listeners = await _bind([_parse_own(address) for address in listen])
     try:
         async with trio.open_nursery() as nursery:
-            host = Host(identity, security_table(identity, security), nursery)
+            caps = Caps(
+                upload=_start_pacer(upload_bits_per_s, nursery), download=_start_pacer(download_bits_per_s, nursery)
+            )
+            host = Host(identity, security_table(identity, security), caps, nursery)
             host.listen(listeners, announced)
             try:
                 yield host
@@ -321,6 +333,14 @@ async def open_libp2p(
         if len(group.exceptions) == 1:
             raise group.exceptions[0] from None
         raise
+
+
+def _start_pacer(bits_per_s: float | None, nursery: trio.Nursery) -> Pacer | None:
+    if bits_per_s is None:
+        return None
+    pacer = Pacer(bits_per_s)
+    nursery.start_soon(pacer.run)
+    return pacer
 
 
 async def _bind(addresses: Sequence[Address]) -> list[trio.SocketListener]:

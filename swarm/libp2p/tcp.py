@@ -85,7 +85,7 @@ class TcpConnection(IRawConnection):
         del self._buffer[:n]
         return taken
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes | memoryview) -> None:
         """Send all of `data`. Raises ConnectionClosedError. Cancelling it ends the connection's use."""
         view, sent = memoryview(data), 0
         began = trio.current_time()
@@ -119,10 +119,10 @@ class TcpConnection(IRawConnection):
         """Wait for at least one byte, or until `expected` are there."""
         try:
             while True:
-                await self._wait_for(expected)
+                size = await self._wait_for(expected)
                 with suppress(BlockingIOError):  # nobody ever said that a readable socket has bytes
                     # Not by way of trio: that would be another turn of its scheduler, of which we have just had one.
-                    data = os.read(self._stream.socket.fileno(), RECEIVE_BYTES)
+                    data = os.read(self._stream.socket.fileno(), size)
                     break
         except (OSError, trio.ClosedResourceError) as error:
             raise ConnectionClosedError(f"the connection was reset: {error}", transport="tcp") from error
@@ -139,10 +139,11 @@ class TcpConnection(IRawConnection):
         if patience.cancelled_caught:
             raise ConnectionClosedError(f"the peer took nothing for {WRITE_DEADLINE_S:.0f} s", transport="tcp")
 
-    async def _wait_for(self, size: int) -> None:
-        """Wait until `size` bytes can be read, the peer hung up, or somebody is in a hurry."""
+    async def _wait_for(self, size: int) -> int:
+        """Wait until `size` bytes can be read, the peer hung up, or somebody is in a hurry; return how many to read."""
         self._set_low_water(min(size, MAX_EXPECTED_BYTES) if size >= MIN_EXPECTED_BYTES else 1)
         await trio.lowlevel.wait_readable(self._stream.socket)
+        return RECEIVE_BYTES
 
     def _limit_not_sent(self, size: int) -> None:
         self._not_sent = size

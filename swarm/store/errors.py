@@ -39,6 +39,11 @@ class VersionIncomplete(StoreError):
     """Chunks of this version are still missing."""
 
 
+def is_full(error: OSError) -> bool:
+    """Whether the disk, or what this user may take of it, is used up: removing something may help."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
     """Turn what the system says about `path` into StoreFull or StoreUnwritable; other errors of the system pass."""

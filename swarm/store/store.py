@@ -5,6 +5,10 @@ What always holds: every method is synchronous and may be called from several th
 wait for the disk; a version that is pinned is never evicted; eviction takes a version out of sight in one rename. A
 version's directory changes under that version's lock, the set of versions under the store's; who holds a version's lock
 never asks for the store's.
+
+Room for what is new is made by evicting what is not pinned, but only if that is enough: otherwise all stays, and
+StoreFull says what is lacking. The oldest go first; what patches to the new version start from goes last. Versions and
+patches count at full size from when they are begun, in the quota as on the disk; manifests, a few MB, do not count.
 """
 
 from __future__ import annotations
@@ -13,11 +17,12 @@ import os
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from protocol.digest import cid_of
 from protocol.errors import Fault, LocalProtocolError, PeerError
@@ -25,10 +30,13 @@ from protocol.genesis import Authority
 from protocol.ids import Cid, ManifestHash, PolicyVersion
 from protocol.manifest import SignedManifest
 from swarm.store.durable import link_or_copy, lock, move_durably, replace_file, scratch_path, sync_directory
-from swarm.store.errors import StoreError, StoreFull, VersionIncomplete, VersionUnknown, translated
+from swarm.store.errors import StoreError, StoreFull, VersionIncomplete, VersionUnknown, is_full, translated
 from swarm.store.rebuilding import rebuild
 from swarm.store.recovery import recover, require_ours
+from swarm.store.room import NoRoom, Tenant, dispensable, make_room
 from swarm.store.version import Stage, Version, directory_of, patch_file
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +98,8 @@ class ChunkStore:
     def begin(self, signed: SignedManifest) -> int:
         """Make room for a version and copy into it the chunks that other versions hold; return the bytes copied.
 
-        Does nothing for a version that is complete, and goes on with one that was begun. Raises StoreFull, leaving no
-        trace of the version, when the disk or the quota cannot take all of it.
+        Does nothing for a version that is complete, and goes on with one that was begun. May evict others. Raises
+        StoreFull, leaving no trace of the version, when the disk or the quota cannot take all of it.
         """
         with translated(self.root):
             version = self._begin(signed)
@@ -100,12 +108,12 @@ class ChunkStore:
     def begin_patch(self, manifest: ManifestHash, number: int) -> None:
         """Make room for patch `number` of a version that was begun; until then `put` does not keep its chunks.
 
-        Raises StoreFull, VersionUnknown.
+        May evict others; pin what is needed. Raises StoreFull, VersionUnknown.
         """
         version = self._require(manifest)
         with translated(self.root):
-            self._require_room(version.signed, version.manifest.patches[number].size)
-            version.begin_patch(number)
+            size_bytes = 0 if version.has_patch(number) else version.manifest.patches[number].size
+            self._with_room(version.signed, size_bytes, lambda: version.begin_patch(number))
 
     def missing(self, manifest: ManifestHash, chunks: Iterable[int] | None = None) -> list[int]:
         """Return those of `chunks` still to be put, by default of all that files list, ascending.
@@ -160,7 +168,7 @@ class ChunkStore:
 
         `patches` are files with those of the manifest, in its order. Files are linked, or copied from another disk, and
         not hashed again (`get` verifies). The caller may remove `directory`, but must never write to its files again.
-        Raises StoreError when a file is missing or has another size.
+        May evict others. Raises StoreError when a file is missing or has another size, StoreFull.
         """
         with translated(self.root):
             if self.is_complete(signed.hash):
@@ -173,7 +181,9 @@ class ChunkStore:
                 for number, path in enumerate(patches):
                     _take_file(path, signed.manifest.patches[number].size, staged / patch_file(number))
                 sync_directory(staged)  # here, where nobody waits for us, rather than under the lock
-                return self._install(signed, staged)
+                begun = self._versions.get(signed.hash)
+                size_bytes = sum(path.stat().st_size for path in staged.iterdir()) - (begun.disk_bytes if begun else 0)
+                return self._with_room(signed, size_bytes, lambda: self._install(signed, staged))
             except BaseException:
                 shutil.rmtree(staged, ignore_errors=True)
                 raise
@@ -318,30 +328,73 @@ class ChunkStore:
         return version
 
     def _begin(self, signed: SignedManifest) -> Version:
-        with self._lock:
-            if (version := self._versions.get(signed.hash)) is not None:
-                return version
-            self._require_room(signed, signed.manifest.total_bytes)
-            # The manifest first: a directory without one is an orphan, and removed.
-            replace_file(self._manifest_path(signed.hash), signed.raw)
-            try:
-                version = Version.create(signed, self._parent)
-            except BaseException:
-                shutil.rmtree(directory_of(self._parent, signed, Stage.PARTIAL), ignore_errors=True)
-                self._manifest_path(signed.hash).unlink()
-                raise
-            self._versions = {**self._versions, signed.hash: version}
+        if (version := self._versions.get(signed.hash)) is not None:
             return version
+        return self._with_room(signed, signed.manifest.total_bytes, lambda: self._create(signed))
 
-    def _require_room(self, signed: SignedManifest, size_bytes: int) -> None:
+    def _create(self, signed: SignedManifest) -> Version:
+        """Make the directory of a new version. The caller has the lock."""
+        if (version := self._versions.get(signed.hash)) is not None:  # by another thread
+            return version
+        # The manifest first: a directory without one is an orphan, and removed.
+        replace_file(self._manifest_path(signed.hash), signed.raw)
+        try:
+            version = Version.create(signed, self._parent)
+        except BaseException:
+            shutil.rmtree(directory_of(self._parent, signed, Stage.PARTIAL), ignore_errors=True)
+            self._manifest_path(signed.hash).unlink()
+            raise
+        self._versions = {**self._versions, signed.hash: version}
+        return version
+
+    def _with_room(self, signed: SignedManifest, size_bytes: int, make: Callable[[], T]) -> T:
+        """Return what `make`, which takes `size_bytes` for `signed`, returns when called under the lock with room.
+
+        Evicts what must go for it. Raises StoreFull when that would not be enough, or OSError likewise.
+        """
+        while True:
+            with self._lock:
+                remains = self._evict_for_quota(signed, size_bytes)
+                if not remains:
+                    try:
+                        return make()
+                    except OSError as error:
+                        if not (is_full(error) and (remains := self._evict_for_disk(signed, size_bytes))):
+                            raise
+            for directory in remains:  # where nobody waits for us
+                shutil.rmtree(directory)
+
+    def _evict_for_quota(self, signed: SignedManifest, size_bytes: int) -> list[Path]:
+        """Take out of sight what must go; return what is to be removed. The caller has the lock. Raises StoreFull."""
         if self._quota_bytes is None:
-            return
-        used = sum(version.disk_bytes for version in self._versions.values())
-        if used + size_bytes > self._quota_bytes:
+            return []
+        going = make_room(self._tenants(signed), size_bytes, quota_bytes=self._quota_bytes, bases=_bases(signed))
+        if isinstance(going, NoRoom):
             raise StoreFull(
-                f"Version {signed.version} needs {size_bytes} bytes, and {used} of the "
-                f"{self._quota_bytes} that {self.root} may take are in use. Evict a version, or raise the quota."
+                f"Version {signed.version} needs {size_bytes} bytes beside the {going.staying_bytes} in use, and "
+                f"{self.root} may take {self._quota_bytes}. "
+                f"Set [store] quota_gb to {-(-going.needed_bytes // 10**7) / 100:g} or more."
             )
+        return [self._forget(tenant.name) for tenant in going]
+
+    def _evict_for_disk(self, signed: SignedManifest, size_bytes: int) -> list[Path]:
+        """The same for a disk that is full: the next version to go, if all of them together would be enough."""
+        spare = dispensable(self._tenants(signed), _bases(signed))
+        enough = shutil.disk_usage(self.root).free + sum(tenant.size_bytes for tenant in spare) >= size_bytes
+        return [self._forget(spare[0].name)] if spare and enough else []
+
+    def _tenants(self, signed: SignedManifest) -> list[Tenant]:
+        """Who lives here. `signed` itself, if it was begun, does not make room for itself."""
+        return [
+            Tenant(
+                name=name,
+                version=version.signed.version,
+                size_bytes=version.disk_bytes,
+                complete=self.is_complete(name),
+                pinned=name == signed.hash or self._pins[name] > 0,
+            )
+            for name, version in self._versions.items()
+        ]
 
     def _copy(self, version: Version, index: int) -> int:
         chunk = version.manifest.chunks[index]
@@ -351,13 +404,12 @@ class ChunkStore:
         return len(data) if version.write(index, data) else 0
 
     def _install(self, signed: SignedManifest, staged: Path) -> Path:
-        with self._lock:
-            self._require_room(signed, signed.manifest.total_bytes)
-            remains = self._forget(signed.hash) if signed.hash in self._versions else None
-            replace_file(self._manifest_path(signed.hash), signed.raw)
-            move_durably(staged, directory_of(self._parent, signed, Stage.COMPLETE))
-            version = Version.trust(signed, self._parent)
-            self._versions = {**self._versions, signed.hash: version}
+        """Give a complete directory its name, in place of what was begun of the version. The caller has the lock."""
+        remains = self._forget(signed.hash) if signed.hash in self._versions else None
+        replace_file(self._manifest_path(signed.hash), signed.raw)
+        move_durably(staged, directory_of(self._parent, signed, Stage.COMPLETE))
+        version = Version.trust(signed, self._parent)
+        self._versions = {**self._versions, signed.hash: version}
         if remains is not None:
             shutil.rmtree(remains)
         return version.directory
@@ -371,6 +423,10 @@ class ChunkStore:
 
     def _manifest_path(self, manifest: ManifestHash) -> Path:
         return self.root / "manifests" / manifest.hex()
+
+
+def _bases(signed: SignedManifest) -> set[ManifestHash]:
+    return {patch.base_hash for patch in signed.manifest.patches}
 
 
 def _take_file(source: Path, expected: int, target: Path) -> None:

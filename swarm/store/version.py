@@ -143,6 +143,10 @@ class Version:
                 self._hint_path.unlink(missing_ok=True)
             return True
 
+    def has_patch(self, number: int) -> bool:
+        """Whether patch `number` of the manifest was begun."""
+        return number in self._patches
+
     def begin_patch(self, number: int) -> None:
         """Make room for a patch of the manifest, so that its chunks are kept from now on. May be called again."""
         with self._lock:
@@ -150,7 +154,11 @@ class Version:
             if number in self._patches:
                 return
             entry = self.manifest.patches[number]
-            preallocate(self._patch_path(number), entry.size)
+            try:
+                preallocate(self._patch_path(number), entry.size)
+            except BaseException:
+                self._patch_path(number).unlink(missing_ok=True)
+                raise
             for index, place in _patch_places(self.manifest, number):
                 if self._holds(index):  # because a file, or another patch, has it as well
                     write_at(

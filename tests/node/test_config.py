@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
-from node.config import LearnSection, NodeConfig, SwarmConfig, read_node_config, read_swarm_config
+from node.config import (
+    LearnSection,
+    NodeConfig,
+    NodeNetworkSection,
+    SwarmConfig,
+    read_node_config,
+    read_swarm_config,
+    replaced,
+)
 from node.errors import UsageError
 from protocol.limits import MAX_WORK_BYTES
 
@@ -81,6 +90,9 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
         ("[model]", "[network]\nheartbeat_s = 0.01\n[model]", "[network] heartbeat_s: expected `float` >= 0.1."),
         ("[model]", "certificate_days = 1e9\n[model]", "[swarm] certificate_days: expected `float` <= 36500.0."),
         ("[model]", '[price]\ncurrency = "usd"\n[model]', "[price] currency: expected `str` matching regex"),
+        ("[model]", "[network]\nupload_mbit = 0\n[model]", "[network] upload_mbit: expected `float` >= 0.1."),
+        ("[model]", '[network]\ndownload_mbit = "x"\n[model]', "[network] download_mbit: expected `float`, got `str`."),
+        ("[model]", "[store]\nquota_gb = -1\n[model]", "[store] quota_gb: expected `float` > 0.0."),
         ('name = "a swarm"', 'name = ""', "[swarm] name: expected `str` of length >= 1."),
         ('name = "a swarm"', "name = a swarm", "is not valid TOML: Invalid value (at line 2"),
     ],
@@ -135,11 +147,17 @@ def test_without_a_node_file_everything_has_a_default(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("name = 5", "name: expected `str`, got `int`."),
-        ('nmae = "x"', "there is no key 'nmae'. Known keys: name, network, engine, price."),
+        ('nmae = "x"', "there is no key 'nmae'. Known keys: name, network, store, engine, price."),
         ("engine = 5", "[engine] expected a table, got `int`."),
         ('[engine]\nkind = "vlm"', "[engine] kind: invalid enum value 'vlm'; choose one of 'transformers', 'fake'"),
         ("[engine]\nbatch_rollouts = 0", "[engine] batch_rollouts: expected `int` >= 1."),
         ("[price]\nper_hour = -1", "[price] per_hour: expected `float` >= 0.0."),
+        ("[network]\nupload_mbit = 0", "[network] upload_mbit: expected `float` >= 0.1."),
+        ("[network]\nupload_mbit = -5", "[network] upload_mbit: expected `float` >= 0.1."),
+        ("[network]\nupload_mbit = nan", "[network] upload_mbit: expected `float` >= 0.1."),
+        ("[network]\ndownload_mbit = inf", "[network] download_mbit: expected `float` <= 100000.0."),
+        ('[network]\ndownload_mbit = "40"', "[network] download_mbit: expected `float`, got `str`."),
+        ("[store]\nquota_gb = 0", "[store] quota_gb: expected `float` > 0.0."),
     ],
 )
 def test_a_mistake_in_a_node_file(tmp_path: Path, text: str, says: str) -> None:
@@ -156,3 +174,24 @@ def test_sections_are_frozen(tmp_path: Path) -> None:
     with pytest.raises(AttributeError):
         config.learn.steps = 6  # type: ignore[misc]
     assert config.learn == LearnSection(steps=5)
+
+
+def test_the_command_line_goes_before_the_file() -> None:
+    network = replaced(NodeNetworkSection(listen=[], upload_mbit=3.0), upload_mbit=10, download_mbit=40.5)
+    assert network == NodeNetworkSection(listen=[], upload_mbit=10, download_mbit=40.5)
+    assert replaced(network) == network
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (0.0, "--upload-mbit 0.0: expected `float` >= 0.1."),
+        (-1.0, "--upload-mbit -1.0: expected `float` >= 0.1."),
+        (math.nan, "--upload-mbit nan: expected `float` >= 0.1."),
+        (math.inf, "--upload-mbit inf: expected `float` <= 100000.0."),
+    ],
+)
+def test_a_mistake_on_the_command_line(value: float, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        replaced(NodeNetworkSection(), upload_mbit=value)
+    assert str(caught.value) == says

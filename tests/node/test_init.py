@@ -27,6 +27,9 @@ SET_THIS = {
 """(section, key) of what is marked as having no default."""
 
 
+UNSET = {("network", "upload_mbit"), ("network", "download_mbit"), ("store", "quota_gb")}
+
+
 def test_it_reads_back(tmp_path: Path) -> None:
     path = write_swarm_config(tmp_path / "my swarm", name="Zoë's", port=4242)
     config = read_swarm_config(path)
@@ -53,6 +56,9 @@ def test_what_is_shown_as_a_default_is_one(tmp_path: Path) -> None:
                 assert (field.name, inner.name) in SET_THIS
             elif (field.name, inner.name) == ("learn", "ahead"):
                 assert (said, actual) == (2.0, None), "computed by the learner: 2, or 1 when staleness is 0"
+            elif (field.name, inner.name) in UNSET:
+                assert actual is None, "shown as a comment, since there is no limit without it"
+                assert f"\n# {inner.name} = " in TEMPLATE
             else:
                 assert said == actual, f"[{field.name}] {inner.name}"
     required = {("swarm", "name"), ("model", "directory"), ("task", "spec"), ("learn", "steps")}

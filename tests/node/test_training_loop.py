@@ -516,19 +516,39 @@ async def test_a_state_directory_may_be_moved(tmp_path: Path) -> None:
 # The disk is full.
 
 
+async def version_bytes(root: Path) -> int:
+    """What a version takes."""
+    root.mkdir()
+    async with open_learner(root, Settings(steps=1)) as learner:
+        await learner.train(FakePeer())
+        return max(held.total_bytes for held in learner.store.versions())
+
+
 async def test_a_full_store_ends_the_run_and_what_was_durable_stays(tmp_path: Path) -> None:
-    peer = FakePeer()
-    async with open_learner(tmp_path, Settings(steps=4, quota_bytes=3000)) as learner:
-        with pytest.raises(RunError, match=r"Version 1\.\d cannot be published\. .*quota"):
+    size, peer = await version_bytes(tmp_path / "measured"), FakePeer()
+    async with open_learner(tmp_path, Settings(steps=2)) as learner:
+        await learner.train(peer)
+    async with open_learner(tmp_path, Settings(steps=4, quota_bytes=size * 3 // 2)) as learner:
+        with pytest.raises(RunError, match=r"Version 2\.3 cannot be published\. .*Set \[store\] quota_gb to"):
             await unwrapped(learner.train, peer)
         last = learner.ledger.versions()[-1]
         assert learner.store.is_complete(last[1])
         base = learner.ledger.checkpoints()[0].step
-        assert base == last[0].version
+        assert base == last[0].version == 2
     async with open_learner(tmp_path, Settings(steps=4)) as again:
         await again.train(peer)
-        assert again.ledger.incarnations() == [(1, 0), (2, base)]
+        assert again.ledger.incarnations() == [(1, 0), (2, base), (3, base)]
         require_sound(again, peer)
+
+
+async def test_under_a_quota_older_versions_make_room(tmp_path: Path) -> None:
+    size = await version_bytes(tmp_path / "measured")
+    async with open_learner(tmp_path, Settings(steps=4, quota_bytes=size * 5 // 2)) as learner:
+        await learner.train(FakePeer())
+        newest = learner.ledger.versions()[-1]
+        assert learner.store.is_complete(newest[1])
+        assert len(learner.store.versions()) <= 2
+        assert [held.pinned for held in learner.store.versions()][-1]
 
 
 async def test_an_export_that_is_not_whole_ends_the_run(tmp_path: Path) -> None:

@@ -194,11 +194,12 @@ async def open_node(
     serves: bool = True,
     fetches: bool = True,
     follows: bool = False,
+    quota_bytes: int | None = None,
 ) -> AsyncIterator[SwarmNode]:
     """A node that is present while the block lasts; its store in `root`/`name` outlives it."""
     faults: list[tuple[PeerId, Fault]] = []
     troubles: list[str] = []
-    with ChunkStore.open(root / name, swarm.authority) as store:
+    with ChunkStore.open(root / name, swarm.authority, quota_bytes=quota_bytes) as store:
         async with (
             network.node(name, listens=listens, peer_id=peer_of(name)) as transport,
             trio.open_nursery() as tasks,

@@ -55,13 +55,17 @@ class Swarm:
         self._nursery, self._root = nursery, root
 
     async def learner(self) -> SwarmNode:
-        return await self._nursery.start(self._present, "learner", False)
+        return await self._nursery.start(self._present, "learner", False, None)
 
-    async def follower(self, name: str) -> SwarmNode:
-        return await self._nursery.start(self._present, name, True)
+    async def follower(self, name: str, *, quota_bytes: int | None = None) -> SwarmNode:
+        return await self._nursery.start(self._present, name, True, quota_bytes)
 
-    async def _present(self, name: str, follows: bool, *, task_status: trio.TaskStatus[SwarmNode]) -> None:
-        async with open_node(self.network, SWARM, self._root, name, fetches=follows, follows=follows) as node:
+    async def _present(
+        self, name: str, follows: bool, quota_bytes: int | None, *, task_status: trio.TaskStatus[SwarmNode]
+    ) -> None:
+        async with open_node(
+            self.network, SWARM, self._root, name, fetches=follows, follows=follows, quota_bytes=quota_bytes
+        ) as node:
             task_status.started(node)
             await trio.sleep_forever()
 
@@ -449,6 +453,46 @@ async def test_a_full_disk_is_said_and_the_version_is_fetched_when_there_is_room
         assert "No room left" in trouble
         assert "The version in service stays" in trouble
     await node.arrival_of(signed)
+
+
+async def test_a_version_beyond_the_quota_is_refused_in_one_sentence_and_at_no_cost(
+    swarm: Swarm, autojump_clock: MockClock
+) -> None:
+    first, files = version(1)
+    quota = first.manifest.total_bytes * 3 // 2
+    learner, node = await swarm.learner(), await swarm.follower("node", quota_bytes=quota)
+    await publish(learner, first, files)
+    await node.dial(learner)
+    await node.arrival_of(first)
+    node.store.pin(first.hash)  # as who is in service is
+    second, files = version(2)
+    await publish(learner, second, files)
+    await trio.sleep(2 * ASK_EVERY_S)
+    carried = node.transport.traffic()[learner.peer].received
+    await trio.sleep(100 * ASK_EVERY_S)
+    (trouble,) = node.troubles
+    assert "Set [store] quota_gb to" in trouble
+    assert "The version in service stays" in trouble
+    assert [held.hash for held in node.store.versions()] == [first.hash]
+    asked = node.transport.traffic()[learner.peer].received - carried
+    assert asked < 100 * (len(node.following.newest) + 200), "what is newest is asked for, its manifest is not"
+
+    node.store.unpin(first.hash)
+    await node.arrival_of(second)
+    assert [held.hash for held in node.store.versions()] == [second.hash]
+
+
+async def test_under_a_quota_old_versions_make_room_for_new_ones(swarm: Swarm, autojump_clock: MockClock) -> None:
+    quota = 2 * version(1)[0].manifest.total_bytes
+    learner, node = await swarm.learner(), await swarm.follower("node", quota_bytes=quota)
+    await node.dial(learner)
+    for number in range(1, 6):
+        signed, files = version(number)
+        await publish(learner, signed, files)
+        await node.arrival_of(signed)
+        assert sum(held.total_bytes for held in node.store.versions()) <= quota
+    assert [held.version.version for held in node.store.versions()] == [4, 5]
+    assert node.troubles == []
 
 
 async def test_a_frozen_peer_does_not_keep_others_from_being_asked(swarm: Swarm, autojump_clock: MockClock) -> None:

@@ -70,14 +70,20 @@ class World:
 
 @pytest.fixture
 async def world(nursery: trio.Nursery, tmp_path: Path) -> World:
+    return await make_world(nursery, tmp_path)
+
+
+async def make_world(nursery: trio.Nursery, root: Path, *, quota_bytes: int | None = None) -> World:
+    """A world whose node's store has this quota."""
     network = MemoryNetwork()
 
-    async def present(name: str, follows: bool, *, task_status: trio.TaskStatus[SwarmNode]) -> None:
-        async with open_node(network, SWARM, tmp_path, name, fetches=follows, follows=follows) as node:
+    async def present(name: str, follows: bool, quota: int | None, *, task_status: trio.TaskStatus[SwarmNode]) -> None:
+        async with open_node(network, SWARM, root, name, fetches=follows, follows=follows, quota_bytes=quota) as node:
             task_status.started(node)
             await trio.sleep_forever()
 
-    learner, node = await nursery.start(present, "learner", False), await nursery.start(present, "node", True)
+    learner = await nursery.start(present, "learner", False, None)
+    node = await nursery.start(present, "node", True, quota_bytes)
     await node.dial(learner)
     return World(learner, node)
 
@@ -149,3 +155,33 @@ async def test_a_patch_that_nobody_holds_is_not_waited_for(world: World, autojum
     arrival = await world.announce(second)
     assert arrival.obtained.patch_bytes == 0
     assert "nobody here" in world.node.troubles[0]
+
+
+async def test_where_the_quota_has_no_room_for_a_patch_the_full_road_is_taken(
+    nursery: trio.Nursery, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    size = signed_version(0).manifest.total_bytes
+    world = await make_world(nursery, tmp_path, quota_bytes=2 * size)
+    await world.publish(first := signed_version(0))
+    arrival = await world.publish(signed_version(1, first))
+    assert arrival.obtained.num_patches == 0
+    (trouble,) = world.node.troubles
+    assert "is fetched in full" in trouble
+    assert "Set [store] quota_gb to" in trouble
+
+
+async def test_making_room_spares_what_the_next_patch_starts_from(
+    nursery: trio.Nursery, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = await make_world(nursery, tmp_path, quota_bytes=signed_version(0).manifest.total_bytes * 13 // 4)
+    anchor = signed_version(0)
+    versions = [anchor]
+    await world.publish(anchor)
+    for number in (1, 2, 3, 4):
+        bases = versions[-1:] if number == 1 else [versions[-1], anchor]
+        versions.append(signed_version(number, *bases))
+        arrival = await world.publish(versions[-1])
+        assert arrival.obtained.num_patches == 1
+    held = [version.version.version for version in world.node.store.versions()]
+    assert held == [0, 3, 4], "the anchor, and the last two"
+    assert world.node.troubles == []

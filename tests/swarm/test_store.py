@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -386,14 +387,78 @@ def test_the_quota_is_asked_before_a_byte_is_written(tmp_path: Path) -> None:
     total = SIGNED.manifest.total_bytes
     with ChunkStore.open(tmp_path / "store", SWARM.authority, quota_bytes=total) as store:
         fill(store, SIGNED, FILES)
-        with pytest.raises(StoreFull, match=f"needs {NEXT.manifest.total_bytes} bytes, and {total} of the {total}"):
-            store.begin(NEXT)
-        with pytest.raises(StoreFull):
-            store.adopt(NEXT, write_model(tmp_path / "export", NEXT_FILES))
-        assert [held.hash for held in store.versions()] == [SIGNED.hash]
-        assert len(list((store.root / "versions").iterdir())) == 1
-        store.evict(())
+        with store.pinned(SIGNED.hash):
+            with pytest.raises(StoreFull, match=f"needs {NEXT.manifest.total_bytes} bytes beside the {total} in use"):
+                store.begin(NEXT)
+            with pytest.raises(StoreFull):
+                store.adopt(NEXT, write_model(tmp_path / "export", NEXT_FILES))
+            assert [held.hash for held in store.versions()] == [SIGNED.hash]
+            assert len(list((store.root / "versions").iterdir())) == 1
+            assert model_files(store.directory(SIGNED.hash)) == FILES
+        store.begin(NEXT)
+        assert [held.hash for held in store.versions()] == [NEXT.hash]
+
+
+def test_a_refusal_names_the_quota_that_would_do(tmp_path: Path) -> None:
+    files = {"a.txt": os.urandom(3_100_000)}
+    large = SWARM.publish(files, version=3, chunk_bytes=1 << 20)
+    with (
+        ChunkStore.open(tmp_path / "store", SWARM.authority, quota_bytes=3_000_000) as store,
+        pytest.raises(StoreFull, match=r"Set \[store\] quota_gb to 0.01 or more\.$"),
+    ):
+        store.begin(large)
+    with ChunkStore.open(tmp_path / "store", SWARM.authority, quota_bytes=10_000_000) as store:
+        store.begin(large)
+
+
+def test_room_is_made_by_the_oldest_that_nobody_needs(tmp_path: Path) -> None:
+    later_files = {number: small_model(number) for number in (3, 4)}
+    later = {n: SWARM.publish(files, version=n, patches={SIGNED.hash: b"patch"}) for n, files in later_files.items()}
+    quota = 3 * NEXT.manifest.total_bytes
+    with ChunkStore.open(tmp_path / "store", SWARM.authority, quota_bytes=quota) as store:
+        fill(store, SIGNED, FILES)
         fill(store, NEXT, NEXT_FILES)
+        fill(store, later[3], later_files[3])
+        store.pin(later[3].hash)
+        store.begin(later[4])
+        assert {held.hash for held in store.versions()} == {SIGNED.hash, later[3].hash, later[4].hash}
+        assert len(list((store.root / "versions").iterdir())) == 3
+    with ChunkStore.open(tmp_path / "store", SWARM.authority, quota_bytes=quota) as store:
+        assert len(store.versions()) == 3
+
+
+def test_a_full_disk_makes_room_as_a_quota_does(
+    store: ChunkStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fallocate = os.posix_fallocate
+
+    def full_while_two_are_here(handle: int, offset: int, size: int) -> None:
+        if len(list((store.root / "versions").glob("[0-9a-f]*"))) > 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fallocate(handle, offset, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", full_while_two_are_here)
+    fill(store, SIGNED, FILES)
+    fill(store, NEXT, NEXT_FILES)
+    third = SWARM.publish(small_model(3), version=3)
+    store.begin(third)
+    assert [held.hash for held in store.versions()] == [NEXT.hash, third.hash]
+    with store.pinned(NEXT.hash), store.pinned(third.hash), pytest.raises(StoreFull, match="Free some space"):
+        store.begin(SIGNED)
+    assert [held.hash for held in store.versions()] == [NEXT.hash, third.hash]
+
+
+def test_a_disk_that_is_too_small_costs_nobody_its_place(store: ChunkStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    fill(store, SIGNED, FILES)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 99, 1))
+    large = SWARM.publish({"a.txt": os.urandom(2 * SIGNED.manifest.total_bytes)}, version=3)
+    with pytest.raises(StoreFull):
+        store.begin(large)
+    assert [held.hash for held in store.versions()] == [SIGNED.hash]
 
 
 # Restarting.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -164,10 +166,26 @@ def test_a_patch_counts_towards_the_quota(tmp_path: Path) -> None:
     with ChunkStore.open(tmp_path / "store", SWARM.authority, quota_bytes=quota) as store:
         fill(store, BASE, BASE_FILES)
         store.begin(SIGNED)
+        with store.pinned(BASE.hash), pytest.raises(StoreFull):
+            store.begin_patch(SIGNED.hash, 0)
+        assert len(store.versions()) == 2
+        store.begin_patch(SIGNED.hash, 0)
+        store.begin_patch(SIGNED.hash, 0)
+        assert [held.hash for held in store.versions()] == [SIGNED.hash], "the base made room, which was of no use then"
+
+
+def test_a_patch_that_the_disk_cannot_take_leaves_no_trace(store: ChunkStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store.begin(SIGNED)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
         with pytest.raises(StoreFull):
             store.begin_patch(SIGNED.hash, 0)
-        store.evict({SIGNED.hash})
-        store.begin_patch(SIGNED.hash, 0)
+    (directory,) = (store.root / "versions").iterdir()
+    assert ".patch-0" not in {path.name for path in directory.iterdir()}
+    put_patch(store, SIGNED, 0, PATCH)
 
 
 def test_a_patch_with_a_chunk_that_a_file_has_too(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""The store against a model of it: versions begun, filled, damaged, adopted, evicted and reopened in any order."""
+"""The store against a model of it: versions begun, filled, damaged, adopted, evicted and reopened in any order, under a
+quota or none.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +9,24 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from protocol.layout import placements
 from protocol.manifest import Manifest
-from swarm.store import ChunkStore
+from swarm.store import ChunkStore, StoreFull
 from tests.swarm.storing import chunk_data, model_files, small_model, small_swarm, write_model
 
 SWARM = small_swarm()
 MODELS = {number: small_model(number) for number in (1, 2, 3)}
 SIGNED = {number: SWARM.publish(files, version=number, chunk_bytes=1024) for number, files in MODELS.items()}
 
+SIZES = {number: signed.manifest.total_bytes for number, signed in SIGNED.items()}
+
 numbers = st.sampled_from(sorted(MODELS))
+quotas = st.none() | st.integers(min(SIZES.values()) - 1, sum(SIZES.values()) + 1)
 fractions = st.floats(0, 1, exclude_max=True)
 
 
@@ -30,6 +36,7 @@ class StoreMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.scratch = Path(tempfile.mkdtemp())
+        self.quota: int | None = None
         self.store = ChunkStore.open(self.scratch / "store", SWARM.authority)
         self.held: dict[int, set[int]] = {}
         self.complete: set[int] = set()
@@ -39,8 +46,17 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.close()
         shutil.rmtree(self.scratch)
 
+    @initialize(quota=quotas)
+    def choose_quota(self, quota: int | None) -> None:
+        self.quota = quota
+        self.reopen()
+
     @rule(number=numbers)
     def begin(self, number: int) -> None:
+        if not self.makes_room(number):
+            with pytest.raises(StoreFull, match=r"Set \[store\] quota_gb"):
+                self.store.begin(SIGNED[number])
+            return
         manifest = SIGNED[number].manifest
         have = {SIGNED[other].manifest.chunks[index].cid for other, held in self.held.items() for index in held}
         before = self.held.setdefault(number, set())
@@ -71,6 +87,10 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(number=numbers)
     def adopt(self, number: int) -> None:
         export = write_model(Path(tempfile.mkdtemp(dir=self.scratch)) / "export", MODELS[number])
+        if not self.makes_room(number):
+            with pytest.raises(StoreFull):
+                self.store.adopt(SIGNED[number], export)
+            return
         self.store.adopt(SIGNED[number], export)
         self.held[number] = set(range(len(SIGNED[number].manifest.chunks)))
         self.complete.add(number)
@@ -117,7 +137,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         self.store.close()
-        self.store = ChunkStore.open(self.store.root, SWARM.authority)
+        self.store = ChunkStore.open(self.store.root, SWARM.authority, quota_bytes=self.quota)
         self.pins = {}
         # What was found damaged is a part again.
         self.complete = {number for number in self.complete if not self._lacks(number)}
@@ -135,6 +155,24 @@ class StoreMachine(RuleBasedStateMachine):
             for index in held:
                 data = self.store.get(signed.manifest.chunks[index].name)
                 assert data == chunk_data(signed, MODELS[number], index)
+
+    @invariant()
+    def no_more_is_held_than_the_quota_allows(self) -> None:
+        assert self.quota is None or sum(SIZES[number] for number in self.held) <= self.quota
+
+    def makes_room(self, number: int) -> bool:
+        """Whether a version may begin, or has; those that must go for it are forgotten here as well."""
+        if number in self.held or self.quota is None:
+            return True
+        pinned = {other for other in self.held if self.pins.get(other)}
+        if SIZES[number] + sum(SIZES[other] for other in pinned) > self.quota:
+            return False
+        whole = {other for other in self.complete if not self._lacks(other)}
+        for other in sorted(self.held.keys() - pinned, key=lambda other: (other in whole, other)):
+            if SIZES[number] + sum(SIZES[held] for held in self.held) > self.quota:
+                del self.held[other]
+                self.complete.discard(other)
+        return True
 
     def _lacks(self, number: int) -> list[int]:
         manifest: Manifest = SIGNED[number].manifest

@@ -44,10 +44,17 @@ class MemoryHarness:
 class Libp2pHarness:
     listen: str
     security: str = TLS
+    cap_bits_per_s: float | None = None
 
     def node(self, name: str, *, listens: bool = True) -> AbstractAsyncContextManager[Transport]:
         seed = hashlib.sha256(name.encode()).digest()
-        return open_libp2p(seed, [self.listen] if listens else [], security=[self.security])
+        return open_libp2p(
+            seed,
+            [self.listen] if listens else [],
+            security=[self.security],
+            upload_bits_per_s=self.cap_bits_per_s,
+            download_bits_per_s=self.cap_bits_per_s,
+        )
 
     def nowhere(self, peer: PeerId) -> str:
         return self.listen.removesuffix("/0") + f"/1/p2p/{peer}"  # port 1, tcpmux: nobody has run it for decades
@@ -56,10 +63,14 @@ class Libp2pHarness:
         return address.partition("/p2p/")[0] + f"/p2p/{peer}"
 
 
+CAP_BITS_PER_S = 400e6
+"""Both ways: loopback is several times as fast, so the cap is felt, and 8 MiB take a sixth of a second."""
+
 HARNESSES = [
     pytest.param(MemoryHarness, id="memory"),
     pytest.param(lambda: Libp2pHarness("/ip4/127.0.0.1/tcp/0"), id="libp2p-ip4"),
     pytest.param(lambda: Libp2pHarness("/ip4/127.0.0.1/tcp/0", NOISE), id="libp2p-ip4-noise"),
+    pytest.param(lambda: Libp2pHarness("/ip4/127.0.0.1/tcp/0", cap_bits_per_s=CAP_BITS_PER_S), id="libp2p-ip4-capped"),
     pytest.param(
         lambda: Libp2pHarness("/ip6/::1/tcp/0"),
         id="libp2p-ip6",

@@ -1,0 +1,199 @@
+"""How many bytes may go one way, and whose are next: a token bucket that all connections share by turns.
+
+    asked --granted--> over (the caller moves so many bytes at once)
+      +-- withdrawn        ... or gives back what it does not use
+
+A pure core. What always holds: over any stretch of t seconds at most `bytes_per_s * t + burst_bytes` move;
+connections that ask for one piece of bulk after another get equal shares, however large each piece is (start-time
+fair queueing: Goyal, Vin and Cheng, 1996); small messages go before bulk, into the bucket's overdraft if need be, but
+between two grants of bulk that waits they take no more than one piece, so that nobody starves; what is withdrawn costs
+nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass, field
+
+PIECE_S = 0.02
+"""A piece takes so long at the full rate. Nothing overtakes what was granted, and each costs both ends a wake-up."""
+
+MIN_PIECE_BYTES = 4 * 1024
+"""Where that would be less: below 1.6 Mbit/s pieces last longer, rather than being mostly headers and wake-ups."""
+
+SLACK_S = 0.02
+"""So much of the rate is kept for whoever is woken late: a loop that is busy with encryption is, by milliseconds."""
+
+OVERDRAFT_S = 0.01
+"""What small messages may take ahead of time; with piece and slack, the bucket never gives more than 50 ms at once."""
+
+SMALL_BYTES = 2 * 1024
+"""A write, or what waits to be read, of at most so much is a small message: HAVE, requests, BUSY, heartbeats."""
+
+TOLERANCE_BYTES = 0.5
+"""Less is missing by rounding alone; waiting for it would be waiting for no time at all, again and again."""
+
+Ticket = int
+"""Names one asking; chosen by the caller, never used twice."""
+
+Flow = int
+"""Names a connection; likewise."""
+
+MAX_FLOWS = 4096
+"""Of so many it is remembered what they had, four times those of a full node; then all are forgotten, and equal."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """Connection `flow` would move `size` bytes, at most `Pacing.piece_bytes`; `small`: they are a small message."""
+
+    ticket: Ticket
+    flow: Flow
+    size: int
+    small: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Withdrawn:
+    """Who asked has gone. Quiet when it was granted already."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unused:
+    """So many bytes were granted, and did not move after all."""
+
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tick:
+    """`next_at` has come."""
+
+
+Event = Asked | Withdrawn | Unused | Tick
+
+
+@dataclass(kw_only=True)
+class Pacing:
+    """See the module's paragraph. `bytes_per_s` is more than 0."""
+
+    bytes_per_s: float
+    piece_bytes: int = field(init=False)
+    _capacity: float = field(init=False)
+    _overdraft: float = field(init=False)
+    _level: float = field(init=False)
+    _at: float = -math.inf
+    _small: Line = field(default_factory=lambda: Line())
+    _bulk: Line = field(default_factory=lambda: Line())
+    _overtaken: int = 0
+    _turn: int = 0
+    _had: dict[Flow, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.piece_bytes = max(MIN_PIECE_BYTES, int(self.bytes_per_s * PIECE_S))
+        self._capacity = self._level = self.piece_bytes + self.bytes_per_s * SLACK_S
+        self._overdraft = max(2 * SMALL_BYTES, self.bytes_per_s * OVERDRAFT_S)
+
+    @property
+    def burst_bytes(self) -> float:
+        """At most granted at once: 50 ms of the rate, and more only where two small messages and a piece are more."""
+        return self._capacity + self._overdraft
+
+    @property
+    def next_at(self) -> float:
+        """When to say Tick, if nothing happens before; infinity while nobody waits."""
+        waits = [self._lack(line) for line in (self._small, self._bulk) if self._may_go(line)]
+        return self._at + max(0.0, min(waits)) / self.bytes_per_s if waits else math.inf
+
+    def handle(self, event: Event, now: float) -> list[Ticket]:
+        """Take in one event at time `now` (seconds, monotonic) and return what is granted, in this order."""
+        match event:
+            case Asked(ticket=ticket, flow=flow, size=size, small=small):
+                if not 0 < size <= self.piece_bytes:
+                    raise ValueError(f"{size} bytes were asked for, a piece has 1 to {self.piece_bytes}")
+                if small:
+                    self._small.add(ticket, size, 0)
+                else:
+                    self._bulk.add(ticket, size, self._take_turn(flow, size))
+            case Withdrawn(ticket=ticket):
+                self._small.remove(ticket)
+                self._bulk.remove(ticket)
+            case Unused(size=size):
+                self._level += size
+            case Tick():
+                pass
+        self._refill(now)
+        granted: list[Ticket] = []
+        for line in (self._small, self._bulk, self._small):  # bulk that was granted may let small messages go on
+            while self._may_go(line) and self._lack(line) <= TOLERANCE_BYTES:
+                granted.append(self._grant(line))
+        return granted
+
+    def _refill(self, now: float) -> None:
+        since = max(now, self._at) - self._at if self._at > -math.inf else 0.0
+        self._level = min(self._capacity, self._level + since * self.bytes_per_s)
+        self._at = max(now, self._at)
+
+    def _take_turn(self, flow: Flow, size: int) -> int:
+        """When it is the turn of `flow`: after what it had before, in bytes of a connection that always asks."""
+        turn = max(self._turn, self._had.get(flow, 0))
+        if len(self._had) >= MAX_FLOWS:
+            self._had.clear()
+        self._had[flow] = turn + size
+        return turn
+
+    def _may_go(self, line: Line) -> bool:
+        """Whether anybody waits in `line` whose turn it is, tokens apart."""
+        if line is self._small and line and self._bulk:
+            return self._overtaken + line.size <= self.piece_bytes
+        return bool(line)
+
+    def _lack(self, line: Line) -> float:
+        """Bytes still missing for the first of `line`; negative when there is more than enough."""
+        return line.size - self._level - (self._overdraft if line is self._small else 0.0)
+
+    def _grant(self, line: Line) -> Ticket:
+        turn, ticket, size = line.pop()
+        self._level -= size
+        if line is self._bulk:
+            self._turn = max(self._turn, turn)
+        self._overtaken = self._overtaken + size if line is self._small and self._bulk else 0
+        return ticket
+
+
+class Line:
+    """Who waits, by turn and then by ticket. `size` is that of the first."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[Ticket, int] = {}
+        self._heap: list[tuple[int, Ticket]] = []
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    @property
+    def size(self) -> int:
+        return self._sizes[self._heap[0][1]]
+
+    def add(self, ticket: Ticket, size: int, turn: int) -> None:
+        self._sizes[ticket] = size
+        heapq.heappush(self._heap, (turn, ticket))
+
+    def remove(self, ticket: Ticket) -> None:
+        """Forget it, if it is there."""
+        self._sizes.pop(ticket, None)
+        self._forget_gone()
+
+    def pop(self) -> tuple[int, Ticket, int]:
+        """Take out the first: its turn, its ticket and its size."""
+        turn, ticket = heapq.heappop(self._heap)
+        size = self._sizes.pop(ticket)
+        self._forget_gone()
+        return turn, ticket, size
+
+    def _forget_gone(self) -> None:
+        while self._heap and self._heap[0][1] not in self._sizes:
+            heapq.heappop(self._heap)

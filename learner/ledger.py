@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from learner.ledger_schema import SCHEMA, SCHEMA_VERSION
+from learner.ledger_schema import RELAYS, SCHEMA, SCHEMA_VERSION
+from learner.relay_credit import Credit
 from protocol.errors import LocalProtocolError
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId
 from protocol.work import Rule
@@ -227,6 +228,36 @@ class Ledger:
         stay = StayRow(presence=presence, bytes_up=bytes_up, bytes_down=bytes_down, reason=reason)
         self.peers_present([stay], now_ms)
 
+    # Relays
+
+    def members(self, peers: Collection[PeerId]) -> set[PeerId]:
+        """Those of `peers` that have ever joined as rollout nodes."""
+        marks = ", ".join("?" * len(peers))
+        found = self._query(f"SELECT peer FROM peers WHERE role = 'rollout' AND peer IN ({marks})", tuple(peers))
+        return {PeerId(peer) for (peer,) in found}
+
+    def users_of(self, versions: Collection[PolicyVersion]) -> list[tuple[PeerId, PolicyVersion]]:
+        """Who has admitted records of which the oldest tokens are of one of these versions."""
+        rows = self._query(
+            "SELECT DISTINCT peer, incarnation, version FROM records WHERE rule = 'admitted' AND version >= ?",
+            (min((version.version for version in versions), default=0),),
+        )
+        found = [(PeerId(peer), PolicyVersion(incarnation, version)) for peer, incarnation, version in rows]
+        return [(peer, version) for peer, version in found if version in versions]
+
+    def relays_credited(self, credits: Sequence[Credit], now_ms: int) -> list[Credit]:
+        """Write these credits; return those that were new, since a receiver's receipt for a version counts once."""
+        fresh = []
+        with self.transaction() as db:
+            for credit in credits:
+                key = (credit.manifest, credit.receiver)
+                insert = "INSERT INTO relay_receipts VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+                if db.execute(insert, (*key, now_ms, credit.raw)).rowcount:
+                    rows = [(*key, relay, size) for relay, size in credit.shares.items()]
+                    db.executemany("INSERT INTO relayed VALUES (?, ?, ?, ?)", rows)
+                    fresh.append(credit)
+        return fresh
+
     # Leases and records
 
     def leases_issued(self, rows: Sequence[LeaseRow]) -> None:
@@ -403,6 +434,7 @@ class Ledger:
         with self.transaction() as db:
             if not db.execute("SELECT 1 FROM sqlite_master").fetchone():
                 _create(db, swarm)
+            _execute(db, RELAYS)
         self._require_ours(swarm)
 
     def _require_ours(self, swarm: bytes) -> None:
@@ -446,9 +478,13 @@ def _forget_payloads(db: sqlite3.Connection) -> None:
 
 
 def _create(db: sqlite3.Connection, swarm: bytes) -> None:
-    for statement in filter(str.strip, SCHEMA.split(";")):
-        db.execute(statement)
+    _execute(db, SCHEMA)
     db.execute("INSERT INTO meta VALUES ('schema', ?), ('swarm', ?)", (str(SCHEMA_VERSION).encode(), swarm))
+
+
+def _execute(db: sqlite3.Connection, statements: str) -> None:
+    for statement in filter(str.strip, statements.split(";")):
+        db.execute(statement)
 
 
 def _open(path: Path) -> sqlite3.Connection:

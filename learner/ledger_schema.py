@@ -2,7 +2,8 @@
 
 What always holds: times are milliseconds since 1970 on the learner's clock; bulky payloads (`envelope`) are set to NULL
 once no restart can ask for them, and the partial indexes name the rows that still have one, so that finding these does
-not take longer as a run grows old. Verdicts, receipts, steps and versions are kept for good: they are the accounts.
+not take longer as a run grows old. Verdicts, receipts, those for relaying, steps and versions are kept for good: they
+are the accounts.
 """
 
 from __future__ import annotations
@@ -66,3 +67,18 @@ CREATE TABLE checkpoints (
     state TEXT NOT NULL
 ) STRICT;
 """
+
+RELAYS = """
+CREATE TABLE IF NOT EXISTS relay_receipts (
+    manifest BLOB NOT NULL, receiver TEXT NOT NULL REFERENCES peers, credited_ms INTEGER NOT NULL,
+    envelope BLOB NOT NULL, PRIMARY KEY (manifest, receiver)
+) STRICT;
+CREATE TABLE IF NOT EXISTS relayed (
+    manifest BLOB NOT NULL, receiver TEXT NOT NULL, relay TEXT NOT NULL REFERENCES peers,
+    bytes INTEGER NOT NULL CHECK (bytes > 0), PRIMARY KEY (manifest, receiver, relay),
+    FOREIGN KEY (manifest, receiver) REFERENCES relay_receipts
+) STRICT;
+"""
+"""Made in every ledger that is opened for writing: those of before relays were credited have no such tables, and a
+program of then reads the others as before. Of one receiver and version there is one receipt: that is what keeps a
+restart from crediting twice. It is kept as the evidence, a byte for each chunk of at least 256 KiB that was relayed."""

@@ -34,6 +34,7 @@ from node.home import LearnerHome, open_learner_home, write_durably
 from node.intake_loop import IntakeLoop
 from node.learner_desk import LearnerDesk
 from node.learner_run import LearnerRun
+from node.relay_desk import RelayDesk
 from node.schooling import Schooling
 from node.training_loop import TrainingLoop, TrainingTerms
 from protocol.cost import MICROS
@@ -143,9 +144,19 @@ class _Learner:
             ),
             membership=Membership(silence_s=HEARTBEATS_MISSED * config.network.heartbeat_s),
         )
+        self.relays = RelayDesk(
+            run=self.run,
+            ledger=ledger,
+            store=store,
+            learner=home.learner.peer_id,
+            swarm=home.authority.swarm,
+            now_ms=Clock.now_ms,
+            events=events,
+        )
         self.desk = LearnerDesk(
             run=self.run,
             ledger=ledger,
+            relays=self.relays,
             keypair=home.learner,
             swarm=home.authority.swarm,
             token=config.network.join_token,
@@ -163,6 +174,7 @@ class _Learner:
             certificate=home.certificate,
             reward=schooling.reward,
             observe=schooling.observe,
+            used=self.relays.used,
             now_ms=Clock.now_ms,
             events=events,
         )
@@ -198,6 +210,7 @@ class _Learner:
             reception.start()
             nursery.start_soon(self.intake.work, inbox_receive)
             nursery.start_soon(self.desk.watch)
+            nursery.start_soon(self.relays.work)
             nursery.start_soon(self._tell_presence, presence)
             on_ready(self._write_invite(), self.run)
             async with self._open_children() as (trainer, engine), trio.open_nursery() as self.nursery:

@@ -23,7 +23,7 @@ from node.errors import RunError, UsageError
 from node.events import Clock, EventLog
 from node.home import write_durably
 from node.keys import load_or_create_key
-from node.receipts import Receipts, ReceiptsError
+from node.receipts import PeerTraffic, Receipts, ReceiptsError
 from node.rollout_role import Neighbours, RolloutRole, line_reporter
 from node.volunteer import VolunteerHome, open_volunteer_home
 from protocol import exchange
@@ -51,7 +51,7 @@ DIAL_EVERY_S = 1.0
 """Pause between attempts to reach the learner for the first time."""
 
 SESSION_S = 2.0
-"""How often the node's own presence is written; what a kill loses of it at most."""
+"""How often the node's own presence is written, beside its end; what a kill loses of it at most."""
 
 INTRODUCTIONS = 16
 """Introductions waiting to be dialled; each is the whole list anew."""
@@ -233,18 +233,29 @@ class _Rollout:
     async def note_session(self) -> None:
         """Write how long this node has been at work and what it moved, for its own report."""
         session = await trio.to_thread.run_sync(self.receipts.session_began, self.price, Clock.now_ms())
-        while True:
-            await trio.sleep(SESSION_S)
-            heartbeat = self.heartbeat()
-            await trio.to_thread.run_sync(
-                partial(
-                    self.receipts.session_lasts,
-                    session,
-                    Clock.now_ms(),
-                    bytes_up=heartbeat.bytes_up,
-                    bytes_down=heartbeat.bytes_down,
-                )
+        noted: set[PeerTraffic] = set()
+        try:
+            while True:
+                await trio.sleep(SESSION_S)
+                noted = await self._note(session, noted)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._note(session, noted)
+
+    async def _note(self, session: int, noted: set[PeerTraffic]) -> set[PeerTraffic]:
+        """Write how the session stands, by peer what is not `noted` yet; return what is."""
+        heartbeat, traffic = self.heartbeat(), self.traffic()
+        await trio.to_thread.run_sync(
+            partial(
+                self.receipts.session_lasts,
+                session,
+                Clock.now_ms(),
+                bytes_up=heartbeat.bytes_up,
+                bytes_down=heartbeat.bytes_down,
+                traffic=traffic - noted,
             )
+        )
+        return traffic
 
     def take_up_held(self) -> None:
         """Begin with the newest version that is complete in the store."""
@@ -274,6 +285,18 @@ class _Rollout:
             bytes_down=self.distribution.fetched_bytes,
             engine_s=counts.engine_s,
         )
+
+    def traffic(self) -> set[PeerTraffic]:
+        """What was exchanged with each peer since the start."""
+        served, fetched = self.serving.served, self.distribution.fetched_from
+        return {
+            PeerTraffic(
+                peer=peer,
+                bytes_up=served[peer].size_bytes if peer in served else 0,
+                bytes_down=fetched[peer],
+            )
+            for peer in served.keys() | fetched.keys()
+        }
 
     def in_flight(self) -> ManifestHash | None:
         flying = self.following.core.in_flight

@@ -8,7 +8,7 @@ writing happen on a worker thread, one batch at a time, so that a flood of recor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import trio
@@ -20,7 +20,7 @@ from node.events import EventLog
 from node.learner_run import LearnerRun
 from protocol.codec import unpack_tokens
 from protocol.identity import Keypair
-from protocol.ids import LeaseId, PeerId, PolicyVersion, RecordId, SwarmId, short
+from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId, SwarmId, short
 from protocol.work import Acknowledgement, Receipt, SignedRecord, Verdict, sign_receipt
 from swarm.reception import Incoming
 
@@ -44,7 +44,7 @@ class _Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class IntakeLoop:
-    """See the module's paragraph."""
+    """See the module's paragraph. `used` is told of which versions a peer has just had records admitted."""
 
     run: LearnerRun
     ledger: Ledger
@@ -53,6 +53,7 @@ class IntakeLoop:
     certificate: bytes
     reward: RewardFunction
     observe: Callable[[int, float], None]
+    used: Callable[[PeerId, Collection[ManifestHash]], None]
     now_ms: Callable[[], int]
     events: EventLog
 
@@ -137,6 +138,7 @@ class IntakeLoop:
         if granted is not None and mean is not None:
             self.run.buffer.add(group_of(granted, judged))
             self.observe(granted.prompt_index, mean)
+            self.used(granted.peer, manifests_of(judged))
         refused = next((verdict for verdict in judged.verdicts if not verdict.admitted), None)
         self.events.emit(
             "delivery_judged",
@@ -150,6 +152,11 @@ class IntakeLoop:
             reward=None if mean is None else round(mean, 4),
             tokens=judged.tokens,
         )
+
+
+def manifests_of(judged: JudgedDelivery) -> set[ManifestHash]:
+    """The manifests of all versions that made tokens of the admitted group."""
+    return {ManifestHash(span.manifest) for record in judged.group for span in record.signed.record.spans}
 
 
 def group_of(granted: GrantedLease, judged: JudgedDelivery) -> Group:

@@ -20,6 +20,7 @@ from learner.leasing import Prompt, own_lease
 from learner.ledger import LeaseRow, Ledger, PeerRow, StayRow
 from node.events import EventLog
 from node.learner_run import LearnerRun, Presence
+from node.relay_desk import RelayDesk
 from protocol.envelope import OVERHEAD_BYTES
 from protocol.exchange import PeerAddresses
 from protocol.identity import Keypair
@@ -27,6 +28,7 @@ from protocol.ids import LeaseId, PeerId, PolicyVersion, SwarmId
 from protocol.limits import KIB, MAX_LEASES_PER_GRANT, MAX_PEERS_TOLD, MAX_WORK_BYTES, PROTOCOL_VERSION
 from protocol.work import (
     MAX_LEASE_BYTES,
+    RELAY_RECEIPTS,
     Farewell,
     Grant,
     Heartbeat,
@@ -35,6 +37,7 @@ from protocol.work import (
     LeaseRequest,
     LeaseReturn,
     Refused,
+    Relayed,
     Started,
     Welcome,
     sign_lease,
@@ -68,6 +71,7 @@ class LearnerDesk:
 
     run: LearnerRun
     ledger: Ledger
+    relays: RelayDesk
     keypair: Keypair
     swarm: SwarmId
     token: str
@@ -110,6 +114,7 @@ class LearnerDesk:
             publish_every=self.publish_every,
             newest=self.run.published.version if self.run.published else None,
             peers=self._neighbours()[peer],
+            ext={RELAY_RECEIPTS: b""},
         )
 
     async def grant(self, peer: PeerId, request: LeaseRequest) -> Grant:
@@ -159,6 +164,10 @@ class LearnerDesk:
         back = self.run.leasing.give_back(peer, [LeaseId(lease) for lease in dict.fromkeys(leases.leases)])
         self._close(back, "returned")
         self.events.emit("leases_returned", peer=peer, leases=len(back), reason=leases.reason)
+
+    def relayed(self, peer: PeerId, relayed: Relayed) -> None:
+        """Hand on who relayed a version to the peer."""
+        self.relays.heard(peer, relayed.receipt)
 
     def left(self, peer: PeerId, reason: str) -> None:
         """The peer's line ended. After a goodbye its leases go to others at once, else when it stays away."""

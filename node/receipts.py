@@ -1,4 +1,4 @@
-"""A rollout node's own books: the receipts the learner signed for its work, and when it was at work.
+"""A rollout node's own books: the receipts the learner signed for its work, when it was at work, what it exchanged.
 
 One SQLite file (WAL, synchronous NORMAL: after a power cut the last receipts may be missing, which the learner still
 has). What always holds: a lease's receipt is kept once however often it is sent; the signed bytes are kept as they
@@ -9,7 +9,7 @@ several threads.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,14 @@ CREATE INDEX verdicts_by_rule ON verdicts (rule);
 CREATE INDEX receipts_by_date ON receipts (issued_ms);
 """
 
+TRAFFIC = """
+CREATE TABLE IF NOT EXISTS traffic (
+    session INTEGER NOT NULL REFERENCES sessions, peer TEXT NOT NULL, bytes_up INTEGER NOT NULL,
+    bytes_down INTEGER NOT NULL, PRIMARY KEY (session, peer)
+) STRICT
+"""
+"""Made in every file that is opened for writing: those of before traffic was kept by peer have no such table."""
+
 
 class ReceiptsError(Exception):
     """The receipts cannot be used; what is in the file is untouched. The message names the file and the next step."""
@@ -69,6 +77,15 @@ class Session:
     began_ms: int
     ended_ms: int
     price: Price
+    bytes_up: int
+    bytes_down: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerTraffic:
+    """Chunk bytes exchanged with one peer, as counted here: sent to it, and had of it."""
+
+    peer: PeerId
     bytes_up: int
     bytes_down: int
 
@@ -160,12 +177,22 @@ class Receipts:
             )
         return int(cursor.lastrowid or 0)
 
-    def session_lasts(self, session: int, now_ms: int, *, bytes_up: int, bytes_down: int) -> None:
-        """The node is or was still at work at `now_ms`; bytes are those of the session so far."""
+    def session_lasts(
+        self, session: int, now_ms: int, *, bytes_up: int, bytes_down: int, traffic: Iterable[PeerTraffic] = ()
+    ) -> None:
+        """The node is or was still at work at `now_ms`; bytes are those of the session so far, also those by peer.
+
+        `traffic` may leave out peers for whom nothing has changed.
+        """
         with self._transaction() as db:
             db.execute(
                 "UPDATE sessions SET ended_ms = ?, bytes_up = ?, bytes_down = ? WHERE id = ?",
                 (now_ms, bytes_up, bytes_down, session),
+            )
+            db.executemany(
+                "INSERT INTO traffic VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+                " bytes_up = excluded.bytes_up, bytes_down = excluded.bytes_down",
+                [(session, one.peer, one.bytes_up, one.bytes_down) for one in traffic],
             )
 
     # Reading
@@ -206,6 +233,19 @@ class Receipts:
             for began_ms, ended_ms, micros, currency, up, down in self._query(
                 "SELECT began_ms, ended_ms, micros_per_hour, currency, bytes_up, bytes_down FROM sessions"
                 " ORDER BY began_ms, id"
+            )
+        ]
+
+    def traffic(self, limit: int) -> list[PeerTraffic]:
+        """The `limit` peers with whom most was exchanged in all sessions, most first."""
+        if not self._query("SELECT 1 FROM sqlite_master WHERE name = 'traffic'"):
+            return []
+        return [
+            PeerTraffic(peer=PeerId(peer), bytes_up=up, bytes_down=down)
+            for peer, up, down in self._query(
+                "SELECT peer, sum(bytes_up), sum(bytes_down) FROM traffic GROUP BY peer"
+                " ORDER BY sum(bytes_up) + sum(bytes_down) DESC, peer LIMIT ?",
+                (limit,),
             )
         ]
 
@@ -279,6 +319,7 @@ class Receipts:
                 self._create()
             self._require_schema()
             if not read_only:
+                self._db.execute(TRAFFIC)
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._db.execute("PRAGMA synchronous = NORMAL")
 

@@ -31,6 +31,7 @@ from protocol.codec import pack_logprobs, pack_tokens, unpack_tokens
 from protocol.cost import CostClaim
 from protocol.identity import Keypair
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, SwarmId
+from protocol.relay import relay_receipt, sign_relay_receipt
 from protocol.work import Introduction, Lease, RolloutRecord, Rule, Span, Started, Timing, sign_record
 from swarm.delivery import MAX_UNDELIVERED, Connected, Disconnected, Granted, LineEvent, WorkLine
 from swarm.following import Arrival
@@ -99,6 +100,7 @@ class RolloutRole:
         self._newest = arrival
         self._pin()
         self._arrived.set()
+        self._thank(arrival)
 
     async def run(self) -> None:
         """Work until cancelled. Raises EngineError when the engine cannot go on at all."""
@@ -135,6 +137,13 @@ class RolloutRole:
             self._installed.set()
             self._installed = trio.Event()
             await trio.to_thread.run_sync(self.store.evict, self._keep())
+
+    def _thank(self, arrival: Arrival) -> None:
+        """Sign who relayed the version to us, for the learner to credit. What it gave us itself needs no thanks."""
+        signed = arrival.signed
+        givers = {chunk: peer for chunk, peer in arrival.obtained.fetched.givers.items() if peer != signed.signer}
+        if (receipt := relay_receipt(signed.hash, givers)) is not None:
+            self.line.relayed(sign_relay_receipt(self.keypair, self.swarm, receipt))
 
     def _is_installed(self, arrival: Arrival) -> bool:
         return self.engine.installed is not None and self.engine.installed.manifest == arrival.signed.hash

@@ -55,6 +55,9 @@ MAX_ADDRESS_CHARS = 256
 MAX_PEERS_TOLD = 64
 """Peers named in one introduction; the mesh needs about 10 neighbours."""
 
+MAX_RELAYS = 255
+"""Relays that one receipt names: a byte says which. A node has about 10 neighbours, or 31 in a small swarm."""
+
 MAX_NAME_CHARS = 128
 """Names people read: swarm, node, task, machine."""
 

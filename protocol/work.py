@@ -53,6 +53,7 @@ from protocol.limits import (
     MAX_SPANS,
     MAX_STOP_IDS,
 )
+from protocol.relay import MAX_RELAY_RECEIPT_BYTES
 
 WORK = "/volery/work/1"
 
@@ -61,6 +62,8 @@ MAX_RECORD_BYTES = 8 * MAX_COMPLETION_TOKENS + 64 * MAX_SPANS + 4096
 MAX_RECEIPT_BYTES = (MAX_GROUP_SIZE + 1) * 768
 MAX_LEASES_HELD = 1024
 """Leases one node works on at a time."""
+RELAY_RECEIPTS = "volery.relay-receipts"
+"""The extension of Welcome, empty, by which a learner says that it understands Relayed."""
 MAX_TOKEN_CHARS = 128
 """A join token is a password that people paste."""
 
@@ -250,6 +253,12 @@ class Delivery(Message, frozen=True, kw_only=True, tag="delivery"):
     records: Annotated[list[bytes], Meta(max_length=MAX_RECORDS_PER_DELIVERY)]
 
 
+class Relayed(Message, frozen=True, kw_only=True, tag="relayed"):
+    """Who relayed a version to us: the envelope of a RelayReceipt. Said again on every new line, counted once."""
+
+    receipt: Annotated[bytes, Meta(max_length=MAX_RELAY_RECEIPT_BYTES + OVERHEAD_BYTES)]
+
+
 class Goodbye(Message, frozen=True, kw_only=True, tag="goodbye"):
     """Leaving in good order; leases still held are returned by this."""
 
@@ -313,7 +322,7 @@ class Farewell(Message, frozen=True, kw_only=True, tag="farewell"):
     reason: Reason = ""
 
 
-FromNode = Hello | Heartbeat | LeaseRequest | Started | LeaseReturn | Delivery | Goodbye
+FromNode = Hello | Heartbeat | LeaseRequest | Started | LeaseReturn | Delivery | Relayed | Goodbye
 FromLearner = Welcome | Refused | Grant | Acknowledgement | InboxFull | Introduction | Farewell
 
 

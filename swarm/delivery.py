@@ -13,6 +13,7 @@ the heart beats.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -24,6 +25,7 @@ from protocol.ids import LeaseId, PeerId, short
 from protocol.limits import MAX_LEASES_PER_GRANT, MAX_REASON_CHARS, MAX_WORK_BYTES
 from protocol.work import (
     MAX_LEASES_HELD,
+    RELAY_RECEIPTS,
     WORK,
     Acknowledgement,
     Delivery,
@@ -41,6 +43,7 @@ from protocol.work import (
     LeaseReturn,
     Receipt,
     Refused,
+    Relayed,
     Started,
     Welcome,
     lease_id,
@@ -54,6 +57,9 @@ from swarm.transport import DialFailed, StreamBroken, StreamRefused, Transport
 
 MAX_UNDELIVERED = 64
 """Deliveries without a receipt; the caller holds generation back at it: memory is no store for an absent learner."""
+
+RELAYED_KEPT = 4
+"""Relay receipts said again on a new line: those of the versions that rollouts are usually still made with."""
 
 OUTGOING = 2 * MAX_LEASES_HELD
 """Messages waiting for the writer: of each lease that a node may hold, that it began, and its records."""
@@ -129,6 +135,7 @@ class _Line:
 
     outgoing: trio.MemorySendChannel[FromNode]
     scope: trio.CancelScope
+    takes_relayed: bool = False
     down: trio.Event = field(default_factory=trio.Event)
     reason: str = ""
     beating: bool = False
@@ -176,6 +183,7 @@ class WorkLine:
     report: Report
     rng: random.Random = field(default_factory=random.Random)
     _pending: dict[LeaseId, _Pending] = field(default_factory=dict)
+    _relayed: deque[Relayed] = field(default_factory=lambda: deque(maxlen=RELAYED_KEPT))
     _line: _Line | None = None
     _ask: _Ask | None = None
 
@@ -239,6 +247,12 @@ class WorkLine:
         """Tell which version a lease is generated with; without a line nobody hears it."""
         self._say(started)
 
+    def relayed(self, receipt: bytes) -> None:
+        """Tell who relayed a version to us, now and on new lines, until RELAYED_KEPT others came after it."""
+        self._relayed.append(Relayed(receipt=receipt))
+        if self._line is not None and self._line.takes_relayed:
+            self._line.say(self._relayed[-1])
+
     def give_back(self, leases: Sequence[LeaseId], reason: str) -> None:
         """Tell that these leases will not be delivered; without a line, the next Hello tells by not naming them."""
         for first in range(0, len(leases), MAX_LEASES_PER_GRANT):
@@ -283,7 +297,9 @@ class WorkLine:
         self.on_event(Connected(learner=learner, welcome=welcome))
         outgoing, queue = trio.open_memory_channel[FromNode](OUTGOING)
         async with trio.open_nursery() as nursery:
-            line = self._line = _Line(outgoing=outgoing, scope=nursery.cancel_scope)
+            line = self._line = _Line(
+                outgoing=outgoing, scope=nursery.cancel_scope, takes_relayed=RELAY_RECEIPTS in welcome.ext
+            )
             try:
                 nursery.start_soon(self._write, frames, queue, line)
                 nursery.start_soon(self._beat, line, welcome.heartbeat_ms / 1000)
@@ -318,6 +334,8 @@ class WorkLine:
             line.say(pending.delivery)
         if self._ask is not None:
             line.say(LeaseRequest(rollouts=self._ask.rollouts))
+        for relayed in self._relayed if line.takes_relayed else ():  # last: they can wait
+            line.say(relayed)
 
     async def _write(self, frames: FrameStream, queue: trio.MemoryReceiveChannel[FromNode], line: _Line) -> None:
         try:

@@ -14,7 +14,8 @@ one task tells what was gained, one ticks.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import trio
@@ -84,9 +85,13 @@ class Starved(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
-    """Bytes that one fetch took, by the peer they came from."""
+    """Bytes that one fetch took, by the peer they came from.
+
+    `givers` are the chunks of the version that came from peers, with those of fetches of it just before this one.
+    """
 
     by_peer: dict[PeerId, int]
+    givers: Mapping[int, PeerId] = field(default_factory=dict)
 
 
 class _Subject:
@@ -119,6 +124,7 @@ class _Fetch(_Subject):
         self.failure: Exception | None = None
         self.fed_at = trio.current_time()
         self.by_peer: dict[PeerId, int] = {}
+        self.givers: dict[int, PeerId] = {}
 
     def fail(self, error: Exception) -> None:
         """End the fetch with `error`; the first one counts."""
@@ -264,6 +270,8 @@ class Distribution:
         serving: this node's serving side, which learns from us what is worth telling and sending first. Needed to
             `seed`; without it all that is held is shown to everybody, and requests are answered as they come.
         rng: breaks the scheduler's ties.
+
+    `fetched_bytes`, and by peer `fetched_from`, are of chunks that were missing; `duplicate_bytes` came besides.
     """
 
     transport: Transport
@@ -273,6 +281,7 @@ class Distribution:
     serving: Serving | None = None
     rng: random.Random = field(default_factory=random.Random)
     fetched_bytes: int = 0
+    fetched_from: Counter[PeerId] = field(default_factory=Counter)
     duplicate_bytes: int = 0
     _links: dict[PeerId, _Link] = field(default_factory=dict)
     _fetch: _Fetch | None = None
@@ -323,7 +332,7 @@ class Distribution:
                 link.break_off()
         if fetch.failure is not None:
             raise fetch.failure
-        return Fetched(by_peer=fetch.by_peer)
+        return Fetched(by_peer=fetch.by_peer, givers=fetch.givers)
 
     def seed(self, signed: SignedManifest, chunks: Collection[int] | None = None) -> None:
         """Be the source of `signed`: give every chunk, or of `chunks` alone, once to whoever passes it on soonest.
@@ -348,7 +357,9 @@ class Distribution:
             if self._latest is not None and self._latest.hash not in self._seeds:
                 self.serving.dismiss(self._latest.hash)
             self.serving.attend(fetch.hash, fetch)
-            self._latest = fetch
+        if self._latest is not None and self._latest.hash == fetch.hash:
+            fetch.givers = self._latest.givers
+        self._latest = fetch
 
     def _listen(self, peer: PeerId) -> None:
         """What `peer` holds of a version that we seed has become interesting."""
@@ -572,7 +583,9 @@ class Distribution:
             return None
         if is_new:
             self.fetched_bytes += len(data)
+            self.fetched_from[peer] += len(data)
             fetch.by_peer[peer] = fetch.by_peer.get(peer, 0) + len(data)
+            fetch.givers[chunk] = peer
             if self.serving is not None:
                 self.serving.recent.add(fetch.chunk(chunk).name, data)
             self._note_gained(fetch, peer)

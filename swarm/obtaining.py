@@ -9,7 +9,7 @@ through, become complete as well and can be served.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -25,7 +25,10 @@ from swarm.store import ChunkStore, StoreError
 
 @dataclass(frozen=True, kw_only=True)
 class Obtained:
-    """How a version came: by `num_patches` patches, 0 for the full road; all bytes by peer, and those of patches."""
+    """How a version came: by `num_patches` patches, 0 for the full road; all bytes by peer, and those of patches.
+
+    `fetched.givers` are of the version's own chunks: those of versions that a chain led through are left out.
+    """
 
     fetched: Fetched
     num_patches: int = 0
@@ -109,15 +112,19 @@ class _Journey:
     """What has been fetched on the way so far."""
 
     by_peer: Counter[PeerId] = field(default_factory=Counter)
+    givers: Mapping[int, PeerId] = field(default_factory=dict)
     num_patches: int = 0
     patch_bytes: int = 0
 
     def count(self, fetched: Fetched, *, patches: int = 0) -> None:
         self.by_peer.update(fetched.by_peer)
+        self.givers = fetched.givers  # the last fetch is always one of the version itself
         self.num_patches += patches
         self.patch_bytes += sum(fetched.by_peer.values()) if patches else 0
 
     def outcome(self) -> Obtained:
         return Obtained(
-            fetched=Fetched(by_peer=dict(self.by_peer)), num_patches=self.num_patches, patch_bytes=self.patch_bytes
+            fetched=Fetched(by_peer=dict(self.by_peer), givers=self.givers),
+            num_patches=self.num_patches,
+            patch_bytes=self.patch_bytes,
         )

@@ -38,6 +38,7 @@ from protocol.work import (
     LeaseRequest,
     LeaseReturn,
     Refused,
+    Relayed,
     Started,
     Welcome,
 )
@@ -103,6 +104,9 @@ class Desk(Protocol):
     def started(self, peer: PeerId, started: Started) -> None: ...
 
     def returned(self, peer: PeerId, leases: LeaseReturn) -> None: ...
+
+    def relayed(self, peer: PeerId, relayed: Relayed) -> None:
+        """Take in who relayed a version to the peer. May raise PeerError, which ends its line."""
 
     def left(self, peer: PeerId, reason: str) -> None:
         """The peer's line ended: `reason` is IN_GOOD_ORDER when it said goodbye, else what went wrong."""
@@ -260,6 +264,8 @@ class Reception:
                     self.desk.started(line.peer, message)
                 case LeaseReturn():
                     self.desk.returned(line.peer, message)
+                case Relayed():
+                    self.desk.relayed(line.peer, message)
                 case Goodbye():
                     return IN_GOOD_ORDER
                 case Hello():

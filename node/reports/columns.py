@@ -58,7 +58,7 @@ def sections(report: SwarmReport | OwnReport) -> tuple[Section, ...]:
         return (Section(title="Work", columns=WORK[:-1]), Section(title="Cost and traffic", columns=cost))
     return (
         Section(title="Work", columns=WORK),
-        Section(title="Cost and traffic", columns=cost),
+        Section(title="Cost and traffic", columns=(*cost, RELAYED)),
         Section(title="Leases", columns=LEASES),
         Section(title="Reputation", columns=REPUTATION),
     )
@@ -94,6 +94,11 @@ WORK = (
     Column(heading="admitted\nper s", cell=_of_rollouts(lambda p: words.rate(p.admitted_per_s))),
     _counted("tokens\nadmitted", lambda p: p.tokens),
     Column(heading="share of\nbatches", cell=_of_rollouts(lambda p: words.share(p.share))),
+)
+RELAYED = Column(
+    heading="bytes\nrelayed",
+    cell=_of_rollouts(lambda p: words.size(p.bytes_relayed or 0)),
+    total=_added(lambda p: p.bytes_relayed or 0, words.size),
 )
 LEASES = (
     _counted("leases\nissued", lambda p: p.leases.issued),

@@ -5,19 +5,19 @@ Money is in whole units of `currency` (and exactly in `cost_micros`), times in s
 since 1970, UTC), shares in [0, 1], sizes in bytes; null is not known from here.
 
 JSON of a swarm: format, kind ("swarm"), swarm (hex), started_ms, ended_ms, wall_s, staleness_bound, totals {admitted,
-rejected, verdicts {rule: count}, trained, dropped, tokens, bytes_up, bytes_down, costs {currency: amount},
-versions_published, steps, incarnations, weight_bytes, learner_utilisation}, lag_histogram {lag: count}, incarnations
-[{incarnation, base, at_s}], evaluations [{version, at_s, prompts, greedy, sampled, survives}], versions [{version,
-at_s, total_bytes, new_bytes}], steps [{step, incarnation, at_s, waited_s, train_s, rollouts, tokens, reward}], peers
-[peer].
+rejected, verdicts {rule: count}, trained, dropped, tokens, bytes_up, bytes_down, bytes_relayed, costs {currency:
+amount}, versions_published, steps, incarnations, weight_bytes, learner_utilisation}, lag_histogram {lag: count},
+incarnations [{incarnation, base, at_s}], evaluations [{version, at_s, prompts, greedy, sampled, survives}], versions
+[{version, at_s, total_bytes, new_bytes}], steps [{step, incarnation, at_s, waited_s, train_s, rollouts, tokens,
+reward}], peers [peer].
 
 JSON of a node's own work: format, kind ("own"), peer, receipts, oldest, newest, refused [{lease, index, rule, detail,
-at_ms}].
+at_ms}], traffic [{peer, bytes_up, bytes_down}].
 
 A peer: peer, name, role, engine, machine, leases {issued, open, delivered, in_time, late, expired, returned, lost},
 admitted, rejected, verdicts {rule: count}, admitted_per_s, tokens, trained, dropped, share, bytes_up, bytes_down,
-hours_active, engine_s, price_per_hour, currency, cost, cost_micros, cost_per_1000_tokens, first_seen_ms, last_seen_ms,
-reputation {availability, timeliness, honesty, score}.
+bytes_relayed, hours_active, engine_s, price_per_hour, currency, cost, cost_micros, cost_per_1000_tokens,
+first_seen_ms, last_seen_ms, reputation {availability, timeliness, honesty, score}.
 
 CSV: a header and one row per peer, in the same words; leases, verdicts and reputation are spread over columns.
 """
@@ -81,6 +81,7 @@ def _swarm(report: SwarmReport) -> dict[str, Any]:
             "tokens": report.tokens,
             "bytes_up": report.bytes_up,
             "bytes_down": report.bytes_down,
+            "bytes_relayed": report.bytes_relayed,
             "costs": {currency: micros / MICROS for currency, micros in report.costs.items()},
             "versions_published": len(report.versions),
             "steps": len(report.steps),
@@ -124,6 +125,7 @@ def _own(report: OwnReport) -> dict[str, Any]:
             {"lease": r.lease.hex(), "index": r.index, "rule": r.rule.value, "detail": r.detail, "at_ms": r.at_ms}
             for r in report.refused
         ],
+        "traffic": [{"peer": t.peer, "bytes_up": t.bytes_up, "bytes_down": t.bytes_down} for t in report.traffic],
     }
 
 
@@ -145,6 +147,7 @@ def _peer(peer: PeerReport) -> dict[str, Any]:
         "share": peer.share,
         "bytes_up": peer.bytes_up,
         "bytes_down": peer.bytes_down,
+        "bytes_relayed": peer.bytes_relayed,
         "hours_active": peer.hours_active,
         "engine_s": peer.engine_s,
         "price_per_hour": peer.price_per_hour,
@@ -162,8 +165,9 @@ CSV_COLUMNS = (
     "peer", "name", "role", "engine", "machine",
     *(f"leases_{fate}" for fate in LEASE_FATES),
     "admitted", "rejected", *(f"rejected_{rule.value}" for rule in REFUSALS),
-    "admitted_per_s", "tokens", "trained", "dropped", "share", "bytes_up", "bytes_down", "hours_active", "engine_s",
-    "price_per_hour", "currency", "cost", "cost_micros", "cost_per_1000_tokens", "first_seen_ms", "last_seen_ms",
+    "admitted_per_s", "tokens", "trained", "dropped", "share", "bytes_up", "bytes_down", "bytes_relayed",
+    "hours_active", "engine_s", "price_per_hour", "currency", "cost", "cost_micros", "cost_per_1000_tokens",
+    "first_seen_ms", "last_seen_ms",
     *SCORES,
 )  # fmt: skip
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from node.receipts import PeerTraffic
 from node.reports.rules import BLAMED
 from protocol.cost import MICROS, Price, cost_micros, per_thousand_tokens
 from protocol.ids import LeaseId, PeerId, PolicyVersion, SwarmId
@@ -56,7 +57,8 @@ class PeerReport:
     """One peer's work. `verdicts` counts its judged records by the rule that decided, `tokens` the admitted tokens.
 
     `trained` and `dropped` are how many of the admitted records went into a batch, or grew too old before one formed.
-    `active_s` is how long it was present, `engine_s` how long its engine says that it generated.
+    `active_s` is how long it was present, `engine_s` how long its engine says that it generated. `bytes_up` and
+    `bytes_down` are its own word, `bytes_relayed` what others signed to have had of it and the learner credited.
     """
 
     peer: PeerId
@@ -73,6 +75,7 @@ class PeerReport:
     share: float | None
     bytes_up: int
     bytes_down: int
+    bytes_relayed: int | None
     active_s: float
     engine_s: float
     first_seen_ms: int
@@ -243,6 +246,10 @@ class SwarmReport:
         return sum(peer.bytes_down for peer in self.peers)
 
     @property
+    def bytes_relayed(self) -> int:
+        return sum(peer.bytes_relayed or 0 for peer in self.peers)
+
+    @property
     def utilisation(self) -> float | None:
         """Share of its time that the learner trained rather than waited for rollouts; None before the first step."""
         train_s, waited_s = sum(s.train_s for s in self.steps), sum(s.waited_s for s in self.steps)
@@ -274,7 +281,8 @@ class RefusedRecord:
 class OwnReport:
     """A node's own work, from the receipts that it keeps: the row it has at the learner, as far as known here.
 
-    `newest` and `oldest` are the learner's versions when it judged. `refused` are the latest, newest first.
+    `newest` and `oldest` are the learner's versions when it judged. `refused` are the latest, newest first. `traffic`
+    is with those peers with whom most was exchanged.
     """
 
     peer: PeerReport
@@ -282,3 +290,4 @@ class OwnReport:
     oldest: PolicyVersion | None
     newest: PolicyVersion | None
     refused: tuple[RefusedRecord, ...]
+    traffic: tuple[PeerTraffic, ...]

@@ -1,6 +1,7 @@
 """A volunteer's report of its own work, from the receipts on its own disk.
 
-It has the shape of the peer's row at the learner. What only the learner knows (share of batches, reputation) is None;
+It has the shape of the peer's row at the learner. What only the learner knows (share of batches, credit for relaying,
+reputation) is None;
 leases are those that a receipt answers; the cost is all time at work at the latest price, as the learner reckons it
 too.
 """
@@ -18,6 +19,9 @@ from protocol.work import Rule
 
 REFUSED_SHOWN = 8
 """Enough to see a pattern; all of them are in the file."""
+
+TRAFFIC_SHOWN = 64
+"""As many as a node is ever told of at once."""
 
 
 def own_report(
@@ -46,6 +50,7 @@ def own_report(
         share=None,
         bytes_up=sum(s.bytes_up for s in sessions),
         bytes_down=sum(s.bytes_down for s in sessions),
+        bytes_relayed=None,
         active_s=_active_s(sessions),
         engine_s=sums.engine_s,
         first_seen_ms=min(dates, default=0),
@@ -56,7 +61,14 @@ def own_report(
         RefusedRecord(lease=v.lease, index=v.index, rule=v.rule, detail=v.detail, at_ms=v.issued_ms)
         for v in receipts.refused(REFUSED_SHOWN)
     )
-    return OwnReport(peer=row, receipts=sums.receipts, oldest=sums.oldest, newest=sums.newest, refused=refused)
+    return OwnReport(
+        peer=row,
+        receipts=sums.receipts,
+        oldest=sums.oldest,
+        newest=sums.newest,
+        refused=refused,
+        traffic=tuple(receipts.traffic(TRAFFIC_SHOWN)),
+    )
 
 
 def _active_s(sessions: Sequence[Session]) -> float:

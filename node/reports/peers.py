@@ -46,6 +46,7 @@ class PeerFacts:
     tokens: int
     trained: int
     dropped: int
+    bytes_relayed: int
 
 
 def peer_report(facts: PeerFacts, *, trained: int, ended_ms: int) -> PeerReport:
@@ -75,6 +76,7 @@ def peer_report(facts: PeerFacts, *, trained: int, ended_ms: int) -> PeerReport:
         share=facts.trained / trained if trained else None,
         bytes_up=sum(presence.bytes_up for presence in facts.presences),
         bytes_down=sum(presence.bytes_down for presence in facts.presences),
+        bytes_relayed=facts.bytes_relayed,
         active_s=active_s,
         engine_s=facts.engine_s,
         first_seen_ms=facts.first_seen_ms,

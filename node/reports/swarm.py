@@ -143,7 +143,7 @@ def _evaluations(db: sqlite3.Connection, started_ms: int, chain: Chain | None) -
 
 def _peers(db: sqlite3.Connection) -> list[PeerFacts]:
     presences, leases, late = _presences(db), _leases(db), _late(db)
-    verdicts, work = _verdicts(db), _work(db)
+    verdicts, work, relayed = _verdicts(db), _work(db), _relayed(db)
     rows = db.execute(
         "SELECT peer, name, role, engine, machine, micros_per_hour, currency, engine_s, first_seen_ms, last_seen_ms"
         " FROM peers"
@@ -155,6 +155,7 @@ def _peers(db: sqlite3.Connection) -> list[PeerFacts]:
             last_seen_ms=last_seen_ms, presences=tuple(presences[peer]),
             leases=LeaseCounts(issued=sum(leases[peer].values()), late=late.get(peer, 0), **leases[peer]),
             verdicts=verdicts[peer], tokens=work[peer][0], trained=work[peer][1], dropped=work[peer][2],
+            bytes_relayed=relayed.get(peer, 0),
         )
         for peer, name, role, engine, machine, micros, currency, engine_s, first_seen_ms, last_seen_ms in rows
     ]  # fmt: skip
@@ -192,6 +193,13 @@ def _verdicts(db: sqlite3.Connection) -> defaultdict[str, dict[Rule, int]]:
     for peer, rule, number in db.execute("SELECT peer, rule, count(*) FROM records GROUP BY peer, rule"):
         found[peer][Rule(rule)] = found[peer].get(Rule(rule), 0) + number
     return found
+
+
+def _relayed(db: sqlite3.Connection) -> dict[str, int]:
+    """Credited bytes by relay; a ledger that no newer learner has opened has none."""
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'relayed'").fetchone():
+        return {}
+    return dict(db.execute("SELECT relay, sum(bytes) FROM relayed GROUP BY relay"))
 
 
 def _work(db: sqlite3.Connection) -> defaultdict[str, Row]:

@@ -16,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from node.receipts import PeerTraffic
 from node.reports import words
 from node.reports.columns import known_as, tables
 from node.reports.facts import OwnReport, SwarmReport
@@ -29,6 +30,9 @@ FILE_WIDTH = 100
 
 MAX_LAGS_LISTED = 6
 """One line; wider distributions are told by their mean and end."""
+
+PEERS_LISTED = 6
+"""With whom chunks were exchanged: a few lines; the JSON form has more."""
 
 DASHES = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 """One line of dashes under the headings."""
@@ -92,8 +96,14 @@ def _own_story(report: OwnReport) -> Iterator[tuple[str, str]]:
         yield "receipts", "none yet: the learner has judged nothing of this node's work"
         return
     yield "receipts", f"{report.receipts:,} from the learner, at its versions {report.oldest} to {report.newest}"
+    if report.traffic:
+        yield "chunks", "; ".join(_exchanged(one) for one in report.traffic[:PEERS_LISTED])
     yield "engine", f"generated for {words.duration(report.peer.engine_s)}"
-    yield "not here", "share of batches and reputation: only the learner knows them"
+    yield "not here", "share of batches, credit for relaying and reputation: only the learner knows them"
+
+
+def _exchanged(traffic: PeerTraffic) -> str:
+    return f"{short(traffic.peer)}: {words.size(traffic.bytes_up)} up, {words.size(traffic.bytes_down)} down"
 
 
 def _lags(report: SwarmReport) -> str:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from protocol.envelope import Kind, open_envelope
 from protocol.genesis import read_genesis
+from protocol.ids import PeerId
+from protocol.manifest import open_manifest
+from protocol.relay import open_relay_receipt
 from protocol.work import open_lease
 from tests.e2e.programs import Program, Swarm, receipts_of, verdicts_for
 
@@ -39,6 +42,7 @@ def check_ledger(swarm: Swarm, run: Run) -> None:
     check_nothing_lost(swarm)
     check_versions(swarm)
     check_leases(swarm)
+    check_relays(swarm)
 
 
 def check_trained(swarm: Swarm, run: Run) -> None:
@@ -96,6 +100,38 @@ def check_leases(swarm: Swarm) -> None:
         " WHERE r.rule = 'admitted' AND (l.status <> 'delivered' OR l.peer <> r.peer OR l.receipt IS NULL)"
     )
     assert wrong == []
+
+
+def check_relays(swarm: Swarm) -> None:
+    """Every credit for relaying is covered by its receiver's signed word, once, by a record, and by the version's size.
+
+    What the word says of chunks is held against the manifest for as long as the store has that.
+    """
+    authority = read_genesis((swarm.state / "genesis").read_bytes())[1]
+    rows = swarm.rows("SELECT manifest, incarnation, version, total_bytes FROM versions")
+    versions = {manifest: facts for manifest, *facts in rows}
+    users = set(swarm.rows("SELECT peer, incarnation, version FROM records WHERE rule = 'admitted'"))
+    nodes = {peer for (peer,) in swarm.rows("SELECT peer FROM peers WHERE role = 'rollout'")}
+    credits: dict[tuple[bytes, str], dict[str, int]] = {}
+    for manifest, receiver, relay, size in swarm.rows("SELECT manifest, receiver, relay, bytes FROM relayed"):
+        credits.setdefault((manifest, receiver), {})[relay] = size
+    receipts = swarm.rows("SELECT manifest, receiver, envelope FROM relay_receipts")
+    assert {(manifest, receiver) for manifest, receiver, _ in receipts} == credits.keys()
+    for manifest, receiver, envelope in receipts:
+        shares = credits[manifest, receiver]
+        incarnation, version, total_bytes = versions[manifest]
+        assert (receiver, incarnation, version) in users
+        assert shares.keys() <= nodes - {receiver}
+        assert 0 < sum(shares.values()) <= total_bytes
+        word = open_relay_receipt(envelope, authority.swarm, receiver=PeerId(receiver))
+        assert word.manifest == manifest
+        file = swarm.state / "store" / "manifests" / manifest.hex()
+        if file.exists():
+            chunks = open_manifest(file.read_bytes(), authority).manifest.chunks
+            said = Counter[str]()
+            for chunk, relay in word.by_chunk().items():
+                said[relay] += chunks[chunk].size
+            assert said == shares
 
 
 def check_receipts(swarm: Swarm, node: Program, *, cut_off: bool = False, lost_leases: bool = False) -> None:

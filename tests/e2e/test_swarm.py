@@ -108,6 +108,11 @@ def check_views_of_learner(swarm: Swarm, nodes: list[Program]) -> None:
     assert {row["name"]: int(row["admitted"]) for row in rows} == {
         name: peer["admitted"] for name, peer in work.items()
     }
+    ((relayed,),) = swarm.rows("SELECT coalesce(sum(bytes), 0) FROM relayed")
+    assert report["totals"]["bytes_relayed"] == relayed <= report["totals"]["bytes_up"]
+    assert {row["name"]: int(row["bytes_relayed"]) for row in rows} == {
+        name: peer["bytes_relayed"] for name, peer in work.items()
+    }
     text = swarm.machine.call("report", swarm.config).out
     for node in nodes:
         peer = work[node.name]
@@ -126,6 +131,10 @@ def check_views_of_node(swarm: Swarm, node: Program) -> None:
         "SELECT count(*) FROM records WHERE rule = 'admitted' AND peer = ?", facts["peer"]["peer"]
     )
     assert (facts["kind"], facts["peer"]["admitted"]) == ("own", admitted)
+    others = {peer for (peer,) in swarm.rows("SELECT peer FROM peers")} - {facts["peer"]["peer"]}
+    assert others >= {one["peer"] for one in facts["traffic"] if one["bytes_down"] > 0} > set()
+    for way in ("bytes_up", "bytes_down"):
+        assert sum(one[way] for one in facts["traffic"]) == facts["peer"][way]
     status = json.loads(swarm.machine.call("status", node.state, "--json").out)
     assert (status["role"], status["rollouts_admitted"]) == ("rollout", admitted)
     (row,) = csv.DictReader(io.StringIO(swarm.machine.call("report", node.state, "--csv").out))

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from learner import ledger as module
 from learner.ledger import CheckpointRow, LeaseRow, Ledger, LedgerError, PeerRow, RecordRow, StayRow, StepRow
 from learner.ledger_schema import SCHEMA_VERSION
+from learner.relay_credit import Credit
 from protocol.digest import digest_of
 from protocol.errors import LocalProtocolError
 from protocol.ids import LeaseId, PeerId, PolicyVersion, RecordId
@@ -31,7 +32,7 @@ from protocol.work import Rule
 from tests.learner.working import NOW_MS, OTHER, PEER, lease_id, manifest, version
 
 SWARM = digest_of(b"a swarm")
-HERE, THERE = PEER.peer_id, OTHER.peer_id
+HERE, THERE, LEARNER = PEER.peer_id, OTHER.peer_id, PeerId("the learner")
 FAST = "/dev/shm" if os.path.isdir("/dev/shm") else None
 """Where there is nothing to wait for; what a power cut does is not tried here."""
 
@@ -219,6 +220,77 @@ def test_engine_time_adds_up(ledger: Ledger) -> None:
             ledger.peers_present([StayRow(presence=stay, bytes_up=0, bytes_down=0, engine_s=engine_s)], NOW_MS)
     with sqlite3.connect(ledger.path) as db:
         assert db.execute("SELECT engine_s FROM peers").fetchall() == [(8.0,)]
+
+
+# Relays.
+
+
+def join(ledger: Ledger, *peers: PeerId, role: str = "rollout") -> None:
+    for peer in peers:
+        row = PeerRow(peer=peer, name="", role=role, engine="", machine="", micros_per_hour=0, currency="USD")
+        ledger.peer_joined(row, NOW_MS)
+
+
+def credit(receiver: PeerId = HERE, relay: PeerId = THERE, size: int = 7, of: str = "1.2") -> Credit:
+    return Credit(receiver=receiver, manifest=manifest(version(of)), shares={relay: size}, raw=b"signed by %d" % size)
+
+
+def relayed(ledger: Ledger) -> list[tuple[bytes, str, str, int]]:
+    with sqlite3.connect(ledger.path) as db:
+        return db.execute("SELECT manifest, receiver, relay, bytes FROM relayed ORDER BY rowid").fetchall()
+
+
+def test_members_are_the_rollout_nodes_that_ever_joined(ledger: Ledger) -> None:
+    join(ledger, HERE)
+    join(ledger, LEARNER, role="learner")
+    assert ledger.members([HERE, THERE, LEARNER]) == {HERE}
+    assert ledger.members([]) == set()
+
+
+def test_users_of_a_version_are_those_with_admitted_records_of_it(ledger: Ledger) -> None:
+    ledger.leases_issued([lease_row(n) for n in (1, 2, 3, 4)])
+    for number, rule, made_by in ((1, Rule.ADMITTED, "1.2"), (2, Rule.STALE, "1.3"), (3, Rule.ADMITTED, "2.2")):
+        rows = [record_row(number, index, rule, version=version(made_by)) for index in (0, 1)]
+        ledger.deliveries_judged(rows, {lease_id(number): b"receipt"}, NOW_MS)
+    one, two, other = version("1.2"), version("1.3"), version("2.2")
+    assert ledger.users_of([one, two]) == [(HERE, one)]
+    assert set(ledger.users_of([one, two, other])) == {(HERE, one), (HERE, other)}
+    assert ledger.users_of([]) == []
+
+
+def test_a_receivers_word_on_a_version_is_credited_once(path: Path) -> None:
+    with contextlib.closing(Ledger(path, swarm=SWARM)) as ledger:
+        join(ledger, HERE, THERE)
+        assert ledger.relays_credited([credit(), credit(size=9)], NOW_MS) == [credit()]
+    with contextlib.closing(Ledger(path, swarm=SWARM)) as again:
+        other, later = credit(THERE, HERE, 5), credit(of="1.3")
+        assert again.relays_credited([credit(size=9), other, later], NOW_MS + 1) == [other, later]
+        first, second = manifest(version("1.2")), manifest(version("1.3"))
+        assert relayed(again) == [(first, HERE, THERE, 7), (first, THERE, HERE, 5), (second, HERE, THERE, 7)]
+        with sqlite3.connect(path) as db:
+            evidence = db.execute("SELECT credited_ms, envelope FROM relay_receipts WHERE receiver = ?", (HERE,))
+            assert evidence.fetchall() == [(NOW_MS, b"signed by 7"), (NOW_MS + 1, b"signed by 7")]
+
+
+def test_credits_are_written_together_or_not_at_all(ledger: Ledger) -> None:
+    join(ledger, HERE, THERE)
+    with pytest.raises(sqlite3.IntegrityError):
+        ledger.relays_credited([credit(), credit(of="1.3", size=0)], NOW_MS)
+    with pytest.raises(sqlite3.IntegrityError):
+        ledger.relays_credited([credit(relay=LEARNER)], NOW_MS)
+    assert relayed(ledger) == []
+    assert ledger.relays_credited([credit()], NOW_MS) == [credit()]
+
+
+def test_a_ledger_of_before_relays_were_credited_gets_their_tables(path: Path) -> None:
+    with contextlib.closing(Ledger(path, swarm=SWARM)):
+        pass
+    with sqlite3.connect(path) as db:
+        db.executescript("DROP TABLE relayed; DROP TABLE relay_receipts;")
+    with contextlib.closing(Ledger(path, swarm=SWARM)) as ledger:
+        join(ledger, HERE, THERE)
+        ledger.relays_credited([credit()], NOW_MS)
+        assert len(relayed(ledger)) == 1
 
 
 # Steps, checkpoints and restarts.

@@ -31,6 +31,7 @@ from node.events import EventLog, Field
 from node.intake_loop import IntakeLoop
 from node.learner_desk import LearnerDesk
 from node.learner_run import LearnerRun
+from node.relay_desk import RelayDesk
 from node.training_loop import TrainingLoop, TrainingTerms
 from protocol.cost import Price
 from protocol.digest import digest_of
@@ -244,6 +245,7 @@ class Learner:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.intake.work, self.arriving)
             nursery.start_soon(self.desk.watch)
+            nursery.start_soon(self.desk.relays.work)
             for peer in peers:
                 nursery.start_soon(peer.work, self)
             await self.training.work()
@@ -272,7 +274,8 @@ async def open_learner(root: Path, settings: Settings | None = None, **parts: An
     """A learner's process on the state in `root`: opened like the first time, or after the one before has ended."""
     chosen = settings or Settings()
     trainer = parts.get("trainer") or FakeTrainer()
-    async with watched(), MemoryNetwork().node("learner", peer_id=SWARM.learner.peer_id) as transport:
+    network = parts.get("network") or MemoryNetwork()
+    async with watched(), network.node("learner", peer_id=SWARM.learner.peer_id) as transport:
         ledger = DyingLedger(root / "ledger.sqlite", swarm=SWARM.authority.swarm)
         try:
             with ChunkStore.open(root / "store", SWARM.authority, quota_bytes=chosen.quota_bytes) as store:
@@ -334,9 +337,19 @@ def _wire(
     async def published(signed: object) -> None:
         await trio.lowlevel.checkpoint()
 
+    relays = RelayDesk(
+        run=run,
+        ledger=ledger,
+        store=store,
+        learner=SWARM.learner.peer_id,
+        swarm=SWARM.authority.swarm,
+        now_ms=wall.now_ms,
+        events=events,
+    )
     desk = CountingDesk(
         run=run,
         ledger=ledger,
+        relays=relays,
         keypair=SWARM.learner,
         swarm=SWARM.authority.swarm,
         token=settings.token,
@@ -354,6 +367,7 @@ def _wire(
         certificate=SWARM.certificate,
         reward=even_share,
         observe=lambda index, mean: None,
+        used=relays.used,
         now_ms=wall.now_ms,
         events=events,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from learner.ledger import CheckpointRow, LeaseRow, Ledger, PeerRow, RecordRow, StepRow
+from learner.relay_credit import Credit
 from protocol.digest import digest_of
 from protocol.identity import Keypair
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId
@@ -50,6 +51,12 @@ class Story:
 
     def here(self, peer: PeerId, *, up: int = 0, down: int = 0, reason: str = "") -> None:
         self.ledger.peer_present(self.presences[peer], self.now_ms, bytes_up=up, bytes_down=down, reason=reason)
+
+    def relay(self, receiver: PeerId, version: PolicyVersion, shares: dict[PeerId, int]) -> None:
+        """Those of `shares` are credited for what they gave `receiver` of `version`, in bytes."""
+        manifest = ManifestHash(digest_of(str(version).encode()))
+        credit = Credit(receiver=receiver, manifest=manifest, shares=shares, raw=b"receipt")
+        self.ledger.relays_credited([credit], self.now_ms)
 
     def lease(self, peer: PeerId, rollouts: int = 4) -> LeaseId:
         self.leases += 1
@@ -160,6 +167,8 @@ def demo_run(path: Path, *, steps: int = 40, seed: int = 0, restart_at: int | No
         )
         story.now_s += 3.0
         story.publish(head)
+        story.relay(BETA, head, {ALPHA: 1_000_000})
+        story.relay(GAMMA, head, {ALPHA: 500_000, BETA: 300_000})
         if step % 4 == 0 or step == steps:
             story.evaluate(head, min(1.0, 0.4 + 0.58 * learned), min(1.0, 0.36 + 0.58 * learned))
         if step == restart_at:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -10,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.receipts import Receipts, ReceiptsError
+from node.receipts import PeerTraffic, Receipts, ReceiptsError
 from node.reports.own import own_report
 from protocol.cost import Price
-from protocol.ids import PolicyVersion
+from protocol.ids import PeerId, PolicyVersion
 from protocol.work import Receipt, Rule, Verdict
-from tests.node.ledgers import ALPHA, LEARNER
+from tests.node.ledgers import ALPHA, BETA, LEARNER
 
 PRICE = Price(micros_per_hour=3_600_000, currency="EUR")  # one millionth a millisecond
 
@@ -101,6 +102,34 @@ def test_what_was_written_is_there_when_opened_again(receipts: Receipts) -> None
     assert again.sums().receipts == 1
     (kept,) = again.sessions()
     assert (kept.began_ms, kept.ended_ms, kept.price, kept.bytes_up, kept.bytes_down) == (1000, 4000, PRICE, 10, 20)
+
+
+def test_what_was_exchanged_is_kept_by_peer_and_direction(receipts: Receipts) -> None:
+    first, second = receipts.session_began(PRICE, 0), receipts.session_began(PRICE, 5000)
+    moved(receipts, first, traffic(ALPHA, 10, 1), traffic(BETA, 0, 500))
+    moved(receipts, first, traffic(ALPHA, 30, 2))
+    moved(receipts, second, traffic(ALPHA, 5, 0))
+    assert receipts.traffic(9) == [traffic(BETA, 0, 500), traffic(ALPHA, 35, 2)]
+    assert receipts.traffic(1) == [traffic(BETA, 0, 500)]
+
+
+def traffic(peer: PeerId, up: int, down: int) -> PeerTraffic:
+    return PeerTraffic(peer=peer, bytes_up=up, bytes_down=down)
+
+
+def moved(receipts: Receipts, session: int, *exchanged: PeerTraffic) -> None:
+    receipts.session_lasts(session, 9000, bytes_up=0, bytes_down=0, traffic=exchanged)
+
+
+def test_books_of_before_traffic_was_kept_are_read_and_go_on(receipts: Receipts) -> None:
+    receipts.close()
+    with sqlite3.connect(receipts.path) as db:
+        db.execute("DROP TABLE traffic")
+    with closing(Receipts(receipts.path, read_only=True)) as reader:
+        assert reader.traffic(9) == []
+    with closing(Receipts(receipts.path)) as again:
+        moved(again, again.session_began(PRICE, 0), traffic(ALPHA, 1, 2))
+        assert again.traffic(9) == [traffic(ALPHA, 1, 2)]
 
 
 def test_reading_makes_no_file(tmp_path: Path) -> None:

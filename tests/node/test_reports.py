@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from learner.ledger import LedgerError
-from node.receipts import Receipts
+from node.receipts import PeerTraffic, Receipts
 from node.reports import (
     as_csv,
     as_json,
@@ -30,6 +30,7 @@ from node.reports import (
 from node.reports.facts import PeerReport, Role, SwarmReport
 from node.reports.peers import Presence, present_s
 from node.reports.rules import BLAMED, MEANINGS, REFUSALS
+from protocol.cost import Price
 from protocol.ids import PeerId, PolicyVersion
 from protocol.work import Rule
 from tests.node.ledgers import ALPHA, BETA, GAMMA, LEARNER, START_MS, Story, demo_run, open_story, peer_row
@@ -169,6 +170,38 @@ def test_groups_dropped_when_a_batch_formed_are_told(story: Story) -> None:
     story.train(1, {kept: 0}, dropped={old: "stale"})
     row = row_of(swarm_report(story.ledger.path), ALPHA)
     assert (row.admitted, row.trained, row.dropped, row.share) == (8, 4, 4, 1.0)
+
+
+def test_credit_for_relaying_adds_up_by_relay(story: Story) -> None:
+    story.join(peer_row(LEARNER, "learner", role="learner"))
+    for peer in (ALPHA, BETA, GAMMA):
+        story.join(peer_row(peer, "one"))
+    story.relay(ALPHA, V0, {BETA: 2048, GAMMA: 100})
+    story.relay(BETA, V0, {GAMMA: 10})
+    story.relay(ALPHA, V1, {BETA: 1024})
+    report = swarm_report(story.ledger.path)
+    relayed = {row.peer: row.bytes_relayed for row in report.peers}
+    assert relayed == {LEARNER: 0, ALPHA: 0, BETA: 3072, GAMMA: 110}
+    assert report.bytes_relayed == 3182
+    rows = {row["peer"]: row["bytes_relayed"] for row in csv.DictReader(io.StringIO(as_csv(report)))}
+    assert rows == {peer: str(size) for peer, size in relayed.items()}
+    told = json.loads(as_json(report))
+    assert told["totals"]["bytes_relayed"] == 3182
+    assert {peer["peer"]: peer["bytes_relayed"] for peer in told["peers"]} == relayed
+    short = summary(report, staleness_bound=2, peak_pss_mib=None, seeds={})
+    assert short["bytes_relayed"] == 3182
+    assert {peer["id"]: peer["bytes_relayed"] for peer in short["peers"]} == relayed
+    text = as_text(report)
+    assert "relayed" in text
+    assert "3 KiB" in text
+
+
+def test_a_ledger_of_before_relays_were_credited_can_be_read(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    with story.ledger.transaction() as db:
+        db.execute("DROP TABLE relayed")
+        db.execute("DROP TABLE relay_receipts")
+    assert row_of(swarm_report(story.ledger.path), ALPHA).bytes_relayed == 0
 
 
 def test_a_restart_cuts_off_what_was_lost_with_it(story: Story) -> None:
@@ -364,13 +397,24 @@ def test_ones_own_work_in_words(tmp_path: Path) -> None:
     receipts = Receipts(tmp_path / "receipts.sqlite")
     receipts.add(receipt(1, Rule.ADMITTED, tokens=12), b"a", engine_s=61.0)
     receipts.add(receipt(2, Rule.STALE), b"b", engine_s=1.0)
+    exchanged = PeerTraffic(peer=BETA, bytes_up=2048, bytes_down=3 << 20)
+    receipts.session_lasts(receipts.session_began(Price(), 0), 0, bytes_up=0, bytes_down=0, traffic=[exchanged])
     report = own_report(receipts, peer=ALPHA, name="atlas")
     text = as_terminal(report, width=80, color=False)
     assert max(map(len, text.splitlines())) <= 80
-    for part in (ALPHA, "1.1 to 1.2", "1 min 2 s", "because of stale", MEANINGS[Rule.STALE].words):
+    for part in (
+        ALPHA,
+        "1.1 to 1.2",
+        "1 min 2 s",
+        f"{BETA[-6:]}: 2 KiB up, 3 MiB down",
+        "because of stale",
+        MEANINGS[Rule.STALE].words,
+    ):
         assert part in text
     told = json.loads(as_json(report))
     assert (told["kind"], told["peer"]["share"], told["refused"][0]["rule"]) == ("own", None, "stale")
+    assert told["peer"]["bytes_relayed"] is None, "only the learner knows"
+    assert told["traffic"] == [{"peer": BETA, "bytes_up": 2048, "bytes_down": 3 << 20}]
     (row,) = csv.DictReader(io.StringIO(as_csv(report)))
     assert (row["admitted"], row["rejected_stale"], row["share"], row["honesty"]) == ("1", "1", "", "")
 
@@ -389,8 +433,8 @@ def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
         "incarnations", "evaluations", "versions", "steps", "peers",
     ]  # fmt: skip
     assert list(told["totals"]) == [
-        "admitted", "rejected", "verdicts", "trained", "dropped", "tokens", "bytes_up", "bytes_down", "costs",
-        "versions_published", "steps", "incarnations", "weight_bytes", "learner_utilisation",
+        "admitted", "rejected", "verdicts", "trained", "dropped", "tokens", "bytes_up", "bytes_down",
+        "bytes_relayed", "costs", "versions_published", "steps", "incarnations", "weight_bytes", "learner_utilisation",
     ]  # fmt: skip
     assert list(told["peers"][0]) == [
         "peer",
@@ -409,6 +453,7 @@ def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
         "share",
         "bytes_up",
         "bytes_down",
+        "bytes_relayed",
         "hours_active",
         "engine_s",
         "price_per_hour",

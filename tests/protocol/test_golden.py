@@ -47,6 +47,7 @@ from protocol.ids import PolicyVersion
 from protocol.invite import Invite
 from protocol.manifest import ChunkRef, FileEntry, Manifest, PatchEntry, TensorEntry
 from protocol.patch import PatchFile, PatchHead
+from protocol.relay import RelayReceipt
 from protocol.work import (
     Acknowledgement,
     Delivery,
@@ -62,6 +63,7 @@ from protocol.work import (
     LeaseReturn,
     Receipt,
     Refused,
+    Relayed,
     RolloutRecord,
     Rule,
     Sampler,
@@ -606,6 +608,20 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
         """,
     ),
     (
+        RelayReceipt(manifest=HASH, relays=[PEER], first=700, givers=bytes([1, 0, 1])),
+        """
+        84                                                          # RelayReceipt: map of 4
+          a8 6d616e6966657374                                       # manifest: HASH
+            c4 20 8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a
+          a6 72656c617973 91                                        # relays: array of 1
+            d9 34                                                   # [0]: PEER
+              313244334b6f6f5744704a3741733742574177524d6675315655325743714e6a
+              76713338374a45594b44426a346b78366e58544e
+          a5 6669727374 cd 02bc                                     # first: 700
+          a6 676976657273 c4 03 010001                              # givers: [0] gave 700 and 702
+        """,
+    ),
+    (
         Hello(
             protocol=1,
             name="attic",
@@ -687,6 +703,14 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
           a7 7265636f726473 92                                      # records: array of 2
             c4 02 e47e                                              # [0]: STUB
             c4 02 e47e                                              # [1]: STUB
+        """,
+    ),
+    (
+        Relayed(receipt=STUB),
+        """
+        82                                                          # Relayed: map of 2
+          a4 74797065 a7 72656c61796564                             # type: "relayed"
+          a7 72656365697074 c4 02 e47e                              # receipt: STUB
         """,
     ),
     (

@@ -31,6 +31,7 @@ from protocol.ids import PolicyVersion, SwarmId
 from protocol.invite import Invite, InviteError, read_invite, write_invite
 from protocol.limits import PROTOCOL_VERSION
 from protocol.manifest import ChunkRef, FileEntry, Manifest, PatchEntry, TensorEntry, open_manifest, require_consistent
+from protocol.relay import RelayReceipt, open_relay_receipt
 from protocol.work import (
     Delivery,
     FromLearner,
@@ -153,6 +154,12 @@ SIGNED: dict[str, Entry] = {
         signer=LEARNER,
         kind=Kind.RECEIPT,
     ),
+    "relay receipt": Entry(
+        read=lambda raw: open_relay_receipt(raw, SWARM.swarm, receiver=AUTHOR.peer_id),
+        payload=RelayReceipt(manifest=HASH, relays=[LEARNER.peer_id, OPERATOR.peer_id], first=3, givers=b"\1\0\2"),
+        signer=AUTHOR,
+        kind=Kind.RELAY_RECEIPT,
+    ),
 }
 
 UNIONS: list[Any] = [Question, Answer, Want, ExchangeFrame, ChunkRequest, ChunkAnswer, FromNode, FromLearner]
@@ -227,6 +234,10 @@ def require_promise(value: Any) -> None:
             assert all(one[1] == two[0] for one, two in pairwise(edges))
         case Receipt() | Lease():
             assert decode(type(value), encode(value), 1 << 20) == value
+        case RelayReceipt():
+            givers = value.by_chunk()
+            assert set(givers.values()) <= set(value.relays)
+            assert all(0 <= chunk - value.first < len(value.givers) for chunk in givers)
         case _ if hasattr(value, "manifest") and isinstance(value.manifest, Manifest):
             require_consistent(value.manifest)
 

@@ -122,8 +122,9 @@ def hello_from(name: str) -> Hello:
     return Hello(protocol=PROTOCOL_VERSION, name=name, price=Price())
 
 
-def welcome_with(*, heartbeat_ms: int = 1000) -> Welcome:
-    return Welcome(protocol=PROTOCOL_VERSION, now_ms=NOW_MS, heartbeat_ms=heartbeat_ms, staleness=2, publish_every=1)
+def welcome_with(*, heartbeat_ms: int = 1000, **changes: Any) -> Welcome:
+    terms = {"protocol": PROTOCOL_VERSION, "now_ms": NOW_MS, "staleness": 2, "publish_every": 1}
+    return Welcome(**terms | {"heartbeat_ms": heartbeat_ms} | changes)
 
 
 def inline_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

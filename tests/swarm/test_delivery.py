@@ -18,6 +18,7 @@ from protocol.errors import Fault, LocalProtocolError
 from protocol.ids import LeaseId, PeerId
 from protocol.limits import MAX_LEASES_PER_GRANT, MAX_REASON_CHARS, MAX_WORK_BYTES
 from protocol.work import (
+    RELAY_RECEIPTS,
     WORK,
     Acknowledgement,
     Delivery,
@@ -33,6 +34,7 @@ from protocol.work import (
     LeaseReturn,
     Receipt,
     Refused,
+    Relayed,
     Started,
     Welcome,
     open_receipt,
@@ -42,6 +44,7 @@ from swarm.delivery import (
     LONGEST_PAUSE_S,
     MAX_UNDELIVERED,
     OUTGOING,
+    RELAYED_KEPT,
     Connected,
     Disconnected,
     Granted,
@@ -741,3 +744,58 @@ async def test_the_end_of_the_run_reaches_the_node(world: World, autojump_clock:
     world.nursery.start_soon(dismiss)
     with pytest.raises(RunFinished, match="done"):
         await world.line.run()
+
+
+# Relay receipts.
+
+
+def listener(world: World, *, until: type = Goodbye, **terms: Any) -> Talk:
+    """A learner that welcomes on these terms and listens until it hears `until`; then the connection is cut."""
+
+    async def talk(frames: FrameStream) -> None:
+        await world.next(frames, Hello)
+        await frames.send(welcome_with(heartbeat_ms=600_000, **terms))
+        await world.next(frames, until)
+        world.network.cut(LEARNER, NODE)
+
+    return talk
+
+
+async def test_relay_receipts_are_said_to_a_learner_that_takes_them(world: World, autojump_clock: MockClock) -> None:
+    world.script(listener(world, ext={RELAY_RECEIPTS: b""}))
+    world.line.relayed(b"before the line")
+    world.start()
+    await trio.testing.wait_all_tasks_blocked()
+    world.line.relayed(b"while it is up")
+    await trio.testing.wait_all_tasks_blocked()
+    assert world.of(Relayed) == [Relayed(receipt=b"before the line"), Relayed(receipt=b"while it is up")]
+
+
+async def test_a_learner_that_does_not_know_them_hears_of_none(world: World, autojump_clock: MockClock) -> None:
+    world.script(listener(world))
+    world.line.relayed(b"before the line")
+    world.start()
+    await trio.testing.wait_all_tasks_blocked()
+    world.line.relayed(b"while it is up")
+    await trio.testing.wait_all_tasks_blocked()
+    assert world.of(Relayed) == []
+    assert len(world.of(Hello)) == 1
+
+
+async def test_the_latest_are_said_again_on_the_next_line_after_the_deliveries(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.script(listener(world, until=LeaseReturn, ext={RELAY_RECEIPTS: b""}))
+    receipts = [Relayed(receipt=bytes([number])) for number in range(RELAYED_KEPT + 2)]
+    world.start()
+    await trio.testing.wait_all_tasks_blocked()
+    for relayed in receipts:
+        world.line.relayed(relayed.receipt)
+    world.nursery.start_soon(world.line.deliver, lease_id_of(1), [b"one"])
+    await trio.testing.wait_all_tasks_blocked()
+    world.heard.clear()
+    world.line.give_back([lease_id_of(2)], "")
+    await trio.sleep(5)
+    after_hello = world.heard[world.heard.index(hello_from("node")) :]
+    said = [message for message in after_hello if isinstance(message, Delivery | Relayed)]
+    assert said == [Delivery(lease=lease_id_of(1), records=[b"one"]), *receipts[-RELAYED_KEPT:]]

@@ -230,6 +230,31 @@ async def test_what_is_held_already_is_not_fetched(tmp_path: Path, autojump_cloc
         assert await a.fetch(SIGNED) == {}
 
 
+async def test_every_chunk_is_remembered_with_who_gave_it(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Also over a fetch that failed, since what it brought stays; and no longer than for one version."""
+    network = MemoryNetwork()
+    async with (
+        open_node(network, SWARM, tmp_path, "a") as a,
+        open_node(network, SWARM, tmp_path, "b") as b,
+        open_node(network, SWARM, tmp_path, "c") as c,
+    ):
+        a.store.begin(SIGNED)
+        a.store.put(SIGNED.hash, 0, chunk_data(SIGNED, FILES, 0))
+        await c.dial(a)
+        with pytest.raises(Starved):
+            await c.fetch(SIGNED)
+        network.cut(a.peer, c.peer)
+        b.hold(SIGNED, FILES)
+        b.hold(NEXT, NEXT_FILES)
+        await c.dial(b)
+        fetched = await c.distribution.fetch(SIGNED)
+        assert fetched.givers == {0: a.peer} | dict.fromkeys(range(1, CHUNKS), b.peer)
+        assert fetched.by_peer == {b.peer: TOTAL - SIGNED.manifest.chunks[0].size}, "of this fetch alone"
+        c.store.begin(NEXT)
+        new = c.store.missing(NEXT.hash)
+        assert (await c.distribution.fetch(NEXT)).givers == dict.fromkeys(new, b.peer)
+
+
 # Peers that go.
 
 

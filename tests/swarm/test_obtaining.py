@@ -96,6 +96,8 @@ async def test_a_patch_from_the_version_that_is_held(world: World, autojump_cloc
     arrival = await world.publish(second)
     assert arrival.obtained.fetched.by_peer == {world.learner.peer: patch_bytes(second, first)}
     assert (arrival.obtained.num_patches, arrival.obtained.patch_bytes) == (1, patch_bytes(second, first))
+    givers = arrival.obtained.fetched.givers
+    assert givers == dict.fromkeys(second.manifest.patches[0].chunks, world.learner.peer), "none of what was rebuilt"
     assert (world.node.faults, world.node.troubles) == ([], [])
     bitmap = world.node.store.have_bitmap(second.hash)
     assert int.from_bytes(bitmap, "little").bit_count() == len(second.manifest.chunks), "all can be served"
@@ -116,6 +118,8 @@ async def test_several_versions_behind_a_chain_of_patches(world: World, autojump
         < sum(chunk.size for chunk in versions[3].manifest.chunks if chunk not in versions[0].manifest.chunks)
     )
     assert all(world.node.store.is_complete(version.hash) for version in versions)
+    givers = arrival.obtained.fetched.givers
+    assert givers == dict.fromkeys(versions[3].manifest.patches[0].chunks, world.learner.peer), "of the last one alone"
 
 
 async def test_from_the_anchor_where_that_is_shorter_than_the_chain(world: World, autojump_clock: MockClock) -> None:
@@ -144,6 +148,7 @@ async def test_a_patch_that_is_wrong_costs_a_version_nothing_but_time(world: Wor
     world.hold(second, {0: wrong})
     arrival = await world.announce(second)
     assert (arrival.obtained.num_patches, arrival.obtained.patch_bytes) == (0, len(wrong))
+    assert set(second.manifest.patches[0].chunks) < arrival.obtained.fetched.givers.keys(), "the wrong one and the rest"
     assert len(world.node.troubles) == 1
     assert "in full" in world.node.troubles[0]
 

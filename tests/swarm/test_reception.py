@@ -13,7 +13,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from protocol.codec import encode
-from protocol.errors import Fault
+from protocol.errors import Fault, PeerError
 from protocol.ids import PeerId, PolicyVersion
 from protocol.limits import MAX_WORK_BYTES
 from protocol.work import (
@@ -32,6 +32,7 @@ from protocol.work import (
     LeaseRequest,
     LeaseReturn,
     Refused,
+    Relayed,
     Started,
     Welcome,
 )
@@ -53,6 +54,7 @@ from tests.swarm.swarming import NOW_MS, hello_from, lease_id_of, peer_of, welco
 
 LEARNER = peer_of("learner")
 FILLER = b"x" * 1_000_000
+FORGED = b"forged"
 
 
 @dataclass
@@ -82,6 +84,11 @@ class ScriptedDesk:
 
     def returned(self, peer: PeerId, leases: LeaseReturn) -> None:
         self.notes.append((peer, leases))
+
+    def relayed(self, peer: PeerId, relayed: Relayed) -> None:
+        if relayed.receipt == FORGED:
+            raise PeerError(Fault.BAD_SIGNATURE, "a relay receipt")
+        self.notes.append((peer, relayed))
 
     def left(self, peer: PeerId, reason: str) -> None:
         self.notes.append((peer, reason))
@@ -238,6 +245,7 @@ async def test_what_a_peer_tells_reaches_the_desk_in_order() -> None:
         Heartbeat(installed=PolicyVersion(1, 2), pending=3),
         Started(lease=lease_id_of(1), version=PolicyVersion(1, 2)),
         LeaseReturn(leases=[lease_id_of(1)], reason="engine lost"),
+        Relayed(receipt=b"signed"),
     ]
     async with learner("a") as here:
         frames = await here.join("a")
@@ -245,6 +253,15 @@ async def test_what_a_peer_tells_reaches_the_desk_in_order() -> None:
             await frames.send(message)
         await trio.testing.wait_all_tasks_blocked()
         assert here.desk.notes[1:] == [(A, message) for message in told]
+
+
+async def test_what_the_desk_refuses_is_reported_and_ends_the_line() -> None:
+    async with learner("a") as here:
+        frames = await here.join("a")
+        await frames.send(Relayed(receipt=FORGED))
+        with pytest.raises(StreamBroken):
+            await frames.receive_bytes()
+        assert here.faults == [(A, Fault.BAD_SIGNATURE)]
 
 
 async def test_a_request_for_leases_is_held_open_while_other_things_are_said() -> None:

@@ -1,0 +1,130 @@
+"""From a chunk that one node passed to another to its credit in the learner's ledger, over a network in memory."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import trio
+
+from node.engine.fake import open_fake_engine
+from node.events import EventLog
+from node.receipts import Receipts
+from node.rollout_role import RolloutRole, line_reporter
+from protocol import exchange
+from protocol.work import Heartbeat
+from swarm.delivery import WorkLine
+from swarm.following import Arrival
+from swarm.reception import Reception
+from swarm.serving import Knowledge, Serving
+from swarm.testing.memory import MemoryNetwork, Transfer
+from tests.learner.working import NOW_MS, SWARM
+from tests.node.learning import Learner, Settings, fast_directory, hello, open_learner
+from tests.swarm.swarming import SwarmNode, hello_from, key_of, open_node
+
+SETTINGS = Settings(steps=3, staleness=3)
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    with fast_directory() as directory:
+        yield directory
+
+
+async def deaf(transfer: Transfer) -> bytes:
+    """The learner's holdings are not heard of, so chunks must come from somebody else."""
+    if transfer.protocol == exchange.EXCHANGE:
+        await trio.sleep_forever()
+    return transfer.data
+
+
+def ignore(*told: object) -> None:
+    pass
+
+
+def serve(learner: Learner) -> None:
+    """Have the learner answer questions, give chunks, and take work lines, as `node.app_learner` has it."""
+    Serving(
+        transport=learner.transport,
+        store=learner.store,
+        knowledge=Knowledge(genesis=SWARM.genesis, newest=lambda: learner.training.newest, peers=list),
+        report=ignore,
+        trouble=ignore,
+    ).start()
+    learner.desk.reception = Reception(transport=learner.transport, desk=learner.desk, inbox=learner.inbox)
+    learner.desk.reception.start()
+
+
+async def work_with(node: SwarmNode, learner: Learner, root: Path) -> None:
+    """Play the rollout role, as `node.app_rollout` wires it, until cancelled."""
+    events = EventLog()
+    line = WorkLine(
+        transport=node.transport,
+        authority=SWARM.authority,
+        learner=learner.transport.addresses(),
+        hello=lambda: hello_from(node.name),
+        heartbeat=Heartbeat,
+        now_ms=lambda: NOW_MS,
+        on_event=line_reporter(events, ignore),
+        report=ignore,
+    )
+    async with open_fake_engine() as engine, trio.open_nursery() as nursery:
+        with closing(Receipts(root / "receipts.sqlite")) as receipts:
+            role = RolloutRole(
+                engine=engine,
+                store=node.store,
+                keypair=key_of(node.name),
+                swarm=SWARM.authority.swarm,
+                line=line,
+                receipts=receipts,
+                in_flight=lambda: None,
+                batch_rollouts=4,
+                now_ms=lambda: NOW_MS,
+                events=events,
+            )
+            arrive(node, role)
+            nursery.start_soon(line.run)
+            await role.run()
+
+
+def arrive(node: SwarmNode, role: RolloutRole) -> None:
+    """Hand the role what has arrived and what will."""
+
+    def arrived(arrival: Arrival) -> None:
+        node.arrivals.append(arrival)
+        role.arrived(arrival)
+
+    for arrival in node.arrivals:
+        role.arrived(arrival)
+    node.following.arrived = arrived
+
+
+async def test_who_passed_a_version_on_is_credited_when_it_was_worked_with(tmp_path: Path) -> None:
+    network = MemoryNetwork()
+    async with (
+        open_learner(tmp_path, SETTINGS, network=network) as learner,
+        open_node(network, SWARM, tmp_path, "relay", follows=True) as relay,
+        open_node(network, SWARM, tmp_path, "worker", follows=True) as worker,
+        trio.open_nursery() as nursery,
+    ):
+        serve(learner)
+        network.set_fault(learner.transport.peer_id, worker.peer, deaf)
+        await learner.desk.welcome(relay.peer, hello())
+        await relay.transport.dial(learner.transport.addresses())
+        await worker.dial(relay)
+        nursery.start_soon(work_with, worker, learner, tmp_path)
+        await learner.train()
+        nursery.cancel_scope.cancel()
+        assert learner.run.chain.head.version == SETTINGS.steps
+        first = worker.arrivals[0].signed
+        taken = {one.signed.hash: sum(one.obtained.fetched.by_peer.values()) for one in worker.arrivals}
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db:
+        rows = db.execute("SELECT manifest, receiver, relay, bytes FROM relayed").fetchall()
+    assert {(receiver, giver) for _, receiver, giver, _ in rows} == {(worker.peer, relay.peer)}
+    credited = {manifest: size for manifest, _, _, size in rows}
+    assert len(credited) == len(rows)
+    assert credited[first.hash] == first.manifest.total_bytes, "all of the first version came from the relay"
+    assert credited.items() <= taken.items()

@@ -23,6 +23,7 @@ import trio
 from protocol import exchange
 from protocol.errors import Fault, LocalProtocolError, PeerError
 from protocol.ids import Cid, ManifestHash, PeerId
+from protocol.limits import MAX_CHUNKS
 from protocol.manifest import ChunkRef, SignedManifest
 from swarm import scatter
 from swarm.audience import Begun, Note, Unfollowed
@@ -74,6 +75,9 @@ rest can wait for 0.3 s and nothing is lost, and messages are the larger part of
 
 STARVED_S = 10.0
 """How long a fetch waits while nobody here holds what is missing: a peer that reconnects is back by then."""
+
+SPARE_HAVES = 16
+"""Haves beyond one for each Want before a peer is thought to flood us: honest ones send none. Each costs us 0.1 ms."""
 
 MAX_SEEDS = 4
 """Versions scattered at a time: the newest, and those that slow followers are still fetching."""
@@ -215,6 +219,8 @@ class _Link:
     peer: PeerId
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     talks: bool = False
+    haves_left: int = 0
+    gains_left: int = 0
     wanted: trio.Event = field(default_factory=trio.Event)
     outbox: list[exchange.ChunkRequest] = field(default_factory=list)
     asking: trio.Event = field(default_factory=trio.Event)
@@ -459,7 +465,7 @@ class Distribution:
     async def _converse(self, link: _Link) -> None:
         stream = await self.transport.open_stream(link.peer, exchange.EXCHANGE)
         async with framed(stream, exchange.MAX_HAVE_BYTES) as frames, trio.open_nursery() as nursery:
-            link.talks = True
+            link.talks, link.haves_left, link.gains_left = True, SPARE_HAVES, MAX_CHUNKS
             try:
                 nursery.start_soon(self._tell_wants, link, frames)
                 nursery.start_soon(self._carry, link)
@@ -480,6 +486,7 @@ class Distribution:
             link.wanted = trio.Event()
             if (subject := self._subject(link)) is not None and subject is not told:
                 told = subject
+                link.haves_left += 1
                 await frames.send(exchange.Want(manifest=subject.hash, everything=isinstance(subject, _Seed)))
             else:
                 await link.wanted.wait()
@@ -492,14 +499,19 @@ class Distribution:
             match frame:
                 case exchange.Have(manifest=manifest, bitmap=bitmap):
                     about = self._about(ManifestHash(manifest))
+                    link.haves_left -= 1
+                    link.gains_left = MAX_CHUNKS
                     if about is not None:
+                        link.gains_left = about.num_chunks
                         chunks = _indices(bitmap, about.num_chunks)
                         self._hear(about, PeerHas(peer=link.peer, chunks=chunks))
-                case exchange.Gained(chunks=gained) if about is not None:
-                    count = about.num_chunks
-                    self._hear(about, PeerGained(peer=link.peer, chunks=tuple(c for c in gained if c < count)))
-                case exchange.Gained():
-                    pass
+                case exchange.Gained(chunks=gained):
+                    link.gains_left -= max(1, len(gained))
+                    if about is not None:
+                        known = tuple(chunk for chunk in gained if chunk < about.num_chunks)
+                        self._hear(about, PeerGained(peer=link.peer, chunks=known))
+            if link.haves_left < 0 or link.gains_left < 0:
+                raise PeerError(Fault.OVERSIZED, "says what it holds again and again, unasked")
 
     def _about(self, manifest: ManifestHash) -> _Subject | None:
         if self._fetch is not None and self._fetch.hash == manifest:

@@ -46,6 +46,11 @@ MANIFEST_PAUSE_S, MANIFEST_WAIT_S = 0.25, 10.0
 """An announcement outruns its manifest: how often, and how long, to ask before nobody is said to have it."""
 
 
+MANIFEST_PATIENCE_S, MANIFEST_RATE = 1.0, 500_000
+"""How long one peer may keep us waiting for a manifest before the next is asked as well, and the bytes a second that it
+is granted besides: a peer that is frozen then costs a second, and a slow line does not carry one manifest twice."""
+
+
 class NobodyHasIt(Exception):
     """No connected peer could give us the manifest."""
 
@@ -237,17 +242,35 @@ class Following:
             await trio.sleep(MANIFEST_PAUSE_S)
 
     async def _ask_around(self, manifest: ManifestHash) -> SignedManifest | None:
+        """Ask one peer after the other, the next one also when the last is slow; the first who has it is enough."""
         peers = sorted(self.transport.connected())
         self.rng.shuffle(peers)
-        for peer in peers:
-            try:
-                answer = await ask(self.transport, peer, exchange.AskManifest(manifest=manifest))
-                if isinstance(answer, exchange.TellManifest):
-                    return await self._open_manifest(answer.manifest, manifest)
-            except PeerError as error:
-                self.report(peer, error.fault, error.detail)
-            except (StreamBroken, StreamRefused, trio.TooSlowError):
-                continue
+        size_bytes = self.core.newest.manifest_bytes if self.core.newest is not None else 0
+        found: list[SignedManifest] = []
+        async with trio.open_nursery() as nursery:
+
+            async def ask_one(peer: PeerId, answered: trio.Event) -> None:
+                if (signed := await self._ask_manifest(peer, manifest)) is not None:
+                    found.append(signed)
+                    nursery.cancel_scope.cancel()
+                answered.set()
+
+            for peer in peers:
+                answered = trio.Event()
+                nursery.start_soon(ask_one, peer, answered)
+                with trio.move_on_after(MANIFEST_PATIENCE_S + size_bytes / MANIFEST_RATE):
+                    await answered.wait()
+        return found[0] if found else None
+
+    async def _ask_manifest(self, peer: PeerId, manifest: ManifestHash) -> SignedManifest | None:
+        try:
+            answer = await ask(self.transport, peer, exchange.AskManifest(manifest=manifest))
+            if isinstance(answer, exchange.TellManifest):
+                return await self._open_manifest(answer.manifest, manifest)
+        except PeerError as error:
+            self.report(peer, error.fault, error.detail)
+        except (StreamBroken, StreamRefused, trio.TooSlowError):
+            pass
         return None
 
     async def _open_manifest(self, raw: bytes, wanted: ManifestHash) -> SignedManifest:

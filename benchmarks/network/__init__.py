@@ -7,6 +7,7 @@
     probe.py         measures a link, to check the emulation itself
     bound.py         how soon a file can reach everybody, whatever the method
     scenarios.py     the swarms that are measured; payload.py is what they send
+    founding.py      the swarm that the programs below belong to
     line.py          what a node's program says on its standard output, and hears on its input
     conductor.py     one run: start the nodes, say GO, collect, compare every byte
     node_volery.py, node_libtorrent.py    the programs of the nodes

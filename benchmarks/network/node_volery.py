@@ -8,19 +8,14 @@ or passed on; DONE means that the version is complete, on the disk, under its fi
 
 from __future__ import annotations
 
-import time
-
 import trio
 
+from benchmarks.network.founding import PORT, announcement_of, found, key_of, now_ms, publisher_of
 from benchmarks.network.line import Assignment, Line
 from benchmarks.network.payload import FILE_NAME
-from learner.publication import Publisher
 from protocol import exchange
-from protocol.announcement import Announcement, announce, open_announcement
-from protocol.digest import digest_of
+from protocol.announcement import open_announcement
 from protocol.errors import Fault
-from protocol.genesis import Authority, certify_learner, found_swarm
-from protocol.identity import Keypair
 from protocol.ids import PeerId, PolicyVersion
 from protocol.manifest import SignedManifest, open_manifest
 from swarm.causes import first_cause
@@ -31,21 +26,8 @@ from swarm.serving import Knowledge, Serving
 from swarm.store import ChunkStore
 from swarm.transport import DialFailed, PeerConnected, Transport
 
-PORT = 4001
-FOUNDED_MS = 1_000
-FOREVER_MS = 1 << 45
 REDIAL_S = 0.2
 """Before a node that is still starting is dialled again."""
-
-
-def key_of(name: str) -> Keypair:
-    """The key of a node, the same in every process, so that nobody needs to be told of anybody."""
-    return Keypair(digest_of(f"benchmark: {name}".encode()))
-
-
-def found() -> tuple[bytes, Authority]:
-    """The swarm's genesis and authority, likewise."""
-    return found_swarm(key_of("operator"), name="benchmark", created_ms=FOUNDED_MS, nonce=bytes(16))
 
 
 class Node:
@@ -94,23 +76,11 @@ class Node:
 
     def publish(self) -> None:
         """Be the learner: the payload becomes a version that the store holds."""
-        learner = key_of(self.task.names[0])
-        operator = key_of("operator")
-        certificate = certify_learner(
-            operator, self.authority, learner=learner.public, not_before_ms=0, not_after_ms=FOREVER_MS
-        )
-        publisher = Publisher(learner=learner, authority=self.authority, certificate=certificate)
+        publisher = publisher_of(self.task.names[0])
         directory = self.task.payload.parent
         signed = self.published = publisher.publish(directory, PolicyVersion(1, 1), None, now_ms()).signed
         self.store.adopt(signed, directory)
-        announcement = Announcement(
-            version=signed.version,
-            manifest=signed.hash,
-            manifest_bytes=len(signed.raw),
-            total_bytes=signed.manifest.total_bytes,
-            certificate=certificate,
-        )
-        self.announcement = announce(learner, self.authority, announcement)
+        self.announcement = announcement_of(signed, publisher)
 
     async def learn_version(self) -> SignedManifest:
         """Ask the source what there is."""
@@ -140,10 +110,6 @@ class Node:
 def complain(peer: PeerId, fault: Fault, detail: str) -> None:
     """There are no faulty peers here, so a report is a defect of ours."""
     raise AssertionError(f"{peer} is reported for {fault.value}: {detail}")
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def since(now: dict[str, int], then: dict[str, int]) -> dict[str, int]:

@@ -18,7 +18,7 @@ from protocol import exchange
 from protocol.digest import cid_of
 from protocol.errors import Fault, LocalProtocolError, PeerError
 from protocol.ids import PeerId, PolicyVersion
-from protocol.limits import MAX_REQUEST_BYTES
+from protocol.limits import MAX_CHUNKS, MAX_REQUEST_BYTES
 from protocol.manifest import ChunkRef, FileEntry, Manifest, sign_manifest
 from swarm import uploads
 from swarm.distribution import FAULT_PAUSE_S, STARVED_S, Starved
@@ -81,6 +81,10 @@ class Scripted:
             await serve(FrameStream(stream, MAX_REQUEST_BYTES))
 
         self.transport.handle(protocol, handler)
+
+    async def claim_once(self, frames: FrameStream) -> None:
+        if (want := await frames.receive(exchange.Want)) is not None:
+            await frames.send(exchange.Have(manifest=want.manifest, bitmap=BITMAP))
 
     async def claim(self, frames: FrameStream) -> None:
         self.controls.append(frames)
@@ -537,6 +541,29 @@ async def test_rubbish_on_the_control_stream_is_reported_and_the_peer_left_alone
         assert b.faults == [(liar.transport.peer_id, Fault.MALFORMED)]
         await trio.sleep(FAULT_PAUSE_S)
         assert len(liar.controls) == 2
+
+
+@pytest.mark.parametrize("flood", [exchange.Have(manifest=SIGNED.hash, bitmap=BITMAP), exchange.Gained(chunks=[])])
+async def test_a_flood_of_holdings_is_reported_and_listened_to_no_longer(
+    tmp_path: Path, autojump_clock: MockClock, flood: exchange.ExchangeFrame
+) -> None:
+    told = 0
+
+    async def repeat(frames: FrameStream) -> None:
+        nonlocal told
+        await liar.claim_once(frames)
+        while told < 10 * MAX_CHUNKS:
+            await frames.send_together([flood] * 100)
+            told += 100
+
+    network = MemoryNetwork()
+    async with scripted(network, "liar") as liar, open_node(network, SWARM, tmp_path, "b") as b:
+        liar.handle(exchange.EXCHANGE, repeat)
+        await b.transport.dial(liar.transport.addresses())
+        with pytest.raises(Starved):
+            await b.fetch(SIGNED)
+        assert b.faults == [(liar.transport.peer_id, Fault.OVERSIZED)]
+        assert told < MAX_CHUNKS
 
 
 async def test_holdings_beyond_the_table_are_ignored(tmp_path: Path, autojump_clock: MockClock) -> None:

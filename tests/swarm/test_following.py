@@ -18,7 +18,7 @@ from protocol.announcement import topic_of
 from protocol.errors import Fault, PeerError
 from protocol.ids import ManifestHash, PolicyVersion
 from protocol.manifest import SignedManifest
-from swarm.following import ASK_EVERY_S, ask
+from swarm.following import ASK_EVERY_S, MANIFEST_PATIENCE_S, ask
 from swarm.store import ChunkStore
 from swarm.testing.memory import MemoryNetwork, Transfer
 from swarm.transport import Stream, StreamRefused
@@ -508,6 +508,21 @@ async def test_a_frozen_peer_does_not_keep_others_from_being_asked(swarm: Swarm,
     await publish(learner, signed, files, gossip=False)
     await node.arrival_of(signed)
     assert trio.current_time() < 120
+    assert node.faults == []
+
+
+async def test_peers_that_never_answer_cost_a_second_each_before_a_manifest_comes(
+    swarm: Swarm, autojump_clock: MockClock
+) -> None:
+    learner, node = await swarm.learner(), await swarm.follower("node")
+    for name in ("one", "two", "three"):
+        mute = await swarm.follower(name)
+        mute.transport.handle(exchange.ASK, lambda stream: trio.sleep_forever())
+        await node.dial(mute)
+    await node.dial(learner)
+    signed, files = version(1)
+    await publish(learner, signed, files)
+    assert (await node.arrival_of(signed)).seconds < 3 * MANIFEST_PATIENCE_S + 1
     assert node.faults == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -15,6 +16,8 @@ from swarm.libp2p.tcp import (
     MAX_EXPECTED_BYTES,
     NOT_SENT_BYTES,
     RECEIVE_BYTES,
+    RETRY_MS,
+    TCP_RTO_MAX_MS,
     WRITE_DEADLINE_S,
     TcpConnection,
 )
@@ -166,3 +169,14 @@ async def test_on_a_slow_line_less_waits_in_the_kernel(mock_clock: trio.testing.
             await theirs.receive_some(16 * 1024)
         assert ours._stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) < NOT_SENT_BYTES / 2
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="an option of Linux")
+async def test_lost_bytes_are_sent_again_every_second() -> None:
+    async with pair() as (ours, theirs):
+        try:
+            longest = theirs.getsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS)
+        except OSError:
+            pytest.skip("an option of Linux since 6.15")
+        assert longest > RETRY_MS
+        assert ours._stream.getsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS) == RETRY_MS

@@ -53,7 +53,7 @@ MAX_ADDRESS_CHARS = 256
 """One multiaddr as text."""
 
 MAX_PEERS_TOLD = 64
-"""Peers named in one introduction; the mesh needs about 10 neighbours."""
+"""Peers named in one introduction; the mesh needs about 20 neighbours."""
 
 MAX_RELAYS = 255
 """Relays that one receipt names: a byte says which. A node has about 10 neighbours, or 31 in a small swarm."""

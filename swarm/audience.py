@@ -77,5 +77,8 @@ class Audience(Protocol):
     def num_holders(self, chunk: int) -> int:
         """How many others are known to hold `chunk`."""
 
+    def num_held(self, peer: PeerId) -> int:
+        """How many chunks `peer` is known to hold; 0 if nothing is known of it."""
+
     def promised(self, peer: PeerId, chunk: int) -> bool:
         """Whether we have asked `peer` to ask us for `chunk`."""

@@ -153,6 +153,9 @@ class _Fetch(_Subject):
     def num_holders(self, chunk: int) -> int:
         return self.plan.num_holders(chunk)
 
+    def num_held(self, peer: PeerId) -> int:
+        return self.plan.num_held(peer)
+
     def promised(self, peer: PeerId, chunk: int) -> bool:
         return False
 
@@ -197,6 +200,9 @@ class _Seed(_Subject):
 
     def num_holders(self, chunk: int) -> int:
         return self.core.num_holders(chunk)
+
+    def num_held(self, peer: PeerId) -> int:
+        return 0  # we hear of few, and all are served in turn
 
     def promised(self, peer: PeerId, chunk: int) -> bool:
         return self.core.promised(peer, chunk)

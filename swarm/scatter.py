@@ -56,8 +56,14 @@ SMOOTHING = 0.3
 OFFER_PATIENCE_S = 2.0
 """An offer that was not asked for by then is withdrawn; the peer has it already, or does not want it."""
 
-SHOWN_AFTER_S = 10.0
-"""What was given so long ago is shown to every follower: whom it has not reached by then has no better way to it."""
+SHOWN_AFTER_S, SHOWN_AFTER_LAGS = 10.0, 5.0
+"""What was given so long ago, or so many of the targets' usual lags, is shown to every follower: whom it has not
+reached by then has no better way to it. Sooner, in a large swarm, those whom it is about to reach come to the source
+for it: of a thousand peers that fetched chunks of 1 MiB, they took a tenth of its uplink."""
+
+SHOWN_PER_S = 100
+"""Followers told so a second at most: one message each, every ten seconds to a thousand. Ten times a second to each,
+these were an eighth of a version of 102 MiB."""
 
 
 Event = PeerHas | PeerGained | PeerGone | Note | Tick
@@ -133,6 +139,7 @@ class Scatter:
         self._seconds: dict[int, PeerId] = {}
         self._shown: set[int] = set()
         self._given: deque[tuple[float, int]] = deque()
+        self._shows_at = 0.0
         self._ahead, self._spare = AHEAD, 0
         self._sent_at: deque[float] = deque(maxlen=16)
         self.opened = not self._fresh
@@ -289,15 +296,26 @@ class Scatter:
 
     def _show_old(self, now: float) -> list[Effect]:
         """Show what was given long ago. Whoever was given it has lost its credit for it, for good."""
-        old = []
-        while self._given and now - self._given[0][0] > SHOWN_AFTER_S:
+        old: list[int] = []
+        if now < self._shows_at:
+            return []
+        after_s = self._shown_after_s()
+        while self._given and now - self._given[0][0] > after_s:
             chunk = self._given.popleft()[1]
             if chunk not in self._shown:
                 self._shown.add(chunk)
                 old.append(chunk)
                 if chunk in self._giver:
                     self._replicated(chunk, now)
-        return [Show(chunks=tuple(old))] if old and not self.opened else []
+        if not old or self.opened:
+            return []
+        self._shows_at = now + len(self._followers) / SHOWN_PER_S
+        return [Show(chunks=tuple(old))]
+
+    def _shown_after_s(self) -> float:
+        """By the median lag: one relay that tires says nothing about how far chunks have come."""
+        lags = sorted(relay.lag for relay in self._relays.values() if relay.known)
+        return max(SHOWN_AFTER_S, SHOWN_AFTER_LAGS * lags[len(lags) // 2]) if lags else SHOWN_AFTER_S
 
     def _offer(self, now: float) -> list[Effect]:
         effects: list[Effect] = []

@@ -58,8 +58,8 @@ ENDGAME_GAIN_S = 0.1
 """In the endgame a chunk is recalled when it would come so much sooner from elsewhere: more than a Cancel's way."""
 
 ENDGAME_S = 0.3
-"""In the endgame, what was recalled and has not come by then is asked of a second peer as well: it is being sent,
-slowly, or its sender is no more."""
+"""In the endgame, what was recalled and has not come by then is asked of a second peer as well: a round trip over full
+links is over, so it is being sent, slowly, or its sender is no more."""
 
 MAX_SECOND_ASKS = 4
 """Chunks asked of two peers at once; each may cost its bytes twice."""
@@ -295,10 +295,22 @@ class FetchPlan:
         """How many neighbours are known to hold `chunk`; 0 for one that the plan is not about."""
         return self._holders[chunk] if chunk < self._size else 0
 
+    def num_held(self, peer: PeerId) -> int:
+        """How many chunks `peer` is known to hold; 0 if it is no neighbour."""
+        neighbour = self._neighbours.get(peer)
+        return 0 if neighbour is None else neighbour.num_held
+
     def holds(self, peer: PeerId, chunk: int) -> bool:
         """Whether `peer` is known to hold `chunk`."""
         neighbour = self._neighbours.get(peer)
         return neighbour is not None and chunk < self._size and bool(neighbour.holds[chunk])
+
+    def news(self, peer: PeerId, chunks: Iterable[int]) -> tuple[int, ...]:
+        """Those of `chunks` that `peer` is not known to hold."""
+        if (neighbour := self._neighbours.get(peer)) is None:
+            return tuple(chunks)
+        holds, size = neighbour.holds, self._size
+        return tuple([chunk for chunk in chunks if chunk >= size or not holds[chunk]])
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take in one event at time `now` (seconds, monotonic) and return what to do, in this order."""
@@ -497,10 +509,18 @@ class FetchPlan:
         for neighbour in list(self._neighbours.values()):
             if neighbour.asked and now - neighbour.heard_at > self._patience(neighbour):
                 effects += [GiveUp(peer=neighbour.peer), *self._fail(neighbour, now)]
-        self._eager += self._neighbours.values()
+        with_room = [
+            neighbour
+            for neighbour in self._neighbours.values()
+            if neighbour.busy_until <= now and len(neighbour.asked) < neighbour.window
+        ]
+        if self.endgame or any(neighbour.queue for neighbour in with_room):
+            self._eager += with_room
         for chunk, askers in list(self._asked.items()):
             if len(askers) == 1:
-                self._urge(chunk, self._neighbours[askers[0]], now, effects)
+                first = self._neighbours[askers[0]]
+                if chunk in first.recalled or now - first.asked[chunk] > OVERDUE_S:
+                    self._urge(chunk, first, now, effects)
         return effects
 
     def _urge(self, chunk: int, first: _Neighbour, now: float, effects: list[Effect]) -> None:

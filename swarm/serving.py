@@ -136,7 +136,7 @@ class Serving:
     _uploads: Uploads = field(init=False)
 
     def __post_init__(self) -> None:
-        self._uploads = Uploads(holders=self._num_holders, promised=self._is_promised)
+        self._uploads = Uploads(holders=self._num_holders, promised=self._is_promised, held=self._num_held)
 
     def start(self) -> None:
         """Begin to answer."""
@@ -395,6 +395,10 @@ class Serving:
     def _num_holders(self, cid: Cid) -> int:
         found = self._find(cid)
         return found[0].num_holders(found[1]) if found is not None else 0
+
+    def _num_held(self, peer: PeerId, cid: Cid) -> int:
+        found = self._find(cid)
+        return found[0].num_held(peer) if found is not None else 0
 
     def _is_promised(self, peer: PeerId, cid: Cid) -> bool:
         found = self._find(cid)

@@ -95,13 +95,14 @@ class Transfer:
 class Port:
     """One node's uplink and downlink. Nothing leaves or reaches a port that is not `present`."""
 
-    def __init__(self, clock: Clock, link: Link, router: Router) -> None:
+    def __init__(self, name: str, clock: Clock, link: Link, router: Router) -> None:
+        self.name = name
         self._clock = clock
         self._router = router
         self.present = False
         self.sent_bytes = 0.0
         self.control_bytes = 0
-        self.heard: dict[Port, float] = {}
+        self._heard: dict[str, float] = {}  # by sender: when the last that it sent arrives
         self._said: dict[Port, float] = {}
         self._turns: deque[Transfer] = deque()
         self._sending = False
@@ -135,6 +136,14 @@ class Port:
         self._turns.append(transfer)
         if not self._sending:
             self._next()
+
+    def take_heard(self) -> list[str]:
+        """From whom pieces have arrived since the last time; in part, if more are under way."""
+        now = self._clock.now
+        heard = [name for name, landed in self._heard.items() if landed <= now]
+        for name in heard:
+            del self._heard[name]
+        return heard
 
     def forget(self, to: Port) -> None:
         """Give up what is under way to `to`."""
@@ -174,7 +183,7 @@ class Port:
             self.sent_bytes += transfer.piece_bytes
             arrives = self._clock.now + self.link.latency_s + to.link.latency_s
             landed = max(to._down_until, arrives) + transfer.piece_bytes * to._down_s
-            to._down_until = to.heard[self] = landed
+            to._down_until = to._heard[self.name] = landed
             transfer.landings.append(landed)
             transfer.left -= 1
             if transfer.left:

@@ -136,12 +136,13 @@ class _Node:
         self.swarm = swarm
         self.name = name
         self.peer = peer
-        self.port = Port(swarm.clock, peer.link, swarm.scenario.router)
+        self.port = Port(name, swarm.clock, peer.link, swarm.scenario.router)
         self.rng = random.Random(f"{swarm.scenario.seed} {name}")
         self.neighbours: dict[PeerId, _Node] = {}
         self.uploads = uploads.Uploads(
             holders=lambda cid: self.num_holders(int.from_bytes(cid, "big")),
             promised=lambda peer, cid: self.promised(peer, int.from_bytes(cid, "big")),
+            held=lambda peer, cid: self.num_held_by(peer),
         )
         self._tells_at = inf
 
@@ -153,6 +154,9 @@ class _Node:
 
     def num_holders(self, chunk: int) -> int:
         raise NotImplementedError
+
+    def num_held_by(self, peer: PeerId) -> int:
+        return 0
 
     def promised(self, peer: PeerId, chunk: int) -> bool:
         return False
@@ -360,6 +364,9 @@ class _Fetcher(_Node):
     def num_holders(self, chunk: int) -> int:
         return self.plan.num_holders(chunk)
 
+    def num_held_by(self, peer: PeerId) -> int:
+        return self.plan.num_held(peer)
+
     def shown(self) -> frozenset[int]:
         return frozenset(chunk for chunk, held in enumerate(self.held) if held) if self.peer.relays else frozenset()
 
@@ -413,8 +420,7 @@ class _Fetcher(_Node):
         for name, peer in self._followers.items():
             if isinstance(peer, _Fetcher) and peer.done_at is not None:
                 continue
-            everything = isinstance(peer, _Source)
-            news = tuple(chunk for chunk in gained if everything or not self.plan.holds(name, chunk))
+            news = tuple(gained) if isinstance(peer, _Source) else self.plan.news(name, gained)
             if news:
                 self.say(peer, len(news), peer.hear_gained, news)
 
@@ -424,9 +430,8 @@ class _Fetcher(_Node):
 
     def tick(self) -> None:
         if self.done_at is None:
-            for name, neighbour in self.neighbours.items():
-                if self.now - TICK_S < self.port.heard.get(neighbour.port, -inf) <= self.now:
-                    self.feed(scheduler.Heard(peer=name))
+            for name in self.port.take_heard():
+                self.feed(scheduler.Heard(peer=PeerId(name)))
             self.feed(scheduler.Tick())
 
     def hear_have(self, peer: _Node, chunks: frozenset[int]) -> None:

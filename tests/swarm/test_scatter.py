@@ -18,7 +18,9 @@ from swarm.scatter import (
     MAX_CREDIT,
     MAX_TARGETS,
     OFFER_PATIENCE_S,
+    SHOWN_AFTER_LAGS,
     SHOWN_AFTER_S,
+    SHOWN_PER_S,
     Effect,
     Event,
     Listen,
@@ -209,6 +211,32 @@ def test_what_was_given_long_ago_is_shown_to_everybody() -> None:
     (shown,) = [e for e in scatter.handle(Tick(), SHOWN_AFTER_S + 1.1) if isinstance(e, Show)]
     assert shown == Show(chunks=(made[0][1],))
     assert scatter.shows(made[0][1])
+
+
+def shown(effects: list[Effect]) -> list[int]:
+    return [chunk for effect in effects if isinstance(effect, Show) for chunk in effect.chunks]
+
+
+def test_where_chunks_take_long_to_spread_they_are_shown_later() -> None:
+    scatter = scatter_of(400)
+    made = following(scatter, A, B, C)
+    lag, first = SHOWN_AFTER_S, made[0]
+    give(scatter, first, 1.0)
+    other = next(peer for peer in (A, B, C) if peer != first[0])
+    scatter.handle(PeerGained(peer=other, chunks=(first[1],)), 1.0 + lag)
+    assert not shown(scatter.handle(Tick(), 1.0 + 0.9 * SHOWN_AFTER_LAGS * lag))
+    assert shown(scatter.handle(Tick(), 1.0 + 1.1 * SHOWN_AFTER_LAGS * lag)) == [first[1]]
+
+
+def test_many_followers_are_shown_things_less_often() -> None:
+    scatter = scatter_of(400)
+    made = following(scatter, *(PeerId(f"p{i}") for i in range(5 * SHOWN_PER_S)))
+    give(scatter, made[0], 1.0)
+    give(scatter, made[1], 2.0)
+    assert shown(scatter.handle(Tick(), SHOWN_AFTER_S + 1.5)) == [made[0][1]]
+    scatter._relays[made[0][0]].lag = 0.1  # what had to be shown says nothing here of how long others take
+    assert not shown(scatter.handle(Tick(), SHOWN_AFTER_S + 1.5 + 4.9))
+    assert shown(scatter.handle(Tick(), SHOWN_AFTER_S + 1.5 + 5.1)) == [made[1][1]]
 
 
 def test_nothing_to_give_is_open_at_once() -> None:

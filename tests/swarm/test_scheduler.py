@@ -287,6 +287,27 @@ def test_in_the_endgame_what_would_come_much_sooner_from_elsewhere_is_recalled()
     assert in_the_end(3, 5.0 - ENDGAME_GAIN_S / 2) == [], "this is not much sooner"
 
 
+def test_in_the_endgame_what_was_recalled_is_waited_for_less() -> None:
+    plan = FetchPlan(range(2), random.Random(0), 1, MIN_WINDOW)
+    ((_, slow),) = asked(plan.handle(has(A, 0), 0.0))
+    plan.handle(has(B, 0, 1), 0.0)
+    plan.handle(Arrived(peer=B, chunk=1), 0.1)
+    recalled_at = OVERDUE_S + FIRST_LATENCY_S + 0.1
+    assert plan.endgame
+    assert Recall(peer=A, chunk=slow) in plan.handle(Tick(), recalled_at) or slow in plan._neighbours[A].recalled
+    recalled_at = plan._neighbours[A].recalled[slow]
+    assert plan.handle(Tick(), recalled_at + 0.9 * ENDGAME_S) == []
+    assert plan.handle(Tick(), recalled_at + 1.1 * ENDGAME_S) == [Ask(peer=B, chunk=slow)]
+
+
+def test_what_is_news_to_a_peer_is_what_it_is_not_known_to_hold() -> None:
+    plan = plan_of(4)
+    plan.handle(has(A, 1, 3), 0.0)
+    assert plan.news(A, [0, 1, 2, 3, 9]) == (0, 2, 9)
+    assert plan.news(B, [0, 1]) == (0, 1)
+    assert (plan.num_held(A), plan.num_held(B)) == (2, 0)
+
+
 def test_of_those_asked_twice_there_are_few() -> None:
     plan = FetchPlan(range(40), random.Random(0), 20, 20)
     plan.handle(has(A, *range(20)), 0.0)

@@ -1,0 +1,318 @@
+"""Claim "scale": a thousand peers take little longer than ten, and no more of the source.
+
+The very cores that nodes run (`swarm/scheduler.py`, `scatter.py`, `uploads.py`, `neighbourhood.py`) in virtual time
+(`swarm/testing/simulation.py`), with 10, 100 and 1000 peers. A source behind 50/50 Mbit/s publishes a model of SIZE_MIB
+in the chunks that `protocol/layout.py` cuts it into; peers sit behind the home lines of LINES, busy routers and
+latencies of LATENCY_S; of them JOINING come while it travels, LEAVING go, half of these without a word. Bars:
+last_over_bound_1000, when the last of a thousand that stay is done, over the bound that no schedule of any kind could
+beat; control_pct, bytes of all messages beside the chunks, the worst of the sizes; source_copies_1000_over_10, what the
+source sends to a thousand, its messages included, over what it sends to ten. What always holds: the same seed gives the
+same figures on every machine, since no clock but the simulated one is read; the mix of lines is the same at every size;
+figures are medians over the seeds; a run in which somebody who stays is never done counts as one that never ended.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from statistics import median as middle
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Bar, arguments, conclude, main, median, number, say, scratch, table
+from node.reports.picture import BLUE, DPI, FAINT, GREEN, INK, ORANGE
+from protocol.layout import chunk_size_for
+from protocol.limits import MIB
+from swarm.neighbourhood import neighbourhoods
+from swarm.testing.links import Link, Router
+from swarm.testing.simulation import Peer, Scenario, Simulation, bound_s
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+REPS = 3
+SIZES = (10, 100, 1000)
+
+SIZE_MIB = 942
+"""The weights of 0.49 billion parameters in bf16 (Qwen2.5-0.5B), 942 chunks of 1 MiB. The more chunks, the nearer the
+bound: what it takes to fill the swarm, and the tail, are a number of chunks each, whatever there is to send."""
+
+SOURCE = Link(up=50, down=50, latency_s=0.01)
+
+LINES = (
+    (10, 50, 4),  # VDSL
+    (25, 250, 4),  # cable
+    (40, 100, 4),  # VDSL with vectoring
+    (50, 500, 3),  # newer cable
+    (100, 100, 3),  # fibre, symmetric
+    (300, 300, 2),
+)
+"""(Mbit/s up, Mbit/s down, how many of twenty). Together they could send 67 Mbit/s each, and 50 are needed."""
+
+LATENCY_S = (0.003, 0.02)
+"""One way to the middle of the network: round trips of 12 to 80 ms between two homes."""
+
+ROUTER = Router(queue_bytes=100_000, queue_s=0.05)
+"""Busy links have full queues before them, behind which messages wait."""
+
+JOINING, LEAVING = 0.1, 0.1
+"""Shares of the peers: a tenth each within a few minutes is far more than volunteers with machines of their own do."""
+
+LAST_OVER_BOUND_AT_MOST, CONTROL_PCT_AT_MOST, COPIES_AT_MOST = 1.10, 1.0, 1.25
+"""Flat: a quarter more is what a source sends that serves until the end, when the last is done a quarter later."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What one simulation said. `done_s` are the times of those who stayed, ascending; `all_done` if all have one.
+
+    `copies` is what the source sent, messages included, in sizes of the version; percentages are of what was delivered,
+    but `source_control_pct`, which is of the version. `took_s` is processor time.
+    """
+
+    num_peers: int
+    bound_s: float
+    done_s: tuple[float, ...]
+    all_done: bool
+    copies: float
+    control_pct: float
+    source_control_pct: float
+    duplicates_pct: float
+    took_s: float
+
+    @property
+    def last_over_bound(self) -> float | None:
+        return self.done_s[-1] / self.bound_s if self.all_done else None
+
+    @property
+    def typical_over_bound(self) -> float:
+        return middle(self.done_s) / self.bound_s
+
+
+def benchmark() -> int:
+    """Simulate every size with every seed, print the table and the verdict, draw the picture."""
+    options = parser().parse_args()
+    runs: list[Run] = []
+    for num_peers in options.peers or SIZES:
+        for seed in range(options.seed, options.seed + options.reps):
+            runs.append(simulate(scenario(num_peers, seed, options.mib)))
+            tell(runs[-1], seed)
+    with scratch(options.keep) as out:
+        path = options.picture or out / "scale.png"
+        draw(runs, path)
+        if options.keep or options.picture:
+            say(f"picture: {path}")
+    return report(runs, options)
+
+
+def parser() -> ArgumentParser:
+    """The options."""
+    parser = arguments(__doc__ or "", reps=REPS)
+    parser.add_argument("--peers", type=int, action="append", metavar="N", help=f"only so many peers; else {SIZES}")
+    parser.add_argument("--mib", type=int, default=SIZE_MIB, metavar="N", help=f"size of the version ({SIZE_MIB})")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw it there; else in the directory of --keep")
+    return parser
+
+
+# Who is there.
+
+
+def scenario(num_peers: int, seed: int, size_mib: int = SIZE_MIB) -> Scenario:
+    """A swarm of so many peers that are there from the start, come or go, all drawn with `seed`."""
+    rng = random.Random(f"scale {num_peers} {seed}")
+    lines = [(up, down) for up, down, count in LINES for _ in range(count)]
+    rng.shuffle(lines)
+    size = size_mib * MIB
+    return Scenario(
+        source=SOURCE,
+        peers=[peer(*lines[index % len(lines)], size, rng) for index in range(num_peers)],
+        size_bytes=size,
+        chunk_bytes=chunk_size_for(size),
+        seed=seed,
+        router=ROUTER,
+        neighbours=neighbourhoods,
+    )
+
+
+def peer(up: float, down: float, size_bytes: int, rng: random.Random) -> Peer:
+    """One behind such a line. Who joins does so early enough that its own downlink does not become everybody's bound,
+    which would hide all the rest; who leaves, at any time until the source can have sent one copy.
+    """
+    link = Link(up=up, down=down, latency_s=rng.uniform(*LATENCY_S))
+    one_copy_s, alone_s = (size_bytes * 8e-6 / rate for rate in (SOURCE.up, down))
+    fate = rng.random()
+    if fate < JOINING:
+        return Peer(link=link, joins_s=rng.uniform(0, 0.9 * max(0.0, one_copy_s - alone_s)))
+    if fate < JOINING + LEAVING:
+        return Peer(link=link, leaves_s=rng.uniform(0, one_copy_s), vanishes=rng.random() < 0.5)
+    return Peer(link=link)
+
+
+def simulate(scenario: Scenario) -> Run:
+    """Let it happen."""
+    began = time.process_time()
+    simulation = Simulation(scenario)
+    outcome = simulation.run()
+    stayed = [done for done, peer in zip(outcome.done_s, scenario.peers, strict=True) if peer.leaves_s == inf]
+    source_control = simulation.source.port.control_bytes
+    return Run(
+        num_peers=len(scenario.peers),
+        bound_s=bound_s(scenario),
+        done_s=tuple(sorted(done for done in stayed if done is not None)),
+        all_done=None not in stayed,
+        copies=(outcome.source_bytes + source_control) / scenario.size_bytes,
+        control_pct=100 * outcome.control_bytes / outcome.delivered_bytes,
+        source_control_pct=100 * source_control / scenario.size_bytes,
+        duplicates_pct=100 * outcome.duplicate_bytes / outcome.delivered_bytes,
+        took_s=time.process_time() - began,
+    )
+
+
+# What is said of it.
+
+
+def tell(run: Run, seed: int) -> None:
+    """Progress, for whoever watches."""
+    say(
+        f"{run.num_peers} peers, seed {seed}: last after {number(run.last_over_bound, 3)} of the bound, "
+        f"{run.copies:.3f} copies from the source, simulated in {run.took_s:.0f} s"
+    )
+
+
+HEADER = [
+    "peers", "bound [s]", "last / bound", "spread", "typical / bound", "copies by the source", "its messages [%]",
+    "messages [%]", "dup. [%]", "simulated in [s]",
+]  # fmt: skip
+
+
+def row(runs: Sequence[Run]) -> list[str]:
+    """The line of one size under HEADER."""
+    lasts = [run.last_over_bound for run in runs]
+    return [
+        str(runs[0].num_peers),
+        number(typical(runs, lambda run: run.bound_s), 1),
+        number(median(lasts), 3),
+        "-".join(number(last, 3) for last in (min(lasts, key=_rank), max(lasts, key=_rank))),
+        number(typical(runs, lambda run: run.typical_over_bound), 3),
+        number(typical(runs, lambda run: run.copies), 3),
+        number(typical(runs, lambda run: run.source_control_pct)),
+        number(typical(runs, lambda run: run.control_pct)),
+        number(typical(runs, lambda run: run.duplicates_pct)),
+        number(sum(run.took_s for run in runs), 0),
+    ]
+
+
+def _rank(value: float | None) -> float:
+    return inf if value is None else value
+
+
+def typical(runs: Sequence[Run], figure: Callable[[Run], float | None]) -> float | None:
+    """The median over the seeds; None counts as more than any number."""
+    return median([figure(run) for run in runs])
+
+
+def by_size(runs: Sequence[Run]) -> dict[int, list[Run]]:
+    """The runs of each number of peers, fewest first."""
+    return {size: [run for run in runs if run.num_peers == size] for size in sorted({run.num_peers for run in runs})}
+
+
+def bars(runs: Sequence[Run]) -> list[Bar]:
+    """The bars of what was simulated."""
+    sizes = by_size(runs)
+    few, many = (sizes.get(size) for size in (min(SIZES), max(SIZES)))
+    found = []
+    if many is not None:
+        last = typical(many, lambda run: run.last_over_bound)
+        found.append(Bar(name="last_over_bound_1000", value=last, at_most=LAST_OVER_BOUND_AT_MOST))
+    control = max(typical(of_size, lambda run: run.control_pct) or 0.0 for of_size in sizes.values())
+    found.append(Bar(name="control_pct", value=control, at_most=CONTROL_PCT_AT_MOST))
+    if few is not None and many is not None:
+        ratio = (typical(many, lambda run: run.copies) or 0.0) / (typical(few, lambda run: run.copies) or inf)
+        found.append(Bar(name="source_copies_1000_over_10", value=ratio, at_most=COPIES_AT_MOST))
+    return found
+
+
+def report(runs: Sequence[Run], options: Namespace) -> int:
+    """Print every size and the bars; return the exit code."""
+    sizes = by_size(runs)
+    say("\n" + table(HEADER, [row(of_size) for of_size in sizes.values()]))
+    figures: dict[str, Any] = {"mib": options.mib}
+    for size, of_size in sizes.items():
+        figures |= {
+            f"last_over_bound_{size}": typical(of_size, lambda run: run.last_over_bound),
+            f"typical_over_bound_{size}": typical(of_size, lambda run: run.typical_over_bound),
+            f"source_copies_{size}": typical(of_size, lambda run: run.copies),
+            f"control_pct_{size}": typical(of_size, lambda run: run.control_pct),
+        }
+    return conclude("scale", bars(runs), figures)
+
+
+# The picture.
+
+SIZE_IN = (12.0, 5.0)
+STYLES = ((BLUE, "-"), (ORANGE, "--"), (GREEN, "-."), (INK, ":"))
+
+
+def draw(runs: Sequence[Run], path: Path) -> None:
+    """Write the picture to `path` as PNG. Raises OSError."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE_IN, dpi=DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    growth, times = figure.subplots(1, 2, gridspec_kw={"wspace": 0.2})
+    figure.subplots_adjust(left=0.06, right=0.98, top=0.82, bottom=0.14)
+    figure.text(0.06, 0.92, "One version to any number of peers", fontsize=16, fontweight="bold", color=INK)
+    _draw_growth(growth, runs)
+    _draw_times(times, runs)
+    figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def _draw_growth(axes: Axes, runs: Sequence[Run]) -> None:
+    """Each run as a point, medians as lines."""
+    sizes = by_size(runs)
+    counts = list(sizes)
+    for name, marker, color, figure in (
+        ("last peer, over the bound", "o", BLUE, lambda run: run.last_over_bound),
+        ("copies sent by the source", "s", ORANGE, lambda run: run.copies),
+    ):
+        points = [(run.num_peers, figure(run)) for run in runs if figure(run) is not None]
+        axes.plot(*zip(*points, strict=True), marker, color=color, markersize=4, alpha=0.5) if points else None
+        medians = [_rank(typical(of_size, figure)) for of_size in sizes.values()]
+        axes.plot(counts, medians, marker, linestyle="-", color=color, label=name)
+    axes.axhline(1.0, color=INK, linewidth=1)
+    axes.set_xscale("log")
+    axes.set_xticks(list(sizes), [str(size) for size in sizes])
+    axes.set_ylim(0, max(1.4, axes.get_ylim()[1]))
+    axes.set_xlabel("peers", fontsize=12, color=INK)
+    _finish(axes, "lower right")
+
+
+def _draw_times(axes: Axes, runs: Sequence[Run]) -> None:
+    """Which share of the peers was done by when, all seeds of a size together."""
+    for (size, of_size), (color, style) in zip(by_size(runs).items(), STYLES * len(runs), strict=False):
+        done = sorted(moment / run.bound_s for run in of_size for moment in run.done_s)
+        shares = [100 * (rank + 1) / len(done) for rank in range(len(done))]
+        axes.step(done, shares, where="post", color=color, linestyle=style, linewidth=2, label=f"{size} peers")
+    axes.axvline(1.0, color=INK, linewidth=1)
+    axes.set_ylim(0, 101)
+    axes.set_xlabel("time, over the bound for the last", fontsize=12, color=INK)
+    axes.set_ylabel("peers that have everything (%)", fontsize=12, color=INK)
+    _finish(axes, "best")
+
+
+def _finish(axes: Axes, legend: str) -> None:
+    axes.grid(color=FAINT, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=11, colors=INK, length=3)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.legend(loc=legend, fontsize=11, frameon=True, framealpha=0.95, edgecolor="none")
+
+
+if __name__ == "__main__":
+    main(benchmark)

@@ -55,6 +55,10 @@ STALL_S, STALL_FACTOR = 0.1, 3.0
 """An upload of which nothing moved for so long, and for so many times what the measured uplink explains, is waiting for
 its reader, or for a lost packet to be sent again. TCP does that for 0.2 s at least."""
 
+SLOW_S, SLOW_FACTOR = 0.2, 2.0
+"""An upload that has taken so long, and so many times what a full uplink explains, waits for its reader as well, though
+it moves: two readers at 10 and 20 Mbit/s held two of the three lanes of a source at 50, which then sent 40."""
+
 UNKNOWN_STALL_S = 0.5
 """The same while the uplink has not been measured."""
 
@@ -151,12 +155,14 @@ class _Waiting:
 
 @dataclass(kw_only=True, slots=True)
 class _Upload:
-    """One under way: what of it has not left, and how much left last, at `moved_at`."""
+    """One under way: what of it has not left, how much left last, at `moved_at`, and whether it is `slow` for good."""
 
     left: int
+    began_at: float
     moved_at: float
     piece: int
     stalled: bool = False
+    slow: bool = False
 
 
 def _nobody(peer: PeerId, cid: Cid) -> bool:
@@ -278,7 +284,7 @@ class Uploads:
             if self._resting:
                 self._resting, self._measured_from, self._moved_bytes = False, now, 0
                 self._filling = True
-            self._sending[peer] = _Upload(left=waiting.size, moved_at=now, piece=waiting.size)
+            self._sending[peer] = _Upload(left=waiting.size, began_at=now, moved_at=now, piece=waiting.size)
             self._order += 1
             if len(self._served) >= MAX_SERVED:
                 self._served.clear()
@@ -305,8 +311,10 @@ class Uploads:
             return
         moved = upload.left if size is None else min(size, upload.left)
         upload.left, upload.piece = upload.left - moved, moved
-        self._num_stalled -= upload.stalled
-        upload.moved_at, upload.stalled = now, False
+        upload.moved_at = now
+        if upload.stalled and (size is None or not upload.slow):
+            upload.stalled = False
+            self._num_stalled -= 1
         self._moved_bytes += moved
         busy_s = now - self._measured_from
         if busy_s >= MEASURE_S:
@@ -325,13 +333,20 @@ class Uploads:
         self._filling = False
 
     def _find_stalled(self, now: float) -> None:
-        moving = self._moving()
+        moving, best = self._moving(), max(self._best, self._best_before)
         for upload in self._sending.values():
-            if upload.stalled or now - upload.moved_at <= STALL_S:
+            if upload.stalled:
                 continue
-            explained = (
-                moving * upload.piece / self._bytes_per_s if self._bytes_per_s else UNKNOWN_STALL_S / STALL_FACTOR
+            upload.slow = bool(best) and now - upload.began_at > max(
+                SLOW_S, SLOW_FACTOR * self.lanes_now * self._size / best
             )
-            if now - upload.moved_at > STALL_FACTOR * explained:
+            if upload.slow or self._stands_still(upload, moving, now):
                 upload.stalled = True
                 self._num_stalled += 1
+
+    def _stands_still(self, upload: _Upload, moving: int, now: float) -> bool:
+        if now - upload.moved_at <= STALL_S:
+            return False
+        known = self._bytes_per_s
+        explained = moving * upload.piece / known if known else UNKNOWN_STALL_S / STALL_FACTOR
+        return now - upload.moved_at > STALL_FACTOR * explained

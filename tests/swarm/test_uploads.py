@@ -220,6 +220,27 @@ def test_an_upload_that_its_reader_holds_up_gives_its_lane_to_another_until_it_m
     assert begun(uploads.handle(Sent(peer=paused), now)) == [(B, CIDS[2])]
 
 
+def test_a_reader_much_slower_than_the_uplink_keeps_no_lane() -> None:
+    uploads = measured(50e6 / 8)
+    now = 100.0
+    slow = PEERS[10 : 10 + LANES]
+    for peer in slow:
+        ask(uploads, peer, 0, now)
+    ask(uploads, A, 1, now)
+    started: list[tuple[PeerId, Cid]] = []
+    while not started:
+        now += 0.05
+        for peer in slow:  # all of them move, at 1 Mbit/s
+            started += begun(uploads.handle(Moved(peer=peer, size=6250), now))
+        assert now < 101.0
+    assert started == [(A, CIDS[1])]
+    assert begun(ask(uploads, B, 1, now)) == [(B, CIDS[1])], "two more lanes are free"
+    assert begun(ask(uploads, C, 1, now)) == [(C, CIDS[1])]
+    assert begun(ask(uploads, D, 1, now)) == []
+    assert begun(uploads.handle(Sent(peer=slow[0]), now)) == [], "it held none"
+    assert begun(uploads.handle(Sent(peer=A), now)) == [(D, CIDS[1])]
+
+
 def test_on_a_slow_uplink_slowness_is_no_stall() -> None:
     uploads = measured(SIZE / 2.0)
     now = 200.0

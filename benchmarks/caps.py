@@ -20,17 +20,28 @@ import json
 import os
 import socket
 import struct
-import subprocess
 import sys
 import termios
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import trio
-from harness import ROOT, Bar, BenchmarkError, arguments, conclude, main, median, number, say, table
+from harness import (
+    Bar,
+    BenchmarkError,
+    arguments,
+    conclude,
+    heard,
+    introduce,
+    main,
+    median,
+    number,
+    say,
+    started_end,
+    table,
+)
 
 from swarm.libp2p import open_libp2p
 from swarm.transport import Stream, StreamBroken, Transport
@@ -148,10 +159,8 @@ def uncapped_ratio() -> float:
 
 def measure(case: Case) -> Measured:
     """Start both ends and hear what the capped one measured."""
-    with started("free", case) as free, started("capped", case) as capped:
-        assert capped.stdin is not None
-        capped.stdin.write(json.dumps(heard(free)) + "\n")
-        capped.stdin.flush()
+    with started_end(__file__, "free", case.argv()) as free, started_end(__file__, "capped", case.argv()) as capped:
+        introduce(capped, free)
         found = heard(capped)
     moved, pings = found["moved"], found["pings_ms"]
     measured = Measured(
@@ -164,26 +173,6 @@ def measure(case: Case) -> Measured:
     )
     say(f"{case}: {8 * measured.bytes_per_s / 1e6:.2f} Mbit/s")
     return measured
-
-
-@contextmanager
-def started(end: str, case: Case) -> Iterator[subprocess.Popen[str]]:
-    """One end, as a process that does not outlive the scope."""
-    argv = [sys.executable, __file__, "--end", end, *case.argv()]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def heard(process: subprocess.Popen[str]) -> Any:
-    """The next line of an end."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise BenchmarkError("one of the two processes ended before its time; what it said is above.")
-    return json.loads(line)
 
 
 # The two ends.

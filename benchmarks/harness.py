@@ -157,6 +157,33 @@ def run(argv: Sequence[str], *, log: Path, caches: Path, measure_memory: bool) -
     )
 
 
+@contextmanager
+def started_end(program: str, end: str, options: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """One of the two ends that `program` is when called with `--end`, as a process that does not outlive the scope."""
+    argv = [sys.executable, program, "--end", end, *options]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def heard(process: subprocess.Popen[str]) -> Any:
+    """The next line of an end, which is JSON."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise BenchmarkError("one of the two processes ended before its time; what it said is above.")
+    return json.loads(line)
+
+
+def introduce(end: subprocess.Popen[str], to: subprocess.Popen[str]) -> None:
+    """Hand what `to` says of itself to `end`."""
+    assert end.stdin is not None
+    end.stdin.write(json.dumps(heard(to)) + "\n")
+    end.stdin.flush()
+
+
 def median(values: Sequence[float | None]) -> float | None:
     """The median, where None stands for never: more than any number."""
     middle = statistics.median(float("inf") if value is None else value for value in values)

@@ -18,17 +18,29 @@ import argparse
 import json
 import os
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import psutil
 import trio
-from harness import ROOT, Bar, BenchmarkError, arguments, conclude, main, median, number, say, table
+from harness import (
+    Bar,
+    BenchmarkError,
+    arguments,
+    conclude,
+    heard,
+    introduce,
+    main,
+    median,
+    number,
+    say,
+    started_end,
+    table,
+)
 
 from swarm.libp2p import open_libp2p
 from swarm.libp2p.security import NOISE, TLS
@@ -90,10 +102,12 @@ def benchmark() -> int:
 
 def copies(reps: int, size_mib: int) -> Iterator[Copied]:
     """Start both ends, introduce them, and yield what they measured; the first round is left out."""
-    with started("receiver", reps, size_mib) as receiving, started("sender", reps, size_mib) as sending:
-        assert sending.stdin is not None
-        sending.stdin.write(json.dumps(heard(receiving)) + "\n")
-        sending.stdin.flush()
+    options = ["--reps", str(reps), "--mib", str(size_mib)]
+    with (
+        started_end(__file__, "receiver", options) as receiving,
+        started_end(__file__, "sender", options) as sending,
+    ):
+        introduce(sending, receiving)
         for repetition in range(reps + 1):
             for kind in KINDS:
                 sent, received = heard(sending), heard(receiving)
@@ -108,26 +122,6 @@ def copies(reps: int, size_mib: int) -> Iterator[Copied]:
                 if repetition:
                     say(f"{repetition}: {KINDS[kind]:12} {copied.mib_per_s:6.0f} MiB/s")
                     yield copied
-
-
-@contextmanager
-def started(end: str, reps: int, size_mib: int) -> Iterator[subprocess.Popen[str]]:
-    """One end, as a process that does not outlive the scope."""
-    argv = [sys.executable, __file__, "--end", end, "--reps", str(reps), "--mib", str(size_mib)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def heard(process: subprocess.Popen[str]) -> Any:
-    """The next line of an end."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise BenchmarkError("one of the two processes ended before its time; what it said is above.")
-    return json.loads(line)
 
 
 def report(copied: Sequence[Copied]) -> int:

@@ -1,7 +1,7 @@
 """Chunks that were stored a moment ago, still in memory: the ones that others ask for next.
 
-A new chunk is asked for by every neighbour within a second or two; reading it from the disk and hashing it for each of
-them was a fifth of a relay's processor time. What always holds: what is here was verified, and is at most
+A new chunk is asked for by every neighbour within a second or two; this spares a turn of a thread, a read from the disk
+and a hash for each of them. What always holds: what is here was verified, and is at most
 `RECENT_BYTES`; the oldest goes first.
 """
 

@@ -7,7 +7,9 @@ for those who do not speak TLS, is measured beside it. CPU seconds are those of 
 system.
 
 What always holds: the kinds take turns, so that what else the machine does meets all; a ratio is taken within a
-repetition, and the bar is on their median; a first transfer of each kind is not counted, so that windows have opened.
+repetition, and the bar is on their median. Each repetition is a pair of processes of its own, since the same program
+can be a third slower in one pair than in the next for as long as they live; a first transfer of each kind is not
+counted, so that windows have opened.
 What is sent lies in more memory than a core caches, as weights do, and each end keeps to a core of its own, as two
 machines would: two ends that share one core hand bytes over in its cache, and a bare copy is three times as fast then.
 """
@@ -47,7 +49,9 @@ from swarm.libp2p.security import NOISE, TLS
 from swarm.transport import Stream
 
 RATIO_AT_LEAST = 0.45
-REPS = 5
+REPS = 7
+TRANSFERS = 2
+"""Of each kind by one pair of processes: the first opens the windows and is not counted."""
 MIB = 1024 * 1024
 SIZE_MIB = 256
 PIECE_BYTES = 256 * 1024
@@ -95,33 +99,39 @@ def benchmark() -> int:
     options = parser.parse_args()
     if options.end is not None:
         keep_to_a_core(first=options.end == "receiver")
-        trio.run(receiver if options.end == "receiver" else sender, options.mib * MIB, options.reps)
+        trio.run(receiver if options.end == "receiver" else sender, options.mib * MIB)
         return 0
     return report(list(copies(options.reps, options.mib)))
 
 
 def copies(reps: int, size_mib: int) -> Iterator[Copied]:
-    """Start both ends, introduce them, and yield what they measured; the first round is left out."""
-    options = ["--reps", str(reps), "--mib", str(size_mib)]
+    """Yield what each repetition measured."""
+    for repetition in range(1, reps + 1):
+        for copied in repeat(size_mib):
+            say(f"{repetition}: {KINDS[copied.kind]:12} {copied.mib_per_s:6.0f} MiB/s")
+            yield copied
+
+
+def repeat(size_mib: int) -> Iterator[Copied]:
+    """Start both ends, introduce them, and yield what they measured once warm."""
+    options = ["--mib", str(size_mib)]
     with (
         started_end(__file__, "receiver", options) as receiving,
         started_end(__file__, "sender", options) as sending,
     ):
         introduce(sending, receiving)
-        for repetition in range(reps + 1):
+        for transfer in range(TRANSFERS):
             for kind in KINDS:
                 sent, received = heard(sending), heard(receiving)
                 gib, cpu_s = size_mib / 1024, sent["cpu_s"] + received["cpu_s"]
-                copied = Copied(
-                    kind=kind,
-                    mib_per_s=size_mib / sent["seconds"],
-                    sender_cpu_s_per_gib=sent["cpu_s"] / gib,
-                    receiver_cpu_s_per_gib=received["cpu_s"] / gib,
-                    others_cores=max(0.0, sent["everybody_s"] - cpu_s) / sent["seconds"],
-                )
-                if repetition:
-                    say(f"{repetition}: {KINDS[kind]:12} {copied.mib_per_s:6.0f} MiB/s")
-                    yield copied
+                if transfer:
+                    yield Copied(
+                        kind=kind,
+                        mib_per_s=size_mib / sent["seconds"],
+                        sender_cpu_s_per_gib=sent["cpu_s"] / gib,
+                        receiver_cpu_s_per_gib=received["cpu_s"] / gib,
+                        others_cores=max(0.0, sent["everybody_s"] - cpu_s) / sent["seconds"],
+                    )
 
 
 def report(copied: Sequence[Copied]) -> int:
@@ -165,7 +175,7 @@ def figures(runs: Mapping[str, Sequence[Copied]], ratios: Mapping[str, Sequence[
 # The two ends. Each says one line of JSON per transfer.
 
 
-async def receiver(size: int, reps: int) -> None:
+async def receiver(size: int) -> None:
     """Say where we listen, take every transfer, say what it cost."""
     with trio.fail_after(PATIENCE_S):
         async with AsyncExitStack() as stack:
@@ -178,14 +188,14 @@ async def receiver(size: int, reps: int) -> None:
             pipes: dict[str, Pipe] = {RAW: await stack.enter_async_context(await listener.accept())}
             for kind in (TLS, NOISE):
                 pipes[kind] = await arrived.receive()
-            for _ in range(reps + 1):
+            for _ in range(TRANSFERS):
                 for kind in KINDS:
                     before = cpu_s()
                     await take(pipes[kind], size)
                     say(json.dumps({"cpu_s": cpu_s() - before}))
 
 
-async def sender(size: int, reps: int) -> None:
+async def sender(size: int) -> None:
     """Read where the receiver listens, connect once for each kind, send, and say how long it took."""
     addresses = json.loads(sys.stdin.readline())
     with trio.fail_after(PATIENCE_S):
@@ -195,7 +205,7 @@ async def sender(size: int, reps: int) -> None:
             for kind in (TLS, NOISE):
                 pipes[kind] = await stack.enter_async_context(connected(kind, addresses[kind]))
             source = [os.urandom(PIECE_BYTES) for _ in range(SOURCE_PIECES)]
-            for _ in range(reps + 1):
+            for _ in range(TRANSFERS):
                 for kind in KINDS:
                     before, everybody, began = cpu_s(), everybody_s(), time.perf_counter()
                     await give(pipes[kind], source, size)

@@ -9,7 +9,7 @@ What always holds:
 * Keys stay in memory. Each transport makes one of its own, which its host key signs.
 * What a peer sends is bounded before it is understood: a record by TLS, a certificate by `verify`, and what waits to be
   decrypted by one read of the connection below.
-* Reads are large: everything that has arrived is decrypted at once.
+* Reads are large: what has arrived is decrypted together.
 
 Fits py-libp2p's `sec_opt`, and any other place that takes an `ISecureTransport`.
 Specification: https://github.com/libp2p/specs/blob/master/tls/tls.md.
@@ -38,6 +38,7 @@ from OpenSSL import SSL, crypto
 
 from protocol.ids import PublicKey
 from swarm.libp2p.arrivals import Arrivals
+from swarm.libp2p.tls_bulk import MAX_RECORDS, RECORD_BYTES, read_records
 from swarm.libp2p.tls_certificate import CertificateRefused, issue, verify
 from swarm.libp2p.tls_records import RecordTracker
 
@@ -51,9 +52,6 @@ CIPHERS = b"TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_
 
 PARTIAL_WRITE = 0x1
 """OpenSSL's SSL_MODE_ENABLE_PARTIAL_WRITE, which pyOpenSSL sets and does not name: one call for each record."""
-
-RECORD_BYTES = 16 * 1024
-"""Plaintext of one record, at most."""
 
 MAX_OTHER_RECORDS = 1000
 """Of one connection, without data in them: the handshake's, and changes of keys, of which honest peers make one in 2^24
@@ -195,25 +193,27 @@ class TlsConnection(BaseSession):
         return plaintext
 
     def _decrypt(self) -> bytes:
-        """Return what every complete record holds; what came before a record that is wrong is still handed on."""
+        """Return what complete records hold, MAX_RECORDS at most; what came before a wrong one is still handed on."""
         if self._ended:
             raise ConnectionClosedError(self._ended, transport="tls")
         num_complete = self._records.num_complete - self._num_taken
-        pieces: list[bytes] = []
-        try:
-            for _ in range(num_complete or 1):
-                pieces.append(self._tls.recv(RECORD_BYTES))
-        except SSL.WantReadError:
-            pass
-        except SSL.Error as error:
-            self._ended = _reason(error)
-        self._num_taken += num_complete
-        self._num_other += num_complete - len(pieces)
+        num_wanted = min(num_complete, MAX_RECORDS)
+        plaintext, num_read = read_records(self._tls, num_wanted)
+        num_taken = num_read
+        if not num_read or num_read < num_wanted:
+            try:
+                plaintext += self._tls.recv(RECORD_BYTES)
+            except SSL.WantReadError:
+                num_taken = num_complete  # OpenSSL has been through all of them
+            except SSL.Error as error:
+                self._ended = _reason(error)
+        self._num_taken += num_taken
+        self._num_other += num_taken - num_read
         if self._num_other > MAX_OTHER_RECORDS:
             self._ended = "the peer sends records without data"
-        if self._ended and not pieces:
+        if self._ended and not plaintext:
             raise ConnectionClosedError(self._ended, transport="tls")
-        return b"".join(pieces)
+        return plaintext
 
 
 def _context(key_pair: KeyPair) -> SSL.Context:

@@ -59,6 +59,9 @@ FULL_FRAME = FRAME_PAYLOAD + HEADER.size
 MAX_WRITE_BYTES = 4 * FULL_FRAME
 """Handed to the connection at once where it is fast: more would not fit the cache of a core."""
 
+MAX_FRAME_PAYLOAD = MAX_WRITE_BYTES - HEADER.size
+"""Of a stream that is alone on a fast line: a frame a write saves both ends a tenth of their time."""
+
 MIN_WRITE_BYTES = MAX_WRITE_BYTES // 32
 """Where it is slow, whatever WRITE_S says: each frame costs both ends a wake-up, and 8 KiB are 30 ms at 2 Mbit/s."""
 
@@ -478,7 +481,8 @@ class YamuxConnection:
         parts: list[bytes | memoryview] = list(self._control)
         self._control.clear()
         size = 0
-        payload = min(FRAME_PAYLOAD, self._write_bytes - HEADER.size)
+        alone = len(self._fresh) + len(self._turns) == 1
+        payload = min(MAX_FRAME_PAYLOAD if alone else FRAME_PAYLOAD, self._write_bytes - HEADER.size)
         while size < self._write_bytes and (line := self._fresh or self._turns):
             stream = next(iter(line))
             del line[stream]

@@ -30,7 +30,7 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from OpenSSL import SSL
 
 from protocol.identity import Keypair
-from swarm.libp2p.tls import ALPN, MAX_OTHER_RECORDS, RECORD_BYTES, TlsConnection, TlsHandshakeFailed, TlsTransport
+from swarm.libp2p.tls import ALPN, MAX_OTHER_RECORDS, MAX_RECORDS, RECORD_BYTES, TlsConnection, TlsHandshakeFailed, TlsTransport
 from swarm.libp2p.tls_certificate import issue
 from swarm.testing.conformance import pattern
 
@@ -233,6 +233,20 @@ async def test_what_is_on_its_way_is_asked_for_below() -> None:
         assert hints[-1] == (RECORD_BYTES + 22 - 1000) + (100_000 - RECORD_BYTES)
         ends[1].inbox.append(encrypted[1000:])
         ends[1].changed.set()
+
+
+async def test_more_records_than_are_decrypted_at_once_arrive_in_order() -> None:
+    ends = wire()
+    dialler, listener = await connected(ends)
+    sent = bytes(index % 251 for index in range(3 * MAX_RECORDS + 1))
+    for byte in sent:
+        await dialler.write(bytes([byte]))
+    ends[1].inbox[:] = [b"".join(ends[1].inbox)]
+    read = [await listener.read()]
+    assert len(read[0]) == MAX_RECORDS
+    while sum(map(len, read)) < len(sent):
+        read.append(await listener.read())
+    assert b"".join(read) == sent
 
 
 # Strangers, played with OpenSSL.

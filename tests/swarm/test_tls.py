@@ -30,7 +30,15 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from OpenSSL import SSL
 
 from protocol.identity import Keypair
-from swarm.libp2p.tls import ALPN, MAX_OTHER_RECORDS, MAX_RECORDS, RECORD_BYTES, TlsConnection, TlsHandshakeFailed, TlsTransport
+from swarm.libp2p.tls import (
+    ALPN,
+    MAX_OTHER_RECORDS,
+    MAX_RECORDS,
+    RECORD_BYTES,
+    TlsConnection,
+    TlsHandshakeFailed,
+    TlsTransport,
+)
 from swarm.libp2p.tls_certificate import issue
 from swarm.testing.conformance import pattern
 

@@ -209,8 +209,10 @@ def _run(program: Any, *args: Any, **options: Any) -> None:
 
     import trio
 
+    from node.collector import look_seldom
     from node.stopping import STOPPED_EXIT_CODE
 
+    look_seldom()
     try:
         code = trio.run(partial(program, *args, **options))
     except KeyboardInterrupt:  # before the program was ready to be told; typer would say nothing

@@ -13,6 +13,7 @@ import trio
 from benchmarks.network.founding import PORT, announcement_of, found, key_of, now_ms, publisher_of
 from benchmarks.network.line import Assignment, Line
 from benchmarks.network.payload import FILE_NAME
+from node.collector import look_seldom
 from protocol import exchange
 from protocol.announcement import open_announcement
 from protocol.errors import Fault
@@ -153,4 +154,5 @@ async def follow(line: Line, node: Node, nursery: trio.Nursery) -> None:
 
 
 if __name__ == "__main__":
+    look_seldom()
     trio.run(play, Line())

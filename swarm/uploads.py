@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import inf
 
 from protocol.ids import Cid, PeerId
 
@@ -56,9 +55,11 @@ STALL_S, STALL_FACTOR = 0.1, 3.0
 """An upload of which nothing moved for so long, and for so many times what the measured uplink explains, is waiting for
 its reader, or for a lost packet to be sent again. TCP does that for 0.2 s at least."""
 
-SLOW_S, SLOW_FACTOR = 0.2, 2.0
-"""An upload that has taken so long, and so many times what a full uplink explains, waits for its reader as well, though
-it moves: two readers at 10 and 20 Mbit/s held two of the three lanes of a source at 50, which then sent 40."""
+SLOW_S, SLOW_FACTOR, UNDERUSED = 0.06, 2.0, 0.9
+"""After so long, an upload that got on less than half as far as its share of the uplink, which has been used less than
+nine tenths of late, waits for its reader as well, though it moves: two readers at 10 and 20 Mbit/s held two of the
+three lanes of a source at 50, which then sent 40; and a reader whose acknowledgements wait behind what it uploads takes
+12 Mbit/s of 100."""
 
 UNKNOWN_STALL_S = 0.5
 """The same while the uplink has not been measured."""
@@ -74,6 +75,10 @@ SMOOTHING = 0.1
 
 MEASURE_S = 0.25
 """Without a break so long must the uplink be busy to be measured: a single chunk may go into buffers at once."""
+
+BEST_CHUNKS, MAX_SPAN_S = 4, 1.0
+"""The best rate is one at which so many chunks left, or what left in so long: beside that, what fits into the routers
+before us is little. On 10 Mbit/s a chunk may vanish in them at once."""
 
 BEST_OF_S = 10.0
 """The best rate is that of the last two spans of so long; first measures, which include buffers, do not count."""
@@ -158,6 +163,7 @@ class _Waiting:
 class _Upload:
     """One under way: what of it has not left, how much left last, at `moved_at`, and whether it is `slow` for good."""
 
+    size: int
     left: int
     began_at: float
     moved_at: float
@@ -203,7 +209,10 @@ class Uploads:
     _resting: bool = True
     _measured_from: float = 0.0
     _moved_bytes: int = 0
+    _latest: float = 0.0
     _filling: bool = True
+    _span_bytes: int = 0
+    _span_from: float = 0.0
     _best: float = 0.0
     _best_before: float = 0.0
     _best_since: float = 0.0
@@ -290,7 +299,9 @@ class Uploads:
             if self._resting:
                 self._resting, self._measured_from, self._moved_bytes = False, now, 0
                 self._filling = True
-            self._sending[peer] = _Upload(left=waiting.size, began_at=now, moved_at=now, piece=waiting.size)
+            self._sending[peer] = _Upload(
+                size=waiting.size, left=waiting.size, began_at=now, moved_at=now, piece=waiting.size
+            )
             self._order += 1
             if len(self._served) >= MAX_SERVED:
                 self._served.clear()
@@ -324,30 +335,40 @@ class Uploads:
         self._moved_bytes += moved
         busy_s = now - self._measured_from
         if busy_s >= MEASURE_S:
-            self._measured(self._moved_bytes / busy_s, now)
+            self._measured(self._moved_bytes, busy_s, now)
             self._measured_from, self._moved_bytes = now, 0
 
-    def _measured(self, bytes_per_s: float, now: float) -> None:
+    def _measured(self, moved_bytes: int, busy_s: float, now: float) -> None:
+        self._latest = bytes_per_s = moved_bytes / busy_s
         if bytes_per_s > self._bytes_per_s:
             self._bytes_per_s = bytes_per_s
         else:
             self._bytes_per_s += SMOOTHING * (bytes_per_s - self._bytes_per_s)
         if now - self._best_since > BEST_OF_S:
             self._best_since, self._best_before, self._best = now, self._best, 0.0
-        if not self._filling:
-            self._best = max(self._best, bytes_per_s)
-        self._filling = False
+        if self._filling:
+            self._filling, self._span_bytes, self._span_from = False, 0, now
+            return
+        self._span_bytes += moved_bytes
+        span_s = now - self._span_from
+        if self._span_bytes >= BEST_CHUNKS * self._size or span_s >= MAX_SPAN_S:
+            self._best = max(self._best, self._span_bytes / span_s)
+            self._span_bytes, self._span_from = 0, now
 
     def _find_stalled(self, now: float) -> None:
         moving, best = self._moving(), self._best_of_late
-        too_long_s = max(SLOW_S, SLOW_FACTOR * self.lanes_now * self._size / best) if best else inf
+        share = best / self.lanes_now if self._latest < UNDERUSED * best else 0.0
         for upload in self._sending.values():
             if upload.stalled:
                 continue
-            upload.slow = now - upload.began_at > too_long_s
+            upload.slow = self._lags(upload, share, now)
             if upload.slow or self._stands_still(upload, moving, now):
                 upload.stalled = True
                 self._num_stalled += 1
+
+    def _lags(self, upload: _Upload, bytes_per_s: float, now: float) -> bool:
+        taken_s, moved = now - upload.began_at, upload.size - upload.left
+        return taken_s > SLOW_S and moved + upload.piece < taken_s * bytes_per_s / SLOW_FACTOR
 
     def _stands_still(self, upload: _Upload, moving: int, now: float) -> bool:
         if now - upload.moved_at <= STALL_S:

@@ -13,17 +13,26 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from protocol.codec import encode
 from protocol.genesis import Authority
 from protocol.identity import Keypair
 from protocol.ids import ManifestHash, PolicyVersion
-from protocol.layout import Source, Tables, changed_chunks, describe, file_chunks
+from protocol.layout import MAX_CUT_BYTES, Source, Tables, changed_chunks, describe, file_chunks
+from protocol.limits import MAX_CHUNKS, MAX_MANIFEST_BYTES
 from protocol.manifest import Manifest, SignedManifest, is_safe_file_name, sign_manifest
 from protocol.patch import encode_patch
-from protocol.patch_chunks import with_patches
+from protocol.patch_chunks import num_patch_chunks, with_patches
 
 PATCH_WORTH = 0.75
 """Of the bytes that a peer with the base must fetch without it. Rebuilding reads, hashes and writes a whole model,
 which a few per cent of the bytes are not worth."""
+
+
+LISTED_BYTES = 49
+"""Most that a chunk takes in a manifest: 44 bytes in the table, 5 where it is named."""
+
+PATCHES_BYTES = 1024
+"""Most that the entries of MAX_PATCHES patches take beside their chunks: 60 bytes each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,31 +70,31 @@ class Publisher:
         """Read `directory` and return its signed manifest.
 
         Patches from `bases` are written beside it, into DIRECTORY.patches. Files whose names no peer would accept
-        (hidden ones, say) stay out. Raises OSError, LayoutError.
+        (hidden ones, say) stay out, and so do patches that the manifest has no room to list. Raises OSError,
+        LayoutError, and LocalProtocolError when the model itself is more than a manifest can list.
         """
+
+        def manifest_of(tables: Tables) -> Manifest:
+            return Manifest(
+                version=version,
+                previous=previous or b"",
+                created_ms=now_ms,
+                certificate=self.certificate,
+                files=tables.files,
+                chunks=tables.chunks,
+                tensors=tables.tensors,
+                patches=tables.patches,
+            )
+
         with ExitStack() as opened:
             files = _open_model(directory, opened)
             tables = describe(files)
-            patches: dict[ManifestHash, Path] = {}
             beside = directory.with_name(f"{directory.name}.patches")
-            for base in bases:
-                beside.mkdir(exist_ok=True)
-                path = beside / base.manifest.hash.hex()
-                if _write_patch(base, files, path, round(PATCH_WORTH * _new_bytes(tables, base.manifest.manifest))):
-                    patches[base.manifest.hash] = path
+            patches = _write_patches(bases, files, tables, beside, _room_for_patches(manifest_of(tables)))
             sources = {base: _open_source(path, opened) for base, path in patches.items()}
             tables = with_patches(tables, sources)
-        manifest = Manifest(
-            version=version,
-            previous=previous or b"",
-            created_ms=now_ms,
-            certificate=self.certificate,
-            files=tables.files,
-            chunks=tables.chunks,
-            tensors=tables.tensors,
-            patches=tables.patches,
-        )
-        return Published(signed=sign_manifest(self.learner, self.authority, manifest), patches=list(patches.values()))
+        signed = sign_manifest(self.learner, self.authority, manifest_of(tables))
+        return Published(signed=signed, patches=list(patches.values()))
 
 
 def new_bytes(manifest: Manifest, before: Manifest | None) -> int:
@@ -97,6 +106,31 @@ def new_bytes(manifest: Manifest, before: Manifest | None) -> int:
 def _new_bytes(tables: Tables, before: Manifest) -> int:
     held = {before.chunks[index].cid for index in file_chunks(before)}
     return sum(chunk.size for chunk in tables.chunks if chunk.cid not in held)
+
+
+def _write_patches(
+    bases: Sequence[Base], files: Sequence[Source], tables: Tables, beside: Path, room: int
+) -> dict[ManifestHash, Path]:
+    """Write the patches that are worth it into `beside`, of at most `room` chunks together; return them by base."""
+    patches: dict[ManifestHash, Path] = {}
+    for base in bases:
+        beside.mkdir(exist_ok=True)
+        path = beside / base.manifest.hash.hex()
+        worth = round(PATCH_WORTH * _new_bytes(tables, base.manifest.manifest))
+        if not _write_patch(base, files, path, min(worth, room * MAX_CUT_BYTES)):
+            continue
+        if (num_chunks := num_patch_chunks(path.stat().st_size)) > room:
+            path.unlink()
+            continue
+        patches[base.manifest.hash] = path
+        room -= num_chunks
+    return patches
+
+
+def _room_for_patches(manifest: Manifest) -> int:
+    """How many chunks of patches `manifest`, which has none yet, can list."""
+    left_bytes = MAX_MANIFEST_BYTES - len(encode(manifest)) - PATCHES_BYTES
+    return max(0, min(MAX_CHUNKS - len(manifest.chunks), left_bytes // LISTED_BYTES))
 
 
 def _write_patch(base: Base, target: Sequence[Source], path: Path, limit_bytes: int) -> bool:

@@ -35,10 +35,11 @@ from protocol.ids import ManifestHash, PeerId
 from protocol.invite import Invite
 from protocol.limits import PROTOCOL_VERSION
 from protocol.work import Heartbeat, Hello, Introduction
+from swarm.asking import ask
 from swarm.causes import first_cause
 from swarm.delivery import NotWelcome, RunFinished, WorkLine
 from swarm.distribution import Distribution, Fetched
-from swarm.following import Arrival, Following, ask
+from swarm.following import Arrival, Following
 from swarm.obtaining import Obtained
 from swarm.serving import Knowledge, Serving
 from swarm.store import ChunkStore, StoreError

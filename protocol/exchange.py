@@ -25,11 +25,11 @@ from protocol.codec import Address, Bytes32, Bytes36, Count, Message, PeerText
 from protocol.envelope import OVERHEAD_BYTES
 from protocol.genesis import MAX_GENESIS_BYTES
 from protocol.limits import (
+    MANIFEST_PIECE_BYTES,
     MAX_ADDRESSES,
     MAX_ANNOUNCEMENT_BYTES,
     MAX_CHUNK_BYTES,
     MAX_CHUNKS,
-    MAX_MANIFEST_BYTES,
     MAX_PEERS_TOLD,
 )
 
@@ -37,7 +37,7 @@ ASK = "/volery/ask/1"
 EXCHANGE = "/volery/exchange/1"
 CHUNKS = "/volery/chunks/1"
 
-MAX_ANSWER_BYTES = MAX_MANIFEST_BYTES + 2 * OVERHEAD_BYTES
+MAX_ANSWER_BYTES = MANIFEST_PIECE_BYTES + OVERHEAD_BYTES
 MAX_HAVE_BYTES = MAX_CHUNKS // 8 + 1024
 MAX_CHUNK_FRAME_BYTES = MAX_CHUNK_BYTES + 1024
 
@@ -51,9 +51,13 @@ class AskNewest(Message, frozen=True, kw_only=True, tag="newest?"):
 
 
 class AskManifest(Message, frozen=True, kw_only=True, tag="manifest?"):
-    """The manifest with this hash, please. Answered by TellManifest, or NotHeld."""
+    """The manifest with this hash, please, from byte `offset` of its envelope on.
+
+    Answered by TellManifest, or NotHeld: also when the envelope ends before `offset`.
+    """
 
     manifest: Bytes32
+    offset: Count = 0
 
 
 class AskPeers(Message, frozen=True, kw_only=True, tag="peers?"):
@@ -73,9 +77,13 @@ class TellNewest(Message, frozen=True, kw_only=True, tag="newest"):
 
 
 class TellManifest(Message, frozen=True, kw_only=True, tag="manifest"):
-    """The manifest's envelope, as signed."""
+    """The manifest's envelope, as signed, or a piece of it: then `total` bytes are the whole.
 
-    manifest: Annotated[bytes, Meta(max_length=MAX_MANIFEST_BYTES + OVERHEAD_BYTES)]
+    Cutting and collecting is in `protocol.manifest_pieces`.
+    """
+
+    manifest: Annotated[bytes, Meta(max_length=MANIFEST_PIECE_BYTES)]
+    total: Count = 0
 
 
 class PeerAddresses(Message, frozen=True, kw_only=True):

@@ -47,8 +47,8 @@ DTYPE_BYTES = {
 Dimension = Annotated[int, Meta(ge=0, lt=1 << 40)]
 
 
-class ChunkRef(msgspec.Struct, frozen=True, array_like=True):
-    """One chunk: its content id and its size in bytes."""
+class ChunkRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One chunk: its content id and its size in bytes. There are a million: the collector of cycles need not look."""
 
     cid: Bytes36
     size: Annotated[int, Meta(ge=1, le=MAX_CHUNK_BYTES)]

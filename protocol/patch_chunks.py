@@ -39,6 +39,11 @@ def with_patches(tables: Tables, patches: Mapping[ManifestHash, Source], *, chun
     return replace(tables, chunks=chunks, patches=entries)
 
 
+def num_patch_chunks(size_bytes: int) -> int:
+    """Return how many chunks `with_patches` cuts a patch of this size into."""
+    return -(-size_bytes // chunk_size_for(size_bytes))
+
+
 def patch_source(manifest: Manifest, entry: PatchEntry, chunk: Callable[[Cid], bytes]) -> Source:
     """Return one of the manifest's patches as something to read, given `chunk(cid)`, which returns a verified chunk.
 

@@ -21,7 +21,7 @@ from protocol.manifest import DTYPE_BYTES, Dimension
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 16 * MIB
-"""`MAX_TENSORS` tensors at about 160 bytes of JSON each; loaders themselves stop at 100 MB."""
+"""100,000 tensors at about 160 bytes of JSON each, in one file; loaders themselves stop at 100 MB."""
 
 Read = Callable[[int, int], bytes | memoryview]
 """`read(offset, size)` returns exactly `size` bytes of one file, from `offset` on."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import trio
@@ -76,8 +76,9 @@ rest can wait for 0.3 s and nothing is lost, and that takes less than half as ma
 STARVED_S = 10.0
 """How long a fetch waits while nobody here holds what is missing: a peer that reconnects is back by then."""
 
-SPARE_HAVES = 16
-"""Haves beyond one for each Want before a peer is thought to flood us: honest ones send none. Each costs us 0.1 ms."""
+SPARE_HAVES = 4
+"""Haves beyond one for each Want before a peer is thought to flood us: honest ones send none. Each costs us 0.1 ms, or
+0.3 s where there are 500,000 chunks."""
 
 MAX_SEEDS = 4
 """Versions scattered at a time: the newest, and those that slow followers are still fetching."""
@@ -171,7 +172,7 @@ class _Seed(_Subject):
         self._serving = serving
         self._listen = listen
         self._offered: dict[PeerId, int] = {}
-        self._open = sum(1 << chunk for chunk in range(self.num_chunks) if core.shows(chunk))
+        self._open = _bits(chunk for chunk in range(self.num_chunks) if core.shows(chunk))
 
     def feed(self, event: scatter.Event) -> None:
         """Give `event` to the core and perform what follows."""
@@ -183,8 +184,7 @@ class _Seed(_Subject):
                     self._offered[peer] = self._offered.get(peer, 0) | 1 << chunk
                     self._serving.show(self.hash, peer)
                 case Show(chunks=chunks):
-                    for chunk in chunks:
-                        self._open |= 1 << chunk
+                    self._open |= _bits(chunks)
                     self._serving.gained(self.hash)
                 case Listen(peer=peer):
                     self._listen(peer)
@@ -613,6 +613,16 @@ class Distribution:
         else:
             self.duplicate_bytes += len(data)
         return Arrived(peer=peer, chunk=chunk)
+
+
+def _bits(chunks: Iterable[int]) -> int:
+    """A bitmap of these chunks, in one integer. By way of bytes: adding up half a million powers of two took 2.4 s."""
+    marked = bytearray()
+    for chunk in chunks:
+        if chunk // 8 >= len(marked):
+            marked += bytes(chunk // 8 + 1024 - len(marked))
+        marked[chunk // 8] |= 1 << chunk % 8
+    return int.from_bytes(marked, "little")
 
 
 def _indices(bitmap: bytes, count: int) -> frozenset[int]:

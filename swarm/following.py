@@ -15,7 +15,6 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 import trio
 
@@ -24,10 +23,12 @@ from protocol.announcement import SignedAnnouncement, open_announcement, topic_o
 from protocol.errors import Fault, PeerError
 from protocol.genesis import Authority
 from protocol.ids import ManifestHash, PeerId
-from protocol.manifest import SignedManifest, open_manifest
+from protocol.limits import MANIFEST_PIECE_BYTES
+from protocol.manifest import SignedManifest
+from protocol.manifest_pieces import MAX_ENVELOPE_BYTES
 from swarm.announcements import Abandon, Announcements, Effect, Equivocation, Fetch, Relay
+from swarm.asking import ManifestSearch, ask
 from swarm.distribution import Distribution, Starved
-from swarm.framing import framed
 from swarm.obtaining import Obtained, Obtaining
 from swarm.reputation import Report
 from swarm.store import ChunkStore, StoreError
@@ -39,16 +40,13 @@ ASK_EVERY_S = 3.0
 QUESTION_TIMEOUT_S = 5.0
 """An answer of 1 KiB takes a round trip; one silent peer must not hold up the asking."""
 
-ASK_TIMEOUT_S = 20.0
-"""A manifest of 8 MiB at 4 Mbit/s takes 16 s."""
-
 MANIFEST_PAUSE_S, MANIFEST_WAIT_S = 0.25, 10.0
 """An announcement outruns its manifest: how often, and how long, to ask before nobody is said to have it."""
 
 
-MANIFEST_PATIENCE_S, MANIFEST_RATE = 1.0, 500_000
-"""How long one peer may keep us waiting for a manifest before the next is asked as well, and the bytes a second that it
-is granted besides: a peer that is frozen then costs a second, and a slow line does not carry one manifest twice."""
+LEARN_S = 120.0
+"""For a manifest that is only on the way to a cheaper road: 60 MB at 4 Mbit/s. Its size is not announced, so it would
+take a liar who trickles ten minutes to be found out, and meanwhile nothing is fetched."""
 
 
 class NobodyHasIt(Exception):
@@ -72,6 +70,7 @@ class Following:
         arrived: told of every version that is complete, each newer than the one before.
         report: told of peers' faults.
         trouble: told, in a sentence, of what went wrong here or what the user should see; not twice in a row the same.
+        piece_bytes: what a piece of a manifest has, as with everybody in the swarm.
     """
 
     transport: Transport
@@ -83,15 +82,26 @@ class Following:
     trouble: Callable[[str], None]
     rng: random.Random = field(default_factory=random.Random)
     core: Announcements = field(default_factory=Announcements)
+    piece_bytes: int = MANIFEST_PIECE_BYTES
+    search: ManifestSearch = field(init=False)
     _fetching: trio.CancelScope = field(default_factory=trio.CancelScope)
     _begun: trio.Event = field(default_factory=trio.Event)
     _news: trio.Event = field(default_factory=trio.Event)
     _said: str = ""
     _manifest: SignedManifest | None = None
 
+    def __post_init__(self) -> None:
+        self.search = ManifestSearch(
+            transport=self.transport,
+            authority=self.authority,
+            report=self.report,
+            rng=self.rng,
+            piece_bytes=self.piece_bytes,
+        )
+
     @property
     def obtaining(self) -> Obtaining:
-        return Obtaining(store=self.store, distribution=self.distribution, learn=self._ask_around, trouble=self._say)
+        return Obtaining(store=self.store, distribution=self.distribution, learn=self._learn, trouble=self._say)
 
     @property
     def newest(self) -> bytes:
@@ -227,11 +237,21 @@ class Following:
 
         Raises NobodyHasIt, or PeerError when its signer is at fault, who announced a version under a wrong name.
         """
+        if announcement.manifest_bytes > MAX_ENVELOPE_BYTES:
+            raise PeerError(
+                Fault.OVERSIZED,
+                f"its manifest has {announcement.manifest_bytes} bytes, and this program takes {MAX_ENVELOPE_BYTES}. "
+                "Is there a newer one?",
+            )
         deadline = trio.current_time() + MANIFEST_WAIT_S
         while True:
             signed = self.store.manifest(announcement.manifest) or self._manifest
             if signed is None or signed.hash != announcement.manifest:
-                signed = await self._ask_around(announcement.manifest)
+                signed = await self.search.find(
+                    announcement.manifest,
+                    size_bytes=announcement.manifest_bytes,
+                    in_a_hurry=lambda: announcement is not self.core.newest,
+                )
             if signed is not None:
                 self._manifest = signed
                 if signed.version != announcement.version:
@@ -241,59 +261,14 @@ class Following:
                 raise NobodyHasIt(f"none of the {len(self.transport.connected())} connected peers has its manifest.")
             await trio.sleep(MANIFEST_PAUSE_S)
 
-    async def _ask_around(self, manifest: ManifestHash) -> SignedManifest | None:
-        """Ask one peer after the other, the next one also when the last is slow; the first who has it is enough."""
-        peers = sorted(self.transport.connected())
-        self.rng.shuffle(peers)
-        size_bytes = self.core.newest.manifest_bytes if self.core.newest is not None else 0
-        found: list[SignedManifest] = []
-        async with trio.open_nursery() as nursery:
-
-            async def ask_one(peer: PeerId, answered: trio.Event) -> None:
-                if (signed := await self._ask_manifest(peer, manifest)) is not None:
-                    found.append(signed)
-                    nursery.cancel_scope.cancel()
-                answered.set()
-
-            for peer in peers:
-                answered = trio.Event()
-                nursery.start_soon(ask_one, peer, answered)
-                with trio.move_on_after(MANIFEST_PATIENCE_S + size_bytes / MANIFEST_RATE):
-                    await answered.wait()
-        return found[0] if found else None
-
-    async def _ask_manifest(self, peer: PeerId, manifest: ManifestHash) -> SignedManifest | None:
+    async def _learn(self, manifest: ManifestHash) -> SignedManifest | None:
+        """Ask around for a manifest that was not announced to us: one that a road may lead through."""
         try:
-            answer = await ask(self.transport, peer, exchange.AskManifest(manifest=manifest))
-            if isinstance(answer, exchange.TellManifest):
-                return await self._open_manifest(answer.manifest, manifest)
+            with trio.move_on_after(LEARN_S):
+                return await self.search.find(manifest)
         except PeerError as error:
-            self.report(peer, error.fault, error.detail)
-        except (StreamBroken, StreamRefused, trio.TooSlowError):
-            pass
+            self._say(f"The manifest {manifest.hex()[:8]} cannot be used: {error}")
         return None
-
-    async def _open_manifest(self, raw: bytes, wanted: ManifestHash) -> SignedManifest:
-        # A large manifest takes half a second to check: on a worker thread, so that the node goes on talking.
-        signed = await trio.to_thread.run_sync(partial(open_manifest, raw, self.authority))
-        if signed.hash != wanted:
-            raise PeerError(Fault.BROKEN_PROMISE, "answered with another manifest than the one asked for")
-        return signed
-
-
-async def ask(
-    transport: Transport, peer: PeerId, question: exchange.Question, *, timeout_s: float = ASK_TIMEOUT_S
-) -> exchange.Answer | None:
-    """Ask `peer` one question; None when it closed without answering.
-
-    Raises StreamRefused, StreamBroken, PeerError, or trio.TooSlowError after `timeout_s`.
-    """
-    with trio.fail_after(timeout_s):
-        stream = await transport.open_stream(peer, exchange.ASK)
-        async with framed(stream, exchange.MAX_ANSWER_BYTES) as frames:
-            await frames.send(question)
-            answer: exchange.Answer | None = await frames.receive(exchange.Answer)
-        return answer
 
 
 def _now_ms() -> int:

@@ -24,7 +24,8 @@ from protocol.digest import as_cid
 from protocol.errors import PeerError
 from protocol.exchange import PeerAddresses
 from protocol.ids import Cid, ManifestHash, PeerId
-from protocol.limits import MAX_PEERS_TOLD, MAX_REQUEST_BYTES
+from protocol.limits import MANIFEST_PIECE_BYTES, MAX_PEERS_TOLD, MAX_REQUEST_BYTES
+from protocol.manifest_pieces import manifest_piece
 from swarm import uploads
 from swarm.audience import Asked, Audience, Begun, Followed, Idle, Note, Sent, Unfollowed
 from swarm.causes import first_cause
@@ -120,6 +121,7 @@ class Serving:
     Args:
         report: told of peers that do not keep to the protocol.
         trouble: told, in a sentence, of what is wrong with our own disk.
+        piece_bytes: what a piece of a manifest has, as with everybody in the swarm.
     """
 
     transport: Transport
@@ -127,6 +129,7 @@ class Serving:
     knowledge: Knowledge
     report: Report = unreported
     trouble: Callable[[str], None] = lambda text: None
+    piece_bytes: int = MANIFEST_PIECE_BYTES
     served: dict[PeerId, Served] = field(default_factory=dict)
     audiences: dict[ManifestHash, Audience] = field(default_factory=dict)
     recent: RecentChunks = field(default_factory=RecentChunks)
@@ -190,7 +193,10 @@ class Serving:
 
     async def _answer_questions(self, frames: FrameStream) -> None:
         while (question := await frames.receive(exchange.Question)) is not None:
-            await frames.send(self._answer(question))
+            with trio.move_on_after(UPLOAD_TIMEOUT_S) as patience:
+                await frames.send(self._answer(question))
+            if patience.cancelled_caught:
+                raise StreamBroken(f"{frames.stream.remote} did not take an answer within {UPLOAD_TIMEOUT_S:.0f} s")
 
     def _answer(self, question: exchange.Question) -> exchange.Answer:
         match question:
@@ -200,9 +206,9 @@ class Serving:
                 return exchange.TellNewest(announcement=self.knowledge.newest())
             case exchange.AskPeers():
                 return exchange.TellPeers(peers=list(self.knowledge.peers())[:MAX_PEERS_TOLD])
-            case exchange.AskManifest(manifest=manifest):
+            case exchange.AskManifest(manifest=manifest, offset=offset):
                 raw = self.store.manifest_bytes(ManifestHash(manifest))
-                return exchange.NotHeld() if raw is None else exchange.TellManifest(manifest=raw)
+                return exchange.NotHeld() if raw is None else manifest_piece(raw, offset, self.piece_bytes)
 
     # What is held.
 

@@ -19,9 +19,9 @@ from protocol.announcement import open_announcement
 from protocol.errors import Fault
 from protocol.ids import PeerId, PolicyVersion
 from protocol.manifest import SignedManifest, open_manifest
+from swarm.asking import ask
 from swarm.causes import first_cause
 from swarm.distribution import Distribution
-from swarm.following import ask
 from swarm.libp2p import open_libp2p
 from swarm.serving import Knowledge, Serving
 from swarm.store import ChunkStore

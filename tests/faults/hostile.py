@@ -20,7 +20,7 @@ from protocol.announcement import Announcement, announce
 from protocol.codec import encode
 from protocol.digest import digest_of
 from protocol.ids import Cid, ManifestHash, PeerId, PolicyVersion
-from protocol.limits import MAX_REQUEST_BYTES
+from protocol.limits import MANIFEST_PIECE_BYTES, MAX_MANIFEST_BYTES, MAX_REQUEST_BYTES
 from swarm.flood import GOSSIP_PROTOCOL
 from swarm.framing import PREFIX, FrameStream
 from swarm.recent import RecentChunks
@@ -263,6 +263,13 @@ class RollingBack(Forging):
         return super().show(self.store.versions()[0].hash)
 
 
+class Overstating(Forging):
+    """Passes announcements on, and begins to send a manifest as large as there may be."""
+
+    def show(self, manifest: ManifestHash) -> exchange.Answer:
+        return exchange.TellManifest(manifest=bytes(MANIFEST_PIECE_BYTES), total=MAX_MANIFEST_BYTES)
+
+
 HOSTILE: dict[str, type[Node]] = {
     "flipping": Flipping,
     "promising": Promising,
@@ -274,4 +281,5 @@ HOSTILE: dict[str, type[Node]] = {
     "forgetful": Forgetful,
     "forging": Forging,
     "rolling back": RollingBack,
+    "overstating": Overstating,
 }

@@ -142,10 +142,13 @@ async def test_what_the_learner_did_not_sign_and_what_it_said_long_ago_is_neithe
         assert {one["version"] for one in behind.said("announced")} <= {2, 3}
 
 
-async def test_an_older_manifest_under_a_newer_name_is_a_broken_promise(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["rolling back", "overstating"])
+async def test_an_older_manifest_under_a_newer_name_or_one_without_end_is_a_broken_promise(
+    tmp_path: Path, kind: str
+) -> None:
     async with open_stage(tmp_path) as stage:
         stage.write(1, 1)
-        source, liar = await stage.troupe(LIAR, kinds={LIAR: "rolling back"})
+        source, liar = await stage.troupe(LIAR, kinds={LIAR: kind})
         await stage.publish(1)
         await stage.complete(1, liar)
         stage.write(2, 1)

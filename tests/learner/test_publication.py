@@ -7,13 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from learner.publication import Publisher, new_bytes
+from learner import publication
+from learner.publication import Base, Publisher, new_bytes
 from protocol.digest import cid_of
 from protocol.manifest import ChunkRef, open_manifest
 from protocol.tensors import LayoutError
 from swarm.store import ChunkStore
 from tests.learner.working import NOW_MS, SWARM, version
-from tests.swarm.storing import model_files, small_model, write_model
+from tests.swarm.storing import model_files, nudged, small_model, write_model
 
 PUBLISHER = Publisher(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate)
 
@@ -68,3 +69,25 @@ def test_what_cannot_be_published_is_named(tmp_path: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:-1])
     with pytest.raises(LayoutError, match=r"model\.safetensors"):
         PUBLISHER.publish(directory, version("1.0"), None, NOW_MS)
+
+
+@pytest.mark.parametrize(("chunks_left", "offered"), [(2, 2), (1, 1), (0, 0)])
+def test_patches_that_the_manifest_has_no_room_to_list_are_not_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunks_left: int, offered: int
+) -> None:
+    files = small_model(1)
+    bases = []
+    for number, model in enumerate((files, nudged(files))):
+        directory = write_model(tmp_path / f"base {number}", model)
+        signed = PUBLISHER.publish(directory, version(f"1.{number}"), None, NOW_MS).signed
+        bases.append(Base(manifest=signed, directory=directory))
+    export = write_model(tmp_path / "export", nudged(nudged(files)))
+    listed = len(PUBLISHER.publish(export, version("1.4"), None, NOW_MS).signed.manifest.chunks)
+    monkeypatch.setattr(publication, "MAX_CHUNKS", listed + chunks_left)
+    published = PUBLISHER.publish(export, version("1.4"), None, NOW_MS, bases)
+    assert [patch.base for patch in published.signed.manifest.patches] == [
+        base.manifest.hash for base in bases[:offered]
+    ]
+    assert len(published.signed.manifest.chunks) == listed + offered
+    assert [path.exists() for path in published.patches] == [True] * offered
+    assert len(list((tmp_path / "export.patches").iterdir())) == offered, "nothing is left of the others"

@@ -34,11 +34,11 @@ from protocol.exchange import (
     Want,
 )
 from protocol.limits import (
+    MANIFEST_PIECE_BYTES,
     MAX_ADDRESS_CHARS,
     MAX_ADDRESSES,
     MAX_CHUNK_BYTES,
     MAX_CHUNKS,
-    MAX_MANIFEST_BYTES,
     MAX_PEERS_TOLD,
     MAX_REQUEST_BYTES,
 )
@@ -98,7 +98,7 @@ def test_what_may_be_said_fits_its_stream() -> None:
     assert len(encode(Have(manifest=digest, bitmap=bytes(MAX_CHUNKS // 8 + 1)))) <= MAX_HAVE_BYTES
     assert len(encode(Gained(chunks=[MAX_CHUNKS - 1] * 4096))) <= MAX_HAVE_BYTES
     assert len(encode(Chunk(cid=cid, data=bytes(MAX_CHUNK_BYTES)))) <= MAX_CHUNK_FRAME_BYTES
-    assert len(encode(TellManifest(manifest=bytes(MAX_MANIFEST_BYTES + 256)))) <= MAX_ANSWER_BYTES
+    assert len(encode(TellManifest(manifest=bytes(MANIFEST_PIECE_BYTES), total=2**53 - 1))) <= MAX_ANSWER_BYTES
     known = PeerAddresses(peer=PEER, addresses=["a" * MAX_ADDRESS_CHARS] * MAX_ADDRESSES)
     assert len(encode(TellPeers(peers=[known] * MAX_PEERS_TOLD))) <= MAX_ANSWER_BYTES
 
@@ -110,6 +110,7 @@ TOO_MUCH: dict[str, tuple[Any, msgspec.Struct]] = {
     "chunk": (ChunkAnswer, Chunk(cid=cid_of(b"x"), data=bytes(MAX_CHUNK_BYTES + 1))),
     "retry": (ChunkAnswer, Busy(cid=cid_of(b"x"), retry_after_ms=60_001)),
     "cid": (ChunkRequest, Request(cid=bytes(35))),
+    "piece": (Answer, TellManifest(manifest=bytes(MANIFEST_PIECE_BYTES + 1))),
     "manifest hash": (Question, exchange.AskManifest(manifest=bytes(31))),
     "peers": (Answer, TellPeers(peers=[PeerAddresses(peer=PEER)] * (MAX_PEERS_TOLD + 1))),
     "addresses": (Answer, TellPeers(peers=[PeerAddresses(peer=PEER, addresses=["a"] * (MAX_ADDRESSES + 1))])),

@@ -295,6 +295,16 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
         """,
     ),
     (
+        AskManifest(manifest=HASH, offset=4_194_304),
+        """
+        83                                                          # AskManifest: map of 3
+          a4 74797065 a9 6d616e69666573743f                         # type: "manifest?"
+          a8 6d616e6966657374                                       # manifest: HASH
+            c4 20 8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a
+          a6 6f6666736574 ce 00400000                               # offset: 4_194_304
+        """,
+    ),
+    (
         AskPeers(),
         """
         81                                                          # AskPeers: map of 1
@@ -330,6 +340,15 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
         82                                                          # TellManifest: map of 2
           a4 74797065 a8 6d616e6966657374                           # type: "manifest"
           a8 6d616e6966657374 c4 02 e47e                            # manifest: STUB
+        """,
+    ),
+    (
+        TellManifest(manifest=STUB, total=4_194_306),
+        """
+        83                                                          # TellManifest: map of 3
+          a4 74797065 a8 6d616e6966657374                           # type: "manifest"
+          a8 6d616e6966657374 c4 02 e47e                            # manifest: STUB
+          a5 746f74616c ce 00400002                                 # total: 4_194_306
         """,
     ),
     (

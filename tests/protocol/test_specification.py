@@ -128,7 +128,7 @@ def test_a_section_is_true(cls: type[msgspec.Struct]) -> None:
 
 
 def test_limits_are_true_and_complete() -> None:
-    told = {row[0]: int(row[1]) for row in rows(TEXT) if re.match(r"(MAX|PROTOCOL|OVERHEAD|PATCH)_", row[0])}
+    told = {row[0]: int(row[1]) for row in rows(TEXT) if re.match(r"(MAX|PROTOCOL|OVERHEAD|PATCH|MANIFEST)_", row[0])}
     known = {name: value for module in MODULES for name, value in vars(module).items() if isinstance(value, int)}
     assert told == {name: known[name] for name in told}
     assert {name for name in vars(protocol.limits) if name.startswith("MAX_")} <= set(told)

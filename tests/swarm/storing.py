@@ -23,6 +23,9 @@ from swarm.store import ChunkStore
 CHUNK_BYTES = 256
 """Small, so that small models have many chunks."""
 
+MANY_BYTES = 64
+"""As small as chunks are ever cut: for manifests that are large, of models that are not."""
+
 Tensors = Mapping[str, tuple[str, tuple[int, ...], bytes]]
 """Name to dtype, shape and bytes, in the order of the file."""
 
@@ -62,6 +65,11 @@ class SmallSwarm:
             patches=tables.patches,
         )
         return sign_manifest(self.learner, self.authority, manifest)
+
+
+def many_chunks(num_chunks: int) -> dict[str, bytes]:
+    """Return the files of a model that is cut into so many chunks of MANY_BYTES."""
+    return {"model.bin.json": b"".join(number.to_bytes(MANY_BYTES, "big") for number in range(num_chunks))}
 
 
 def small_swarm(name: str = "small") -> SmallSwarm:

@@ -23,7 +23,7 @@ from protocol.digest import digest_of
 from protocol.errors import Fault
 from protocol.identity import Keypair
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
-from protocol.limits import PROTOCOL_VERSION
+from protocol.limits import MANIFEST_PIECE_BYTES, PROTOCOL_VERSION
 from protocol.manifest import SignedManifest
 from protocol.work import Hello, Lease, Receipt, Sampler, Welcome, sign_lease, sign_receipt
 from swarm.distribution import Distribution
@@ -196,6 +196,7 @@ async def open_node(
     fetches: bool = True,
     follows: bool = False,
     quota_bytes: int | None = None,
+    piece_bytes: int = MANIFEST_PIECE_BYTES,
 ) -> AsyncIterator[SwarmNode]:
     """A node that is present while the block lasts; its store in `root`/`name` outlives it."""
     faults: list[tuple[PeerId, Fault]] = []
@@ -205,7 +206,7 @@ async def open_node(
             network.node(name, listens=listens, peer_id=peer_of(name)) as transport,
             trio.open_nursery() as tasks,
         ):
-            node = _assemble(name, transport, store, swarm, faults, troubles)
+            node = _assemble(name, transport, store, swarm, faults, troubles, piece_bytes)
             if serves:
                 node.serving.start()
             if fetches or follows:
@@ -223,6 +224,7 @@ def _assemble(
     swarm: SmallSwarm,
     faults: list[tuple[PeerId, Fault]],
     troubles: list[str],
+    piece_bytes: int,
 ) -> SwarmNode:
     def report(peer: PeerId, fault: Fault, detail: str) -> None:
         assert detail
@@ -238,6 +240,7 @@ def _assemble(
         knowledge=Knowledge(genesis=swarm.genesis, newest=lambda: node.following.newest, peers=lambda: []),
         report=report,
         trouble=troubles.append,
+        piece_bytes=piece_bytes,
     )
     distribution = Distribution(
         transport=transport,
@@ -256,6 +259,7 @@ def _assemble(
         report=report,
         trouble=troubles.append,
         rng=random.Random(name),
+        piece_bytes=piece_bytes,
     )
     node = SwarmNode(
         name=name,

@@ -14,11 +14,16 @@ import trio.testing
 from trio.testing import MockClock
 
 from protocol import exchange
-from protocol.announcement import topic_of
+from protocol.announcement import Announcement, announce, topic_of
 from protocol.errors import Fault, PeerError
 from protocol.ids import ManifestHash, PolicyVersion
+from protocol.limits import MANIFEST_PIECE_BYTES, MAX_MANIFEST_BYTES, MAX_REQUEST_BYTES
 from protocol.manifest import SignedManifest
-from swarm.following import ASK_EVERY_S, MANIFEST_PATIENCE_S, ask
+from protocol.manifest_pieces import MAX_ENVELOPE_BYTES
+from swarm.asking import ask
+from swarm.following import ASK_EVERY_S, LEARN_S
+from swarm.framing import FrameStream
+from swarm.inquiry import MANIFEST_PATIENCE_S
 from swarm.store import ChunkStore
 from swarm.testing.memory import MemoryNetwork, Transfer
 from swarm.transport import Stream, StreamRefused
@@ -53,6 +58,7 @@ class Swarm:
     def __init__(self, nursery: trio.Nursery, root: Path) -> None:
         self.network = MemoryNetwork()
         self._nursery, self._root = nursery, root
+        self._piece_bytes = MANIFEST_PIECE_BYTES
 
     async def learner(self) -> SwarmNode:
         return await self._nursery.start(self._present, "learner", False, None)
@@ -60,11 +66,22 @@ class Swarm:
     async def follower(self, name: str, *, quota_bytes: int | None = None) -> SwarmNode:
         return await self._nursery.start(self._present, name, True, quota_bytes)
 
+    def in_pieces_of(self, piece_bytes: int) -> None:
+        """Manifests travel so from now on."""
+        self._piece_bytes = piece_bytes
+
     async def _present(
         self, name: str, follows: bool, quota_bytes: int | None, *, task_status: trio.TaskStatus[SwarmNode]
     ) -> None:
         async with open_node(
-            self.network, SWARM, self._root, name, fetches=follows, follows=follows, quota_bytes=quota_bytes
+            self.network,
+            SWARM,
+            self._root,
+            name,
+            fetches=follows,
+            follows=follows,
+            quota_bytes=quota_bytes,
+            piece_bytes=self._piece_bytes,
         ) as node:
             task_status.started(node)
             await trio.sleep_forever()
@@ -166,6 +183,44 @@ async def test_versions_that_come_faster_than_a_fetch_starve_nobody(swarm: Swarm
     arrived = [arrival.signed.version.version for arrival in node.arrivals]
     assert arrived == sorted(arrived)
     assert 2 <= len(arrived) < 10
+
+
+async def test_a_manifest_of_many_pieces_goes_along_a_line_like_any_other(
+    swarm: Swarm, autojump_clock: MockClock
+) -> None:
+    swarm.in_pieces_of(100)
+    learner = await swarm.learner()
+    line = [await swarm.follower(f"n{i}") for i in range(3)]
+    for node, before in zip(line, [learner, *line], strict=False):
+        await node.dial(before)
+    await trio.testing.wait_all_tasks_blocked()
+    for number in (1, 2):
+        signed, files = version(number)
+        assert len(signed.raw) > 10 * 100
+        await publish(learner, signed, files)
+        for node in line:
+            await node.arrival_of(signed)
+            assert node.store.manifest_bytes(signed.hash) == signed.raw
+            assert (node.faults, node.troubles) == ([], [])
+
+
+async def test_a_manifest_larger_than_we_take_is_the_learner_s_fault_and_asked_of_nobody(
+    swarm: Swarm, autojump_clock: MockClock
+) -> None:
+    learner, node = await swarm.learner(), await swarm.follower("node")
+    signed, files = version(1)
+    learner.hold(signed, files)
+    too_large = Announcement(
+        version=signed.version,
+        manifest=signed.hash,
+        manifest_bytes=MAX_ENVELOPE_BYTES + 1,
+        total_bytes=1,
+        certificate=SWARM.certificate,
+    )
+    await listen(node, learner, announce(SWARM.learner, SWARM.authority, too_large))
+    (trouble,) = node.troubles
+    assert f"its manifest has {MAX_ENVELOPE_BYTES + 1} bytes" in trouble
+    assert (node.faults, node.arrivals) == ([], [])
 
 
 # Whom not to believe.
@@ -524,6 +579,24 @@ async def test_peers_that_never_answer_cost_a_second_each_before_a_manifest_come
     await publish(learner, signed, files)
     assert (await node.arrival_of(signed)).seconds < 3 * MANIFEST_PATIENCE_S + 1
     assert node.faults == []
+
+
+async def test_a_manifest_on_the_way_to_a_cheaper_road_holds_nobody_up_for_ever(
+    swarm: Swarm, autojump_clock: MockClock
+) -> None:
+    async def trickle(stream: Stream) -> None:
+        frames = FrameStream(stream, MAX_REQUEST_BYTES)
+        while await frames.receive(exchange.Question) is not None:
+            await trio.sleep(10)
+            await frames.send(exchange.TellManifest(manifest=bytes(100), total=MAX_MANIFEST_BYTES))
+
+    swarm.in_pieces_of(100)
+    liar, node = await swarm.learner(), await swarm.follower("node")
+    liar.transport.handle(exchange.ASK, trickle)
+    await node.dial(liar)
+    began = trio.current_time()
+    assert await node.following.obtaining.learn(version(1)[0].hash) is None
+    assert trio.current_time() - began == LEARN_S
 
 
 # Asking.

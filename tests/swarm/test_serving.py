@@ -27,7 +27,7 @@ from swarm.testing.memory import WINDOW_BYTES, MemoryNetwork, MemoryTransport
 from swarm.transport import StreamBroken
 from swarm.uploads import LANES, MAX_WAITING_PER_PEER, UNKNOWN_STALL_S
 from tests.swarm import swarming
-from tests.swarm.storing import chunk_data, small_model, small_swarm
+from tests.swarm.storing import MANY_BYTES, chunk_data, many_chunks, small_model, small_swarm
 from tests.swarm.swarming import SwarmNode, announce_manifest, indices, open_node, peer_of
 
 inline_threads = pytest.fixture(autouse=True)(swarming.inline_threads)
@@ -94,6 +94,33 @@ async def test_every_question_is_answered_any_number_of_times_on_one_stream(tmp_
             told = await answer_to(exchange.AskManifest(manifest=SIGNED.hash))
             assert told == exchange.TellManifest(manifest=SIGNED.raw)
             assert await answer_to(exchange.AskManifest(manifest=OTHER.hash)) == exchange.NotHeld()
+
+
+async def test_a_manifest_larger_than_a_piece_is_answered_from_where_it_is_asked(tmp_path: Path) -> None:
+    async with server(tmp_path, "asker") as (node, (asker,)):
+        node.hold(SIGNED, FILES)
+        node.serving.piece_bytes = size = len(SIGNED.raw) - 1
+        frames = await open_frames(asker, exchange.ASK)
+        for offset, answer in {
+            size: exchange.TellManifest(manifest=SIGNED.raw[size:], total=size + 1),
+            0: exchange.TellManifest(manifest=SIGNED.raw[:size], total=size + 1),
+            size + 1: exchange.NotHeld(),
+        }.items():
+            await frames.send(exchange.AskManifest(manifest=SIGNED.hash, offset=offset))
+            assert await frames.receive(exchange.Answer) == answer
+
+
+async def test_an_answer_that_nobody_reads_is_broken_off(tmp_path: Path, autojump_clock: MockClock) -> None:
+    files = many_chunks(2 * WINDOW_BYTES // 40)
+    signed = SWARM.publish(files, chunk_bytes=MANY_BYTES)
+    assert len(signed.raw) > 2 * WINDOW_BYTES
+    async with server(tmp_path, "asker") as (node, (asker,)):
+        node.store.begin(signed)
+        frames = await open_frames(asker, exchange.ASK)
+        await frames.send(exchange.AskManifest(manifest=signed.hash))
+        await trio.sleep(serving.UPLOAD_TIMEOUT_S + 1)
+        with pytest.raises(StreamBroken):
+            await frames.receive(exchange.Answer)
 
 
 # Holdings.

@@ -1,0 +1,249 @@
+"""Asking peers: one question, or for a manifest, which may be more than one answer carries and may have to be asked of
+several.
+
+What always holds: every answer has a deadline; a manifest comes whole from one peer, over one stream, so that what is
+wrong with it is that peer's fault, or, if it has the hash that was asked for, its signer's; who lied about a manifest
+is not asked for it again, and who let us down is asked last from then on; a manifest is checked on a worker thread.
+Whom to ask, and when the next as well, is decided in `swarm.inquiry`.
+
+Loops: `ManifestSearch.find` is woken when somebody ends, and when nobody keeps up any more; one task for each peer that
+is asked consumes its pieces.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from protocol import exchange
+from protocol.errors import Fault, PeerError
+from protocol.genesis import Authority
+from protocol.ids import ManifestHash, PeerId
+from protocol.limits import MANIFEST_PIECE_BYTES
+from protocol.manifest import SignedManifest, open_manifest
+from protocol.manifest_pieces import ManifestPieces
+from swarm.framing import FrameStream, framed
+from swarm.inquiry import (
+    MANIFEST_PATIENCE_S,
+    Ask,
+    Ended,
+    Event,
+    Heard,
+    Inquiry,
+    Leave,
+    PieceCame,
+    Tick,
+    WholeCame,
+)
+from swarm.reputation import Report
+from swarm.transport import StreamBroken, StreamRefused, Transport
+
+ASK_TIMEOUT_S = 20.0
+"""For one answer: a piece of 4 MiB at 1.7 Mbit/s."""
+
+MAX_LIES = 256
+"""Lies remembered; then all are forgotten. An honest peer tells none, and one version is fetched at a time."""
+
+
+async def ask(
+    transport: Transport, peer: PeerId, question: exchange.Question, *, timeout_s: float = ASK_TIMEOUT_S
+) -> exchange.Answer | None:
+    """Ask `peer` one question; None when it closed without answering.
+
+    Raises StreamRefused, StreamBroken, PeerError, or trio.TooSlowError after `timeout_s`.
+    """
+    with trio.fail_after(timeout_s):
+        stream = await transport.open_stream(peer, exchange.ASK)
+        async with framed(stream, exchange.MAX_ANSWER_BYTES) as frames:
+            return await _answer(frames, question)
+
+
+async def _answer(frames: FrameStream, question: exchange.Question) -> exchange.Answer | None:
+    await frames.send(question)
+    answer: exchange.Answer | None = await frames.receive(exchange.Answer)
+    return answer
+
+
+@dataclass(kw_only=True, eq=False)
+class _Asked:
+    """One peer that is being asked."""
+
+    pieces: ManifestPieces
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    frames: FrameStream | None = None
+
+    @property
+    def received_bytes(self) -> int:
+        return 0 if self.frames is None else self.frames.received_bytes
+
+
+class _WrongManifest(Exception):
+    """The bytes that were asked for, which their signer made wrong."""
+
+    def __init__(self, error: PeerError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass(kw_only=True)
+class ManifestSearch:
+    """See the module's paragraph.
+
+    Args:
+        report: told of peers' faults.
+        rng: whom to ask first.
+        piece_bytes: what a piece of a manifest has, as with everybody in the swarm.
+    """
+
+    transport: Transport
+    authority: Authority
+    report: Report
+    rng: random.Random = field(default_factory=random.Random)
+    piece_bytes: int = MANIFEST_PIECE_BYTES
+    _lied: set[tuple[PeerId, ManifestHash]] = field(default_factory=set)
+    _let_down: Counter[PeerId] = field(default_factory=Counter)
+
+    async def find(
+        self,
+        manifest: ManifestHash,
+        *,
+        size_bytes: int | None = None,
+        in_a_hurry: Callable[[], bool] = lambda: False,
+    ) -> SignedManifest | None:
+        """Ask the connected peers, those that come meanwhile included; the first who has it is enough.
+
+        Returns None when nobody has it, or, if `in_a_hurry`, nobody who keeps up. `size_bytes` is what was announced of
+        it. Raises PeerError when its signer is at fault.
+        """
+        asking = _Asking(search=self, manifest=manifest, size_bytes=size_bytes)
+        async with trio.open_nursery() as nursery:
+            await asking.run(nursery, in_a_hurry)
+            for peer in asking.core.late(trio.current_time()):
+                self.disappointed(peer)
+            nursery.cancel_scope.cancel()
+        if asking.wrong is not None:
+            raise asking.wrong
+        return asking.found
+
+    def candidates(self, manifest: ManifestHash) -> list[PeerId]:
+        """Whom to ask, the best first."""
+        peers = sorted(peer for peer in self.transport.connected() if (peer, manifest) not in self._lied)
+        self.rng.shuffle(peers)
+        return sorted(peers, key=lambda peer: self._let_down[peer])
+
+    def blame(self, peer: PeerId, manifest: ManifestHash, error: PeerError) -> None:
+        """`peer` broke the protocol over `manifest`."""
+        if len(self._lied) >= MAX_LIES:
+            self._lied.clear()
+        self._lied.add((peer, manifest))
+        self.disappointed(peer)
+        self.report(peer, error.fault, error.detail)
+
+    def disappointed(self, peer: PeerId) -> None:
+        """`peer` kept us waiting in vain."""
+        for gone in self._let_down.keys() - self.transport.connected():
+            del self._let_down[gone]
+        self._let_down[peer] += 1
+
+    def pleased(self, peer: PeerId) -> None:
+        """`peer` brought a manifest."""
+        del self._let_down[peer]
+
+
+@dataclass(kw_only=True)
+class _Asking:
+    """Asking around for one manifest."""
+
+    search: ManifestSearch
+    manifest: ManifestHash
+    size_bytes: int | None
+    found: SignedManifest | None = None
+    wrong: PeerError | None = None
+    core: Inquiry = field(init=False)
+    asked: dict[PeerId, _Asked] = field(default_factory=dict)
+    wake: trio.Event = field(default_factory=trio.Event)
+
+    def __post_init__(self) -> None:
+        self.core = Inquiry(piece_bytes=self.search.piece_bytes)
+
+    async def run(self, nursery: trio.Nursery, in_a_hurry: Callable[[], bool]) -> None:
+        """Ask until there is an answer, or nobody left who might have one."""
+        while self.found is None and self.wrong is None:
+            self.wake = trio.Event()  # by whoever ends
+            for peer, asked in self.asked.items():
+                self._handle(Heard(peer=peer, size_bytes=asked.received_bytes), nursery)
+            self._handle(Tick(present=self.search.candidates(self.manifest)), nursery)
+            now = trio.current_time()
+            keeping_up = self.core.next_at > now
+            if not self.core.waiting or (not keeping_up and in_a_hurry()):
+                return
+            # When nobody keeps up all were asked: somebody may come.
+            with trio.move_on_at(self.core.next_at if keeping_up else now + MANIFEST_PATIENCE_S):
+                await self.wake.wait()
+
+    def _handle(self, event: Event, nursery: trio.Nursery) -> None:
+        for effect in self.core.handle(event, trio.current_time()):
+            match effect:
+                case Ask(peer=peer):
+                    pieces = ManifestPieces(
+                        self.manifest, size_bytes=self.size_bytes, piece_bytes=self.search.piece_bytes
+                    )
+                    self.asked[peer] = _Asked(pieces=pieces)
+                    nursery.start_soon(self._ask_one, peer, self.asked[peer], nursery)
+                case Leave(peer=peer):
+                    self.search.disappointed(peer)
+                    self.asked[peer].scope.cancel()
+
+    async def _ask_one(self, peer: PeerId, asked: _Asked, nursery: trio.Nursery) -> None:
+        with asked.scope:
+            try:
+                if (found := await self._fetch(peer, asked, nursery)) is not None:
+                    self.found = found
+                    self.search.pleased(peer)
+            except PeerError as error:
+                self.search.blame(peer, self.manifest, error)
+            except _WrongManifest as wrong:
+                self.wrong = wrong.error
+            except (StreamBroken, trio.TooSlowError):
+                self.search.disappointed(peer)
+            except StreamRefused:
+                pass
+        del self.asked[peer]
+        self._handle(Ended(peer=peer), nursery)
+        self.wake.set()
+
+    async def _fetch(self, peer: PeerId, asked: _Asked, nursery: trio.Nursery) -> SignedManifest | None:
+        """The manifest from `peer`; None if it has it not, or no longer."""
+        with trio.fail_after(ASK_TIMEOUT_S) as patience:
+            stream = await self.search.transport.open_stream(peer, exchange.ASK)
+            async with framed(stream, exchange.MAX_ANSWER_BYTES) as frames:
+                asked.frames = frames
+                while (question := asked.pieces.question) is not None:
+                    match await _answer(frames, question):
+                        case exchange.TellManifest() as answer:
+                            asked.pieces.take(answer)
+                        case exchange.NotHeld() | None:
+                            return None
+                        case other:
+                            raise PeerError(
+                                Fault.BROKEN_PROMISE, f"answered {type(other).__name__} to a question for a manifest"
+                            )
+                    if asked.pieces.question is not None:
+                        patience.deadline = trio.current_time() + ASK_TIMEOUT_S
+                        self._handle(Heard(peer=peer, size_bytes=frames.received_bytes), nursery)
+                        self._handle(PieceCame(peer=peer), nursery)
+        self._handle(WholeCame(peer=peer), nursery)
+        return await trio.to_thread.run_sync(_checked, asked.pieces, self.search.authority)
+
+
+def _checked(pieces: ManifestPieces, authority: Authority) -> SignedManifest:
+    """On a worker thread: 500,000 chunks take 0.6 s. Raises PeerError when the peer lied, _WrongManifest else."""
+    raw = pieces.whole()
+    try:
+        return open_manifest(raw, authority)
+    except PeerError as error:
+        raise _WrongManifest(error) from error

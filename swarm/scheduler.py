@@ -209,7 +209,8 @@ Effect = Ask | Cancel | Recall | GiveUp | Ignore | Complete
 @dataclass(kw_only=True, slots=True, eq=False)
 class _Neighbour:
     """What is known of one peer. `queue` is a heap of (holders, rank) keys, at least one for each chunk it could be
-    asked for; `asked` maps what is outstanding to when it was asked.
+    asked for; `asked` maps what is outstanding to when it was asked; `heard_at` is when bytes of chunks came, or were
+    first due, `told_at` when it last said what it holds.
     """
 
     peer: PeerId
@@ -221,6 +222,7 @@ class _Neighbour:
     recalled: dict[int, float] = field(default_factory=dict)
     busy_until: float = 0.0
     heard_at: float = 0.0
+    told_at: float = 0.0
     arrived_at: float = -inf
     latency: float = FIRST_LATENCY_S
     interval: float = inf
@@ -331,6 +333,7 @@ class FetchPlan:
         match event:
             case PeerGained(peer=peer, chunks=gained):
                 if (neighbour := self._neighbours.get(peer)) is not None:
+                    neighbour.told_at = now
                     self._gain(neighbour, gained)
                     self._eager.append(neighbour)
             case Arrived(peer=peer, chunk=chunk):
@@ -342,7 +345,7 @@ class FetchPlan:
                     neighbour.heard_at = now
             case PeerHas(peer=peer, chunks=chunks):
                 if peer not in self._ignored:
-                    self._replace(peer, chunks)
+                    self._replace(peer, chunks, now)
             case PeerGone(peer=peer):
                 self._drop(peer)
             case Refused(peer=peer, chunk=chunk, retry_at=retry_at):
@@ -367,13 +370,14 @@ class FetchPlan:
 
     # What peers hold.
 
-    def _replace(self, peer: PeerId, chunks: frozenset[int]) -> None:
+    def _replace(self, peer: PeerId, chunks: frozenset[int], now: float) -> None:
         neighbour = self._neighbours.get(peer)
         if neighbour is None:
             neighbour = _Neighbour(peer=peer, holds=bytearray(self._size), window=self._window)
             self._neighbours[peer] = neighbour
         else:
             self._lose(neighbour, [chunk for chunk in _marked(neighbour.holds) if chunk not in chunks])
+        neighbour.told_at = now
         self._gain(neighbour, chunks)
         self._eager.append(neighbour)
 
@@ -550,9 +554,16 @@ class FetchPlan:
     def _ask_second(self, chunk: int, first: _Neighbour, now: float, effects: list[Effect]) -> None:
         others = self._others(chunk, first, now)
         if others and sum(len(askers) > 1 for askers in self._asked.values()) < MAX_SECOND_ASKS:
-            second = min(others, key=lambda other: (len(other.asked), other.latency))
+            second = min(others, key=lambda other: self._doubts(other, now))
             self._asked[chunk].append(second.peer)
             self._begin(second, chunk, now, effects)
+
+    def _doubts(self, other: _Neighbour, now: float) -> tuple[int, bool, int, float]:
+        """The least is likeliest to send soon. Who has vanished owes nothing, and would look freest of all: a chunk was
+        asked of three such peers, one after the other, and its fetcher done 3 s after all others (of 300, simulated).
+        """
+        is_silent = now - max(other.heard_at, other.told_at) > PATIENCE_S
+        return self._failures[other.peer], is_silent, len(other.asked), other.latency
 
     def _others(self, chunk: int, first: _Neighbour, now: float) -> list[_Neighbour]:
         """Who else holds `chunk`, and has room."""

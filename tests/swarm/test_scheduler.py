@@ -261,6 +261,18 @@ def test_what_is_neither_sent_nor_given_back_is_asked_of_a_second_and_the_slower
     assert plan.handle(Arrived(peer=A, chunk=slow), now + 1.2) == [], "it came all the same"
 
 
+def test_the_second_is_one_of_whom_something_was_heard_of_late_though_the_silent_owe_nothing() -> None:
+    plan = FetchPlan(range(3), random.Random(0), MIN_WINDOW, MIN_WINDOW)
+    for peer in (A, B, C):
+        plan.handle(has(peer, 0), 0.0)
+    now = PATIENCE_S + 1.0
+    plan.handle(Heard(peer=A), now)
+    assert plan.handle(Tick(), now) == [Recall(peer=A, chunk=0)]
+    assert asked(plan.handle(PeerGained(peer=C, chunks=(1,)), now)) == {(C, 1)}
+    plan.handle(Heard(peer=A), now + 1.0)
+    assert plan.handle(Tick(), now + OVERDUE_S + FIRST_LATENCY_S + 0.1) == [Ask(peer=C, chunk=0)]
+
+
 def test_what_only_one_holds_is_not_recalled_and_nor_is_what_nobody_else_has_room_for() -> None:
     plan, _, now = with_an_overdue_chunk()
     plan.handle(PeerGained(peer=B, chunks=(2,)), now)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from protocol.digest import cid_of
 from protocol.ids import Cid, PeerId
 from swarm.uploads import (
+    BEHIND,
     COMMON,
     LANE_S,
     LANES,
@@ -188,6 +189,38 @@ def test_a_wait_that_would_be_too_long_is_refused_with_a_time_to_come_again() ->
     assert not any(ask(quick, PEERS[i], 0) for i in range(MAX_WAITING))
 
 
+def test_without_room_who_is_far_behind_takes_the_place_of_who_would_be_served_last() -> None:
+    slow = measured(SIZE / 0.5)
+    held = {A: 50, B: 50 - BEHIND, C: 51 - BEHIND}
+    slow.held = lambda peer, cid: held.get(peer, 0)
+    slow.holders = lambda cid: COMMON
+    assert begun(ask(slow, PEERS[-1], 0))
+    for chunk in range(MIN_WAITING):
+        ask(slow, A, chunk)
+    assert [(one.peer, one.cid) for one in ask(slow, C, 3)] == [(C, CIDS[3])], "not far enough"
+    (refusal,) = ask(slow, B, 3)
+    assert isinstance(refusal, Refuse)
+    assert (refusal.peer, refusal.cid) == (A, CIDS[MIN_WAITING - 1])
+    assert slow.waiting == [*((A, CIDS[chunk]) for chunk in range(MIN_WAITING - 1)), (B, CIDS[3])]
+    assert slow._waiting_bytes == SIZE * MIN_WAITING
+
+
+def test_who_is_behind_does_not_take_the_place_of_what_was_promised_is_rarer_or_has_waited_too_long() -> None:
+    held = {A: 99, B: 99, C: 0}
+    slow = measured(SIZE / 1.5)
+    slow.held = lambda peer, cid: held.get(peer, 0)
+    slow.holders = lambda cid: 0 if cid == CIDS[2] else COMMON
+    slow.promised = lambda peer, cid: peer == A
+    assert begun(ask(slow, PEERS[-1], 0, 300.0))
+    ask(slow, A, 1, 300.0)
+    ask(slow, B, 2, 300.0)
+    assert [one.peer for one in ask(slow, C, 3, 300.0)] == [C], "B's is rarer"
+    slow.holders = lambda cid: COMMON
+    slow.handle(Moved(peer=PEERS[-1], size=SIZE // 4), 299.9 + OVERLONG_S)
+    assert [one.peer for one in ask(slow, C, 3, 300.0 + OVERLONG_S)] == [C], "B has waited too long"
+    assert [one.peer for one in ask(slow, C, 3, 299.95 + OVERLONG_S)] == [B]
+
+
 def test_what_is_withdrawn_is_not_sent_and_its_place_is_free() -> None:
     uploads = Uploads()
     busy(uploads)
@@ -308,7 +341,8 @@ EVENTS = st.one_of(
 
 @given(events=st.lists(EVENTS, max_size=80), pause=st.floats(0, 0.6))
 def test_every_request_has_one_answer_and_the_bounds_hold(events: list[Event], pause: float) -> None:
-    uploads, now = Uploads(), 0.0
+    held = {peer: 10 * number for number, peer in enumerate(PEERS)}
+    uploads, now = Uploads(held=lambda peer, cid: held[peer]), 0.0
     owed: Counter[tuple[PeerId, Cid]] = Counter()
     sending: dict[PeerId, Cid] = {}
     for event in events:

@@ -216,7 +216,7 @@ def test_who_is_behind_does_not_take_the_place_of_what_was_promised_is_rarer_or_
     ask(slow, B, 2, 300.0)
     assert [one.peer for one in ask(slow, C, 3, 300.0)] == [C], "B's is rarer"
     slow.holders = lambda cid: COMMON
-    slow.handle(Moved(peer=PEERS[-1], size=SIZE // 4), 299.9 + OVERLONG_S)
+    slow.handle(Moved(peer=PEERS[-1], size=SIZE * 3 // 4), 299.9 + OVERLONG_S)
     assert [one.peer for one in ask(slow, C, 3, 300.0 + OVERLONG_S)] == [C], "B has waited too long"
     assert [one.peer for one in ask(slow, C, 3, 299.95 + OVERLONG_S)] == [B]
 

@@ -335,8 +335,12 @@ class _Learner:
         return await trio.to_thread.run_sync(self.ledger.peer_joined, row, Clock.now_ms())
 
     async def _tell_presence(self, presence: int) -> None:
+        told = 0
         while True:
             up = sum(served.size_bytes for served in self.serving.served.values())
+            if up != told:
+                self.events.emit("traffic", bytes_up=up, bytes_down=0)
+                told = up
             await trio.to_thread.run_sync(
                 partial(self.ledger.peer_present, presence, Clock.now_ms(), bytes_up=up, bytes_down=0)
             )

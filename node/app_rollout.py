@@ -246,6 +246,8 @@ class _Rollout:
     async def _note(self, session: int, noted: set[PeerTraffic]) -> set[PeerTraffic]:
         """Write how the session stands, by peer what is not `noted` yet; return what is."""
         heartbeat, traffic = self.heartbeat(), self.traffic()
+        if traffic != noted:
+            self.events.emit("traffic", bytes_up=heartbeat.bytes_up, bytes_down=heartbeat.bytes_down)
         await trio.to_thread.run_sync(
             partial(
                 self.receipts.session_lasts,

@@ -52,6 +52,8 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
             state.note(f"{_called(peer)} left: {peer.gone}; {_number(fields, 'leases_released')} leases released")
         case "heartbeat":
             _heartbeat(_peer(state, fields), fields)
+        case "traffic":
+            state.bytes_up, state.bytes_down = _number(fields, "bytes_up"), _number(fields, "bytes_down")
         case "delivery_judged":
             _judged(state, fields)
         case "leases_returned":

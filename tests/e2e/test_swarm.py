@@ -61,6 +61,7 @@ def test_small_steps_travel_as_patches(swarm: Swarm) -> None:
     by_patches = [event for event in fetched if event["patches"]]
     assert len(by_patches) >= len(fetched) // 2 > 1, node.story()
     assert all(event["fetched_bytes"] == event["patch_bytes"] < total / 4 for event in by_patches), by_patches
+    assert node.events("traffic")[-1]["bytes_down"] >= sum(event["fetched_bytes"] for event in fetched), node.story()
     assert not node.events("trouble"), node.story()
     check_ledger(swarm, Run(steps=STEPS))
     check_receipts(swarm, node)

@@ -50,6 +50,7 @@ def busy_state() -> ViewState:
         state.tick(float(second))
         apply(state, "delivery_judged", {"peer": ALPHA, "admitted": 16, "refused": 0, "lag": 1, "tokens": 112})
     apply(state, "heartbeat", {"peer": ALPHA, "installed": "1.7", "pending": 32, "bytes_up": 2048, "bytes_down": 4096})
+    apply(state, "traffic", {"bytes_up": 3 << 20, "bytes_down": 0})
     apply(state, "step", {"step": 8, "buffered": 64, "reward": 0.625})
     apply(state, "version_published", {"version": "1.8"})
     apply(state, "evaluated", {"version": "1.8", "greedy": 0.75, "sampled": 0.5})
@@ -75,6 +76,7 @@ def test_a_learner_shows_what_happened() -> None:
         "atlas",
         "1.7",
         "2 KiB",
+        "3 MiB up, 0 B down",
         "silent for 20 s; 2 leases released",
     ):
         assert part in text

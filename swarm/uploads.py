@@ -9,7 +9,7 @@ would only divide it and delay first copies, and at most `MAX_UPLOADS` in all; a
 peer; at most `MAX_WAITING` requests wait, and of one peer `MAX_WAITING_PER_PEER`; without room, or if the wait would be
 longer than `MAX_WAIT_S`, a request is refused at once rather than kept in a silent queue, unless it asks for what this
 node offered, or its peer is so far behind that the least urgent of those waiting is refused instead; an upload that
-takes much longer than the uplink explains waits for its reader, and no longer holds a lane.
+does not move, or does not take its share while the uplink has some to spare, no longer holds a lane.
 """
 
 from __future__ import annotations

@@ -274,6 +274,36 @@ def test_a_reader_much_slower_than_the_uplink_keeps_no_lane() -> None:
     assert begun(uploads.handle(Sent(peer=A), now)) == [(D, CIDS[1])]
 
 
+def test_who_is_slow_while_the_uplink_is_full_keeps_its_lane() -> None:
+    """Or uploads would make each other slow, and more and more of them be begun."""
+    uploads, now = measured(50e6 / 8), 100.0
+    slow, *fast = PEERS[10 : 10 + LANES]
+    for peer in (slow, *fast):
+        ask(uploads, peer, 0, now)
+    for _ in range(20):
+        now += 0.05
+        uploads.handle(Moved(peer=slow, size=6250), now)
+        for peer in fast:
+            uploads.handle(Moved(peer=peer, size=round(0.05 * 49e6 / 8 / len(fast))), now)
+            uploads.handle(Sent(peer=peer), now)
+            assert begun(ask(uploads, peer, 1, now)) == [(peer, CIDS[1])]
+        assert begun(uploads.handle(Tick(), now)) == []
+    assert begun(ask(uploads, A, 2, now)) == []
+
+
+def test_a_chunk_that_vanishes_in_buffers_is_not_the_uplinks_best_rate() -> None:
+    uploads, now = measured(10e6 / 8), 100.0
+    usual_s = SIZE * 8 / 10e6
+    for _ in range(100):
+        for taken_s in (0.01, 0.25, 2 * usual_s, 2 * usual_s - 0.26):  # the first of four leaves at once
+            ask(uploads, A, 0, now)
+            ask(uploads, B, 0, now)
+            now += taken_s
+            uploads.handle(Sent(peer=A), now)
+            uploads.handle(Withdrawn(peer=B, cid=CIDS[0]), now)
+    assert uploads._best_of_late <= 1.1 * 10e6 / 8
+
+
 def test_on_a_slow_uplink_slowness_is_no_stall() -> None:
     uploads = measured(SIZE / 2.0)
     now = 200.0

@@ -55,11 +55,6 @@ RETRY_MS, TCP_RTO_MAX_MS = 1000, 44
 """The longest that TCP waits before it sends lost bytes again, its least (linux/tcp.h, since 6.15; Python has no name
 for it). Else it waits twice as long each time, so that a cable that was pulled for five seconds costs up to ten."""
 
-CONGESTION = (b"cubic", b"reno")
-"""How fast to send: the first of these that we may use, in place of a host's BBR. A swarm has several senders on every
-line, and each BBR (version 1) goes by how fast it once was alone there: behind routers that hold 60 ms, eight of them
-had up to 18 % of what they sent thrown away, CUBIC 2 %, and peers with unequal uplinks were done 6 % later."""
-
 
 class TcpConnection(IRawConnection):
     """One connected socket; `read(n)` returns exactly `n` bytes. One task may write while another reads."""
@@ -77,7 +72,6 @@ class TcpConnection(IRawConnection):
         if sys.platform == "linux":
             with suppress(OSError):
                 stream.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, RETRY_MS)
-            self._choose_congestion_control()
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
 
     def expect(self, size: int) -> None:
@@ -158,14 +152,6 @@ class TcpConnection(IRawConnection):
         self._set_low_water(min(size, MAX_EXPECTED_BYTES) if size >= MIN_EXPECTED_BYTES else 1)
         await trio.lowlevel.wait_readable(self._stream.socket)
         return RECEIVE_BYTES
-
-    def _choose_congestion_control(self) -> None:
-        for name in CONGESTION:
-            try:
-                self._stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
-                return
-            except OSError:  # not in this kernel, or not for everybody
-                continue
 
     def _limit_not_sent(self, size: int) -> None:
         self._not_sent = size

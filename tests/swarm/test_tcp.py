@@ -13,7 +13,6 @@ import trio.testing
 from libp2p.io.exceptions import ConnectionClosedError
 
 from swarm.libp2p.tcp import (
-    CONGESTION,
     MAX_EXPECTED_BYTES,
     NOT_SENT_BYTES,
     RECEIVE_BYTES,
@@ -181,11 +180,3 @@ async def test_lost_bytes_are_sent_again_every_second() -> None:
             pytest.skip("an option of Linux since 6.15")
         assert longest > RETRY_MS
         assert ours._stream.getsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS) == RETRY_MS
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such option")
-async def test_senders_share_a_line_by_its_losses() -> None:
-    """Reno is in every kernel, and everybody may use it."""
-    async with pair() as (ours, _):
-        name = ours._stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
-        assert name.rstrip(b"\0") in CONGESTION

@@ -337,7 +337,7 @@ class _Learner:
     async def _tell_presence(self, presence: int) -> None:
         told = 0
         while True:
-            up = sum(served.size_bytes for served in self.serving.served.values())
+            up = self.serving.served_bytes
             if up != told:
                 self.events.emit("traffic", bytes_up=up, bytes_down=0)
                 told = up

@@ -284,7 +284,7 @@ class _Rollout:
         return Heartbeat(
             installed=self.role.installed,
             pending=counts.pending,
-            bytes_up=sum(served.size_bytes for served in self.serving.served.values()),
+            bytes_up=self.serving.served_bytes,
             bytes_down=self.distribution.fetched_bytes,
             engine_s=counts.engine_s,
         )

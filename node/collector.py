@@ -1,6 +1,6 @@
 """The interpreter's search for cycles of objects, made seldom for a process that runs for days.
 
-By default it looks after every 700 new objects, and again and again through all that imports have brought: 6 % of what
+By default it looks after every 700 new objects, and again and again through all that imports have brought: 5 % of what
 a relaying node computes. What always holds: cycles are still found; what was there when the program began is no longer
 looked through.
 """

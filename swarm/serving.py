@@ -141,6 +141,11 @@ class Serving:
     def __post_init__(self) -> None:
         self._uploads = Uploads(holders=self._num_holders, promised=self._is_promised, held=self._num_held)
 
+    @property
+    def served_bytes(self) -> int:
+        """Bytes of chunks sent, to all peers."""
+        return sum(served.size_bytes for served in self.served.values())
+
     def start(self) -> None:
         """Begin to answer."""
         self.transport.handle(exchange.ASK, self._handler(self._answer_questions))

@@ -168,7 +168,7 @@ class _Waiting:
 
 @dataclass(kw_only=True, slots=True)
 class _Upload:
-    """One under way: what of it has not left, how much left last, at `moved_at`, and whether it is `slow` for good."""
+    """One under way: what of its `size` has not left, how much left last, at `moved_at`; `slow` ones stay stalled."""
 
     size: int
     left: int

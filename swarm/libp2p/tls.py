@@ -200,7 +200,7 @@ class TlsConnection(BaseSession):
         num_wanted = min(num_complete, MAX_RECORDS)
         plaintext, num_read = read_records(self._tls, num_wanted)
         num_taken = num_read
-        if not num_read or num_read < num_wanted:
+        if num_read < max(num_wanted, 1):
             try:
                 plaintext += self._tls.recv(RECORD_BYTES)
             except SSL.WantReadError:

@@ -59,9 +59,6 @@ FULL_FRAME = FRAME_PAYLOAD + HEADER.size
 MAX_WRITE_BYTES = 4 * FULL_FRAME
 """Handed to the connection at once where it is fast: more would not fit the cache of a core."""
 
-MAX_FRAME_PAYLOAD = MAX_WRITE_BYTES - HEADER.size
-"""Of a stream that is alone on a fast line: a frame a write saves both ends a tenth of their time."""
-
 MIN_WRITE_BYTES = MAX_WRITE_BYTES // 32
 """Where it is slow, whatever WRITE_S says: each frame costs both ends a wake-up, and 8 KiB are 30 ms at 2 Mbit/s."""
 
@@ -475,14 +472,16 @@ class YamuxConnection:
     def _batch(self) -> list[bytes | memoryview]:
         """Return the next write: all control frames, then a frame of each stream in turn, up to `_write_bytes`.
 
+        A stream that is alone fills it with one frame, which saves both ends of a fast line a tenth of their time.
         Who was served goes to the end of the line, also with nothing more to send, and leaves it when its turn finds
         nothing: so a stream that sends again and again is not taken for a new one each time (fq_codel, RFC 8290, 4.2).
         """
         parts: list[bytes | memoryview] = list(self._control)
         self._control.clear()
         size = 0
-        alone = len(self._fresh) + len(self._turns) == 1
-        payload = min(MAX_FRAME_PAYLOAD if alone else FRAME_PAYLOAD, self._write_bytes - HEADER.size)
+        payload = self._write_bytes - HEADER.size
+        if len(self._fresh) + len(self._turns) > 1:
+            payload = min(payload, FRAME_PAYLOAD)
         while size < self._write_bytes and (line := self._fresh or self._turns):
             stream = next(iter(line))
             del line[stream]

@@ -62,6 +62,7 @@ def test_small_steps_travel_as_patches(swarm: Swarm) -> None:
     assert len(by_patches) >= len(fetched) // 2 > 1, node.story()
     assert all(event["fetched_bytes"] == event["patch_bytes"] < total / 4 for event in by_patches), by_patches
     assert node.events("traffic")[-1]["bytes_down"] >= sum(event["fetched_bytes"] for event in fetched), node.story()
+    assert learner.events("traffic")[-1]["bytes_up"] > 0, learner.story()
     assert not node.events("trouble"), node.story()
     check_ledger(swarm, Run(steps=STEPS))
     check_receipts(swarm, node)

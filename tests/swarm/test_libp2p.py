@@ -37,6 +37,7 @@ from swarm.libp2p.multistream import NegotiationFailed, encode_message, read_mes
 from swarm.libp2p.security import NOISE, TLS, Identity, secure_outbound, security_table
 from swarm.libp2p.tcp import TcpConnection
 from swarm.libp2p.yamux import (
+    FRAME_PAYLOAD,
     MAX_CONTROL_FRAMES,
     MAX_INBOUND_STREAMS,
     MAX_WRITE_BYTES,
@@ -329,6 +330,26 @@ async def test_who_sends_again_and_again_is_not_new_each_time(mock_clock: trio.t
             mock_clock.jump(2 * WRITE_S)  # so slow that a write is one frame
             turns += senders(await wire.frames())
             assert turns.count(pieces.id) <= turns.count(whole.id) + 3
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_a_stream_that_is_alone_sends_longer_frames(mock_clock: trio.testing.MockClock) -> None:
+    async with muxer() as (connection, wire, _), trio.open_nursery() as nursery:
+
+        async def longest_after(num_writes: int) -> int:
+            for _ in range(num_writes):
+                await trio.testing.wait_all_tasks_blocked()
+                frames = await wire.frames()
+            return max(frame.length for frame in frames if frame.type is FrameType.DATA)
+
+        one, other = connection.open_stream(), connection.open_stream()
+        for stream in (one, other):
+            stream.on_window(100_000_000)
+        nursery.start_soon(one.send_all, bytes(50_000_000))
+        assert await longest_after(8) == MAX_WRITE_BYTES - HEADER.size
+        nursery.start_soon(other.send_all, bytes(50_000_000))
+        assert await longest_after(8) == FRAME_PAYLOAD
         nursery.cancel_scope.cancel()
 
 

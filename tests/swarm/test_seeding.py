@@ -69,10 +69,6 @@ async def swarm_of(
         yield source, peers
 
 
-def given(node: SwarmNode) -> int:
-    return sum(served.size_bytes for served in node.serving.served.values())
-
-
 @pytest.mark.parametrize("num_peers", [2, 5])
 async def test_the_source_gives_about_one_copy_and_the_peers_the_others(
     tmp_path: Path, autojump_clock: MockClock, num_peers: int
@@ -83,7 +79,7 @@ async def test_the_source_gives_about_one_copy_and_the_peers_the_others(
                 nursery.start_soon(peer.fetch, SIGNED)
         assert all(is_whole(peer) for peer in peers)
         # 1.3 copies usually: once each of so few chunks was given, the source helps with what is on its way.
-        assert TOTAL <= given(source) <= 2 * TOTAL
+        assert TOTAL <= source.serving.served_bytes <= 2 * TOTAL
         assert sum(peer.distribution.duplicate_bytes for peer in peers) <= 0.1 * TOTAL
         assert all(peer.faults == [] for peer in [source, *peers])
 
@@ -98,7 +94,7 @@ async def test_a_single_follower_and_followers_that_cannot_reach_each_other_get_
                 for peer in peers:
                     nursery.start_soon(peer.fetch, SIGNED)
             assert all(is_whole(peer) for peer in peers)
-            assert given(source) == num_peers * TOTAL
+            assert source.serving.served_bytes == num_peers * TOTAL
             assert trio.current_time() - began < 2 * num_peers * CHUNKS * 0.05, "no time-out was waited for"
 
 

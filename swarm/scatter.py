@@ -39,7 +39,7 @@ AHEAD = 8
 """Chunks offered and not yet sent, over all peers: three lanes, and as many on their way to being asked for."""
 
 MAX_AHEAD = 32
-"""The same when the uplink was seen to wait: 8 MiB of 256 KiB chunks cover 300 ms at 200 Mbit/s."""
+"""The same when the uplink was seen to wait: 4 MiB of 128 KiB chunks cover 300 ms at 100 Mbit/s."""
 
 UNASKED = 3
 """Offers that a peer has not asked for yet: on their way, or more than its window takes."""

@@ -35,7 +35,7 @@ WINDOW = 3
 """Requests outstanding at one peer until its rate is known."""
 
 MIN_WINDOW, MAX_WINDOW = 2, 8
-"""One on its way while another is being sent; eight of 256 KiB cover 100 ms at 168 Mbit/s from one peer alone."""
+"""One on its way while another is being sent; eight of 128 KiB cover 30 ms at 280 Mbit/s from one peer alone."""
 
 HORIZON_S = 1.0
 """The window is what a peer sends us in so long, and one more: several times the round trip over links that are full,
@@ -65,7 +65,7 @@ MAX_SECOND_ASKS = 4
 """Chunks asked of two peers at once; each may cost its bytes twice."""
 
 FIRST_LATENCY_S = 0.3
-"""Thought of a peer that was never asked: one chunk of 256 KiB at 50 Mbit/s behind six others."""
+"""Thought of a peer that was never asked: a round trip over links that are full, with what stands in the routers."""
 
 SMOOTHING = 0.2
 """Weight of the newest latency or interval in its moving average: five chunks are remembered."""

@@ -9,7 +9,8 @@ HAVE and GAINED to a follower show what it was offered, so that this is the rare
 asks for at once. What always holds: a chunk is offered to one peer only, until that peer was seen to have passed it on
 or the uplink has nothing better to do; a peer has at most its credit of chunks that it was given and nobody else has
 announced, so one that never passes anything on is starved of offers by itself; a chunk whose every holder has left is
-given again; once every chunk was given (`opened`), everything is shown to everybody.
+given again; once every chunk was given, or was offered and the uplink waits for those who are to take it, everything
+is shown to everybody (`opened`).
 
 The peer chosen has the least (chunks given to it and not yet passed on + 1) x lag, where lag is how long it usually
 takes from a chunk's being sent to it until somebody else announces it. That measures uplink, downlink, processor and
@@ -29,19 +30,20 @@ from protocol.ids import PeerId
 from swarm.audience import Asked, Begun, Followed, Idle, Note, Sent, Unfollowed
 from swarm.scheduler import PeerGained, PeerGone, PeerHas, Tick
 
-CREDIT = 4
+CREDIT = 6
 """Chunks of one peer that nobody else has announced: lost if it dies, so no more than keep it busy for a round trip."""
 
 MAX_CREDIT = 20
 """The same when round trips are long: more would hide that the relays cannot keep up."""
 
-AHEAD = 8
-"""Chunks offered and not yet sent, over all peers: three lanes, and as many on their way to being asked for."""
+AHEAD = 12
+"""Chunks offered and not yet sent, over all peers: three lanes, and three times as many on their way to being asked
+for. With fewer the uplink paused now and then between unequal peers."""
 
 MAX_AHEAD = 32
 """The same when the uplink was seen to wait: 4 MiB of 128 KiB chunks cover 300 ms at 100 Mbit/s."""
 
-UNASKED = 3
+UNASKED = 5
 """Offers that a peer has not asked for yet: on their way, or more than its window takes."""
 
 MAX_TARGETS = 16
@@ -194,6 +196,8 @@ class Scatter:
                 if any(relay.offered for relay in self._relays.values()):
                     self._ahead = min(self._ahead + 1, MAX_AHEAD)
                 self._spare = min(self._spare + 1, MAX_AHEAD)
+                if not self._fresh and not self.opened:
+                    return effects + self._open()
             case Tick():
                 self._withdraw(now)
                 effects += self._show_old(now)
@@ -326,10 +330,13 @@ class Scatter:
             effects.append(offer)
             in_hand += 1
         if not self._fresh and not self._is_giving(now):
-            self.opened = True
-            effects.append(Show(chunks=tuple(sorted(self._all - self._shown))))
-            self._given.clear()
+            effects += self._open()
         return effects
+
+    def _open(self) -> list[Effect]:
+        self.opened = True
+        self._given.clear()
+        return [Show(chunks=tuple(sorted(self._all - self._shown)))]
 
     def _is_giving(self, now: float) -> bool:
         """Whether something offered is still on its way out. What a peer takes too long over holds nobody else up."""

@@ -21,6 +21,7 @@ from swarm.scatter import (
     SHOWN_AFTER_LAGS,
     SHOWN_AFTER_S,
     SHOWN_PER_S,
+    UNASKED,
     Effect,
     Event,
     Listen,
@@ -148,9 +149,9 @@ def test_what_only_a_peer_held_that_leaves_is_given_again_first(leaving: type[Un
     again = following(scatter, B)
     if leaving is PeerGone:  # it follows still, and begins anew
         again += offers(scatter.handle(Unfollowed(peer=A), 1.0))
-    while len(again) < 5:
+    while len(again) < UNASKED + 3:
         again += give(scatter, again[len(again) - 1], 1.1)
-    assert {0, 1} < {chunk for peer, chunk in again if peer == B} <= set(range(8))
+    assert {0, 1} < {chunk for peer, chunk in again if peer == B} <= set(range(2 * UNASKED))
 
 
 def test_what_others_hold_of_a_peer_that_leaves_is_not_given_again() -> None:
@@ -201,6 +202,23 @@ def test_when_everything_was_given_everything_is_shown() -> None:
     assert shown == [Show(chunks=(0, 1, 2))]
     assert scatter.opened
     assert all(scatter.shows(chunk) for chunk in range(4))
+
+
+def test_an_uplink_that_waits_when_everything_was_offered_is_open_to_everybody() -> None:
+    scatter = scatter_of(3)
+    made = following(scatter, A, B)
+    for peer, chunk in made:
+        scatter.handle(Asked(peer=peer, chunk=chunk), 0.1)
+    assert not scatter.opened, "they are on their way, to peers that may be slow to take them"
+    assert scatter.handle(Idle(), 0.2) == [Show(chunks=(0, 1, 2))]
+    assert scatter.opened
+
+
+def test_an_uplink_that_waits_with_something_left_to_offer_stays_closed() -> None:
+    scatter = scatter_of(MAX_AHEAD + 20)
+    following(scatter, A, B)
+    scatter.handle(Idle(), 0.2)
+    assert not scatter.opened
 
 
 def test_what_was_given_long_ago_is_shown_to_everybody() -> None:

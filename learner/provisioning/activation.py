@@ -1,0 +1,185 @@
+"""Which of the unequal machines to pay for: the cheapest set with which the learner never waits.
+
+Pure. A machine that is on supplies `rate` rollouts per second, from `broadcast_s` + `generation_s` after a version's
+publication, and F of a set is the sum over its machines (`learner.provisioning.overlap`). So "never waits" is linear in
+who is on, and the cheapest set is a small integer program:
+
+    minimise  sum c_i x_i     over x_i in {0, 1}
+    where     sum mu_i x_i max(0, (S - kappa + k) T_train - delay_i)  >=  gamma k R     for k = 1, 2, ...
+              sum mu_i x_i T_train  >=  gamma R
+
+Three ways to choose: `greedy`, the paper's, in the order of price per rollout (ECHO-2, section 3.4); `cheapest`, the
+exact optimum by scipy's HiGHS, or the best found in a bounded time; and what it takes for a change to be worth it: who
+is not on yet is charged its start over the time for which the plan is likely to stand, so that a set is not left for
+another that saves less than moving costs. What always holds: a set that is returned suffices; where none does, the
+answer says how far all machines together are from it, and is a value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from learner.provisioning.overlap import Clockwork, Supplier
+
+MARGIN = 1.05
+"""Our gamma: rates are medians of what varies, and a set without a reserve waits for every other batch."""
+
+PLAN_STANDS_S = 3600.0
+"""Over so long is the start of a machine charged: a plan that stood for less would be all starts."""
+
+SOLVER_S = 2.0
+"""What the exact search may take; pools of 200 take some 0.05 s. Beyond it the best set found is taken."""
+
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A machine that could be on.
+
+    Args:
+        name: what the plan calls it.
+        price: per hour that it is on, in the swarm's one currency; 0 for a volunteer.
+        rate: admitted rollouts per second, measured or expected.
+        broadcast_s: from a publication until it has the version installed.
+        generation_s: from a lease until its rollouts are admitted.
+        start_s: from being asked until it supplies: download, loading. It is paid meanwhile.
+        start_price: what starting costs beside that time.
+        stops_per_hour: how often it is taken away (spot machines, owners who come home), each costing a start.
+    """
+
+    name: str
+    price: float
+    rate: float
+    broadcast_s: float = 0.0
+    generation_s: float = 0.0
+    start_s: float = 0.0
+    start_price: float = 0.0
+    stops_per_hour: float = 0.0
+
+    @property
+    def usable_rate(self) -> float:
+        """Rollouts per second over its ups and downs: it is up for 1 / stops, then away for one start."""
+        return self.rate / (1 + self.stops_per_hour * self.start_s / _HOUR)
+
+    @property
+    def running_price(self) -> float:
+        """Per hour, with the starts that its stops cost."""
+        return self.price + self.stops_per_hour * self.start_price
+
+    @property
+    def rho(self) -> float:
+        """Price of a rollout: rho = c / mu (section 3.4)."""
+        return self.running_price / (_HOUR * self.usable_rate) if self.usable_rate > 0 else math.inf
+
+    def moving_price(self, stands_s: float) -> float:
+        """Per hour, the price of starting it once for a plan that stands for `stands_s`."""
+        return (self.start_price + self.price * self.start_s / _HOUR) * _HOUR / stands_s
+
+    def supplier(self) -> Supplier:
+        """It, as the capacity model sees it."""
+        return Supplier(rate=self.usable_rate, broadcast_s=self.broadcast_s, generation_s=self.generation_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Who is to be on, in the order of `rho`, and the price per hour of that. `exact`: nothing cheaper suffices."""
+
+    chosen: tuple[Candidate, ...]
+    price: float
+    exact: bool = False
+
+    @property
+    def rate(self) -> float:
+        """Rollouts per second."""
+        return math.fsum(one.usable_rate for one in self.chosen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shortage:
+    """Not even all together suffice: they give `share` (below 1) of what the strictest condition asks for."""
+
+    share: float
+    rate: float
+    needed: float
+
+
+class Requirement:
+    """What a set must supply: a row of weights for each candidate, and the least sum of each row."""
+
+    def __init__(self, clock: Clockwork, candidates: Sequence[Candidate], margin: float = MARGIN) -> None:
+        self.candidates = tuple(candidates)
+        self.rate_needed = margin * clock.rollouts / clock.train_s
+        delays = np.array([one.broadcast_s + one.generation_s for one in candidates])
+        rates = np.array([one.usable_rate for one in candidates])
+        slack = clock.staleness - clock.kappa
+        last = max(1, math.ceil(float(delays.max(initial=0.0)) / clock.train_s) + 1)
+        steps = np.arange(1, last + 1)[:, None]
+        supplied = rates * np.maximum(0.0, (slack + steps) * clock.train_s - delays)
+        self.weights = np.vstack([rates[None, :] * clock.train_s, supplied]) / clock.rollouts
+        self.least = margin * np.concatenate([[1.0], steps[:, 0]])
+        self.overtaken = clock.broadcast_s > clock.kappa * clock.train_s
+
+    def share(self, on: np.ndarray) -> float:
+        """How much of what is asked for a set supplies, at the strictest condition; 1 is enough. `on`: 0 or 1 each."""
+        return 0.0 if self.overtaken else float((self.weights @ on / self.least).min())
+
+
+def greedy(requirement: Requirement) -> Choice | Shortage:
+    """The paper's choice: the best price per rollout first, until it suffices."""
+    candidates = requirement.candidates
+    on = np.zeros(len(candidates))
+    if (shortage := _shortage(requirement)) is not None:
+        return shortage
+    for index in sorted(range(len(candidates)), key=lambda i: (candidates[i].rho, candidates[i].name)):
+        if requirement.share(on) >= 1:
+            break
+        on[index] = 1
+    return _choice(candidates, on)
+
+
+def cheapest(
+    requirement: Requirement, active: Collection[str] = (), *, stands_s: float = PLAN_STANDS_S
+) -> Choice | Shortage:
+    """The cheapest set, moving from `active` (names) included, for a plan that stands for `stands_s`."""
+    from scipy.optimize import Bounds, LinearConstraint, milp  # half a second, which only a learner that plans pays
+
+    if (shortage := _shortage(requirement)) is not None:
+        return shortage
+    candidates = requirement.candidates
+    prices = np.array(
+        [one.running_price + (0.0 if one.name in active else one.moving_price(stands_s)) for one in candidates]
+    )
+    # Of sets that cost the same (volunteers are free), the smallest.
+    prices += 1e-6 * float(prices.max(initial=0.0)) or 1.0
+    found = milp(
+        prices,
+        constraints=LinearConstraint(requirement.weights, requirement.least, np.inf),
+        integrality=np.ones(len(candidates)),
+        bounds=Bounds(0, 1),
+        options={"time_limit": SOLVER_S},
+    )
+    if found.x is None:
+        return greedy(requirement)
+    on = np.round(found.x)
+    return _choice(candidates, on, exact=found.status == 0)
+
+
+def _shortage(requirement: Requirement) -> Shortage | None:
+    everyone = np.ones(len(requirement.candidates))
+    share = requirement.share(everyone) if requirement.candidates else 0.0
+    if share >= 1:
+        return None
+    rate = math.fsum(one.usable_rate for one in requirement.candidates)
+    return Shortage(share=share, rate=rate, needed=requirement.rate_needed)
+
+
+def _choice(candidates: Iterable[Candidate], on: np.ndarray, *, exact: bool = False) -> Choice:
+    chosen = sorted(
+        (one for one, is_on in zip(candidates, on, strict=True) if is_on), key=lambda one: (one.rho, one.name)
+    )
+    return Choice(chosen=tuple(chosen), price=math.fsum(one.running_price for one in chosen), exact=exact)

@@ -90,9 +90,9 @@ def chunk_size_for(total_bytes: int) -> int:
     Cutting F bytes into chunks of c costs F h / c of overhead (h per chunk: header, HAVE to the neighbours, REQUEST)
     and (N - 1) c of filling and draining the pipeline, for a peer passes a chunk on to all others before the next one
     counts; the sum is least at c = sqrt(F h / (N - 1)). Measured for eight peers and 64 MiB on emulated links, last
-    peer over bound: 1.12 with 256 KiB and 1.09 with 128 KiB, with a round trip of 30 ms 1.17 and 1.09. Half the size
-    takes an eighth to a quarter more of the processor, so it is not smaller still. Few sizes, so that a model which grows a little
-    keeps the chunks that it had.
+    peer over bound: 1.12 with 256 KiB and 1.09 with 128 KiB; with a round trip of 30 ms and rates times 0.4, 1.17 and
+    1.10. Half the size takes an eighth to a quarter more of the processor, so it is not smaller still. Few sizes, so
+    that a model which grows a little keeps the chunks that it had.
     """
     return next((size for below, size in CHUNK_SIZES if total_bytes < below), MAX_CUT_BYTES)
 

@@ -38,7 +38,7 @@ REPS = 3
 SIZES = (10, 100, 1000)
 
 SIZE_MIB = 942
-"""The weights of 0.49 billion parameters in bf16 (Qwen2.5-0.5B), 942 chunks of 1 MiB. The more chunks, the nearer the
+"""The weights of 0.49 billion parameters in bf16 (Qwen2.5-0.5B), 1884 chunks of 512 KiB. The more, the nearer the
 bound: what it takes to fill the swarm, and the tail, are a number of chunks each, whatever there is to send."""
 
 SOURCE = Link(up=50, down=50, latency_s=0.01)

@@ -197,7 +197,7 @@ class Scatter:
                     self._ahead = min(self._ahead + 1, MAX_AHEAD)
                 self._spare = min(self._spare + 1, MAX_AHEAD)
                 if not self._fresh and not self.opened:
-                    return effects + self._open()
+                    effects += self._open()
             case Tick():
                 self._withdraw(now)
                 effects += self._show_old(now)

@@ -8,11 +8,11 @@ who is on, and the cheapest set is a small integer program:
     where     sum mu_i x_i max(0, (S - kappa + k) T_train - delay_i)  >=  gamma k R     for k = 1, 2, ...
               sum mu_i x_i T_train  >=  gamma R
 
-Three ways to choose: `greedy`, the paper's, in the order of price per rollout (ECHO-2, section 3.4); `cheapest`, the
-exact optimum by scipy's HiGHS, or the best found in a bounded time; and what it takes for a change to be worth it: who
-is not on yet is charged its start over the time for which the plan is likely to stand, so that a set is not left for
-another that saves less than moving costs. What always holds: a set that is returned suffices; where none does, the
-answer says how far all machines together are from it, and is a value.
+Two ways to choose: `greedy`, the paper's, in the order of price per rollout (ECHO-2, section 3.4); and `cheapest`, the
+exact optimum by scipy's HiGHS, or the best found in a bounded time. There, who is not on yet is charged its start over
+the time for which the plan is likely to stand, so that a set is not left for another that saves less than moving costs.
+What always holds: a set that is returned suffices, to the solver's millionth, which the margin covers; where none does,
+the answer says how far all machines together are from it, and is a value.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PLAN_STANDS_S = 3600.0
 """Over so long is the start of a machine charged: a plan that stood for less would be all starts."""
 
 SOLVER_S = 2.0
-"""What the exact search may take; pools of 200 take some 0.05 s. Beyond it the best set found is taken."""
+"""What the exact search may take; pools of 200 take some 0.1 s. Beyond it the best set found is taken."""
 
 _HOUR = 3600.0
 
@@ -87,7 +87,10 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Who is to be on, in the order of `rho`, and the price per hour of that. `exact`: nothing cheaper suffices."""
+    """Who is to be on, in the order of `rho`, and the price per hour of that.
+
+    `exact`: nothing suffices that is cheaper by more than a ten-thousandth, the gap at which HiGHS stops.
+    """
 
     chosen: tuple[Candidate, ...]
     price: float
@@ -114,19 +117,18 @@ class Requirement:
     def __init__(self, clock: Clockwork, candidates: Sequence[Candidate], margin: float = MARGIN) -> None:
         self.candidates = tuple(candidates)
         self.rate_needed = margin * clock.rollouts / clock.train_s
-        delays = np.array([one.broadcast_s + one.generation_s for one in candidates])
-        rates = np.array([one.usable_rate for one in candidates])
-        slack = clock.staleness - clock.kappa
-        last = max(1, math.ceil(float(delays.max(initial=0.0)) / clock.train_s) + 1)
-        steps = np.arange(1, last + 1)[:, None]
-        supplied = rates * np.maximum(0.0, (slack + steps) * clock.train_s - delays)
-        self.weights = np.vstack([rates[None, :] * clock.train_s, supplied]) / clock.rollouts
-        self.least = margin * np.concatenate([[1.0], steps[:, 0]])
-        self.overtaken = clock.broadcast_s > clock.kappa * clock.train_s
+        suppliers = [one.supplier() for one in candidates]
+        delays = np.array([one.delay_s for one in suppliers])
+        rates = np.array([one.rate for one in suppliers])
+        due = np.array(clock.due_s(float(delays.max(initial=0.0))))
+        supplied = rates * np.maximum(0.0, due[:, None] - delays)
+        self.weights = np.vstack([rates * clock.train_s, supplied]) / clock.rollouts
+        self.least = margin * np.concatenate([[1.0], np.arange(1, len(due) + 1)])
+        self.is_overtaken = clock.is_overtaken
 
     def share(self, on: np.ndarray) -> float:
         """How much of what is asked for a set supplies, at the strictest condition; 1 is enough. `on`: 0 or 1 each."""
-        return 0.0 if self.overtaken else float((self.weights @ on / self.least).min())
+        return 0.0 if self.is_overtaken else float((self.weights @ on / self.least).min())
 
 
 def greedy(requirement: Requirement) -> Choice | Shortage:
@@ -146,7 +148,7 @@ def cheapest(
     requirement: Requirement, active: Collection[str] = (), *, stands_s: float = PLAN_STANDS_S
 ) -> Choice | Shortage:
     """The cheapest set, moving from `active` (names) included, for a plan that stands for `stands_s`."""
-    from scipy.optimize import Bounds, LinearConstraint, milp  # half a second, which only a learner that plans pays
+    from scipy.optimize import Bounds, LinearConstraint, milp  # most of a second, which only who plans pays
 
     if (shortage := _shortage(requirement)) is not None:
         return shortage

@@ -44,6 +44,11 @@ class Supplier:
     broadcast_s: float
     generation_s: float
 
+    @property
+    def delay_s(self) -> float:
+        """From a publication until its first rollouts are admitted."""
+        return self.broadcast_s + self.generation_s
+
 
 class Supply:
     """How many rollouts have come by a time, each peer giving `rate` from `delay_s` on: piecewise linear and convex."""
@@ -100,28 +105,39 @@ class Clockwork:
     ahead: float = math.inf
     broadcast_s: float = 0.0
 
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether versions are published faster than the source can send them."""
+        return self.broadcast_s > self.kappa * self.train_s
+
+    def due_s(self, full_s: float) -> list[float]:
+        """How long after a publication the first, second, third ... batch that needs it, or what follows, is due.
+
+        So many that F grows at its full rate, from `full_s` on, before the last: beyond, they say nothing new.
+        """
+        slack = self.staleness - self.kappa
+        num_batches = max(1, math.ceil(full_s / self.train_s) + 1)
+        return [(slack + k) * self.train_s for k in range(1, num_batches + 1)]
+
 
 def never_waits(clock: Clockwork, suppliers: Iterable[Supplier]) -> bool:
     """The condition of the module's paragraph, for versions that do not overtake each other and no limit on pacing."""
     supply = supply_of(suppliers)
-    enough = 1 - _ROUNDING
-    if supply.rate * clock.train_s < clock.rollouts * enough or clock.broadcast_s > clock.kappa * clock.train_s:
+    enough = clock.rollouts * (1 - _ROUNDING)
+    if supply.rate * clock.train_s < enough or clock.is_overtaken:
         return False
-    # From `full_s` on F grows by at least R in T_train, so what holds there holds for ever.
-    steps = max(1, math.ceil(supply.full_s / clock.train_s) + 1)
-    slack = clock.staleness - clock.kappa
-    return all(supply.count((slack + k) * clock.train_s) >= k * clock.rollouts * enough for k in range(1, steps + 1))
+    return all(supply.count(at_s) >= k * enough for k, at_s in enumerate(clock.due_s(supply.full_s), start=1))
 
 
 def rate_needed(clock: Clockwork, *, delay_s: float) -> float:
     """The least total rate of equal peers that keeps the learner busy, or infinity; `delay_s` is T_bcast + T_gen."""
     spare_s = min(clock.train_s, (clock.staleness - clock.kappa + 1) * clock.train_s - delay_s)
-    return clock.rollouts / spare_s if spare_s > 0 and clock.broadcast_s <= clock.kappa * clock.train_s else math.inf
+    return clock.rollouts / spare_s if spare_s > 0 and not clock.is_overtaken else math.inf
 
 
 def supply_of(suppliers: Iterable[Supplier]) -> Supply:
     """F: rollouts of one version, by the time since its publication."""
-    return Supply((one.rate, one.broadcast_s + one.generation_s) for one in suppliers)
+    return Supply((one.rate, one.delay_s) for one in suppliers)
 
 
 def period_s(clock: Clockwork, suppliers: Iterable[Supplier]) -> float:

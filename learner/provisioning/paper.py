@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import count
 
 GAMMA = 1.1
 """What is provisioned over what the rule asks for (section 3.4)."""
@@ -101,9 +102,8 @@ def largest_kappa(timings: Timings, staleness: int) -> int | None:
 def explain_infeasible(timings: Timings, staleness: int) -> str:
     """Why `largest_kappa` found none, and the numbers from which on it finds one."""
     kappa = max(k for k in range(1, _most(staleness) + 1) if tightened_lag_bound(timings, k) <= staleness)
-    window = staleness + 1
-    while largest_kappa(timings, window) is None:
-        window += 1
+    quickest = next(k for k in count(1) if k * timings.train_s > timings.delay_s)
+    window = tightened_lag_bound(timings, quickest)  # it grows with kappa, so no smaller window has a period at all
     return (
         f"With S = {staleness} versions are published every {kappa} training steps at most, {kappa} x "
         f"{timings.train_s:g} s, and the first rollouts of one come after T_bcast + T_gen = {timings.delay_s:g} s: the "

@@ -72,7 +72,7 @@ def simulated_period(clock: Clockwork, suppliers: Sequence[Supplier], steps: int
         (6, 5, 0.0, 0.0),
         (6, 5, 0.3, 0.036),
         (11, 10, 0.0, 0.0),
-        (1, 1, 0.0, 0.437),  # only the odd or the even versions at first, as fast as one takes: see S = 1 in the docs
+        (1, 1, 0.0, 0.437),  # (T_train + R / mu + T_bcast) / 2
         (3, 1, 0.3, 0.0),
     ],
 )

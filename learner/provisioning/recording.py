@@ -1,0 +1,171 @@
+"""What a swarm did and when, as events: what estimates, plans and simulations are made from, one JSON object a line.
+
+Pure. What always holds: `at_s` never falls from one event to the next within one run, which begins with `Began`; a file
+is only ever appended to, by one run after the other; what is written reads back equal. A last line without its end is
+what a kill leaves, and is left out; any other line that is no event is named with its number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+FORMAT = 1
+"""Goes up when an old program could misread a new recording."""
+
+FILE = "recording.jsonl"
+"""Its name in a learner's state directory."""
+
+Seconds = Annotated[float, Meta(ge=0, le=1e12)]
+Number = Annotated[int, Meta(ge=0, lt=1 << 53)]
+Rate = Annotated[float, Meta(ge=0, le=1e12)]
+
+
+class RecordingError(ValueError):
+    """A line that is no event. The message names it."""
+
+
+class Event(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event", forbid_unknown_fields=True
+):
+    """Base of all. `at_s`: seconds since 1970 on the learner's clock, or since the beginning of a simulation."""
+
+    at_s: Seconds
+
+
+class Began(Event, frozen=True, kw_only=True, tag="began"):
+    """A run begins, or goes on after a restart: its terms. R = `rollouts` in groups of `group_size`."""
+
+    format: Number = FORMAT
+    swarm: str
+    mode: Literal["async", "sequential"]
+    rollouts: Annotated[int, Meta(ge=1)]
+    group_size: Annotated[int, Meta(ge=1)]
+    staleness: Number
+    kappa: Annotated[int, Meta(ge=1)]
+    step: Number = 0
+    currency: str = "USD"
+
+
+class Joined(Event, frozen=True, kw_only=True, tag="joined"):
+    """A peer came: its price per hour, and how many rollouts a second its own benchmark promises, 0 if unknown."""
+
+    peer: str
+    name: str = ""
+    machine: str = ""
+    price: Rate = 0.0
+    rate: Rate = 0.0
+
+
+class Left(Event, frozen=True, kw_only=True, tag="left"):
+    """A peer went, or was silent for too long."""
+
+    peer: str
+    reason: str = ""
+
+
+class Stepped(Event, frozen=True, kw_only=True, tag="stepped"):
+    """A training step is over, and so is the publication of its version if there was one.
+
+    `waited_s` for its batch, then `busy_s`, of which `publish_s` went into saving, exporting and signing. `lags` are
+    the batch's rollouts by their lag, `stale` those dropped since the step before.
+    """
+
+    step: Number
+    waited_s: Seconds
+    busy_s: Seconds
+    publish_s: Seconds = 0.0
+    rollouts: Number
+    lags: dict[int, Number]
+    stale: Number = 0
+
+
+class Published(Event, frozen=True, kw_only=True, tag="published"):
+    """A version was announced. `size_bytes` of all its chunks, `patch_bytes` of the smallest patch to it, 0 if none."""
+
+    version: Number
+    size_bytes: Number = 0
+    patch_bytes: Number = 0
+
+
+class Installed(Event, frozen=True, kw_only=True, tag="installed"):
+    """A peer has this version in service."""
+
+    peer: str
+    version: Number
+
+
+class Delivered(Event, frozen=True, kw_only=True, tag="delivered"):
+    """A lease was delivered and judged: `admitted` and `refused` rollouts of `version`.
+
+    `leased_s` and `started_s`: when it was leased, and when the peer said that it began to generate.
+    """
+
+    peer: str
+    admitted: Number
+    refused: Number = 0
+    tokens: Number = 0
+    version: Number
+    leased_s: Seconds
+    started_s: Seconds
+
+
+class Withdrawn(Event, frozen=True, kw_only=True, tag="withdrawn"):
+    """Leases of so many rollouts ended without a delivery: 'expired', 'returned' or 'lost'."""
+
+    peer: str
+    rollouts: Number
+    status: str
+
+
+class Planned(Event, frozen=True, kw_only=True, tag="planned"):
+    """Who is to be on from now on, the publication period, and why something changed."""
+
+    kappa: Annotated[int, Meta(ge=1)]
+    active: list[str]
+    price: Rate
+    reasons: list[str]
+
+
+Recorded = Began | Joined | Left | Stepped | Published | Installed | Delivered | Withdrawn | Planned
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Recorded] = msgspec.json.Decoder(Recorded)
+
+
+def encode_line(event: Recorded) -> bytes:
+    """The event as one line, with its end."""
+    return _encoder.encode(event) + b"\n"
+
+
+def read_lines(lines: Iterable[bytes], name: str) -> Iterator[Recorded]:
+    """The events in `lines` of the file `name`, in order. Raises RecordingError, naming the line."""
+    began = False
+    before_s = -math.inf
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):
+            return  # only the last can be so
+        try:
+            event = _decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise RecordingError(f"{name}, line {number}: {error}. The recording is damaged there.") from None
+        if isinstance(event, Began):
+            if event.format > FORMAT:
+                raise RecordingError(
+                    f"{name}, line {number}: format {event.format}, this program reads up to {FORMAT}. Use the volery "
+                    "that wrote it."
+                )
+            began, before_s = True, -math.inf
+        if not began:
+            raise RecordingError(f"{name}, line {number}: {type(event).__name__.lower()} before anything began.")
+        if event.at_s < before_s:
+            raise RecordingError(
+                f"{name}, line {number}: at {event.at_s} s, earlier than the line before ({before_s} s). Lines were "
+                "moved or mixed."
+            )
+        before_s = event.at_s
+        yield event

@@ -9,6 +9,7 @@ so that none grows stale behind fresher ones; a group is handed out once. How mu
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -55,26 +56,28 @@ class Buffer:
     """See the module's paragraph. `window` is S, in training steps."""
 
     window: int
+    by_version: Counter[int] = field(default_factory=Counter)
+    """Rollouts waiting, admissible or not, by the training step of their oldest version."""
     _heap: list[tuple[PolicyVersion, int, Group]] = field(default_factory=list)
     _arrivals: int = 0
-    _rollouts: int = 0
     _dropped: dict[LeaseId, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Rollouts waiting, admissible or not."""
-        return self._rollouts
+        return self.by_version.total()
 
     def add(self, group: Group) -> None:
         """Take in one admitted group."""
         self._arrivals += 1
-        self._rollouts += len(group.completions)
-        heapq.heappush(self._heap, (min(group.behaviour), self._arrivals, group))
+        oldest = min(group.behaviour)
+        self._count(oldest, len(group.completions))
+        heapq.heappush(self._heap, (oldest, self._arrivals, group))
 
     def clear(self) -> None:
         """Forget everything; what is durable is in the ledger."""
         self._heap.clear()
         self._dropped.clear()
-        self._rollouts = 0
+        self.by_version.clear()
 
     def take(self, rollouts: int, chain: Chain) -> Batch | None:
         """Return a batch of at least `rollouts` for the step after `chain.head`, or None while too few are admissible.
@@ -82,7 +85,7 @@ class Buffer:
         What is too old is dropped either way, and reported in the next batch.
         """
         self._drop_inadmissible(chain)
-        if self._rollouts < rollouts:
+        if len(self) < rollouts:
             return None
         groups, count = [], 0
         for group in self._pop():
@@ -90,14 +93,20 @@ class Buffer:
             count += len(group.completions)
             if count >= rollouts:
                 break
-        self._rollouts -= count
         dropped, self._dropped = self._dropped, {}
         lags = {group.lease: lag_of(chain.head, group.behaviour) for group in groups}
         return Batch(groups=tuple(groups), lags=lags, dropped=dropped)
 
     def _pop(self) -> Iterator[Group]:
         while self._heap:
-            yield heapq.heappop(self._heap)[2]
+            oldest, _, group = heapq.heappop(self._heap)
+            self._count(oldest, -len(group.completions))
+            yield group
+
+    def _count(self, oldest: PolicyVersion, rollouts: int) -> None:
+        self.by_version[oldest.version] += rollouts
+        if not self.by_version[oldest.version]:
+            del self.by_version[oldest.version]
 
     def _drop_inadmissible(self, chain: Chain) -> None:
         kept = []
@@ -108,7 +117,7 @@ class Buffer:
                 kept.append(entry)
             else:
                 self._dropped[group.lease] = fate.value
-                self._rollouts -= len(group.completions)
+                self._count(entry[0], -len(group.completions))
         if len(kept) != len(self._heap):
             heapq.heapify(kept)
             self._heap = kept

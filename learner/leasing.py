@@ -1,17 +1,17 @@
-"""Who may generate what: open leases, how many more there should be, and where their seeds come from.
+"""Leases that are open: whose they are, what they say, where their seeds come from.
 
-A pure core. What always holds: a lease is bound to one peer and handed out once; rollouts that are leased or wait in
-the buffer exceed `pace` by less than one group, so over-production is held back instead of thrown away; what a lease
-asks for fits one delivery; seeds follow from the learner's secret and the lease's id (HMAC-SHA256), so nobody can guess
-them before the lease, and what is issued again after a loss has a new id and new seeds.
+A pure core; how many, and for whom, is `learner.workload`'s. What always holds: a lease is bound to one peer and handed
+out once; what it asks for fits one delivery; seeds follow from the learner's secret and the lease's id (HMAC-SHA256),
+so nobody can guess them before the lease, and what is issued again after a loss has a new id and new seeds.
 """
 
 from __future__ import annotations
 
 import hmac
-import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from learner.intake import GrantedLease
 from protocol.codec import decode, pack_tokens
@@ -69,30 +69,32 @@ class Leasing:
     new_id: Callable[[], bytes]
     open: dict[LeaseId, GrantedLease] = field(default_factory=dict)
     judging: dict[LeaseId, GrantedLease] = field(default_factory=dict)
+    by_version: Counter[int] = field(default_factory=Counter)
+    """Rollouts leased and not yet judged, expired or returned, by the training step of the version they are made with,
+    or may be made with while that is not known."""
+    _by_peer: Counter[PeerId] = field(default_factory=Counter)
+    _started: dict[LeaseId, PolicyVersion] = field(default_factory=dict)
 
     @property
     def open_rollouts(self) -> int:
         """Rollouts leased and not yet judged, expired or returned."""
-        return sum(len(granted.lease.seeds) for leases in (self.open, self.judging) for granted in leases.values())
+        return self.by_version.total()
 
-    def groups_wanted(self, asked: int, buffered: int, pace: int) -> int:
-        """How many leases to hand to a peer that asks for `asked` rollouts while `buffered` wait.
+    def pending(self, peer: PeerId) -> int:
+        """Those of them that are `peer`'s."""
+        return self._by_peer[peer]
 
-        Both are rounded up to whole groups: were the room rounded down, groups of another size, from before a restart,
-        could leave a batch forever short of its last group.
-        """
-        room = pace - buffered - self.open_rollouts
-        return max(0, math.ceil(min(asked, room) / self.terms.group_size))
-
-    def grant(self, peer: PeerId, prompt: Prompt, minimum: PolicyVersion, now_ms: int) -> GrantedLease:
-        """Make and remember a lease for `peer`."""
+    def grant(
+        self, peer: PeerId, prompt: Prompt, minimum: PolicyVersion, now_ms: int, *, size: int | None = None
+    ) -> GrantedLease:
+        """Make and remember a lease for `peer`, of `size` completions: at most a whole group, which is the default."""
         lease_id = LeaseId(self.new_id())
         lease = Lease(
             id=lease_id,
             peer=peer,
             task=prompt.task,
             prompt=pack_tokens(prompt.tokens),
-            seeds=[seed_of(self.secret, lease_id, index) for index in range(self.terms.group_size)],
+            seeds=[seed_of(self.secret, lease_id, index) for index in range(size or self.terms.group_size)],
             sampler=Sampler(temperature=self.terms.temperature),
             stop_ids=sorted(self.terms.stop_ids),
             max_new_tokens=self.terms.max_new_tokens,
@@ -101,12 +103,32 @@ class Leasing:
             deadline_ms=now_ms + round(self.terms.deadline_s * 1000),
         )
         granted = GrantedLease(lease=lease, prompt_index=prompt.index)
-        self.open[lease_id] = granted
+        self.recover(granted)
         return granted
 
     def recover(self, granted: GrantedLease) -> None:
-        """Take up a lease that was open before a restart."""
+        """Take up a lease, for example one that was open before a restart."""
         self.open[granted.id] = granted
+        self._count(granted, len(granted.lease.seeds))
+
+    def started(self, lease: LeaseId, peer: PeerId, version: PolicyVersion) -> bool:
+        """The peer says that it generates `lease` with `version`; whether that is the first word on it.
+
+        A version older than the lease asks for will be refused; until then it counts as what was asked for.
+        """
+        granted = self.lookup(lease, peer)
+        if granted is None or lease in self._started:
+            return False
+        self._count(granted, -len(granted.lease.seeds))
+        self._started[lease] = max(version, granted.lease.minimum)
+        self._count(granted, len(granted.lease.seeds))
+        return True
+
+    def hopeless(self, oldest: int) -> list[LeaseId]:
+        """Withdraw leases that are generated with a version made before training step `oldest`; return their ids."""
+        return self._withdraw(
+            [lease for lease, v in self._started.items() if lease in self.open and v.version < oldest]
+        )
 
     def lookup(self, lease: LeaseId, peer: PeerId) -> GrantedLease | None:
         """The open lease of that id, if it is `peer`'s."""
@@ -126,7 +148,8 @@ class Leasing:
 
     def close(self, lease: LeaseId) -> None:
         """The delivery was judged."""
-        self.judging.pop(lease, None)
+        if (granted := self.judging.pop(lease, None)) is not None:
+            self._forget(granted)
 
     def release(self, peer: PeerId) -> list[LeaseId]:
         """Withdraw all leases of a peer that is gone; return their ids."""
@@ -142,8 +165,27 @@ class Leasing:
 
     def _withdraw(self, leases: list[LeaseId]) -> list[LeaseId]:
         for lease in leases:
-            del self.open[lease]
+            self._forget(self.open.pop(lease))
         return leases
+
+    def _forget(self, granted: GrantedLease) -> None:
+        self._count(granted, -len(granted.lease.seeds))
+        self._started.pop(granted.id, None)
+
+    def _count(self, granted: GrantedLease, rollouts: int) -> None:
+        made_with = self._started.get(granted.id, granted.lease.minimum).version
+        _add(self.by_version, made_with, rollouts)
+        _add(self._by_peer, granted.peer, rollouts)
+
+
+K = TypeVar("K", int, PeerId)
+
+
+def _add(counts: Counter[K], key: K, number: int) -> None:
+    """Count, and keep no key whose count is zero."""
+    counts[key] += number
+    if not counts[key]:
+        del counts[key]
 
 
 def seed_of(secret: bytes, lease: LeaseId, index: int) -> int:

@@ -124,11 +124,10 @@ class _Learner:
         self.training: TrainingLoop | None = None
         self.evaluation: Evaluation | None = None
         batch = learn.prompts_per_step * learn.group_size
-        ahead = learn.ahead if learn.ahead is not None else (1.0 if learn.staleness == 0 else 2.0)
         self.run = LearnerRun(
             window=learn.staleness,
             batch=batch,
-            pace=round(batch * ahead),
+            ahead=learn.ahead,
             chain=Chain(bases=(0,), head=PolicyVersion(1, 0)),
             buffer=Buffer(window=learn.staleness),
             leasing=Leasing(
@@ -142,6 +141,7 @@ class _Learner:
                 secret=home.secret,
                 new_id=partial(secrets.token_bytes, 16),
             ),
+            next_prompt=schooling.next_prompt,
             membership=Membership(silence_s=HEARTBEATS_MISSED * config.network.heartbeat_s),
         )
         self.relays = RelayDesk(
@@ -162,7 +162,6 @@ class _Learner:
             token=config.network.join_token,
             heartbeat_s=config.network.heartbeat_s,
             publish_every=learn.publish_every,
-            next_prompt=schooling.next_prompt,
             now_ms=Clock.now_ms,
             events=events,
         )
@@ -210,6 +209,7 @@ class _Learner:
             reception.start()
             nursery.start_soon(self.intake.work, inbox_receive)
             nursery.start_soon(self.desk.watch)
+            nursery.start_soon(self.desk.serve)
             nursery.start_soon(self.relays.work)
             nursery.start_soon(self._tell_presence, presence)
             on_ready(self._write_invite(), self.run)

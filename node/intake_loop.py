@@ -131,6 +131,7 @@ class IntakeLoop:
         judged, granted = answer.judged, answer.granted
         if granted is not None:
             self.run.leasing.close(granted.id)
+            self.run.delivered(granted.peer, granted.id, self.now_ms())
         if judged is None:
             return
         rewards = [record.reward for record in judged.group]

@@ -16,18 +16,17 @@ from functools import partial
 import trio
 
 from learner.intake import GrantedLease
-from learner.leasing import Prompt, own_lease
+from learner.leasing import own_lease
 from learner.ledger import LeaseRow, Ledger, PeerRow, StayRow
+from learner.workload import Held
 from node.events import EventLog
 from node.learner_run import LearnerRun, Presence
 from node.relay_desk import RelayDesk
-from protocol.envelope import OVERHEAD_BYTES
 from protocol.exchange import PeerAddresses
 from protocol.identity import Keypair
 from protocol.ids import LeaseId, PeerId, PolicyVersion, SwarmId
-from protocol.limits import KIB, MAX_LEASES_PER_GRANT, MAX_PEERS_TOLD, MAX_WORK_BYTES, PROTOCOL_VERSION
+from protocol.limits import MAX_PEERS_TOLD, PROTOCOL_VERSION
 from protocol.work import (
-    MAX_LEASE_BYTES,
     RELAY_RECEIPTS,
     Farewell,
     Grant,
@@ -52,9 +51,6 @@ GRANT_WAIT_S = 10.0
 GRANT_RETRY_MS = 100
 """When to ask again after that: at once, since it is here that a request waits."""
 
-GRANT_BYTES = MAX_WORK_BYTES - 4 * KIB
-"""Leases in one grant: a frame, less what surrounds them."""
-
 LATE_GRACE_MS = 2_000
 """A lease is withdrawn this long after its deadline, so that a delivery under way hears LATE with its figures."""
 
@@ -63,6 +59,14 @@ TICK_S = 1.0
 
 PEERS_REMEMBERED = 4096
 """Peers whose last heartbeat is remembered after they have left, so that what it counted is not counted again."""
+
+
+@dataclass(kw_only=True, eq=False)
+class _Waiting:
+    """A request for leases that is held open."""
+
+    leases: list[GrantedLease] = field(default_factory=list)
+    answered: trio.Event = field(default_factory=trio.Event)
 
 
 @dataclass(kw_only=True)
@@ -77,7 +81,6 @@ class LearnerDesk:
     token: str
     heartbeat_s: float
     publish_every: int
-    next_prompt: Callable[[], Prompt]
     now_ms: Callable[[], int]
     events: EventLog
     reception: Reception | None = None
@@ -86,6 +89,7 @@ class LearnerDesk:
     _ended: list[StayRow] = field(default_factory=list)
     _counted: dict[PeerId, Heartbeat | None] = field(default_factory=dict)
     _introduced: dict[PeerId, list[PeerAddresses]] = field(default_factory=dict)
+    _waiting: dict[PeerId, _Waiting] = field(default_factory=dict)
     _work: trio.Event = field(default_factory=trio.Event)
 
     async def welcome(self, peer: PeerId, hello: Hello) -> Welcome | Refused:
@@ -118,14 +122,12 @@ class LearnerDesk:
         )
 
     async def grant(self, peer: PeerId, request: LeaseRequest) -> Grant:
-        """Wait for room, then lease as many groups as asked for and as the pace allows."""
-        with trio.move_on_after(GRANT_WAIT_S):
-            while self._groups_for(peer, request) == 0:
-                await self.run.wait_changed()
-        issued = self._issue(peer, self._groups_for(peer, request))
-        if not issued:
-            why = "The run is finished." if self.run.finished else "Enough rollouts are under way; wait for a version."
+        """Wait for room, then lease as much as was asked for, as the pace allows, and as the peer can do in time."""
+        leases = await self._wait_granted(peer, request.rollouts)
+        if not leases:
+            why = "The run is finished." if self.run.finished else self._why_not(peer)
             return Grant(leases=[], now_ms=self.now_ms(), reason=why, retry_after_ms=GRANT_RETRY_MS)
+        issued = [(granted, sign_lease(self.keypair, self.swarm, granted.lease)) for granted in leases]
         ids = [granted.id for granted, _ in issued]
         rows = [_row(granted, raw) for granted, raw in issued]
         try:
@@ -142,6 +144,9 @@ class LearnerDesk:
         self.run.membership.handle(Heard(peer=peer, installed=heartbeat.installed), trio.current_time())
         if (presence := self.run.present.get(peer)) is None:
             return
+        if heartbeat.installed is not None and self.run.worker(peer).installed != heartbeat.installed:
+            self.run.worker(peer).installed = heartbeat.installed
+            self._serve(peer)
         self._count(peer, presence, heartbeat)
         self.events.emit(
             "heartbeat",
@@ -156,8 +161,8 @@ class LearnerDesk:
     def started(self, peer: PeerId, started: Started) -> None:
         """Note which version a lease is generated with; the first word counts."""
         lease = LeaseId(started.lease)
-        if self.run.leasing.lookup(lease, peer) is not None:
-            self._started.setdefault(lease, started.version)
+        if self.run.started(peer, lease, started.version, self.now_ms()):
+            self._started[lease] = started.version
 
     def returned(self, peer: PeerId, leases: LeaseReturn) -> None:
         """Take leases back."""
@@ -225,26 +230,50 @@ class LearnerDesk:
         )
         return self.ledger.knows(peer), self.ledger.peer_joined(row, self.now_ms())
 
-    def _groups_for(self, peer: PeerId, request: LeaseRequest) -> int:
-        run = self.run
-        if run.finished or peer not in run.present or run.minimum_version() is None:
-            return 0
-        return min(run.leasing.groups_wanted(request.rollouts, len(run.buffer), run.pace_left()), MAX_LEASES_PER_GRANT)
+    async def _wait_granted(self, peer: PeerId, rollouts: int) -> list[GrantedLease]:
+        """Ask the workload for the peer, and wait for its turn; nothing after GRANT_WAIT_S, or when the run is over."""
+        if self.run.finished or peer not in self.run.present:
+            return []
+        waiting = self._waiting[peer] = _Waiting()
+        self.run.ask(peer, rollouts)
+        try:
+            with trio.move_on_after(GRANT_WAIT_S):
+                self._serve(peer)
+                await waiting.answered.wait()
+            return waiting.leases
+        except trio.Cancelled:  # the peer has left, or asks anew, and will never hear of these
+            self._close(self.run.leasing.give_back(peer, [granted.id for granted in waiting.leases]), "lost")
+            raise
+        finally:
+            if self._waiting.get(peer) is waiting:
+                del self._waiting[peer]
+                self.run.withdraw(peer)
 
-    def _issue(self, peer: PeerId, count: int) -> list[tuple[GrantedLease, bytes]]:
-        """Make up to `count` leases with their envelopes: fewer when prompts are so long that a frame could not take
-        another, or when those already made put the next one behind another batch.
-        """
-        issued: list[tuple[GrantedLease, bytes]] = []
-        size_bytes = 0
-        while len(issued) < count and size_bytes + MAX_LEASE_BYTES + OVERHEAD_BYTES <= GRANT_BYTES:
-            if (minimum := self.run.minimum_version()) is None:
-                break
-            granted = self.run.leasing.grant(peer, self.next_prompt(), minimum, self.now_ms())
-            raw = sign_lease(self.keypair, self.swarm, granted.lease)
-            issued.append((granted, raw))
-            size_bytes += len(raw)
-        return issued
+    def _serve(self, only: PeerId | None = None) -> None:
+        """Hand out what can be leased now; with the run over, tell all that wait."""
+        if self.run.finished:
+            for waiting in self._waiting.values():
+                waiting.answered.set()
+            return
+        for peer, leases in self.run.serve(self.now_ms(), only):
+            waiting = self._waiting[peer]
+            waiting.leases = leases
+            waiting.answered.set()
+
+    async def serve(self) -> None:
+        """Serve those who wait whenever something changed, until cancelled."""
+        while True:
+            await self.run.wait_changed()
+            self._serve()
+
+    def _why_not(self, peer: PeerId) -> str:
+        match self.run.held(peer):
+            case Held.STANDBY:
+                return self.run.worker(peer).standby
+            case Held.ROOM:
+                return "Enough rollouts are under way; wait for a batch to be trained on."
+            case Held.VERSION:
+                return "What you could deliver in time is under way; wait for the next version."
 
     def _count(self, peer: PeerId, presence: Presence, now: Heartbeat) -> None:
         """Add what a heartbeat counts beyond the one before it to this stay.
@@ -267,6 +296,7 @@ class LearnerDesk:
     def _lose(self, losses: Sequence[Lost]) -> None:
         for lost in losses:
             released = self.run.leasing.release(lost.peer)
+            self.run.forget(lost.peer)
             self._close(released, "lost")
             self._end_presence(lost.peer, lost.reason)
             self.events.emit("peer_left", peer=lost.peer, reason=lost.reason, leases_released=len(released))
@@ -291,6 +321,7 @@ class LearnerDesk:
     def _close(self, leases: Sequence[LeaseId], status: str) -> None:
         """Have leases that were withdrawn written as such, soon."""
         if leases:
+            self.run.withdrawn(leases)
             self._closed.update(dict.fromkeys(leases, status))
             self._work.set()
             self.run.notify()

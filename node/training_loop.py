@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from learner.advantage import advantages
 from learner.buffer import Batch, Completion, Group
 from learner.leasing import own_lease
 from learner.ledger import CheckpointRow, Ledger, StepRow
+from learner.provisioning.estimates import Recent
 from learner.publication import Base, Publisher, new_bytes
 from node.children import ChildCrashed, ChildGaveUp, ChildRefused
 from node.errors import RunError, UsageError
@@ -48,6 +49,9 @@ REANNOUNCE_S = 5.0
 ANCHOR_EVERY = 8
 """Published versions from one anchor to the next. Patches from the last anchor let who was away for up to so many
 versions catch up in one step; the learner keeps its files for as long."""
+
+STEPS_MEASURED = 8
+"""Whose median is what a step takes now: one that was held up, or a publication, does not count."""
 
 MAX_DIVERGED = 3
 """Batches in a row that may make the loss infinite: one is a broken peer's work, more are a broken run's."""
@@ -106,6 +110,7 @@ class TrainingLoop:
     events: EventLog
     adopted: Callable[[SignedManifest], None] = lambda signed: None
     newest: bytes = b""
+    _busy_s: Recent = field(default_factory=lambda: Recent(window=STEPS_MEASURED))
     _saved: int = 0
     _diverged: int = 0
     _previous: ManifestHash | None = None
@@ -247,7 +252,7 @@ class TrainingLoop:
         waited = trio.current_time()
         batch = await self._collect()
         began_ms, began = self.now_ms(), trio.current_time()
-        run.busy, run.collecting = True, run.chain.head.version + 1
+        run.busy, run.busy_since_ms, run.collecting = True, began_ms, run.chain.head.version + 1
         run.notify()  # taking the batch made room for leases
         arrays = await trio.to_thread.run_sync(batch_arrays, batch, self.terms.advantage)
         try:
@@ -272,6 +277,9 @@ class TrainingLoop:
         )
         if row.step % self.terms.publish_every == 0 or row.step >= self.terms.steps:
             await self._publish()
+        self._busy_s.add(trio.current_time() - began)
+        if (busy_s := self._busy_s.median()) is not None:
+            run.measure(busy_s.value)
         run.busy = False
         run.notify()
 

@@ -57,7 +57,13 @@ from protocol.relay import MAX_RELAY_RECEIPT_BYTES
 
 WORK = "/volery/work/1"
 
-MAX_LEASE_BYTES = 4 * MAX_PROMPT_TOKENS + 10 * MAX_GROUP_SIZE + 4096
+
+def lease_bytes(prompt_tokens: int, completions: int) -> int:
+    """At most so many bytes has a lease: token ids at 4 bytes, seeds at 9 and one to spare, and what surrounds them."""
+    return 4 * prompt_tokens + 10 * completions + 4096
+
+
+MAX_LEASE_BYTES = lease_bytes(MAX_PROMPT_TOKENS, MAX_GROUP_SIZE)
 MAX_RECORD_BYTES = 8 * MAX_COMPLETION_TOKENS + 64 * MAX_SPANS + 4096
 MAX_RECEIPT_BYTES = (MAX_GROUP_SIZE + 1) * 768
 MAX_LEASES_HELD = 1024

@@ -7,8 +7,6 @@ from itertools import count, pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from learner.leasing import LeaseTerms, Leasing, Prompt, delivery_bytes, own_lease, seed_of
 from protocol.codec import encode, unpack_tokens
@@ -56,45 +54,6 @@ def test_a_lease_says_what_the_terms_say() -> None:
     assert len(lease.seeds) == 4
     assert leases.open_rollouts == 4
     sign_lease(SWARM.learner, SWARM.authority.swarm, lease)  # every field within the protocol's bounds
-
-
-@pytest.mark.parametrize(
-    ("asked", "buffered", "pace", "groups"),
-    [
-        (4, 0, 8, 1),
-        (5, 0, 8, 2),  # what is asked for is rounded up to whole groups
-        (100, 0, 8, 2),
-        (100, 1, 8, 2),  # and so is the room
-        (100, 4, 8, 1),
-        (100, 8, 8, 0),
-        (100, 11, 8, 0),  # groups from before a restart may fill more than there is room for
-        (1, 7, 8, 1),
-    ],
-)
-def test_how_many_groups(asked: int, buffered: int, pace: int, groups: int) -> None:
-    assert leasing().groups_wanted(asked, buffered, pace) == groups
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    size=st.integers(1, 7),
-    batch_groups=st.integers(1, 5),
-    ahead=st.floats(1, 4),
-    recovered=st.integers(0, 40),
-    asks=st.lists(st.integers(1, 20), max_size=12),
-)
-def test_pace_is_kept_to_within_a_group_and_never_starves_a_batch(
-    size: int, batch_groups: int, ahead: float, recovered: int, asks: list[int]
-) -> None:
-    leases, batch = leasing(group_size=size), size * batch_groups
-    pace = round(batch * ahead)
-    for asked in asks:
-        for _ in range(leases.groups_wanted(asked, recovered, pace)):
-            grant(leases)
-        assert leases.open_rollouts == 0 or leases.open_rollouts + recovered < pace + size
-    while leases.groups_wanted(size, recovered, pace):
-        grant(leases)
-    assert leases.open_rollouts + recovered >= batch, "whoever waits for a batch will get one"
 
 
 def test_a_lease_is_found_by_its_holder_alone() -> None:

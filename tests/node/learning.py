@@ -245,6 +245,7 @@ class Learner:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.intake.work, self.arriving)
             nursery.start_soon(self.desk.watch)
+            nursery.start_soon(self.desk.serve)
             nursery.start_soon(self.desk.relays.work)
             for peer in peers:
                 nursery.start_soon(peer.work, self)
@@ -319,20 +320,22 @@ def _wire(
         group_size=settings.group_size, temperature=1.0, max_new_tokens=4, stop_ids=(0,), deadline_s=60.0
     )
     ids = count(1000 * len(ledger.incarnations()) + 1)
-    run = LearnerRun(
-        window=settings.staleness,
-        batch=batch,
-        pace=round(batch * settings.ahead),
-        chain=Chain(bases=(0,), head=PolicyVersion(1, 0)),
-        buffer=Buffer(window=settings.staleness),
-        leasing=Leasing(terms=terms, secret=bytes(32), new_id=lambda: next(ids).to_bytes(16, "big")),
-        membership=Membership(silence_s=SILENCE_S),
-    )
-    send, receive = trio.open_memory_channel[Incoming](INBOX)
 
     def next_prompt() -> Prompt:
         prompts[0] += 1
         return Prompt(task="even", index=prompts[0], tokens=(5, 6, 7))
+
+    run = LearnerRun(
+        window=settings.staleness,
+        batch=batch,
+        ahead=settings.ahead,
+        chain=Chain(bases=(0,), head=PolicyVersion(1, 0)),
+        buffer=Buffer(window=settings.staleness),
+        leasing=Leasing(terms=terms, secret=bytes(32), new_id=lambda: next(ids).to_bytes(16, "big")),
+        next_prompt=next_prompt,
+        membership=Membership(silence_s=SILENCE_S),
+    )
+    send, receive = trio.open_memory_channel[Incoming](INBOX)
 
     async def published(signed: object) -> None:
         await trio.lowlevel.checkpoint()
@@ -355,7 +358,6 @@ def _wire(
         token=settings.token,
         heartbeat_s=HEARTBEAT_S,
         publish_every=settings.publish_every,
-        next_prompt=next_prompt,
         now_ms=wall.now_ms,
         events=events,
     )

@@ -12,6 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from learner.intake import GrantedLease
 from learner.leasing import Prompt
 from node.learner_desk import GRANT_WAIT_S, LATE_GRACE_MS, TICK_S
 from protocol.codec import encode
@@ -56,6 +57,7 @@ async def opened(root: Path, settings: Settings = ROOMY, *peers: PeerId) -> Asyn
     async with open_learner(root, settings) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
         nursery.start_soon(learner.desk.watch)
+        nursery.start_soon(learner.desk.serve)
         for peer in peers:
             assert isinstance(await learner.desk.welcome(peer, hello()), Welcome)
         yield learner
@@ -175,14 +177,14 @@ async def test_a_request_that_waits_in_vain_is_told_when_to_ask_again(tmp_path: 
     async with opened(tmp_path, ROOMY, HERE) as learner, trio.open_nursery() as nursery:
         learner.run.membership.silence_s = 2 * GRANT_WAIT_S
         await ask(learner, rollouts=32)
-        wakes: list[str] = []
-        waited = learner.run.wait_changed
+        looked: list[int] = []
+        serve = learner.run.serve
 
-        async def counting() -> None:
-            wakes.append("waits")
-            await waited()
+        def counting(now_ms: int, only: PeerId | None = None) -> Iterator[tuple[PeerId, list[GrantedLease]]]:
+            looked.append(now_ms)
+            return serve(now_ms, only)
 
-        learner.run.wait_changed = counting  # type: ignore[method-assign]
+        learner.run.serve = counting  # type: ignore[method-assign]
         answers: list[Grant] = []
 
         async def wait() -> None:
@@ -192,7 +194,7 @@ async def test_a_request_that_waits_in_vain_is_told_when_to_ask_again(tmp_path: 
         await wait_all_tasks_blocked()
         mock_clock.jump(GRANT_WAIT_S)
         await wait_all_tasks_blocked()
-        assert wakes == ["waits"], "nobody looked around while nothing happened"
+        assert len(looked) == 1, "nobody looked around while nothing happened"
         assert answers[0].leases == []
         assert "Enough rollouts are under way" in answers[0].reason
         assert answers[0].retry_after_ms > 0
@@ -234,7 +236,7 @@ async def test_a_grant_of_long_prompts_fits_a_frame(tmp_path: Path) -> None:
     settings = Settings(prompts=64, group_size=2, ahead=1.0, steps=99)
     async with opened(tmp_path, settings, HERE) as learner:
         long = tuple([7] * MAX_PROMPT_TOKENS)
-        learner.desk.next_prompt = lambda: Prompt(task="even", index=1, tokens=long)
+        learner.run.next_prompt = lambda: Prompt(task="even", index=1, tokens=long)
         grant = await ask(learner, rollouts=128)
         assert 20 < len(grant.leases) < 64
         assert len(encode(grant)) <= MAX_WORK_BYTES
@@ -355,6 +357,7 @@ async def test_leases_go_on_after_a_restart_until_their_peer_stays_silent(
     async with open_learner(tmp_path, ROOMY) as again, trio.open_nursery() as nursery:
         again.desk.recover_leases()
         nursery.start_soon(again.desk.watch)
+        nursery.start_soon(again.desk.serve)
         assert set(again.run.leasing.open) == {*mine, *theirs}
         await again.desk.welcome(HERE, hello(leases=mine))
         for _ in range(6):

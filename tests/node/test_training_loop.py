@@ -237,6 +237,7 @@ async def test_room_that_comes_from_dropping_is_told_to_those_who_wait_for_it(tm
             grants.append(await learner.desk.grant(OTHER.peer_id, LeaseRequest(rollouts=4)))
             nursery.cancel_scope.cancel()
 
+        nursery.start_soon(learner.desk.serve)
         nursery.start_soon(ask)
         await wait_all_tasks_blocked()
         assert grants == []

@@ -1,0 +1,332 @@
+"""Who is leased how much, made with which version: so that no rollout is made in vain and no peer waits without need.
+
+A pure core. Batches are formed oldest version first, and a rollout of version v is of use up to the batch that is
+trained on at version v + S: an earliest-deadline-first queue, of which a lease is a promise. What always holds: a lease
+is granted only if
+
+- as many batches are formed before its version is too old as all that is leased or waits of that version or an older
+  one needs, this lease included (the condition of earliest deadline first: it then displaces nothing);
+- by what is known of the peer's speed it arrives before that, else it is made smaller, or waits for a newer version; if
+  the learner waits for rollouts that nobody makes yet, anybody may;
+- no more is leased or waits than `pace`: what would be made too early is made with an older policy than need be.
+
+Who asked first is served first. Peers that stand by are not served. Versions are counted by the training step in which
+they were made, times are milliseconds on the learner's clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from learner.buffer import Buffer
+from learner.intake import GrantedLease
+from learner.leasing import Leasing, Prompt
+from learner.provisioning.overlap import Supply
+from learner.speed import Speed
+from protocol.envelope import OVERHEAD_BYTES
+from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
+from protocol.limits import KIB, MAX_LEASES_PER_GRANT, MAX_WORK_BYTES
+from protocol.staleness import Chain
+from protocol.work import lease_bytes
+
+SMALLEST_GROUP = 2
+"""A group-relative advantage needs two; a lease is cut down to so many for a slow peer, and not further."""
+
+LATE_MARGIN = 1.25
+"""A lease takes so much longer than its peer usually does: beyond nine of ten that were measured in simulations."""
+
+BATCHES_HELD = 2
+"""Batches of leases that a peer has in hand: one that it generates, and one that waits."""
+
+TOGETHER_MS = 250
+"""Leases begun within so short a time are generated together."""
+
+PROMPTS_AHEAD = 8
+"""So many are looked at for a short one. A restart forgets those that were, of which an epoch has many."""
+
+GRANT_BYTES = MAX_WORK_BYTES - 4 * KIB
+"""Leases in one grant: a frame, less what surrounds them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tempo:
+    """What the swarm takes: seconds of a training step; rollouts delivered within a time by all that are on, if all
+    begin at once; seconds that they take for what they ask for, in the mean. 0, and nothing, before it was measured."""
+
+    train_s: float = 0.0
+    generation_s: float = 0.0
+    supply: Supply = field(default_factory=lambda: Supply([]))
+
+
+class Held(Enum):
+    """Why a request waits, which is also what it waits for."""
+
+    STANDBY = "standing by"
+    VERSION = "the next version"
+    ROOM = "a batch to be taken"
+
+
+@dataclass(kw_only=True, slots=True)
+class Together:
+    """Leases that a peer began to generate at the same time."""
+
+    began_ms: int
+    rollouts: int = 0
+    left: int = 0
+
+
+@dataclass(kw_only=True, slots=True)
+class Worker:
+    """A peer: what it has installed, how fast it is, when it will have done what it holds, why it stands by if so."""
+
+    installed: PolicyVersion | None = None
+    speed: Speed = field(default_factory=Speed)
+    free_ms: float = 0.0
+    asked: int = 0
+    standby: str = ""
+    newest: Together | None = None
+
+
+@dataclass(kw_only=True)
+class Workload:
+    """See the module's paragraph.
+
+    Args:
+        window: S, in training steps.
+        batch: R, in rollouts.
+        ahead: batches leased or waiting at most; None: by Little's law from what was measured (`pace`).
+        steps: the last training step; 0 while it is not known.
+        manifests: published versions that may still be admissible.
+        published: the newest of them.
+        collecting: the learner's version when the batch now collected will be trained on.
+        busy: from when a batch is taken until the version it makes, if it is to be published, is out.
+        busy_since_ms: when that batch was taken.
+    """
+
+    window: int
+    batch: int
+    chain: Chain
+    buffer: Buffer
+    leasing: Leasing
+    next_prompt: Callable[[], Prompt]
+    ahead: float | None = None
+    tempo: Tempo = Tempo()
+    steps: int = 0
+    manifests: dict[PolicyVersion, ManifestHash] = field(default_factory=dict)
+    collecting: int = 0
+    busy: bool = False
+    busy_since_ms: int = 0
+    workers: dict[PeerId, Worker] = field(default_factory=dict)
+    _asks: dict[PeerId, int] = field(default_factory=dict)
+    _together: dict[LeaseId, Together] = field(default_factory=dict)
+    _prompts: deque[Prompt] = field(default_factory=deque)
+
+    @property
+    def pace(self) -> int:
+        """Rollouts that may be leased or wait now: no more than the steps to come will train on.
+
+        The batch that is due next, and by Little's law what is trained on while those that a peer holds at a time
+        are made. With less the learner waits (by 0.4 % of T_train in simulations with half of the latter), with more
+        rollouts grow older (0.06 steps with half as much again).
+        """
+        pace = self.batch * self._ahead()
+        return round(min(pace, (self.steps - self.collecting) * self.batch) if self.steps else pace)
+
+    def _ahead(self) -> float:
+        if self.ahead is not None:
+            return self.ahead
+        if self.window == 0:
+            return 1.0
+        tempo = self.tempo
+        if tempo.train_s <= 0 or tempo.supply.rate <= 0:
+            return 2.0
+        return min(1.0 + BATCHES_HELD * tempo.generation_s / tempo.train_s, self.window + 1.0)
+
+    # Who is there
+
+    def worker(self, peer: PeerId) -> Worker:
+        """The peer, as one that has just come if it is not known."""
+        return self.workers.setdefault(peer, Worker())
+
+    def forget(self, peer: PeerId) -> None:
+        """The peer is gone, and so is its request."""
+        self.workers.pop(peer, None)
+        self._asks.pop(peer, None)
+
+    def started(self, peer: PeerId, lease: LeaseId, version: PolicyVersion, now_ms: int) -> bool:
+        """The peer generates `lease` with `version`; whether that is the first word on it."""
+        if not self.leasing.started(lease, peer, version):
+            return False
+        worker = self.worker(peer)
+        if worker.newest is None or now_ms - worker.newest.began_ms > TOGETHER_MS:
+            worker.newest = Together(began_ms=now_ms)
+        self._together[lease] = together = worker.newest
+        together.rollouts += len(self.leasing.open[lease].lease.seeds)
+        together.left += 1
+        return True
+
+    def delivered(self, peer: PeerId, lease: LeaseId, now_ms: int) -> None:
+        """The peer's lease was judged: how fast it is, and when it will be free."""
+        together = self._together.pop(lease, None)
+        if (worker := self.workers.get(peer)) is None:
+            return
+        if together is not None:
+            together.left -= 1
+            if together.left == 0:
+                worker.speed.observe(together.rollouts, (now_ms - together.began_ms) / 1000)
+        self._see_free(peer, worker, now_ms)
+
+    def withdrawn(self, leases: Iterable[LeaseId]) -> None:
+        """These leases will not be delivered."""
+        for lease in leases:
+            self._together.pop(lease, None)
+
+    def _see_free(self, peer: PeerId, worker: Worker, now_ms: int) -> None:
+        pending = self.leasing.pending(peer)
+        rest_s = worker.speed.seconds(pending) if pending else 0.0
+        worker.free_ms = min(worker.free_ms, now_ms + 1000 * rest_s)
+
+    def measure(self, train_s: float) -> None:
+        """Take stock of how fast everybody is; a training step takes `train_s` now."""
+        group = self.leasing.terms.group_size
+        known = [one for one in self.workers.values() if not one.standby and one.speed.is_known]
+        rates = [one.speed.rate for one in known]
+        taken = [rate * one.speed.seconds(one.asked) for rate, one in zip(rates, known, strict=True)]
+        self.tempo = Tempo(
+            train_s=train_s,
+            generation_s=sum(taken) / total if (total := sum(rates)) else 0.0,
+            supply=Supply((rate, one.speed.seconds(group)) for rate, one in zip(rates, known, strict=True)),
+        )
+
+    # Requests
+
+    def ask(self, peer: PeerId, rollouts: int) -> None:
+        """The peer is ready for up to `rollouts` more; what it asked before is void."""
+        self._asks[peer] = self.worker(peer).asked = rollouts
+
+    def withdraw(self, peer: PeerId) -> None:
+        """The peer no longer waits for an answer."""
+        self._asks.pop(peer, None)
+
+    def serve(self, now_ms: int, only: PeerId | None = None) -> Iterator[tuple[PeerId, list[GrantedLease]]]:
+        """Grant what can be granted now, in the order of the requests; each that is answered is done.
+
+        `only`: one peer has asked, or has installed a version. The others wait for something else: a batch taken, a
+        version published, a lease lost.
+        """
+        for peer in list(self._asks) if only is None else [only]:
+            if self._room() <= 0:
+                return
+            if peer in self._asks and (leases := self._serve(peer, self._asks[peer], now_ms)):
+                del self._asks[peer]
+                yield peer, leases
+
+    def held(self, peer: PeerId) -> Held:
+        """Why the peer's request waits."""
+        if self.worker(peer).standby:
+            return Held.STANDBY
+        return Held.ROOM if self._room() <= 0 else Held.VERSION
+
+    def _room(self) -> int:
+        return self.pace - len(self.buffer) - self.leasing.open_rollouts
+
+    def _serve(self, peer: PeerId, rollouts: int, now_ms: int) -> list[GrantedLease]:
+        """Leases for this request, none while it has to wait."""
+        worker, group = self.worker(peer), self.leasing.terms.group_size
+        if worker.standby:
+            return []
+        wanted = math.ceil(rollouts / group) * group
+        for minimum in self._versions(worker.installed):
+            if self._due(minimum) <= 0:
+                continue
+            start_ms = max(worker.free_ms, now_ms)
+            window_s = self._window_s(worker.speed.rate, minimum, start_ms, now_ms)
+            count = worker.speed.within(window_s / LATE_MARGIN, wanted, group)
+            if count >= SMALLEST_GROUP:
+                granted = self._grant(peer, minimum, count, count < wanted, now_ms)
+                taken = sum(len(one.lease.seeds) for one in granted)
+                worker.free_ms = start_ms + 1000 * worker.speed.seconds(taken) if taken else start_ms
+                return granted
+        return []
+
+    def _grant(self, peer: PeerId, minimum: PolicyVersion, count: int, slow: bool, now_ms: int) -> list[GrantedLease]:
+        """Groups of `count` rollouts together, as far as pace, batches and a frame have room.
+
+        Pace and batches are rounded up to a group: were they rounded down, groups of another size could leave a batch
+        forever short of its last one. What a slow peer can do is not: its last group is smaller.
+        """
+        granted: list[GrantedLease] = []
+        size_bytes = 0
+        while count > 0 and len(granted) < MAX_LEASES_PER_GRANT and min(self._room(), self._due(minimum)) > 0:
+            size = min(self.leasing.terms.group_size, count) if slow else self.leasing.terms.group_size
+            if size < SMALLEST_GROUP:
+                break
+            prompt = self._prompt(slow)
+            size_bytes += lease_bytes(len(prompt.tokens), size) + OVERHEAD_BYTES
+            if granted and size_bytes > GRANT_BYTES:
+                self._prompts.appendleft(prompt)
+                break
+            granted.append(self.leasing.grant(peer, prompt, minimum, now_ms, size=size))
+            count -= size
+        return granted
+
+    def _versions(self, installed: PolicyVersion | None) -> list[PolicyVersion]:
+        """Versions that a lease may ask for, oldest first: what the peer has, and what was published since.
+
+        A lease says "or newer", and to a peer a version that a restart cut off is newer than all before it.
+        """
+        cut_off = max((v for v in self.manifests if not self.chain.contains(v)), default=PolicyVersion(0, 0))
+        oldest = self.collecting - self.window
+        least = max(cut_off, installed or cut_off)
+        return sorted(
+            v
+            for v in self.manifests
+            if v.version >= oldest and (v > least or v == installed) and v > cut_off and self.chain.contains(v)
+        )
+
+    def _due(self, minimum: PolicyVersion) -> int:
+        """Rollouts of that version that may still be leased, so that everything leased or waiting is used in time.
+
+        Up to the batch at version x + S, (x + S - collecting + 1) R rollouts are trained on: as many as there may be of
+        version x and those before it, for every x from this version on.
+        """
+        counts = self.leasing.by_version + self.buffer.by_version
+        newest = max(max(counts, default=0), minimum.version)
+        total = sum(number for version, number in counts.items() if version < minimum.version)
+        least = math.inf
+        for version in range(minimum.version, newest + 1):
+            total += counts[version]
+            least = min(least, (version + self.window - self.collecting + 1) * self.batch - total)
+        return round(least)
+
+    def _window_s(self, rate: float, minimum: PolicyVersion, start_ms: float, now_ms: int) -> float:
+        """How long after `start_ms` rollouts of that version, by a peer of this rate, are still in time."""
+        tempo = self.tempo
+        if tempo.train_s <= 0:
+            return math.inf
+        batches = minimum.version + self.window - self.collecting  # so many may be formed before
+        next_ms = max(now_ms, self.busy_since_ms + 1000 * tempo.train_s) if self.busy else now_ms
+        until_ms = next_ms + 1000 * tempo.train_s * batches
+        # And none is formed before its rollouts are there, however quickly the others make them.
+        there = len(self.buffer) + self.leasing.open_rollouts
+        if not self.busy and there < self.batch:
+            return math.inf  # the learner waits for what nobody makes yet: whoever makes it is in time
+        missing = (batches + 1) * self.batch - there
+        if missing > 0:
+            others = 1 - rate / tempo.supply.rate if tempo.supply.rate > rate else 0.0
+            until_ms = max(until_ms, now_ms + 1000 * tempo.supply.time(missing / others) if others else math.inf)
+        return (until_ms - start_ms) / 1000
+
+    def _prompt(self, short: bool) -> Prompt:
+        """The next prompt; for a slow peer the shortest of the next few."""
+        while len(self._prompts) < (PROMPTS_AHEAD if short else 1):
+            self._prompts.append(self.next_prompt())
+        if not short:
+            return self._prompts.popleft()
+        shortest = min(self._prompts, key=lambda prompt: len(prompt.tokens))
+        self._prompts.remove(shortest)
+        return shortest

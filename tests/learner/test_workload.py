@@ -1,0 +1,478 @@
+"""What is leased to whom: nothing that could not be trained on when its turn comes, and all that could."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from learner.buffer import Buffer, Completion, Group
+from learner.intake import GrantedLease
+from learner.leasing import LeaseTerms, Leasing, Prompt
+from learner.speed import Speed
+from learner.workload import TOGETHER_MS, Held, Workload
+from protocol.ids import LeaseId, PeerId, PolicyVersion
+from protocol.limits import MAX_PROMPT_TOKENS, MAX_WORK_BYTES
+from protocol.staleness import Chain
+from protocol.work import sign_lease
+from tests.learner.working import NOW_MS, OTHER, PEER, SWARM, lease_id, manifest, version
+
+HERE, THERE = PEER.peer_id, OTHER.peer_id
+GROUP = 2
+BATCH = 4
+ALL = [f"1.{number}" for number in range(10)]
+ONE = Completion(tokens=(1,), logprobs=(-1.0,), reward=0.0)
+
+
+def prompts(*lengths: int) -> Iterator[Prompt]:
+    """Endless prompts of these lengths in turn."""
+    for index in count():
+        yield Prompt(task="even", index=index, tokens=(1,) * lengths[index % len(lengths)])
+
+
+def workload(
+    *published: str, head: str, window: int, busy: bool = False, bases: tuple[int, ...] = (0,), **changes: Any
+) -> Workload:
+    """A learner at `head` that published these versions; when busy, it trains."""
+    numbers, drawn = count(1), prompts(3)
+    terms = LeaseTerms(group_size=GROUP, temperature=1.0, max_new_tokens=4, stop_ids=(0,), deadline_s=60)
+    made = Workload(
+        **{
+            "window": window,
+            "batch": BATCH,
+            "ahead": 2.0,
+            "chain": Chain(bases=bases, head=version(head)),
+            "buffer": Buffer(window=window),
+            "leasing": Leasing(terms=terms, secret=bytes(32), new_id=lambda: next(numbers).to_bytes(16, "big")),
+            "next_prompt": lambda: next(drawn),
+            "manifests": {version(one): manifest(version(one)) for one in published},
+        }
+        | changes
+    )
+    made.collecting = made.chain.head.version + busy
+    made.busy, made.busy_since_ms = busy, NOW_MS
+    return made
+
+
+def waits(made: Workload, rollouts: int, made_with: str) -> None:
+    """So many rollouts of that version wait to be trained on."""
+    group = Group(
+        lease=lease_id(len(made.buffer) + 1000),
+        peer=HERE,
+        prompt_index=0,
+        prompt=(1,),
+        completions=(ONE,) * rollouts,
+        behaviour=frozenset([version(made_with)]),
+    )
+    if rollouts:
+        made.buffer.add(group)
+
+
+def ask(made: Workload, rollouts: int, peer: PeerId = HERE, now_ms: int = NOW_MS) -> list[GrantedLease]:
+    """What the peer gets at once."""
+    made.ask(peer, rollouts)
+    return [lease for _, leases in made.serve(now_ms, peer) for lease in leases]
+
+
+def sizes(leases: list[GrantedLease]) -> list[int]:
+    return [len(granted.lease.seeds) for granted in leases]
+
+
+def begin(made: Workload, leases: list[GrantedLease], now_ms: int = NOW_MS, made_with: str | None = None) -> None:
+    for granted in leases:
+        made.started(granted.peer, granted.id, version(made_with) if made_with else granted.lease.minimum, now_ms)
+
+
+def finish(made: Workload, leases: list[GrantedLease], now_ms: int, *, keep: bool = True) -> None:
+    """The leases are delivered and admitted."""
+    for granted in leases:
+        assert made.leasing.take(granted.id, granted.peer) is not None
+        if keep:
+            waits(made, len(granted.lease.seeds), str(granted.lease.minimum))
+        made.leasing.close(granted.id)
+        made.delivered(granted.peer, granted.id, now_ms)
+
+
+def minimum(made: Workload, peer: PeerId = HERE) -> str | None:
+    """What the next lease of the peer asks for."""
+    found = ask(made, 1, peer)
+    return str(found[0].lease.minimum) if found else None
+
+
+# Which version
+
+
+def test_nothing_before_the_first_version() -> None:
+    made = workload(head="1.0", window=3)
+    assert ask(made, 4) == []
+    assert made.held(HERE) is Held.VERSION
+
+
+@pytest.mark.parametrize(
+    ("window", "busy", "expected"),
+    [
+        (3, False, "1.6"),  # trained on at 9: lag 3
+        (3, True, "1.7"),  # a batch is being trained on: the next is trained on at 10
+        (1, False, "1.8"),
+        (1, True, "1.9"),
+        (0, False, "1.9"),
+        (0, True, None),  # exactly on-policy: only the next will do
+        (50, False, "1.0"),
+    ],
+)
+def test_the_oldest_version_that_is_of_use(window: int, busy: bool, expected: str | None) -> None:
+    """Of a peer whose version is not known, any will do: "or newer", says a lease."""
+    assert minimum(workload(*ALL, head="1.9", window=window, busy=busy)) == expected
+
+
+@pytest.mark.parametrize(("installed", "expected"), [("1.5", "1.6"), ("1.6", "1.6"), ("1.8", "1.8"), ("1.9", "1.9")])
+def test_what_a_peer_has_is_asked_for_while_it_is_of_use(installed: str, expected: str) -> None:
+    made = workload(*ALL, head="1.9", window=3)
+    made.worker(HERE).installed = version(installed)
+    assert minimum(made) == expected
+
+
+def test_batches_before_a_version_is_too_old_take_so_many_of_it_and_no_more() -> None:
+    """Of 1.6 one batch is used, at 9; of 1.7 two, less what is there of 1.6."""
+    made = workload(*ALL, head="1.9", window=3, ahead=9.0)
+    made.worker(HERE).installed = version("1.6")
+    assert sizes(ask(made, 100)) == [2, 2]
+    assert minimum(made) == "1.7", "of 1.6 there is enough"
+    made.worker(HERE).installed = version("1.7")
+    assert sizes(ask(made, 100)) == [2]
+    assert minimum(made) == "1.8"
+
+
+def test_newer_rollouts_that_wait_take_nothing_from_older_ones() -> None:
+    """The oldest is trained on first."""
+    made = workload(*ALL, head="1.9", window=3, ahead=9.0)
+    waits(made, 12, "1.9")
+    made.worker(HERE).installed = version("1.6")
+    assert sizes(ask(made, 100)) == [2, 2], "all four go before what waits, of which the last is used at 12"
+    assert minimum(made) is None, "with any more the last of those of 1.9 would be too old"
+
+
+def test_a_version_counts_as_what_it_was_made_with() -> None:
+    made = workload(*ALL, head="1.9", window=3, ahead=9.0)
+    made.worker(HERE).installed = version("1.6")
+    leases = ask(made, 100)
+    begin(made, leases, made_with="1.9")
+    assert sizes(ask(made, 100)) == [2, 2], "the first were made with 1.9, and displace nothing of 1.6"
+
+
+def test_between_publications() -> None:
+    published = ["1.4", "1.6", "1.8"]
+    assert minimum(workload(*published, head="1.9", window=3)) == "1.6"
+    assert minimum(workload(*published, head="1.9", window=2)) == "1.8"
+    assert minimum(workload(*published, head="1.9", window=1, busy=True)) is None, "1.10 is about to come"
+
+
+def test_while_its_version_is_being_published_only_that_will_do_on_policy() -> None:
+    made = workload("1.8", head="1.9", window=0, busy=True)
+    made.collecting = 9  # trained, not yet published
+    assert minimum(made) is None
+    made.manifests[version("1.9")] = manifest(version("1.9"))
+    assert minimum(made) == "1.9"
+
+
+def test_versions_of_earlier_incarnations_count_while_they_survive() -> None:
+    published = ["1.3", "1.4", "2.4", "2.5"]
+    assert minimum(workload(*published, head="2.5", window=2, bases=(0, 4))) == "1.3"
+    assert minimum(workload(*published[1:], head="2.5", window=1, bases=(0, 4))) == "1.4"
+
+
+def test_a_version_that_a_restart_cut_off_never_satisfies_a_lease() -> None:
+    """1.5 was published and cut off; it is newer than 1.4, so a lease that said "1.4 or newer" would allow it."""
+    made = workload("1.3", "1.4", "1.5", "2.4", "2.5", head="2.5", window=3, bases=(0, 4))
+    for installed in (None, version("1.3"), version("1.5")):
+        made.worker(HERE).installed = installed
+        assert minimum(made) == "2.4"
+
+
+# How many
+
+
+@pytest.mark.parametrize(
+    ("asked", "waiting", "groups"),
+    [
+        (4, 0, 2),
+        (5, 0, 3),  # what is asked for is rounded up to whole groups
+        (100, 0, 4),
+        (100, 1, 4),  # and so is the room
+        (100, 4, 2),
+        (100, 8, 0),
+        (100, 11, 0),  # groups from before a restart may fill more than there is room for
+        (1, 7, 1),
+    ],
+)
+def test_no_more_than_the_pace(asked: int, waiting: int, groups: int) -> None:
+    made = workload("1.9", head="1.9", window=5)
+    waits(made, waiting, "1.9")
+    assert sizes(ask(made, asked)) == [GROUP] * groups
+    assert made.pace == 8
+
+
+def test_the_last_steps_need_no_more_than_they_train_on() -> None:
+    made = workload("1.9", head="1.9", window=3, steps=10)
+    assert made.pace == 4
+    made.collecting = 10
+    assert made.pace == 0
+
+
+def test_the_pace_follows_what_is_measured() -> None:
+    """One batch, and what is made while two are in a peer's hands; never more than the window has use for."""
+    made = workload("1.9", head="1.9", window=3, ahead=None)
+    assert made.pace == 2 * BATCH, "before anything was measured"
+    made.worker(HERE).speed.observe(4, 5.0)
+    made.worker(HERE).asked = 4
+    made.measure(10.0)
+    assert made.pace == 2 * BATCH
+    made.measure(100.0)
+    assert made.pace == round(1.1 * BATCH)
+    made.measure(0.1)
+    assert made.pace == 4 * BATCH
+    assert workload(head="1.9", window=0, ahead=None).pace == BATCH
+
+
+def test_who_asked_first_is_served_first_and_nobody_twice() -> None:
+    made = workload("1.9", head="1.9", window=3)
+    made.ask(HERE, 6)
+    made.ask(THERE, 6)
+    served = list(made.serve(NOW_MS))
+    assert [(peer, sum(sizes(leases))) for peer, leases in served] == [(HERE, 6), (THERE, 2)]
+    assert list(made.serve(NOW_MS)) == []
+    assert ask(made, 2) == []
+    assert made.held(HERE) is Held.ROOM
+    made.withdraw(HERE)
+    made.collecting += 1
+    finish(made, served[0][1], NOW_MS, keep=False)
+    assert list(made.serve(NOW_MS)) == [], "nobody waits"
+
+
+def test_who_stands_by_is_not_served() -> None:
+    made = workload("1.9", head="1.9", window=3)
+    made.worker(HERE).standby = "too dear"
+    assert ask(made, 4) == []
+    assert made.held(HERE) is Held.STANDBY
+    made.worker(HERE).standby = ""
+    assert list(made.serve(NOW_MS)) != []
+
+
+def test_a_grant_of_long_prompts_fits_a_frame() -> None:
+    long = Prompt(task="even", index=1, tokens=(7,) * MAX_PROMPT_TOKENS)
+    made = workload("1.9", head="1.9", window=3, batch=1000, next_prompt=lambda: long)
+    granted = ask(made, 500)
+    assert 20 < len(granted) < 250
+    assert sum(len(sign_lease(SWARM.learner, SWARM.authority.swarm, one.lease)) for one in granted) < MAX_WORK_BYTES
+    assert made.leasing.open_rollouts == sum(sizes(granted)), "what did not fit was not leased"
+    assert made._prompts[0] is long, "and its prompt is the next one's"
+
+
+# For whom
+
+
+def measured(made: Workload, seconds: float, rollouts: int = 8) -> None:
+    """The peer once took so long for so many; a step takes 10 s."""
+    made.worker(HERE).speed.observe(rollouts, seconds)
+    made.measure(10.0)
+
+
+def test_a_lease_is_no_larger_than_what_can_be_delivered_in_time() -> None:
+    """While 1.10 is being made: of 1.9, with S = 2, the batch at 10 and two more are of use: until 30 s from now. The
+    other peer is quick enough to fill them all without this one.
+    """
+    made = workload(*ALL, head="1.9", window=2, busy=True, ahead=9.0)
+    made.worker(HERE).installed = version("1.9")
+    made.worker(THERE).speed.observe(1000, 1.0)
+    measured(made, 40.0)
+    assert sizes(ask(made, 8)) == [2], "8 take 40 s, so 2 take 10: with the margin they are there after 12.5 s of 20"
+    assert sizes(ask(made, 8)) == [], "the first are done after 10 s: then there are 10 s left, and two take 12.5"
+    made.forget(HERE)
+    made.worker(HERE).installed = version("1.9")
+    measured(made, 20.0)
+    assert sizes(ask(made, 8)) == [2, 2, 2]
+
+
+def test_a_slow_peer_gets_small_groups_and_short_prompts() -> None:
+    drawn = prompts(9, 5, 7)
+    made = workload(*ALL, head="1.9", window=2, busy=True, ahead=99.0, batch=32, next_prompt=lambda: next(drawn))
+    made.leasing.terms = LeaseTerms(group_size=8, temperature=1.0, max_new_tokens=4, stop_ids=(0,), deadline_s=60)
+    made.worker(HERE).installed = version("1.9")
+    made.worker(THERE).speed.observe(1000, 1.0)
+    measured(made, 32.0)
+    granted = ask(made, 8)
+    assert sizes(granted) == [4]
+    assert len(granted[0].lease.prompt) == 4 * 5, "the shortest of those that are next"
+    assert len(ask(made, 8, THERE)[0].lease.prompt) == 4 * 9, "and who is quick gets what comes first"
+
+
+def test_who_can_deliver_nothing_in_time_waits_for_a_newer_version() -> None:
+    made = workload(*ALL, head="1.9", window=1, busy=True)
+    made.worker(HERE).installed = version("1.9")
+    made.worker(THERE).speed.observe(1000, 1.0)
+    measured(made, 100.0)
+    assert ask(made, 8) == []
+    assert made.held(HERE) is Held.VERSION
+
+
+def test_a_swarm_of_slow_peers_is_not_kept_from_what_only_it_can_do() -> None:
+    """No batch is formed before its rollouts are there, however long that takes."""
+    made = workload(*ALL, head="1.9", window=0)
+    made.worker(HERE).installed = version("1.9")
+    measured(made, 1000.0)
+    assert sizes(ask(made, 8)) == [2, 2]
+
+
+def test_nothing_is_held_against_who_is_not_known() -> None:
+    made = workload(*ALL, head="1.9", window=1, busy=True)
+    made.measure(10.0)
+    assert sizes(ask(made, 4)) == [2, 2]
+
+
+def test_how_fast_a_peer_is_shows_when_leases_that_began_together_are_all_delivered() -> None:
+    made = workload("1.9", head="1.9", window=3, ahead=9.0)
+    leases = ask(made, 6)
+    begin(made, leases[:2])
+    begin(made, leases[2:], NOW_MS + TOGETHER_MS + 1)
+    finish(made, leases[:1], NOW_MS + 2000)
+    assert not made.worker(HERE).speed.is_known
+    finish(made, leases[1:2], NOW_MS + 4000)
+    assert made.worker(HERE).speed.seconds(4) == pytest.approx(4.0)
+    made.withdrawn(made.leasing.release(HERE))
+    assert made._together == {}
+
+
+@pytest.mark.parametrize("word", ["1.9", "1.5"])
+def test_the_first_word_on_a_version_counts(word: str) -> None:
+    made = workload(*ALL, head="1.9", window=3)
+    (lease,) = ask(made, 2)
+    assert made.started(HERE, lease.id, version(word), NOW_MS)
+    assert not made.started(HERE, lease.id, version("1.8"), NOW_MS)
+    assert not made.started(THERE, lease.id, version("1.8"), NOW_MS)
+    assert not made.started(HERE, LeaseId(bytes(16)), version("1.8"), NOW_MS)
+    assert made.leasing.by_version == {max(version(word), lease.lease.minimum).version: 2}
+
+
+# What always holds
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    window=st.integers(0, 4),
+    group=st.integers(2, 5),
+    batch_groups=st.integers(1, 4),
+    ahead=st.none() | st.floats(1, 4),
+    kappa=st.integers(1, 3),
+    moves=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 12), st.floats(0.1, 60)), max_size=80),
+)
+def test_what_was_leased_is_used_when_delivered_in_time_and_a_batch_always_comes(
+    window: int,
+    group: int,
+    batch_groups: int,
+    ahead: float | None,
+    kappa: int,
+    moves: list[tuple[int, int, float]],
+) -> None:
+    """Peers deliver in the order in which they were leased; whatever is asked, nothing is dropped, and when all is
+    delivered and asked for again there is a batch."""
+    kappa = min(kappa, max(1, window))
+    terms = LeaseTerms(group_size=group, temperature=1.0, max_new_tokens=4, stop_ids=(0,), deadline_s=60)
+    made = workload("1.0", head="1.0", window=window, ahead=ahead, batch=group * batch_groups)
+    made.leasing.terms = terms
+    open_leases: list[GrantedLease] = []
+    now_ms = NOW_MS
+
+    def step() -> bool:
+        batch = made.buffer.take(made.batch, made.chain)
+        if batch is None:
+            assert not made.buffer._dropped
+            return False
+        assert not batch.dropped
+        assert max(batch.lags.values()) <= window
+        made.chain = made.chain.advanced()
+        made.collecting = made.chain.head.version
+        if made.collecting % kappa == 0:
+            made.manifests[made.chain.head] = manifest(made.chain.head)
+        made.measure(10.0)
+        return True
+
+    def granted() -> None:
+        nonlocal open_leases
+        for _, leases in made.serve(now_ms):
+            begin(made, leases, now_ms)
+            open_leases += leases
+
+    for kind, number, seconds in moves:
+        now_ms += round(1000 * seconds)
+        match kind:
+            case 0 | 1:
+                made.ask((HERE, THERE)[kind], number)
+            case 2:
+                peer = (HERE, THERE)[number % 2]
+                made.worker(peer).installed = max(made.manifests)
+            case _:
+                finish(made, open_leases[:number], now_ms)
+                open_leases = open_leases[number:]
+                step()
+        granted()
+        assert len(made.buffer) + made.leasing.open_rollouts < max(made.pace, made.batch * 5) + group
+    for _ in range(3):
+        finish(made, open_leases, now_ms)
+        open_leases = []
+        while step():
+            pass
+        made.worker(HERE).installed = made.worker(THERE).installed = max(made.manifests)
+        made.ask(HERE, made.batch)
+        made.ask(THERE, made.batch)
+        granted()
+    finish(made, open_leases, now_ms)
+    assert step(), "whoever waits for a batch gets one"
+
+
+# Speed
+
+
+def test_what_was_tried_is_known_and_what_was_not_is_in_proportion() -> None:
+    speed = Speed()
+    assert (speed.is_known, speed.rate, speed.seconds(8)) == (False, 0.0, 0.0)
+    speed.observe(64, 32.0)
+    assert speed.seconds(64) == 32.0
+    assert speed.seconds(16) == 8.0, "not tried: it will be"
+    speed.observe(16, 30.0)
+    assert speed.seconds(16) == 30.0, "this engine takes as long for few as for many"
+    assert speed.seconds(64) == 32.0
+    assert speed.rate == 2.0
+
+
+def test_one_odd_batch_does_not_count() -> None:
+    speed = Speed()
+    for seconds in (10.0, 11.0, 90.0, 10.5, 10.0):
+        speed.observe(8, seconds)
+    assert speed.seconds(8) == 10.5
+
+
+@given(
+    tried=st.lists(st.tuples(st.integers(1, 500), st.floats(0.01, 1e4)), max_size=20),
+    seconds=st.floats(0, 1e5),
+    most=st.integers(1, 300),
+    step=st.integers(1, 16),
+    prior=st.just(0.0) | st.floats(1e-3, 1e3),
+)
+def test_what_it_makes_within_a_time_takes_no_longer(
+    tried: list[tuple[int, float]], seconds: float, most: int, step: int, prior: float
+) -> None:
+    speed = Speed(prior=prior)
+    for rollouts, took in tried:
+        speed.observe(rollouts, took)
+    found = speed.within(seconds, most, step)
+    assert 0 <= found <= most
+    assert found == 0 or not speed.is_known or speed.seconds(found) <= seconds
+    assert found < step or found % step == 0 or found == most
+
+
+def test_a_version_orders_by_incarnation() -> None:
+    assert PolicyVersion(2, 0) > PolicyVersion(1, 9)

@@ -166,13 +166,15 @@ class MismatchSums:
     """Running sums over the tokens of one batch, of how far the current policy is from the one that generated.
 
     With r = pi / mu over tokens drawn from mu, `mean(r - 1 - log r)` estimates KL(mu || pi) without bias and with
-    every term >= 0 (Schulman's k3).
+    every term >= 0 (Schulman's k3). `log_ratio_max` is the largest |log r|, which no limit holds: with S = 0 it is the
+    noise of the arithmetic and of the weights' rounding, and nothing else.
     """
 
     tokens: int = 0
     muted: float = 0.0
     ratio: float = 0.0
     ratio_max: float = 0.0
+    log_ratio_max: float = 0.0
     kl: float = 0.0
     entropy: float = 0.0
 
@@ -182,15 +184,23 @@ class MismatchSums:
         log_ratio = terms.logprobs.detach() - terms.behaviour
         ratio = ratio_of(terms.logprobs.detach(), terms.behaviour)
         sums = torch.stack(
-            [muted.float().sum(), ratio.sum(), (ratio - 1 - log_ratio).sum(), entropy.sum(), ratio.max()]
+            [
+                muted.float().sum(),
+                ratio.sum(),
+                (ratio - 1 - log_ratio).sum(),
+                entropy.sum(),
+                ratio.max(),
+                log_ratio.abs().max(),
+            ]
         )
-        muted_sum, ratio_sum, kl_sum, entropy_sum, ratio_max = sums.tolist()
+        muted_sum, ratio_sum, kl_sum, entropy_sum, ratio_max, log_ratio_max = sums.tolist()
         self.tokens += len(ratio)
         self.muted += muted_sum
         self.ratio += ratio_sum
         self.kl += kl_sum
         self.entropy += entropy_sum
         self.ratio_max = max(self.ratio_max, ratio_max)
+        self.log_ratio_max = max(self.log_ratio_max, log_ratio_max)
 
     def metrics(self) -> dict[str, float]:
         """Means over the tokens counted; all zero when there were none."""
@@ -199,6 +209,7 @@ class MismatchSums:
             "clip_share": self.muted / count,
             "mean_ratio": self.ratio / count,
             "max_ratio": self.ratio_max,
+            "max_log_ratio": self.log_ratio_max,
             "mismatch_kl": self.kl / count,
             "entropy": self.entropy / count,
         }

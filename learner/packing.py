@@ -79,12 +79,13 @@ class Microbatch:
 @dataclass(frozen=True, kw_only=True)
 class Rollouts:
     """One training batch: B sequences, and for their T completion tokens `behaviour` logprobs [T] and `advantages`
-    [B].
+    [B]. `groups` [G] are the numbers of sequences of its groups, in order.
     """
 
     sequences: Ragged
     behaviour: Floats
     advantages: Floats
+    groups: Ints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,22 +244,28 @@ def completion_batch(arrays: Arrays, vocab_size: int) -> Ragged:
 
 
 def rollout_batch(arrays: Arrays, vocab_size: int) -> Rollouts:
-    """`completion_batch` with `behaviour_logprobs` float32 [C] and `advantages` float32 [B]. Raises BadBatch."""
+    """`completion_batch` with `behaviour_logprobs` float32 [C], `advantages` float32 [B], `group_sizes` int32 [G].
+
+    Raises BadBatch.
+    """
     sequences = completion_batch(arrays, vocab_size)
     behaviour = _array(arrays, "behaviour_logprobs", "float32")
     advantages = _array(arrays, "advantages", "float32")
+    groups = _array(arrays, "group_sizes", "int32").astype(np.int64)
     if len(behaviour) != int(sequences.targets.sum()):
         raise BadBatch(
             f"behaviour_logprobs has {len(behaviour)} values for {int(sequences.targets.sum())} completion tokens"
         )
     if len(advantages) != len(sequences):
         raise BadBatch(f"advantages has {len(advantages)} values for {len(sequences)} sequences")
+    if groups.min() < 1 or int(groups.sum()) != len(sequences):
+        raise BadBatch(f"group_sizes must each be at least 1 and sum to the {len(sequences)} sequences")
     for name, values in (("behaviour_logprobs", behaviour), ("advantages", advantages)):
         if not np.isfinite(values).all():
             raise BadBatch(f"{name} holds a value that is not finite")
     if behaviour.max() > LOGPROB_SLACK:
         raise BadBatch("behaviour_logprobs holds a value above 0, which is no logprob")
-    return Rollouts(sequences=sequences, behaviour=behaviour, advantages=advantages)
+    return Rollouts(sequences=sequences, behaviour=behaviour, advantages=advantages, groups=groups)
 
 
 LOGPROB_SLACK = 1e-3

@@ -29,9 +29,11 @@ class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     The learning rate rises linearly over `warmup_steps` training steps, and falls linearly over `decay_steps` to
     `decay_floor` times itself, where it stays; 0 steps switch either off. AdamW's first steps are as long as the
     rate allows in directions that one batch chose: without a warm-up they undo some of what a policy knew.
-    `max_new_tokens` is the token budget of one completion, the constant that "grpo" divides by; `clip_low` and
-    `clip_high` are distances from 1; `temperature` is the one that behaviour logprobs were taken at;
-    `max_tokens_per_microbatch` counts positions, padding included, and bounds activations, not results.
+    `updates_per_step` optimizer updates make one training step, each on a part of the batch (ECHO-2 takes 2, arXiv
+    2602.02192, section 3.1); rates and versions count training steps. `max_new_tokens` is the token budget of one
+    completion, the constant that "grpo" divides by; `clip_low` and `clip_high` are distances from 1; `temperature` is
+    the one that behaviour logprobs were taken at; `max_tokens_per_microbatch` counts positions, padding included, and
+    bounds activations, not results.
     """
 
     learning_rate: Positive = 1e-6
@@ -41,6 +43,7 @@ class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     betas: tuple[Share, Share] = (0.9, 0.95)
     weight_decay: Annotated[float, Meta(ge=0)] = 0.0
     grad_clip: Positive = 1.0
+    updates_per_step: Count = 1
     objective: str = "grpo"
     clip_low: Annotated[float, Meta(gt=0, le=1)] = 0.2
     clip_high: Positive = 0.28
@@ -83,8 +86,10 @@ class Step(Request, tag="step", frozen=True, kw_only=True):
     `tokens`, and more.
 
     The learning rate is the one of this step. `trained_tokens` belong to sequences whose advantage is not zero; over
-    those are `clip_share`, `mean_ratio`, `max_ratio`, `mismatch_kl` (k3) and `entropy` (nats per token). `updated`
-    is false when there were none.
+    those are `clip_share`, `mean_ratio`, `max_ratio`, `max_log_ratio` (of either sign), `mismatch_kl` (k3) and
+    `entropy` (nats per token), each token under the weights that its own update began with. `updates` counts the
+    updates taken: parts of the batch without such sequences take none. `loss` is the mean over the parts, weighted by
+    their sequences; `grad_norm` the largest of the updates'. When one update fails none counts.
     """
 
 

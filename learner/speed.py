@@ -56,10 +56,14 @@ class Speed:
         return seconds * rollouts / count
 
     def within(self, seconds: float, most: int, step: int) -> int:
-        """How many, at most `most`, it makes in so long: whole groups of `step`, or what it makes of one."""
+        """How many, at most `most`, it makes in so long: whole groups of `step`, or an even share of one.
+
+        Even, so that shares make up wholes.
+        """
         if not self.is_known or self.seconds(most) <= seconds:
             return most
         if seconds <= 0 or math.isnan(seconds):
             return 0
         groups = next((count for count in range(most - most % step, 0, -step) if self.seconds(count) <= seconds), 0)
-        return groups or next((count for count in range(min(step, most), 0, -1) if self.seconds(count) <= seconds), 0)
+        evens = range(min(step, most) // 2 * 2, 0, -2)
+        return groups or next((count for count in evens if self.seconds(count) <= seconds), 0)

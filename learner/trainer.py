@@ -37,7 +37,9 @@ import torch
 from torch import Tensor
 
 from learner.checkpoint import BadCheckpoint, CheckpointHead, read_checkpoint, write_checkpoint
+from learner.minibatches import mini_batches
 from learner.objective import OBJECTIVES, Bounds, MismatchSums, Objective, Terms, Totals
+from learner.optimizer import MOMENTS, all_or_nothing, learning_rate_at, make_adamw, set_learning_rate
 from learner.packing import (
     BadBatch,
     Microbatch,
@@ -63,9 +65,6 @@ from learner.requests import (
     Supervised,
 )
 from protocol.pipe import Arrays, BadFrame, Header, encode_frame
-
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-"""What AdamW remembers of each tensor."""
 
 
 class BadRequest(ValueError):
@@ -93,13 +92,13 @@ class Session:
         """Put `hyperparameters` in force, with fresh moments."""
         self.hyperparameters = hyperparameters
         self._objective: Objective = OBJECTIVES[hyperparameters.objective]
-        self._optimizer = _adamw(self.policy, hyperparameters, hyperparameters.learning_rate)
+        self._optimizer = make_adamw(self.policy, hyperparameters, hyperparameters.learning_rate)
 
     def supervised(self, batch: Ragged, learning_rate: float) -> dict[str, float]:
         """Take one step of cross entropy, mean over the target tokens, with the warm start's own AdamW."""
         if self._warm_start is None:
-            self._warm_start = _adamw(self.policy, self.hyperparameters, learning_rate)
-        _set_learning_rate(self._warm_start, learning_rate)
+            self._warm_start = make_adamw(self.policy, self.hyperparameters, learning_rate)
+        set_learning_rate(self._warm_start, learning_rate)
         total = int(batch.targets.sum())
         loss_sum = 0.0
         for part in self._parts(batch, np.ones(len(batch), np.bool_)):
@@ -111,24 +110,36 @@ class Session:
         return {"loss": loss_sum, "grad_norm": grad_norm, "tokens": total}
 
     def step(self, batch: Rollouts) -> dict[str, float]:
-        """Take one training step on `batch`. Sequences of zero advantage only count in the divisor; with no others,
-        weights stay.
+        """Take one training step on `batch`: an update on each of its mini-batches, all of them or none.
+
+        Sequences of zero advantage only count in the divisor; a mini-batch with no others leaves the weights.
         """
+        self._require_within_budget(batch)
+        parts = mini_batches(batch, self.hyperparameters.updates_per_step)
+        learning_rate = learning_rate_at(self.steps, self.hyperparameters)
+        set_learning_rate(self._optimizer, learning_rate)
+        sums, loss, norms = MismatchSums(), 0.0, []
+        with all_or_nothing(self._optimizer, sum(bool(part.advantages.any()) for part in parts)):
+            for part in parts:
+                if part.advantages.any():
+                    part_loss, norm = self._update(part, sums)
+                    loss += part_loss * (len(part.sequences) / len(batch.sequences))
+                    norms.append(norm)
+        self._warm_start = None
+        self.steps += 1
+        counts = {"tokens": int(batch.sequences.targets.sum()), "trained_tokens": sums.tokens, "updates": len(norms)}
+        told = {"loss": loss, "grad_norm": max(norms, default=0.0), "learning_rate": learning_rate}
+        return {**told, **sums.metrics(), **counts}
+
+    def _update(self, batch: Rollouts, sums: MismatchSums) -> tuple[float, float]:
+        """One optimizer update on a batch of its own divisor; return its loss and the gradient's norm."""
         totals = self._totals(batch)
         advantages = torch.from_numpy(np.repeat(batch.advantages, batch.sequences.target_counts))
         behaviour = torch.from_numpy(batch.behaviour.copy())
-        sums = MismatchSums()
-        loss_sum = 0.0
+        loss = 0.0
         for part in self._parts(batch.sequences, batch.advantages != 0):
-            loss_sum += self._backward(part, behaviour[part.numbers], advantages[part.numbers], totals, sums)
-        updated = sums.tokens > 0
-        learning_rate = learning_rate_at(self.steps, self.hyperparameters)
-        _set_learning_rate(self._optimizer, learning_rate)
-        grad_norm = self._apply(self._optimizer, loss_sum) if updated else 0.0
-        self._warm_start = None
-        self.steps += 1
-        counts = {"tokens": totals.tokens, "trained_tokens": sums.tokens, "updated": updated}
-        return {"loss": loss_sum, "grad_norm": grad_norm, "learning_rate": learning_rate, **sums.metrics(), **counts}
+            loss += self._backward(part, behaviour[part.numbers], advantages[part.numbers], totals, sums)
+        return loss, self._apply(self._optimizer, loss)
 
     @torch.no_grad()
     def logprobs(self, batch: Ragged, temperature: float | None) -> Arrays:
@@ -145,15 +156,20 @@ class Session:
         budget = self.hyperparameters.max_tokens_per_microbatch
         return microbatches(batch, keep, budget, share_prompts=self.policy.shares_prompts)
 
-    def _totals(self, batch: Rollouts) -> Totals:
+    def _require_within_budget(self, batch: Rollouts) -> None:
         longest, budget = int(batch.sequences.target_counts.max()), self.hyperparameters.max_new_tokens
         if longest > budget:
             raise BadBatch(
                 f"a completion of {longest} tokens is over max_new_tokens = {budget}, "
                 "the budget that it was leased under"
             )
-        tokens = int(batch.sequences.targets.sum())
-        return Totals(sequences=len(batch.sequences), tokens=tokens, max_new_tokens=budget)
+
+    def _totals(self, batch: Rollouts) -> Totals:
+        return Totals(
+            sequences=len(batch.sequences),
+            tokens=int(batch.sequences.targets.sum()),
+            max_new_tokens=self.hyperparameters.max_new_tokens,
+        )
 
     def _backward(
         self, part: Microbatch, behaviour: Tensor, advantages: Tensor, totals: Totals, sums: MismatchSums
@@ -249,34 +265,11 @@ class Session:
         if kind == "adamw":
             return self._optimizer
         if self._warm_start is None:
-            self._warm_start = _adamw(self.policy, self.hyperparameters, self.hyperparameters.learning_rate)
+            self._warm_start = make_adamw(self.policy, self.hyperparameters, self.hyperparameters.learning_rate)
         return self._warm_start
 
 
 _KNOWN = {("weights", ""), *((kind, moment) for kind in ("adamw", "warm_start") for moment in MOMENTS)}
-
-
-def _adamw(policy: Policy, hyperparameters: Hyperparameters, learning_rate: float) -> torch.optim.AdamW:
-    return torch.optim.AdamW(
-        [parameter for _, parameter in policy.parameters],
-        lr=learning_rate,
-        betas=hyperparameters.betas,
-        weight_decay=hyperparameters.weight_decay,
-        fused=True,
-    )
-
-
-def _set_learning_rate(optimizer: torch.optim.AdamW, learning_rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
-
-
-def learning_rate_at(steps: int, hyperparameters: Hyperparameters) -> float:
-    """Return the learning rate of the training step that follows `steps` others: warm-up times decay."""
-    h = hyperparameters
-    risen = min(1.0, (steps + 1) / h.warmup_steps) if h.warmup_steps else 1.0
-    left = max(h.decay_floor, 1 - steps / h.decay_steps) if h.decay_steps else 1.0
-    return h.learning_rate * risen * left
 
 
 class Trainer:

@@ -256,15 +256,15 @@ class Workload:
     def _grant(self, peer: PeerId, minimum: PolicyVersion, count: int, slow: bool, now_ms: int) -> list[GrantedLease]:
         """Groups of `count` rollouts together, as far as pace, batches and a frame have room.
 
-        Pace and batches are rounded up to a group: were they rounded down, groups of another size could leave a batch
-        forever short of its last one. What a slow peer can do is not: its last group is smaller.
+        Where less than a group is left, the last one is smaller, so that no rollout is made beyond what is used; but no
+        room is too small for one, or groups of odd sizes could leave a batch forever short of its last rollout.
         """
         granted: list[GrantedLease] = []
         size_bytes = 0
-        while count > 0 and len(granted) < MAX_LEASES_PER_GRANT and min(self._room(), self._due(minimum)) > 0:
-            size = min(self.leasing.terms.group_size, count) if slow else self.leasing.terms.group_size
-            if size < SMALLEST_GROUP:
+        while count >= SMALLEST_GROUP and len(granted) < MAX_LEASES_PER_GRANT and self._room() > 0:
+            if (due := self._due(minimum)) <= 0:
                 break
+            size = max(SMALLEST_GROUP, min(self.leasing.terms.group_size, count, due))
             prompt = self._prompt(slow)
             size_bytes += lease_bytes(len(prompt.tokens), size) + OVERHEAD_BYTES
             if granted and size_bytes > GRANT_BYTES:

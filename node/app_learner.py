@@ -383,6 +383,7 @@ def load_request(config: SwarmConfig) -> dict[str, Any]:
             "betas": [trainer.beta1, trainer.beta2],
             "weight_decay": trainer.weight_decay,
             "grad_clip": trainer.grad_clip,
+            "updates_per_step": trainer.updates_per_step,
             "objective": trainer.objective,
             "clip_low": trainer.clip_low,
             "clip_high": trainer.clip_high,

@@ -193,7 +193,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where results go; an earlier demo there is replaced.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of model, data and sampling.")] = 0,
     nodes: Annotated[int, typer.Option(min=1, max=16, help="Rollout nodes to start.")] = 3,
-    staleness: Annotated[int, typer.Option(min=0, max=16, help="The window S, in training steps.")] = 3,
+    staleness: Annotated[int, typer.Option(min=0, max=16, help="S, in training steps; 0: sequential mode.")] = 3,
     engine: Annotated[DemoEngine, typer.Option(help="What generates on the rollout nodes.")] = DemoEngine.TRANSFORMERS,
     plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")] = False,
 ) -> None:

@@ -1,8 +1,9 @@
 """The configuration files, read once and checked at the door: `swarm.toml` of an operator, `node.toml` of a volunteer.
 
 What always holds after `read_*_config`: every key is known, every value has its type and lies in its range, what must
-fit together does, and relative paths are relative to the file. What comes out is frozen; components get the section
-they need, never the whole.
+fit together does, relative paths are relative to the file, and `[learn]` says what is in force: the mode is resolved
+here and nowhere else, so whoever reads S, kappa and `ahead` need not ask for it. What comes out is frozen; components
+get the section they need, never the whole.
 """
 
 from __future__ import annotations
@@ -79,13 +80,23 @@ class TaskSection(Section, frozen=True, kw_only=True):
     held_out: Annotated[int, Meta(ge=0, le=100_000)] = 128
 
 
+Mode = Literal["async", "sequential"]
+
+
+def mode_of(staleness: int) -> Mode:
+    """The mode whose window is S = `staleness`: what is resolved at the door can be read off S again."""
+    return "async" if staleness else "sequential"
+
+
 class LearnSection(Section, frozen=True, kw_only=True):
     """How to train. S = `staleness` and kappa = `publish_every` are counted in training steps.
 
-    `ahead`: batches leased or waiting at most; by default 2, and 1 when S is 0.
+    `ahead`: batches leased or waiting at most; unset, as many as measurements ask for. In mode "sequential" the file's
+    `staleness`, `publish_every` and `ahead` do not count: what `read_swarm_config` returns has 0, 1 and 1.
     """
 
     steps: Positive
+    mode: Mode = "async"
     staleness: Annotated[int, Meta(ge=0, le=1000)] = 3
     publish_every: Annotated[int, Meta(ge=1, le=1000)] = 1
     prompts_per_step: Annotated[int, Meta(ge=1, le=65_536)] = 16
@@ -111,6 +122,7 @@ class TrainerSection(Section, frozen=True, kw_only=True):
     beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.95
     weight_decay: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     grad_clip: PositiveFloat = 1.0
+    updates_per_step: Annotated[int, Meta(ge=1, le=1024)] = 1
     clip_low: Annotated[float, Meta(gt=0, le=1)] = 0.2
     clip_high: Annotated[float, Meta(gt=0, le=100)] = 0.28
     max_tokens_per_microbatch: Positive = 16_384
@@ -190,23 +202,47 @@ C = TypeVar("C", SwarmConfig, NodeConfig)
 
 
 def read_swarm_config(path: Path) -> SwarmConfig:
-    """Return `swarm.toml` with its paths made absolute. Raises UsageError."""
+    """Return `swarm.toml` with its paths made absolute and its mode in force. Raises UsageError."""
     config = _read(path, SwarmConfig)
-    _require_consistent(path, config.learn)
+    learn = _in_force(config.learn)
+    _require_consistent(path, learn, config.trainer)
     base = path.resolve().parent
     return msgspec.structs.replace(
         config,
+        learn=learn,
         swarm=msgspec.structs.replace(config.swarm, state=str(base / Path(config.swarm.state).expanduser())),
         model=msgspec.structs.replace(config.model, directory=str(base / Path(config.model.directory).expanduser())),
     )
 
 
-def _require_consistent(path: Path, learn: LearnSection) -> None:
+def _in_force(learn: LearnSection) -> LearnSection:
+    """What the mode makes of the other keys.
+
+    "sequential" is Echo's sequential pull (arXiv 2508.05387): weights are refreshed before every generation. So a
+    version is published after every step, and no more is leased than the batch that it will be trained on: what was
+    made beyond would be too old for the next.
+    """
+    if learn.mode == "async":
+        return learn
+    return msgspec.structs.replace(learn, staleness=0, publish_every=1, ahead=1.0)
+
+
+def _require_consistent(path: Path, learn: LearnSection, trainer: TrainerSection) -> None:
+    if learn.mode == "async" and learn.staleness == 0:
+        raise UsageError(
+            f'{path}: [learn] staleness = 0 leaves mode = "async" nothing to do at the same time. Set mode = '
+            '"sequential" for rollouts made by exactly the policy that they train, or staleness to 1 or more.'
+        )
     if learn.publish_every > max(1, learn.staleness):
         raise UsageError(
             f"{path}: [learn] publish_every = {learn.publish_every} is more than staleness = {learn.staleness} allows: "
-            f"rollouts of one version would be too old before the next appears. Set it to {max(1, learn.staleness)} or "
-            "less."
+            f"rollouts of one version would be too old before the next appears. Set it to {learn.staleness} or less."
+        )
+    if trainer.updates_per_step > learn.prompts_per_step:
+        raise UsageError(
+            f"{path}: [trainer] updates_per_step = {trainer.updates_per_step} is more than the groups of a training "
+            f"step, [learn] prompts_per_step = {learn.prompts_per_step}, and each update takes one at least. Lower the "
+            "one or raise the other."
         )
     if (size := delivery_bytes(learn.group_size, learn.max_new_tokens)) > MAX_WORK_BYTES:
         raise UsageError(

@@ -21,7 +21,7 @@ from pathlib import Path
 import trio
 
 from node.children import ChildSpec, open_child
-from node.config import EngineSection
+from node.config import EngineSection, mode_of
 from node.console import Terminal, open_terminal, run_shown
 from node.engines import child_events, open_engine
 from node.errors import RunError, UsageError
@@ -76,6 +76,7 @@ held_out = {held_out}
 
 [learn]
 steps = {steps}
+mode = "{mode}"
 staleness = {staleness}
 publish_every = {publish_every}
 prompts_per_step = {prompts}
@@ -130,6 +131,28 @@ class Recipe:
     publish_every: int = 1
     every_versions: int = 10
     ahead: float = 1.5
+
+
+def swarm_toml(recipe: Recipe, *, port: int, staleness: int, seed: int) -> str:
+    """The learner's configuration; with S = 0 in sequential mode."""
+    return CONFIG.format(
+        port=port,
+        task=TASK,
+        held_out=HELD_OUT,
+        steps=recipe.steps,
+        mode=mode_of(staleness),
+        staleness=staleness,
+        publish_every=min(recipe.publish_every, max(1, staleness)),
+        prompts=recipe.prompts,
+        group=recipe.group,
+        max_new_tokens=MAX_NEW_TOKENS,
+        seed=seed,
+        ahead=recipe.ahead,
+        learning_rate=recipe.learning_rate,
+        warmup_steps=recipe.warmup_steps,
+        decay_steps=recipe.decay_steps,
+        every_versions=recipe.every_versions,
+    )
 
 
 PRICES = (0.05, 0.08, 0.12)
@@ -281,28 +304,10 @@ class _Demo:
             await stop_all([*nodes, learner])
 
     def _learner(self) -> NodeProcess:
-        recipe, config = self.recipe, self.out / "swarm.toml"
-        config.write_text(
-            CONFIG.format(
-                # A fixed port, so that the nodes find a learner that was started again.
-                port=free_port(self.out),
-                task=TASK,
-                held_out=HELD_OUT,
-                steps=recipe.steps,
-                staleness=self.staleness,
-                publish_every=min(recipe.publish_every, max(1, self.staleness)),
-                prompts=recipe.prompts,
-                group=recipe.group,
-                max_new_tokens=MAX_NEW_TOKENS,
-                seed=self.seed,
-                ahead=recipe.ahead if self.staleness else 1.0,
-                learning_rate=recipe.learning_rate,
-                warmup_steps=recipe.warmup_steps,
-                decay_steps=recipe.decay_steps,
-                every_versions=recipe.every_versions,
-            ),
-            encoding="utf-8",
-        )
+        config = self.out / "swarm.toml"
+        # A fixed port, so that the nodes find a learner that was started again.
+        text = swarm_toml(self.recipe, port=free_port(self.out), staleness=self.staleness, seed=self.seed)
+        config.write_text(text, encoding="utf-8")
         return NodeProcess(name="learner", arguments=["learn", str(config), "--plain"], log=self.out / "learner.log")
 
     def _node(self, number: int) -> NodeProcess:

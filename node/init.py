@@ -48,7 +48,8 @@ held_out = 128             # prompts kept for evaluation, never trained on
 
 [learn]
 steps = 1000               # (set this) training steps; the run ends after the last
-staleness = 3              # S: how many steps a rollout may be older than the policy it trains; 0 = exactly on-policy
+mode = "async"             # generate while training; or "sequential": by turns, exactly on-policy, S = 0, kappa = 1
+staleness = 3              # S: how many steps a rollout may be older than the policy it trains; 1 or more
 publish_every = 1          # kappa: publish a version every so many steps
 prompts_per_step = 16
 group_size = 16            # completions per prompt; a training step consumes prompts_per_step * group_size rollouts
@@ -57,7 +58,7 @@ temperature = 1.0
 lease_s = 600.0            # a volunteer has this long to deliver what it leased
 seed = 0
 threads = 0                # of the trainer; 0 = half the cores
-# ahead = 2.0              # batches leased or waiting at most; 1.0 when staleness is 0
+# ahead = 2.0              # batches leased or waiting at most; without it, as many as measurements ask for
 # keep_checkpoints = 2     # to go on from after a crash
 
 [trainer]
@@ -70,6 +71,7 @@ beta1 = 0.9
 beta2 = 0.95
 weight_decay = 0.0
 grad_clip = 1.0
+updates_per_step = 1       # cuts a batch into so many, an update on each; above 1: 12 bytes a parameter more
 clip_low = 0.2             # the ratio is clipped to [1 - clip_low, 1 + clip_high]
 clip_high = 0.28
 max_tokens_per_microbatch = 16384

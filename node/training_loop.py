@@ -423,7 +423,7 @@ def _explained(refused: ChildRefused) -> RunError | UsageError:
 
 
 def batch_arrays(batch: Batch, advantage: str) -> Arrays:
-    """The trainer's arrays for one step: sequences laid end to end, advantages per completion."""
+    """The trainer's arrays for one step: sequences laid end to end, group by group, advantages per completion."""
     sequences = [(group, completion) for group in batch.groups for completion in group.completions]
     return {
         "prompt_tokens": _flat([group.prompt for group, _ in sequences]),
@@ -434,6 +434,7 @@ def batch_arrays(batch: Batch, advantage: str) -> Arrays:
         "advantages": np.concatenate(
             [advantages([c.reward for c in group.completions], advantage) for group in batch.groups]
         ),
+        "group_sizes": np.array([len(group.completions) for group in batch.groups], np.int32),
     }
 
 

@@ -169,7 +169,7 @@ def _header(state: ViewState) -> Text:
 
 def _learner_lines(state: ViewState) -> Iterator[tuple[str, Text]]:
     of = f" of {state.steps}" if state.steps else ""
-    window = "" if state.staleness is None else f", staleness window {state.staleness}"
+    window = "" if state.staleness is None else f", {words.regime(state.staleness)}"
     yield "policy", Text(f"step {state.step}{of}, version {state.newest or words.NOTHING} published{window}")
     yield "reward", _reward(state)
     if state.greedy is not None and state.sampled is not None:

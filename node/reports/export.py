@@ -4,12 +4,12 @@ The keys are a promise: they are added to, never renamed or removed, and `format
 Money is in whole units of `currency` (and exactly in `cost_micros`), times in seconds (points in time: milliseconds
 since 1970, UTC), shares in [0, 1], sizes in bytes; null is not known from here.
 
-JSON of a swarm: format, kind ("swarm"), swarm (hex), started_ms, ended_ms, wall_s, staleness_bound, totals {admitted,
-rejected, verdicts {rule: count}, trained, dropped, tokens, bytes_up, bytes_down, bytes_relayed, costs {currency:
-amount}, versions_published, steps, incarnations, weight_bytes, learner_utilisation}, lag_histogram {lag: count},
-incarnations [{incarnation, base, at_s}], evaluations [{version, at_s, prompts, greedy, sampled, survives}], versions
-[{version, at_s, total_bytes, new_bytes}], steps [{step, incarnation, at_s, waited_s, train_s, rollouts, tokens,
-reward}], peers [peer].
+JSON of a swarm: format, kind ("swarm"), swarm (hex), started_ms, ended_ms, wall_s, mode, staleness_bound, totals
+{admitted, rejected, verdicts {rule: count}, trained, dropped, tokens, bytes_up, bytes_down, bytes_relayed, costs
+{currency: amount}, versions_published, steps, incarnations, weight_bytes, learner_utilisation, bubble, mean_train_s,
+mean_waited_s, mean_step_s}, lag_histogram {lag: count}, incarnations [{incarnation, base, at_s}], evaluations
+[{version, at_s, prompts, greedy, sampled, survives}], versions [{version, at_s, total_bytes, new_bytes}], steps
+[{step, incarnation, at_s, waited_s, train_s, rollouts, tokens, reward}], peers [peer].
 
 JSON of a node's own work: format, kind ("own"), peer, receipts, oldest, newest, refused [{lease, index, rule, detail,
 at_ms}], traffic [{peer, bytes_up, bytes_down}].
@@ -71,6 +71,7 @@ def _swarm(report: SwarmReport) -> dict[str, Any]:
         "started_ms": report.started_ms,
         "ended_ms": report.ended_ms,
         "wall_s": report.wall_s,
+        "mode": report.mode,
         "staleness_bound": report.staleness,
         "totals": {
             "admitted": report.admitted,
@@ -88,6 +89,10 @@ def _swarm(report: SwarmReport) -> dict[str, Any]:
             "incarnations": len(report.incarnations),
             "weight_bytes": report.weight_bytes,
             "learner_utilisation": report.utilisation,
+            "bubble": report.bubble,
+            "mean_train_s": report.mean_train_s,
+            "mean_waited_s": report.mean_waited_s,
+            "mean_step_s": report.mean_step_s,
         },
         "lag_histogram": {str(lag): number for lag, number in report.lags.items()},
         "incarnations": [{"incarnation": i.number, "base": i.base, "at_s": i.at_s} for i in report.incarnations],

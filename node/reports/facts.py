@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from node.config import Mode, mode_of
 from node.receipts import PeerTraffic
 from node.reports.rules import BLAMED
 from protocol.cost import MICROS, Price, cost_micros, per_thousand_tokens
@@ -254,6 +255,35 @@ class SwarmReport:
         """Share of its time that the learner trained rather than waited for rollouts; None before the first step."""
         train_s, waited_s = sum(s.train_s for s in self.steps), sum(s.waited_s for s in self.steps)
         return train_s / (train_s + waited_s) if train_s + waited_s > 0 else None
+
+    @property
+    def mode(self) -> Mode | None:
+        """What S says of the run; None where S was not told."""
+        return None if self.staleness is None else mode_of(self.staleness)
+
+    @property
+    def bubble(self) -> float | None:
+        """Share of its time that the learner waited for rollouts rather than trained: what utilisation lacks to 1."""
+        return None if self.utilisation is None else 1 - self.utilisation
+
+    @property
+    def mean_train_s(self) -> float | None:
+        """T_train: seconds that a training step took, on average; None before the first."""
+        return sum(step.train_s for step in self.steps) / len(self.steps) if self.steps else None
+
+    @property
+    def mean_waited_s(self) -> float | None:
+        """Seconds that a training step waited for its batch, on average; the first for somebody to join as well."""
+        return sum(step.waited_s for step in self.steps) / len(self.steps) if self.steps else None
+
+    @property
+    def mean_step_s(self) -> float | None:
+        """Seconds from the end of one training step to the end of the next, on average: waiting, training, publishing
+        and restarts; None before the second.
+        """
+        if len(self.steps) < 2:
+            return None
+        return (self.steps[-1].at_s - self.steps[0].at_s) / (len(self.steps) - 1)
 
     @property
     def weight_bytes(self) -> int:

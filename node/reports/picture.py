@@ -88,7 +88,7 @@ def _title(report: SwarmReport) -> str:
 
 
 def _subtitle(report: SwarmReport) -> str:
-    window = "" if report.staleness is None else f", staleness window S = {report.staleness}"
+    window = "" if report.staleness is None else f", {words.regime(report.staleness)}"
     busy = "" if report.utilisation is None else f", learner training {words.share(report.utilisation)} of the time"
     return f"{len(report.versions):,} policy versions published{window}, {report.admitted:,} rollouts admitted{busy}"
 

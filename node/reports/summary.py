@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from node.config import mode_of
 from node.reports.facts import PeerReport, SwarmReport
 
 SOFTWARE = ("volery", "torch", "transformers", "libp2p", "trio", "safetensors", "numpy")
@@ -43,6 +44,7 @@ def summary(
         "versions_published": len(report.versions),
         "steps": len(report.steps),
         "incarnations": len(report.incarnations),
+        "mode": mode_of(staleness_bound),
         "staleness_bound": staleness_bound,
         "lag_histogram": {str(lag): number for lag, number in report.lags.items()},
         "admitted": report.admitted,
@@ -55,6 +57,10 @@ def summary(
         "sampled_start": None if first is None else first.sampled,
         "sampled_end": None if last is None else last.sampled,
         "learner_utilisation": report.utilisation,
+        "bubble": report.bubble,
+        "mean_train_s": report.mean_train_s,
+        "mean_waited_s": report.mean_waited_s,
+        "mean_step_s": report.mean_step_s,
         "peers": [_peer(peer) for peer in report.peers],
         "weight_bytes": report.weight_bytes,
         "bytes_relayed": report.bytes_relayed,

@@ -82,8 +82,11 @@ def _story(report: SwarmReport) -> Iterator[tuple[str, str]]:
             f"greedy {first.greedy:.3f} to {last.greedy:.3f}, sampled {first.sampled:.3f} to {last.sampled:.3f}"
             f" ({last.prompts} held-out prompts)",
         )
+    if report.staleness is not None:
+        yield "mode", words.regime(report.staleness)
     if report.utilisation is not None:
-        yield "learner", f"trained {words.share(report.utilisation)} of its time, else waited for rollouts"
+        busy = words.share(report.utilisation)
+        yield "learner", f"trained {busy} of its time, else waited for rollouts{_pace(report)}"
     unused = f", {report.dropped:,} of them too old when a batch formed" if report.dropped else ""
     yield "rollouts", f"{report.admitted:,} admitted{unused}, {report.rejected:,} rejected"
     yield "lag", _lags(report)
@@ -119,6 +122,10 @@ def _lags(report: SwarmReport) -> str:
 
 def _window(report: SwarmReport) -> str:
     return "" if report.staleness is None else f" ({report.staleness} allowed)"
+
+
+def _pace(report: SwarmReport) -> str:
+    return "" if report.mean_step_s is None else f"; a step every {words.rate(report.mean_step_s)} s"
 
 
 def _cost(report: SwarmReport) -> str:

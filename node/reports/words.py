@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import unicodedata
 
+from node.config import mode_of
 from protocol.cost import MICROS
 
 NAME_CHARS = 16
 """Enough to tell machines apart; longer names would squeeze the figures beside them at 80 columns."""
 
 NOTHING = "-"
+
+
+def regime(staleness: int) -> str:
+    """The mode of a run with its window S."""
+    return f"{mode_of(staleness)}, staleness window S = {staleness}" if staleness else "sequential, S = 0"
 
 
 def plain_name(name: str, limit: int = NAME_CHARS) -> str:

@@ -55,7 +55,9 @@ held_out = {held_out}
 
 [learn]
 steps = {steps}
+mode = "{mode}"
 staleness = {staleness}
+publish_every = {publish_every}
 prompts_per_step = 4
 group_size = 4
 max_new_tokens = 4
@@ -281,7 +283,9 @@ class Swarm:
         self,
         *,
         steps: int = 6,
+        mode: str = "async",
         staleness: int = 3,
+        publish_every: int = 1,
         held_out: int = 0,
         task: str = "reverse:letters=2",
         lease_s: float = 60.0,
@@ -294,9 +298,9 @@ class Swarm:
         """Write swarm.toml. A learner that is to be found again after a restart needs a `port`."""
         self.directory.mkdir(exist_ok=True)
         text = SWARM_TOML.format(
-            name=self.directory.name, model=self.model, steps=steps, staleness=staleness, held_out=held_out, task=task,
-            lease_s=lease_s, token=token, port=port, heartbeat_s=heartbeat_s, learning_rate=learning_rate,
-            weights_dtype=weights_dtype,
+            name=self.directory.name, model=self.model, steps=steps, mode=mode, staleness=staleness,
+            publish_every=publish_every, held_out=held_out, task=task, lease_s=lease_s, token=token, port=port,
+            heartbeat_s=heartbeat_s, learning_rate=learning_rate, weights_dtype=weights_dtype,
         )  # fmt: skip
         self.config.write_text(text, encoding="utf-8")
 

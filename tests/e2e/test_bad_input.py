@@ -102,6 +102,16 @@ MISTAKES = {
     "unknown key": Mistake(change=edit("steps = 6", "stpes = 6"), words=("[learn]", "stpes", "steps")),
     "unknown section": Mistake(change=edit("[evaluate]", "[evalute]"), words=("evalute", "evaluate")),
     "wrong type": Mistake(change=edit("steps = 6", 'steps = "six"'), words=("[learn] steps", "int")),
+    "async at S = 0": Mistake(
+        change=edit("staleness = 3", "staleness = 0"), words=("[learn] staleness = 0", 'mode = "sequential"')
+    ),
+    "a mode that is none": Mistake(
+        change=edit('mode = "async"', 'mode = "sync"'), words=("[learn] mode", "'async', 'sequential'")
+    ),
+    "more updates than groups": Mistake(
+        change=edit("[trainer]", "[trainer]\nupdates_per_step = 5"),
+        words=("[trainer] updates_per_step = 5", "prompts_per_step = 4"),
+    ),
     "S < 0": Mistake(change=edit("staleness = 3", "staleness = -1"), words=("[learn] staleness",)),
     "no such objective": Mistake(
         change=edit("learning_rate", 'objective = "gprpo"\nlearning_rate'), words=("[trainer] objective", "grpo")

@@ -52,10 +52,15 @@ def test_a_swarm_runs_to_its_end(swarm: Swarm) -> None:
 
 
 def test_small_steps_travel_as_patches(swarm: Swarm) -> None:
+    """With two updates in a training step, as ECHO-2 takes them."""
     swarm.configure(steps=STEPS, learning_rate=1e-6, weights_dtype="bfloat16")
+    text = swarm.config.read_text(encoding="utf-8")
+    swarm.config.write_text(text.replace("[trainer]", "[trainer]\nupdates_per_step = 2"), encoding="utf-8")
     learner = swarm.learn()
     node = swarm.join("node", engine="transformers")
     wait_done(learner, node)
+    updates = [json.loads(metrics)["updates"] for (metrics,) in swarm.rows("SELECT metrics FROM steps")]
+    assert max(updates) == 2
     total = max(event["total_bytes"] for event in learner.events("version_published"))
     fetched = node.events("version_fetched")
     by_patches = [event for event in fetched if event["patches"]]

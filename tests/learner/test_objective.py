@@ -142,6 +142,7 @@ def test_mismatch_sums_over_two_microbatches() -> None:
             "clip_share": 1 / 3,
             "mean_ratio": (1 + low + high) / 3,
             "max_ratio": high,
+            "max_log_ratio": 1.0,
             "mismatch_kl": ((low - 1 + 1) + (high - 1 - 1)) / 3,
             "entropy": 1.0,
         },

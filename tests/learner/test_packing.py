@@ -138,6 +138,7 @@ def rollouts() -> dict[str, np.ndarray[Any, Any]]:
         "completion_lengths": np.array([1, 3], np.int32),
         "behaviour_logprobs": np.full(4, -1, np.float32),
         "advantages": np.array([1, -1], np.float32),
+        "group_sizes": np.array([2], np.int32),
     }
 
 
@@ -165,6 +166,8 @@ def test_prompts_and_completions_are_joined() -> None:
         ("advantages", np.array([1], np.float32), "1 values for 2 sequences"),
         ("advantages", np.array([np.inf, 0], np.float32), "advantages.*not finite"),
         ("advantages", np.zeros((2, 1), np.float32), "one-dimensional"),
+        ("group_sizes", np.array([1, 2], np.int32), "group_sizes must .* sum to the 2 sequences"),
+        ("group_sizes", np.array([2, 0], np.int32), "group_sizes must each be at least 1"),
     ],
 )
 def test_rollouts_that_do_not_fit_are_refused(name: str, array: np.ndarray[Any, Any], said: str) -> None:

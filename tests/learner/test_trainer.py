@@ -17,9 +17,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from learner.optimizer import learning_rate_at
 from learner.pipes import requests_of
 from learner.requests import Hyperparameters
-from learner.trainer import Trainer, learning_rate_at
+from learner.trainer import Trainer
 from protocol.pipe import PREFIX, Arrays, Header, decode_frame, encode_frame, frame_sizes
 
 CONFIG: dict[str, Any] = {
@@ -89,12 +90,13 @@ def rollouts(seed: int, **changed: Any) -> Arrays:
         "completion_lengths": lengths.astype(np.int32),
         "behaviour_logprobs": (np.log(1 / 40) + 0.3 * generator.normal(size=lengths.sum())).astype(np.float32),
         "advantages": advantages.astype(np.float32),
+        "group_sizes": np.array([4, 4], np.int32),
     }
     return arrays | changed
 
 
 def completions(arrays: Arrays) -> Arrays:
-    return {name: arrays[name] for name in arrays if name not in ("behaviour_logprobs", "advantages")}
+    return {name: arrays[name] for name in arrays if name not in ("behaviour_logprobs", "advantages", "group_sizes")}
 
 
 def warm_start(seed: int) -> Arrays:
@@ -163,6 +165,7 @@ def test_a_step_tells_what_it_did(trainer: Trainer) -> None:
     log_ratio = (found["logprobs"] - arrays["behaviour_logprobs"])[:kept].astype(np.float64)
     assert reply["mean_ratio"] == pytest.approx(np.exp(log_ratio).mean(), rel=1e-4)
     assert reply["max_ratio"] == pytest.approx(np.exp(log_ratio).max(), rel=1e-4)
+    assert reply["max_log_ratio"] == pytest.approx(np.abs(log_ratio).max(), rel=1e-4)
     assert reply["mismatch_kl"] == pytest.approx((np.exp(log_ratio) - 1 - log_ratio).mean(), rel=1e-3)
     assert reply["entropy"] == pytest.approx(found["entropy"][:kept].mean(), rel=1e-4)
 
@@ -187,7 +190,7 @@ def test_a_batch_that_teaches_nothing_counts_but_changes_nothing(tmp_path: Path,
     ok(trainer, "step", rollouts(3))  # so that AdamW has moments that could drift on
     before = weights(trainer, tmp_path / "before")
     reply = ok(trainer, "step", rollouts(4, advantages=np.zeros(8, np.float32)))
-    assert (reply["steps"], reply["updated"], reply["trained_tokens"]) == (2, False, 0)
+    assert (reply["steps"], reply["updates"], reply["trained_tokens"]) == (2, 0, 0)
     assert weights(trainer, tmp_path / "after") == before
 
 
@@ -250,6 +253,95 @@ def test_steps_that_diverge_are_undone(tmp_path: Path, trainer: Trainer) -> None
     fresh = Trainer()
     ok(fresh, "load", directory=str(tmp_path / "after"), hyperparameters=HYPERPARAMETERS)
     assert ok(fresh, "step", rollouts(6))["grad_norm"] == literal["grad_norm"]
+
+
+# Several updates in one step.
+
+
+def halves(arrays: Arrays) -> tuple[Arrays, Arrays]:
+    """The two groups of `rollouts`, each as a batch of its own."""
+    tokens = int(arrays["completion_lengths"][:4].sum())
+    cuts = {"prompt_tokens": 20, "completion_tokens": tokens, "behaviour_logprobs": tokens, "group_sizes": 1}
+    first, second = (
+        {name: array[: cuts.get(name, 4)] for name, array in arrays.items()},
+        {name: array[cuts.get(name, 4) :] for name, array in arrays.items()},
+    )
+    return first, second
+
+
+def two_groups(seed: int) -> Arrays:
+    """`rollouts` both of whose groups teach something."""
+    return rollouts(seed, advantages=np.random.default_rng(seed + 100).normal(size=8).astype(np.float32))
+
+
+def loaded(model: Path, **changes: Any) -> Trainer:
+    trainer = Trainer()
+    ok(trainer, "load", directory=str(model), hyperparameters={**HYPERPARAMETERS, **changes}, threads=1)
+    return trainer
+
+
+def test_two_updates_are_two_steps_on_the_halves_bit_for_bit(tmp_path: Path, model: Path) -> None:
+    two, one = loaded(model, updates_per_step=2), loaded(model)
+    for seed in range(2):
+        arrays = two_groups(seed)
+        whole = ok(two, "step", arrays)
+        parts = [ok(one, "step", half) for half in halves(arrays)]
+        assert (whole["steps"], whole["updates"]) == (seed + 1, 2)
+        assert whole["tokens"] == sum(part["tokens"] for part in parts)
+        assert whole["trained_tokens"] == sum(part["trained_tokens"] for part in parts)
+        assert whole["loss"] == pytest.approx(sum(part["loss"] for part in parts) / 2)
+        assert whole["grad_norm"] == max(part["grad_norm"] for part in parts)
+        for mean in ("mean_ratio", "mismatch_kl", "entropy", "clip_share"):
+            total = sum(part[mean] * part["trained_tokens"] for part in parts)
+            assert whole[mean] == pytest.approx(total / whole["trained_tokens"]), mean
+        assert whole["max_log_ratio"] == max(part["max_log_ratio"] for part in parts)
+    assert weights(two, tmp_path / "two") == weights(one, tmp_path / "one")
+
+
+def test_two_updates_go_on_from_a_checkpoint_bit_for_bit(tmp_path: Path, model: Path) -> None:
+    straight, other = (loaded(model, updates_per_step=2, warmup_steps=4) for _ in range(2))
+    ok(straight, "step", two_groups(0))
+    ok(straight, "save", directory=str(tmp_path / "checkpoint"))
+    restored = ok(other, "restore", directory=str(tmp_path / "checkpoint"))
+    assert restored["hyperparameters"]["updates_per_step"] == 2
+    for seed in (1, 2):
+        replies = [ok(each, "step", two_groups(seed)) for each in (straight, other)]
+        assert replies[0]["learning_rate"] == pytest.approx(1e-2 * (seed + 1) / 4), "the rate counts training steps"
+        assert {**replies[0], "seconds": 0} == {**replies[1], "seconds": 0}
+    for name, trainer in (("straight", straight), ("other", other)):
+        ok(trainer, "save", directory=str(tmp_path / name))
+    assert state_of(tmp_path / "straight") == state_of(tmp_path / "other")
+
+
+def state_of(checkpoint: Path) -> tuple[bytes, bytes]:
+    return (checkpoint / "state.safetensors").read_bytes(), (checkpoint / "trainer.json").read_bytes()
+
+
+@pytest.mark.parametrize("steps_before", [0, 1])
+def test_an_update_that_diverges_undoes_those_before_it(tmp_path: Path, model: Path, steps_before: int) -> None:
+    trainer = loaded(model, updates_per_step=2)
+    for seed in range(steps_before):
+        ok(trainer, "step", two_groups(seed))
+    ok(trainer, "save", directory=str(tmp_path / "before"))
+    broken = two_groups(6)
+    broken["advantages"][4:] = -3e38  # only the second update meets it
+    assert "not finite" in refused(trainer, "diverged", "step", broken)
+    ok(trainer, "save", directory=str(tmp_path / "after"))
+    assert state_of(tmp_path / "after") == state_of(tmp_path / "before")
+    fresh = loaded(model, updates_per_step=2)
+    ok(fresh, "restore", directory=str(tmp_path / "before"))
+    assert ok(trainer, "step", two_groups(7))["loss"] == ok(fresh, "step", two_groups(7))["loss"]
+    assert weights(trainer, tmp_path / "one") == weights(fresh, tmp_path / "other")
+
+
+def test_a_part_that_teaches_nothing_takes_no_update(tmp_path: Path, model: Path) -> None:
+    two, alone = loaded(model, updates_per_step=2), loaded(model)
+    reply = ok(two, "step", rollouts(0))  # all of the second group got the same reward
+    first, _ = halves(rollouts(0))
+    assert reply["updates"] == 1
+    assert reply["loss"] == pytest.approx(ok(alone, "step", first)["loss"] / 2)
+    assert weights(two, tmp_path / "two") == weights(alone, tmp_path / "alone")
+    assert ok(loaded(model, updates_per_step=9), "step", two_groups(0))["updates"] == 2, "no more than groups"
 
 
 @pytest.mark.parametrize("objective", ["grpo", "tis"])

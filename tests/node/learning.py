@@ -116,7 +116,7 @@ class FakeTrainer:
         assert arrays["advantages"].dtype == arrays["behaviour_logprobs"].dtype == np.float32
         self._weights = digest_of(self._weights + b"".join(arrays[name].tobytes() for name in sorted(arrays)))
         self._steps += 1
-        return {"steps": self._steps, "loss": 0.25, "updated": True}
+        return {"steps": self._steps, "loss": 0.25, "updates": 1}
 
     def _save(self, header: Header, arrays: Arrays) -> Header:
         assert self._weights is not None

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from learner.requests import Load
+from node.app_learner import load_request
 from node.config import (
     LearnSection,
     NodeConfig,
     NodeNetworkSection,
     SwarmConfig,
+    TrainerSection,
+    mode_of,
     read_node_config,
     read_swarm_config,
     replaced,
@@ -64,6 +73,11 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
         ("steps = 5", 'steps = "5"', "[learn] steps: expected `int`, got `str`."),
         ("steps = 5", "steps = true", "[learn] steps: expected `int`, got `bool`."),
         ("steps = 5", "", "[learn] the key 'steps' is missing."),
+        (
+            "steps = 5",
+            'steps = 5\nmode = "synchronous"',
+            "[learn] mode: invalid enum value 'synchronous'; choose one of 'async', 'sequential'.",
+        ),
         ("steps = 5", "steps = 5\nstaleness = -1", "[learn] staleness: expected `int` >= 0."),
         ("steps = 5", "steps = 5\ntemperature = 0", "[learn] temperature: expected `float` > 0.0."),
         ("steps = 5", "steps = 5\ntemperature = nan", "[learn] temperature: expected `float` > 0.0."),
@@ -82,7 +96,11 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
             "[trainer] objective: invalid enum value 'ppo'; choose one of 'grpo', 'tis', 'reinforce'.",
         ),
         ("[learn]", "[lern]", "there is no key 'lern'. Known keys: swarm, model, task, learn, network, trainer"),
-        ("steps = 5", "steps = 5\nstalenes = 1", "[learn] there is no key 'stalenes'. Known keys: steps, staleness,"),
+        (
+            "steps = 5",
+            "steps = 5\nstalenes = 1",
+            "[learn] there is no key 'stalenes'. Known keys: steps, mode, stale",
+        ),
         ("[learn]", "[[learn]]", "[learn] expected a table, got a list."),
         ("[learn]\nsteps = 5", "", "the key 'learn' is missing."),
         ("[model]", "[network]\nlisten = [1]\n[model]", "[network] listen[0]: expected `str`, got `int`."),
@@ -106,14 +124,69 @@ def learning(**keys: object) -> str:
     return SMALLEST + "".join(f"{key} = {value}\n" for key, value in keys.items())
 
 
-@pytest.mark.parametrize(("staleness", "publish_every"), [(0, 2), (1, 2), (3, 4)])
+@pytest.mark.parametrize("others", ["", "staleness = 0", "staleness = 7\npublish_every = 9\nahead = 64.0"])
+def test_sequential_is_one_line_whatever_the_others_say(tmp_path: Path, others: str) -> None:
+    learn = read_swarm_config(swarm_file(tmp_path, f'{SMALLEST}mode = "sequential"\n{others}')).learn
+    assert (learn.mode, learn.staleness, learn.publish_every, learn.ahead) == ("sequential", 0, 1, 1.0)
+
+
+def test_async_is_as_the_file_says(tmp_path: Path) -> None:
+    learn = read_swarm_config(swarm_file(tmp_path, learning(staleness=7, publish_every=6, ahead=3.5))).learn
+    assert (learn.mode, learn.staleness, learn.publish_every, learn.ahead) == ("async", 7, 6, 3.5)
+
+
+@pytest.mark.parametrize("line", ["", 'mode = "async"\n'])
+def test_async_with_no_staleness_names_both_ways_out(tmp_path: Path, line: str) -> None:
+    said = refused(tmp_path, learning(staleness=0) + line)
+    assert said == (
+        '[learn] staleness = 0 leaves mode = "async" nothing to do at the same time. Set mode = "sequential" for '
+        "rollouts made by exactly the policy that they train, or staleness to 1 or more."
+    )
+
+
+@given(staleness=st.integers(0, 1000))
+def test_the_mode_can_be_read_off_what_is_in_force(staleness: int) -> None:
+    with TemporaryDirectory() as directory:
+        for mode in ("async", "sequential") if staleness else ("sequential",):
+            text = f'{learning(staleness=staleness)}mode = "{mode}"\n'
+            learn = read_swarm_config(swarm_file(Path(directory), text)).learn
+            assert mode_of(learn.staleness) == learn.mode == mode
+
+
+def test_what_the_file_says_of_training_reaches_the_trainer(tmp_path: Path) -> None:
+    trainer = (
+        'objective = "tis"\nlearning_rate = 0.5\nwarmup_steps = 3\ndecay_steps = 4\ndecay_floor = 0.5\nbeta1 = 0.5\n'
+        "beta2 = 0.25\nweight_decay = 0.125\ngrad_clip = 2.0\nupdates_per_step = 2\nclip_low = 0.5\nclip_high = 0.75\n"
+        "max_tokens_per_microbatch = 7\n"
+    )
+    text = learning(temperature=0.5, max_new_tokens=9, seed=6, threads=2) + "[trainer]\n" + trainer
+    assert set(tomllib.loads(trainer)) == {field.name for field in msgspec.structs.fields(TrainerSection)}
+    load = msgspec.convert(load_request(read_swarm_config(swarm_file(tmp_path, text))), Load)
+    assert (load.directory, load.seed, load.threads) == (str(tmp_path / "model"), 6, 2)
+    assert msgspec.to_builtins(load.hyperparameters) == {
+        **{key: value for key, value in tomllib.loads(trainer).items() if not key.startswith("beta")},
+        **{"betas": (0.5, 0.25), "temperature": 0.5, "max_new_tokens": 9},
+        **{"weight_cap": 2.0, "gradient_checkpointing": False},  # not for people to choose
+    }
+
+
+def test_more_updates_than_groups(tmp_path: Path) -> None:
+    text = learning(prompts_per_step=2) + "[trainer]\nupdates_per_step = 3\n"
+    assert refused(tmp_path, text) == (
+        "[trainer] updates_per_step = 3 is more than the groups of a training step, [learn] prompts_per_step = 2, and "
+        "each update takes one at least. Lower the one or raise the other."
+    )
+    assert read_swarm_config(swarm_file(tmp_path, text.replace("= 3", "= 2"))).trainer.updates_per_step == 2
+
+
+@pytest.mark.parametrize(("staleness", "publish_every"), [(1, 2), (3, 4)])
 def test_publishing_too_rarely_for_the_window(tmp_path: Path, staleness: int, publish_every: int) -> None:
     said = refused(tmp_path, learning(staleness=staleness, publish_every=publish_every))
     assert said == (
         f"[learn] publish_every = {publish_every} is more than staleness = {staleness} allows: rollouts of one version "
-        f"would be too old before the next appears. Set it to {max(1, staleness)} or less."
+        f"would be too old before the next appears. Set it to {staleness} or less."
     )
-    read_swarm_config(swarm_file(tmp_path, learning(staleness=staleness, publish_every=max(1, staleness))))
+    read_swarm_config(swarm_file(tmp_path, learning(staleness=staleness, publish_every=staleness)))
 
 
 def test_a_group_that_no_delivery_could_carry(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_restart_is_marked_and_what_it_lost_left_out(tmp_path: Path) -> None:
 def test_the_title_says_what_the_swarm_did(tmp_path: Path) -> None:
     title, below = (text.get_text() for text in drawn(report_of(tmp_path)).texts)
     assert title.startswith("3 rollout peers and a learner: greedy accuracy from 0.42 to ")
-    assert "13 policy versions published, staleness window S = 2" in below
+    assert "13 policy versions published, async, staleness window S = 2, " in below
 
 
 def test_lags_add_up_to_all_trained_rollouts(tmp_path: Path) -> None:

@@ -85,7 +85,8 @@ def test_one_hour_of_two_peers(story: Story) -> None:
     assert (report.admitted, report.rejected, report.trained, report.tokens) == (8, 4, 4, 300)
     assert report.verdicts == {Rule.ADMITTED: 8, Rule.STALE: 4}
     assert report.lags == {1: 4}
-    assert report.utilisation == 0.75
+    assert (report.utilisation, report.bubble) == (0.75, 0.25)
+    assert (report.mean_train_s, report.mean_waited_s, report.mean_step_s) == (90.0, 30.0, None)
     assert report.costs == {"USD": 1_600_000}
     assert (report.bytes_up, report.bytes_down) == (33, 33)
     assert [(e.greedy, e.sampled, e.at_s) for e in report.evaluations] == [(0.4, 0.3, 0.0), (0.9, 0.8, HOUR_S)]
@@ -423,18 +424,48 @@ def test_ones_own_work_before_any_receipt(tmp_path: Path) -> None:
     assert "none yet" in as_text(own_report(Receipts(tmp_path / "receipts.sqlite"), peer=ALPHA))
 
 
+# How the run was made: what two runs are compared by
+
+
+def test_a_comparison_finds_mode_bubble_and_pace(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    for step, (waited_s, train_s) in enumerate([(20.0, 2.0), (6.0, 2.0), (4.0, 4.0)], start=1):
+        story.now_s += waited_s
+        lease = story.lease(ALPHA)
+        story.deliver(lease, ALPHA, *[Rule.ADMITTED] * 4, version=PolicyVersion(1, step - 1))
+        story.train(step, {lease: 0}, waited_s=waited_s, train_s=train_s)
+        story.now_s += train_s + 1.0  # to publish
+    for staleness, mode, words_of_it in ((0, "sequential", "sequential, S = 0"), (4, "async", "async, staleness")):
+        report = swarm_report(story.ledger.path, staleness=staleness)
+        short = summary(report, staleness_bound=staleness, peak_pss_mib=None, seeds={})
+        long = json.loads(as_json(report))
+        assert (short["mode"], long["mode"], report.mode) == (mode, mode, mode)
+        for told in (short, long["totals"]):
+            assert told["learner_utilisation"] == pytest.approx(8 / 38)
+            assert told["bubble"] == pytest.approx(30 / 38)
+            assert told["mean_train_s"] == pytest.approx(8 / 3)
+            assert told["mean_waited_s"] == pytest.approx(10.0)
+            assert told["mean_step_s"] == pytest.approx((6 + 2 + 1 + 4 + 4 + 1) / 2)
+        text = as_text(report)
+        assert words_of_it in text
+        assert "trained 21.1% of its time, else waited for rollouts; a step every 9 s" in text
+    assert swarm_report(story.ledger.path).mode is None
+    assert "mode" not in as_text(swarm_report(story.ledger.path))
+
+
 # As programs read it
 
 
 def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
     told = json.loads(as_json(demo))
     assert list(told) == [
-        "format", "kind", "swarm", "started_ms", "ended_ms", "wall_s", "staleness_bound", "totals", "lag_histogram",
-        "incarnations", "evaluations", "versions", "steps", "peers",
+        "format", "kind", "swarm", "started_ms", "ended_ms", "wall_s", "mode", "staleness_bound", "totals",
+        "lag_histogram", "incarnations", "evaluations", "versions", "steps", "peers",
     ]  # fmt: skip
     assert list(told["totals"]) == [
         "admitted", "rejected", "verdicts", "trained", "dropped", "tokens", "bytes_up", "bytes_down",
         "bytes_relayed", "costs", "versions_published", "steps", "incarnations", "weight_bytes", "learner_utilisation",
+        "bubble", "mean_train_s", "mean_waited_s", "mean_step_s",
     ]  # fmt: skip
     assert list(told["peers"][0]) == [
         "peer",

@@ -469,6 +469,24 @@ async def test_the_curriculum_goes_on_where_the_checkpoint_was(tmp_path: Path) -
         assert again.prompts == [state["ordinal"]]
 
 
+@pytest.mark.parametrize("first_by_turns", [False, True])
+async def test_the_mode_may_change_at_a_restart(tmp_path: Path, first_by_turns: bool) -> None:
+    """To sequential: what waits and is too old is dropped, what comes late is refused, and the run goes on."""
+    by_turns = Settings(staleness=0, ahead=1.0, steps=8)
+    overlapping = Settings(staleness=3, publish_every=2, ahead=3.0, steps=8)
+    before, after = (by_turns, overlapping) if first_by_turns else (overlapping, by_turns)
+    peer = FakePeer()
+    async with open_learner(tmp_path, before) as learner:
+        await kill(learner, "step_trained", "after", 5, peer)
+        base = learner.ledger.checkpoints()[0].step
+    async with open_learner(tmp_path, after) as again:
+        again.desk.recover_leases()
+        await again.train(peer)
+        assert again.run.finished
+        lags = {lag for _, step, lag, _ in books(tmp_path) if step is not None and step > base}
+        assert max(lags) <= after.staleness
+
+
 async def test_a_checkpoint_that_cannot_be_read_is_passed_over_and_nothing_is_lost(tmp_path: Path) -> None:
     peer = FakePeer()
     async with open_learner(tmp_path, Settings(steps=9, staleness=4)) as learner:
@@ -590,5 +608,6 @@ def test_a_batch_as_arrays() -> None:
         "completion_lengths": ("int32", [2, 1, 3, 1]),
         "behaviour_logprobs": ("float32", [-0.25] * 7),
         "advantages": ("float32", [0.5, -0.5, 0.0, 0.0]),
+        "group_sizes": ("int32", [2, 2]),
     }
     assert np.isfinite(arrays["advantages"]).all()

@@ -67,7 +67,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 def test_a_learner_shows_what_happened() -> None:
     text = text_of(busy_state(), 100)
     for part in (
-        "step 8 of 60, version 1.8 published, staleness window 2",
+        "step 8 of 60, version 1.8 published, async, staleness window S = 2",
         "0.625",
         "greedy 0.750, sampled 0.500",
         "16 per s, 160 admitted",

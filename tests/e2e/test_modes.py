@@ -1,0 +1,64 @@
+"""The two modes, one line of the same swarm.toml apart: generating while training, and by turns."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.e2e.ledger_rules import Run, check_by_turns, check_ledger, check_receipts
+from tests.e2e.programs import Swarm, wait_done
+from tests.node.test_on_policy import BOUND
+
+STEPS = 6
+STALENESS = 3
+PUBLISH_EVERY = 2
+
+
+def run_in(swarm: Swarm, mode: str) -> dict[str, Any]:
+    """Run the swarm in `mode` to its end, without a word of its other settings; return the report."""
+    swarm.configure(steps=STEPS, staleness=STALENESS, publish_every=PUBLISH_EVERY, weights_dtype="float32")
+    text = swarm.config.read_text(encoding="utf-8")
+    assert text.count('mode = "async"') == 1
+    swarm.config.write_text(text.replace('mode = "async"', f'mode = "{mode}"'), encoding="utf-8")
+    learner = swarm.learn()
+    nodes = [swarm.join(name, engine="transformers") for name in ("one", "other")]
+    wait_done(learner, *nodes)
+    for node in nodes:
+        check_receipts(swarm, node)
+        (joined,) = node.events("joined")
+        assert joined["staleness"] == (0 if mode == "sequential" else STALENESS)
+    report: dict[str, Any] = json.loads(swarm.machine.call("report", swarm.config, "--json").out)
+    assert report["mode"] == mode
+    assert report["totals"]["bubble"] == 1 - report["totals"]["learner_utilisation"]
+    return report
+
+
+def metrics_of(swarm: Swarm) -> list[dict[str, float]]:
+    """What the trainer measured, step by step."""
+    return [json.loads(metrics) for (metrics,) in swarm.rows("SELECT metrics FROM steps ORDER BY step")]
+
+
+def test_sequential_every_step_trains_on_what_the_version_before_it_made(swarm: Swarm) -> None:
+    report = run_in(swarm, "sequential")
+    run = Run(steps=STEPS, staleness=0, verdicts=frozenset({"admitted"}))
+    check_ledger(swarm, run)
+    check_by_turns(swarm, run)
+    assert report["staleness_bound"] == 0
+    assert report["lag_histogram"] == {"0": STEPS * run.batch}
+    metrics = metrics_of(swarm)
+    assert max(step["max_log_ratio"] for step in metrics) <= BOUND["float32"]
+    assert sum(step["trained_tokens"] for step in metrics) > 0
+    text = swarm.machine.call("report", swarm.config).out
+    assert "sequential, S = 0" in text
+
+
+def test_async_no_rollout_is_older_than_the_window(swarm: Swarm) -> None:
+    report = run_in(swarm, "async")
+    check_ledger(swarm, Run(steps=STEPS, staleness=STALENESS))
+    assert report["staleness_bound"] == STALENESS
+    published = [version for (version,) in swarm.rows("SELECT version FROM versions ORDER BY version")]
+    assert published == [*range(0, STEPS + 1, PUBLISH_EVERY)]
+    lags = {int(lag) for lag in report["lag_histogram"]}
+    assert max(lags) <= STALENESS
+    assert lags > {0}, "the second step has no version of its own to wait for"
+    assert max(step["max_log_ratio"] for step in metrics_of(swarm)) > BOUND["float32"]

@@ -124,8 +124,8 @@ class Leasing:
         self._count(granted, len(granted.lease.seeds))
         return True
 
-    def hopeless(self, oldest: int) -> list[LeaseId]:
-        """Withdraw leases that are generated with a version made before training step `oldest`; return their ids."""
+    def hopeless(self, oldest: int) -> list[GrantedLease]:
+        """Withdraw leases that are generated with a version made before training step `oldest`; return them."""
         return self._withdraw(
             [lease for lease, v in self._started.items() if lease in self.open and v.version < oldest]
         )
@@ -151,22 +151,23 @@ class Leasing:
         if (granted := self.judging.pop(lease, None)) is not None:
             self._forget(granted)
 
-    def release(self, peer: PeerId) -> list[LeaseId]:
-        """Withdraw all leases of a peer that is gone; return their ids."""
+    def release(self, peer: PeerId) -> list[GrantedLease]:
+        """Withdraw all leases of a peer that is gone; return them."""
         return self._withdraw([lease for lease, granted in self.open.items() if granted.peer == peer])
 
-    def give_back(self, peer: PeerId, leases: list[LeaseId]) -> list[LeaseId]:
-        """Withdraw those of `leases` that are `peer`'s and open; return their ids."""
+    def give_back(self, peer: PeerId, leases: list[LeaseId]) -> list[GrantedLease]:
+        """Withdraw those of `leases` that are `peer`'s and open; return them."""
         return self._withdraw([lease for lease in leases if self.lookup(lease, peer) is not None])
 
-    def expire(self, now_ms: int, grace_ms: int) -> list[LeaseId]:
-        """Withdraw leases whose deadline passed more than `grace_ms` ago; return their ids."""
+    def expire(self, now_ms: int, grace_ms: int) -> list[GrantedLease]:
+        """Withdraw leases whose deadline passed more than `grace_ms` ago; return them."""
         return self._withdraw([i for i, granted in self.open.items() if now_ms > granted.lease.deadline_ms + grace_ms])
 
-    def _withdraw(self, leases: list[LeaseId]) -> list[LeaseId]:
-        for lease in leases:
-            self._forget(self.open.pop(lease))
-        return leases
+    def _withdraw(self, leases: list[LeaseId]) -> list[GrantedLease]:
+        withdrawn = [self.open.pop(lease) for lease in leases]
+        for granted in withdrawn:
+            self._forget(granted)
+        return withdrawn
 
     def _forget(self, granted: GrantedLease) -> None:
         self._count(granted, -len(granted.lease.seeds))

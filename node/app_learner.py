@@ -22,6 +22,7 @@ import trio
 from learner.buffer import Buffer
 from learner.leasing import LeaseTerms, Leasing
 from learner.ledger import Ledger, LedgerError, PeerRow
+from learner.provisioning.recording import FILE, Began
 from learner.publication import Publisher
 from node.children import Child, ChildCrashed, ChildSpec, open_child
 from node.config import BITS_PER_MBIT, GB, EngineSection, NetworkSection, NodeNetworkSection, SwarmConfig
@@ -34,9 +35,11 @@ from node.home import LearnerHome, open_learner_home, write_durably
 from node.intake_loop import IntakeLoop
 from node.learner_desk import LearnerDesk
 from node.learner_run import LearnerRun
+from node.recorder import Recorder
 from node.relay_desk import RelayDesk
 from node.schooling import Schooling
 from node.training_loop import TrainingLoop, TrainingTerms
+from node.witness import Witness
 from protocol.cost import MICROS
 from protocol.errors import Fault
 from protocol.exchange import PeerAddresses
@@ -96,6 +99,7 @@ async def run_learner(
                 store.remember_genesis(home.genesis)
                 transport = await stack.enter_async_context(open_transport(home.learner.seed, config.network))
                 learner = _Learner(config, home, ledger, store, transport, schooling, events)
+                stack.callback(learner.recorder.close)
                 return await learner.work(on_ready)
     except ListenFailed as error:
         raise RunError(f"{error}. End what listens there, or choose another port in [network] listen.") from error
@@ -144,6 +148,12 @@ class _Learner:
             next_prompt=schooling.next_prompt,
             membership=Membership(silence_s=HEARTBEATS_MISSED * config.network.heartbeat_s),
         )
+        self.recorder = Recorder(
+            home.root / FILE,
+            run_terms(config, batch),
+            trouble=lambda text: events.emit("trouble", text=text),
+        )
+        witness = Witness(self.run, self.recorder, events, max_new_tokens=learn.max_new_tokens)
         self.relays = RelayDesk(
             run=self.run,
             ledger=ledger,
@@ -157,6 +167,7 @@ class _Learner:
             run=self.run,
             ledger=ledger,
             relays=self.relays,
+            witness=witness,
             keypair=home.learner,
             swarm=home.authority.swarm,
             token=config.network.join_token,
@@ -167,6 +178,7 @@ class _Learner:
         )
         self.intake = IntakeLoop(
             run=self.run,
+            witness=witness,
             ledger=ledger,
             keypair=home.learner,
             swarm=home.authority.swarm,
@@ -287,6 +299,7 @@ class _Learner:
             published=self._published,
             now_ms=Clock.now_ms,
             events=self.events,
+            recorder=self.recorder,
         )
 
     async def _say_farewell(self) -> None:
@@ -365,6 +378,21 @@ def make_invite(config: SwarmConfig, home: LearnerHome, addresses: list[str]) ->
             token=config.network.join_token,
             name=config.swarm.name,
         )
+    )
+
+
+def run_terms(config: SwarmConfig, batch: int) -> Began:
+    """What the recording of this run begins with. `batch` is R."""
+    learn = config.learn
+    return Began(
+        at_s=0.0,
+        swarm=config.swarm.name,
+        mode="sequential" if learn.staleness == 0 else "async",
+        rollouts=batch,
+        group_size=learn.group_size,
+        staleness=learn.staleness,
+        kappa=learn.publish_every,
+        currency=config.price.currency,
     )
 
 

@@ -287,6 +287,7 @@ class _Rollout:
             bytes_up=self.serving.served_bytes,
             bytes_down=self.distribution.fetched_bytes,
             engine_s=counts.engine_s,
+            tokens_per_s=counts.tokens_per_s or 0.0,
         )
 
     def traffic(self) -> set[PeerTraffic]:

@@ -3,7 +3,7 @@
     <state>/operator.key  learner.key  lease.secret     0600, created once
             genesis                                     the swarm's first word, signed by the operator
             certificate                                 the operator's word for the learner's key
-            ledger.sqlite  store/  checkpoints/  exports/  events.jsonl  lock
+            ledger.sqlite  store/  checkpoints/  exports/  events.jsonl  recording.jsonl  lock
 
 What always holds: a directory is used by one process at a time; the swarm id follows from `genesis` and never changes;
 the operator's key is needed only to certify, so it may be kept elsewhere between times.

@@ -18,6 +18,7 @@ from learner.intake import GrantedLease, JudgedDelivery, RewardFunction, Terms, 
 from learner.ledger import Ledger, RecordRow
 from node.events import EventLog
 from node.learner_run import LearnerRun
+from node.witness import Witness
 from protocol.codec import unpack_tokens
 from protocol.identity import Keypair
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId, SwarmId, short
@@ -47,6 +48,7 @@ class IntakeLoop:
     """See the module's paragraph. `used` is told of which versions a peer has just had records admitted."""
 
     run: LearnerRun
+    witness: Witness
     ledger: Ledger
     keypair: Keypair
     swarm: SwarmId
@@ -134,6 +136,8 @@ class IntakeLoop:
             self.run.delivered(granted.peer, granted.id, self.now_ms())
         if judged is None:
             return
+        if granted is not None:
+            self.witness.judged(granted, judged)
         rewards = [record.reward for record in judged.group]
         mean = sum(rewards) / len(rewards) if rewards else None
         if granted is not None and mean is not None:

@@ -22,6 +22,7 @@ from learner.workload import Held
 from node.events import EventLog
 from node.learner_run import LearnerRun, Presence
 from node.relay_desk import RelayDesk
+from node.witness import Witness
 from protocol.exchange import PeerAddresses
 from protocol.identity import Keypair
 from protocol.ids import LeaseId, PeerId, PolicyVersion, SwarmId
@@ -76,6 +77,7 @@ class LearnerDesk:
     run: LearnerRun
     ledger: Ledger
     relays: RelayDesk
+    witness: Witness
     keypair: Keypair
     swarm: SwarmId
     token: str
@@ -108,6 +110,7 @@ class LearnerDesk:
         self._forget_but(peer, {LeaseId(lease) for lease in hello.leases})
         self.run.present[peer] = Presence(row=row, name=hello.name, addresses=tuple(hello.addresses))
         self.events.emit("peer_joined", peer=peer, name=hello.name, engine=hello.engine, machine=hello.machine)
+        self.witness.joined(peer, hello)
         self._introduce()
         self.run.notify()
         return Welcome(
@@ -133,7 +136,7 @@ class LearnerDesk:
         try:
             await trio.to_thread.run_sync(self.ledger.leases_issued, rows)
         except BaseException:  # the peer has left, or asks anew, and will never hear of these
-            self._close(self.run.leasing.give_back(peer, ids), "lost")
+            self._withdrawn(self.run.leasing.give_back(peer, ids), "lost")
             raise
         # What was withdrawn while we wrote was closed before it was there; close it again.
         self._close([lease for lease in ids if lease not in self.run.leasing.open], "lost")
@@ -148,6 +151,7 @@ class LearnerDesk:
             self.run.worker(peer).installed = heartbeat.installed
             self._serve(peer)
         self._count(peer, presence, heartbeat)
+        self.witness.heard(peer, heartbeat)
         self.events.emit(
             "heartbeat",
             peer=peer,
@@ -163,11 +167,12 @@ class LearnerDesk:
         lease = LeaseId(started.lease)
         if self.run.started(peer, lease, started.version, self.now_ms()):
             self._started[lease] = started.version
+            self.witness.started(lease)
 
     def returned(self, peer: PeerId, leases: LeaseReturn) -> None:
         """Take leases back."""
         back = self.run.leasing.give_back(peer, [LeaseId(lease) for lease in dict.fromkeys(leases.leases)])
-        self._close(back, "returned")
+        self._withdrawn(back, "returned")
         self.events.emit("leases_returned", peer=peer, leases=len(back), reason=leases.reason)
 
     def relayed(self, peer: PeerId, relayed: Relayed) -> None:
@@ -193,7 +198,7 @@ class LearnerDesk:
                     await self._work.wait()
                 self._work = trio.Event()
                 self._lose(self.run.membership.handle(Tick(), trio.current_time()))
-                self._close(self.run.leasing.expire(self.now_ms(), LATE_GRACE_MS), "expired")
+                self._withdrawn(self.run.leasing.expire(self.now_ms(), LATE_GRACE_MS), "expired")
                 await self._write()
         finally:
             with trio.CancelScope(shield=True):
@@ -242,7 +247,7 @@ class LearnerDesk:
                 await waiting.answered.wait()
             return waiting.leases
         except trio.Cancelled:  # the peer has left, or asks anew, and will never hear of these
-            self._close(self.run.leasing.give_back(peer, [granted.id for granted in waiting.leases]), "lost")
+            self._withdrawn(self.run.leasing.give_back(peer, [granted.id for granted in waiting.leases]), "lost")
             raise
         finally:
             if self._waiting.get(peer) is waiting:
@@ -297,7 +302,7 @@ class LearnerDesk:
         for lost in losses:
             released = self.run.leasing.release(lost.peer)
             self.run.forget(lost.peer)
-            self._close(released, "lost")
+            self._withdrawn(released, "lost")
             self._end_presence(lost.peer, lost.reason)
             self.events.emit("peer_left", peer=lost.peer, reason=lost.reason, leases_released=len(released))
             if self.reception is not None:
@@ -308,15 +313,21 @@ class LearnerDesk:
     def _forget_but(self, peer: PeerId, held: set[LeaseId]) -> None:
         """Withdraw what `peer` does not remember: a grant that never arrived, or work that its own restart lost."""
         open_leases = [lease for lease, granted in self.run.leasing.open.items() if granted.peer == peer]
-        self._close(self.run.leasing.give_back(peer, [lease for lease in open_leases if lease not in held]), "lost")
+        forgotten = [lease for lease in open_leases if lease not in held]
+        self._withdrawn(self.run.leasing.give_back(peer, forgotten), "lost")
 
     def _end_presence(self, peer: PeerId, reason: str) -> bool:
         """Whether the peer was present until now."""
         if (presence := self.run.present.pop(peer, None)) is None:
             return False
         self._ended.append(replace(_stay(presence), reason=reason))
+        self.witness.left(peer, reason)
         self.run.notify()
         return True
+
+    def _withdrawn(self, leases: Sequence[GrantedLease], status: str) -> None:
+        self.witness.withdrawn(leases, status)
+        self._close([granted.id for granted in leases], status)
 
     def _close(self, leases: Sequence[LeaseId], status: str) -> None:
         """Have leases that were withdrawn written as such, soon."""

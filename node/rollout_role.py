@@ -27,6 +27,7 @@ from node.engine.port import (
 )
 from node.events import EventLog
 from node.receipts import Receipts
+from node.speed import measure_speed
 from protocol.codec import pack_logprobs, pack_tokens, unpack_tokens
 from protocol.cost import CostClaim
 from protocol.identity import Keypair
@@ -50,13 +51,14 @@ INSTALL_RETRY_S = 5.0
 
 @dataclass(kw_only=True)
 class RolloutCounts:
-    """What this node did since it started, for the view and the heartbeat."""
+    """What this node did since it started, for the view and the heartbeat; `tokens_per_s` is measured once."""
 
     admitted: int = 0
     refused: int = 0
     tokens: int = 0
     pending: int = 0
     engine_s: float = 0.0
+    tokens_per_s: float | None = None
 
 
 @dataclass(kw_only=True)
@@ -133,10 +135,18 @@ class RolloutRole:
                 continue
             seconds = round(trio.current_time() - began, 3)
             self.events.emit("version_installed", version=str(version.name), seconds=seconds)
+            self.line.beat_now()
             self._pin()
+            if self.counts.tokens_per_s is None:  # before the first lease, so that nothing else runs meanwhile
+                await self._measure()
             self._installed.set()
             self._installed = trio.Event()
             await trio.to_thread.run_sync(self.store.evict, self._keep())
+
+    async def _measure(self) -> None:
+        speed = self.counts.tokens_per_s = await measure_speed(self.engine, self.batch_rollouts)
+        self.events.emit("speed_measured", tokens_per_s=round(speed, 1))
+        self.line.beat_now()
 
     def _thank(self, arrival: Arrival) -> None:
         """Sign who relayed the version to us, for the learner to credit. What it gave us itself needs no thanks."""

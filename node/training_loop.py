@@ -14,8 +14,9 @@ incarnation, and removes what the ledger does not know.
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,12 +27,13 @@ from learner.advantage import advantages
 from learner.buffer import Batch, Completion, Group
 from learner.leasing import own_lease
 from learner.ledger import CheckpointRow, Ledger, StepRow
-from learner.provisioning.estimates import Recent
+from learner.provisioning.recording import Published, Stepped
 from learner.publication import Base, Publisher, new_bytes
 from node.children import ChildCrashed, ChildGaveUp, ChildRefused
 from node.errors import RunError, UsageError
 from node.events import EventLog
 from node.learner_run import LearnerRun
+from node.recorder import Recorder
 from protocol.announcement import Announcement, announce, topic_of
 from protocol.codec import unpack_tokens
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
@@ -49,9 +51,6 @@ REANNOUNCE_S = 5.0
 ANCHOR_EVERY = 8
 """Published versions from one anchor to the next. Patches from the last anchor let who was away for up to so many
 versions catch up in one step; the learner keeps its files for as long."""
-
-STEPS_MEASURED = 8
-"""Whose median is what a step takes now: one that was held up, or a publication, does not count."""
 
 MAX_DIVERGED = 3
 """Batches in a row that may make the loss infinite: one is a broken peer's work, more are a broken run's."""
@@ -108,9 +107,9 @@ class TrainingLoop:
     published: Callable[[SignedManifest], Awaitable[None]]
     now_ms: Callable[[], int]
     events: EventLog
+    recorder: Recorder
     adopted: Callable[[SignedManifest], None] = lambda signed: None
     newest: bytes = b""
-    _busy_s: Recent = field(default_factory=lambda: Recent(window=STEPS_MEASURED))
     _saved: int = 0
     _diverged: int = 0
     _previous: ManifestHash | None = None
@@ -215,6 +214,7 @@ class TrainingLoop:
         self._previous = next((manifest for v, manifest in reversed(versions) if run.chain.contains(v)), None)
         self._forget_manifests()
         self.events.emit("incarnation_began", incarnation=incarnation, step=base)
+        self.recorder.begin(base)
 
     async def _recover_buffer(self) -> None:
         """Put back what was admitted and not trained on by a surviving step. The caller holds `judging`."""
@@ -275,13 +275,32 @@ class TrainingLoop:
             dropped=len(batch.dropped),
             buffered=len(run.buffer),
         )
-        if row.step % self.terms.publish_every == 0 or row.step >= self.terms.steps:
+        publishing = trio.current_time()
+        if is_due := row.step % self.terms.publish_every == 0 or row.step >= self.terms.steps:
             await self._publish()
-        self._busy_s.add(trio.current_time() - began)
-        if (busy_s := self._busy_s.median()) is not None:
-            run.measure(busy_s.value)
+        over = trio.current_time()
+        self._record(batch, began - waited, over - began, over - publishing if is_due else 0.0)
+        if (train_s := self.recorder.observatory.train_s) is not None:
+            run.measure(train_s.value)
         run.busy = False
         run.notify()
+
+    def _record(self, batch: Batch, waited_s: float, busy_s: float, publish_s: float) -> None:
+        lags: Counter[int] = Counter()
+        for group in batch.groups:
+            lags[batch.lags[group.lease]] += len(group.completions)
+        self.recorder.record(
+            Stepped(
+                at_s=self.recorder.now_s(),
+                step=self.run.chain.head.version,
+                waited_s=round(waited_s, 6),
+                busy_s=round(busy_s, 6),
+                publish_s=round(publish_s, 6),
+                rollouts=batch.rollouts,
+                lags=dict(lags),
+                stale=len(batch.dropped) * self.recorder.terms.group_size,
+            )
+        )
 
     async def _collect(self) -> Batch:
         """Wait for a batch. Consumes groups from the buffer, wakes when one was added."""
@@ -342,6 +361,14 @@ class TrainingLoop:
             new_bytes=fresh_bytes,
             patch_bytes=sum(patch.size for patch in signed.manifest.patches),
             seconds=round(trio.current_time() - began, 4),
+        )
+        self.recorder.record(
+            Published(
+                at_s=self.recorder.now_s(),
+                version=version.version,
+                size_bytes=signed.manifest.total_bytes,
+                patch_bytes=min((patch.size for patch in signed.manifest.patches), default=0),
+            )
         )
         run.notify()
         await self.published(signed)

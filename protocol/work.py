@@ -217,13 +217,18 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
 
 
 class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
-    """Still here: the version installed, rollouts queued or running, and chunk bytes moved since the start."""
+    """Still here: the version installed, rollouts queued or running, and chunk bytes moved since the start.
+
+    Also sent at once when a version was installed. `tokens_per_s` is what the engine was measured to generate when the
+    node began, 0 while that is not known: the learner expects as much until it has seen what comes.
+    """
 
     installed: PolicyVersion | None = None
     pending: Count = 0
     bytes_up: Count = 0
     bytes_down: Count = 0
     engine_s: Amount = 0.0
+    tokens_per_s: Amount = 0.0
 
 
 class LeaseRequest(Message, frozen=True, kw_only=True, tag="lease?"):

@@ -139,6 +139,7 @@ class _Line:
     down: trio.Event = field(default_factory=trio.Event)
     reason: str = ""
     beating: bool = False
+    beat_again: bool = False
 
     def say(self, message: FromNode) -> None:
         try:
@@ -243,6 +244,11 @@ class WorkLine:
         assert pending.receipt is not None
         return pending.receipt
 
+    def beat_now(self) -> None:
+        """Tell our state now, not only with the next beat; without a line, the next one begins with it."""
+        if self._line is not None:
+            self._tell_state(self._line)
+
     def started(self, started: Started) -> None:
         """Tell which version a lease is generated with; without a line nobody hears it."""
         self._say(started)
@@ -343,6 +349,8 @@ class WorkLine:
                 await frames.send(message)
                 if isinstance(message, Heartbeat):
                     line.beating = False
+                    if line.beat_again:
+                        self._tell_state(line)
         except StreamBroken as error:
             # The reader hears of it too, but first, what the learner said before: perhaps that the run is over.
             await trio.sleep(LAST_WORDS_S)
@@ -351,9 +359,15 @@ class WorkLine:
     async def _beat(self, line: _Line, every_s: float) -> None:
         while True:
             if not line.beating:  # one at a time in the queue: more would tell nothing new
-                line.beating = True
-                line.say(self.heartbeat())
+                self._tell_state(line)
             await trio.sleep(every_s)
+
+    def _tell_state(self, line: _Line) -> None:
+        """Queue a heartbeat; while one waits already, have another made when that is sent."""
+        line.beat_again = line.beating
+        if not line.beating:
+            line.beating = True
+            line.say(self.heartbeat())
 
     async def _read(self, frames: FrameStream, learner: PeerId, nursery: trio.Nursery) -> None:
         while (message := await frames.receive(FromLearner)) is not None:

@@ -1,9 +1,11 @@
-"""What a swarm takes, estimated from what it took of late: medians that a single odd value does not move.
+"""What a swarm takes, estimated from what it took of late: figures that a single odd value hardly moves.
 
-Pure. What always holds: an estimate is an order statistic of the last WINDOW values, and so is each end of its
-interval, which contains the true quantile with a probability of at least 0.95 whatever the distribution (binomial
-ranks, as in Conover, Practical Nonparametric Statistics, section 3.2); with too few values for that, an end is open
-(0 or infinity). What has drifted is a rule on such an interval: noise alone does not cross it.
+Pure. What always holds: an estimate comes of the last WINDOW values, and its interval contains the true figure with a
+probability of 0.95; with too few values for that, an end is open (0 or infinity). What has drifted is a rule on such an
+interval: noise alone does not cross it. There are two kinds. A quantile (`Recent`) is an order statistic, and so is
+each end of its interval, whatever the distribution (binomial ranks, as in Conover, Practical Nonparametric Statistics,
+section 3.2). A rate (`RecentRatio`) is a sum over a sum, since what takes longer must count for longer: a median of
+rates would promise more than comes. Its interval is that of a ratio (Cochran, Sampling Techniques, section 6.4).
 """
 
 from __future__ import annotations
@@ -13,12 +15,21 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
+from statistics import median
 
 WINDOW = 32
 """Values that are remembered: half an hour of steps of a minute, and enough for an interval of a few percent."""
 
 CONFIDENCE = 0.95
+
+ENOUGH = 6
+"""Values from which on the interval of a median, or of a rate, has two ends."""
+
+ODD = 4.0
+"""What took longer than so many times the usual counts as so many times: a machine that was asleep for a night has not
+become slower, and one odd value in WINDOW moves a rate by a tenth."""
 
 DRIFT = 0.1
 """A quantity has drifted when its interval excludes what was planned with, and it lies at least so far from it."""
@@ -26,7 +37,7 @@ DRIFT = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """A quantile, the interval that contains the true one, and of how many values."""
+    """A figure, the interval that contains the true one, and of how many values."""
 
     value: float
     low: float
@@ -70,6 +81,40 @@ class Recent:
         )
 
 
+class RecentRatio:
+    """The last amounts of one quantity with what each took: rollouts in seconds, say, or tokens for rollouts."""
+
+    def __init__(self, *, window: int = WINDOW) -> None:
+        self._pairs: deque[tuple[float, float]] = deque(maxlen=window)
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def add(self, amount: float, took: float) -> None:
+        """Take in one more, and forget the oldest beyond the window. Neither is negative."""
+        self._pairs.append((amount, took))
+
+    def ratio(self) -> Estimate | None:
+        """Amount per unit of what it took, over all that are remembered. None while nothing has taken anything."""
+        usual = self.usual()
+        pairs = [(a, min(took, ODD * usual * a) if a and usual else took) for a, took in self._pairs]
+        count, total = len(pairs), math.fsum(took for _, took in pairs)
+        if total <= 0:
+            return None
+        value = math.fsum(amount for amount, _ in pairs) / total
+        if count < ENOUGH:
+            return Estimate(value=value, low=0.0, high=math.inf, count=count)
+        squares = math.fsum((amount - value * took) ** 2 for amount, took in pairs)
+        reach = _student(count - 1) * math.sqrt(squares * count / (count - 1)) / total
+        return Estimate(value=value, low=max(0.0, value - reach), high=value + reach, count=count)
+
+    def usual(self) -> float:
+        """The median of what a unit took where there was an amount at all; 0 while there was none."""
+        paces = [took / amount for amount, took in self._pairs if amount]
+        return median(paces) if paces else 0.0
+
+
+@lru_cache(maxsize=1024)
 def ranks(count: int, share: float) -> tuple[int | None, int | None]:
     """Which of `count` sorted values, from 0, bound the quantile `share` with CONFIDENCE, half of the rest at each end.
 
@@ -81,6 +126,12 @@ def ranks(count: int, share: float) -> tuple[int | None, int | None]:
     low = bisect_right(below, tail) - 1
     high = next((k for k, probability in enumerate(below) if probability >= 1 - tail), count)
     return (low if low >= 0 else None), (high if high < count else None)
+
+
+def _student(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t, to 1 % from 5 degrees of freedom on (Abramowitz and Stegun, 26.7.5)."""
+    z = 1.959964
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 def _interpolated(values: list[float], share: float) -> float:

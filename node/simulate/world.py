@@ -441,10 +441,9 @@ class Node:
         if not self.present:
             world.workload.forget(self.peer)
             world.watch(Left(at_s=world.now_s, peer=self.peer, reason="silent"))
-        held = [granted for granted in leasing.open.values() if granted.peer == self.peer]
         gone = leasing.release(self.peer)
-        world.workload.withdrawn(gone)
-        world.lose(self.peer, [granted for granted in held if granted.id in gone], "lost")
+        world.workload.withdrawn(granted.id for granted in gone)
+        world.lose(self.peer, gone, "lost")
 
     def _soon(self, delay_s: float, action: Callable[[], None]) -> None:
         """Do it then, unless the machine was taken away meanwhile."""

@@ -7,6 +7,8 @@ import io
 import json
 from pathlib import Path
 
+from learner.provisioning.observatory import fit
+from learner.provisioning.recording import FILE, Delivered, Published, Stepped, read_lines
 from protocol.digest import cid_of
 from protocol.genesis import read_genesis
 from protocol.manifest import open_manifest
@@ -47,6 +49,7 @@ def test_a_swarm_runs_to_its_end(swarm: Swarm) -> None:
         check_views_of_node(swarm, node)
     check_views_of_learner(swarm, nodes)
     check_export(swarm)
+    check_recording(swarm, nodes)
     assert wait_event(nodes[1], "swarm_found")  # it wrote a log of its own
     assert not list((swarm.state / "exports").iterdir())  # or every version would stay on the disk for ever
 
@@ -95,6 +98,23 @@ def _high_water_mib(pid: int) -> float:
     except OSError:
         return 0.0
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), 0.0)
+
+
+def check_recording(swarm: Swarm, nodes: list[Program]) -> None:
+    """What the run took is written down, and can be planned with."""
+    with (swarm.state / FILE).open("rb") as file:
+        events = list(read_lines(file, FILE))
+    assert [event.step for event in events if isinstance(event, Stepped)] == list(range(1, STEPS + 1))
+    assert {event.version for event in events if isinstance(event, Published)} == set(range(STEPS + 1))
+    seen = fit(events)
+    assert seen.timings() is not None
+    for profile in (seen.profile(peer_of(swarm, node)) for node in nodes):
+        assert profile is not None
+        assert profile.claimed_rate > 0
+        assert profile.shown_rate is not None
+        assert profile.broadcast_s is not None
+    ((admitted,),) = swarm.rows("SELECT count(*) FROM records WHERE rule = 'admitted'")
+    assert sum(event.admitted for event in events if isinstance(event, Delivered)) == admitted
 
 
 def check_views_of_learner(swarm: Swarm, nodes: list[Program]) -> None:

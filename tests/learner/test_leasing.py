@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from learner.intake import GrantedLease
 from learner.leasing import LeaseTerms, Leasing, Prompt, delivery_bytes, own_lease, seed_of
 from protocol.codec import encode, unpack_tokens
 from protocol.errors import LocalProtocolError
@@ -64,6 +65,10 @@ def test_a_lease_is_found_by_its_holder_alone() -> None:
     assert leases.lookup(lease_id(99), HERE) is None
 
 
+def ids(leases: list[GrantedLease]) -> list[LeaseId]:
+    return [granted.id for granted in leases]
+
+
 def test_how_leases_end() -> None:
     leases = leasing()
     mine, delivered, returned, theirs = grant(leases), grant(leases), grant(leases), grant(leases, THERE)
@@ -76,12 +81,12 @@ def test_how_leases_end() -> None:
     leases.close(delivered)
     leases.close(delivered)
     assert leases.open_rollouts == 12
-    assert leases.give_back(HERE, [returned, theirs, delivered, lease_id(99)]) == [returned]
-    assert leases.release(HERE) == [mine]
+    assert ids(leases.give_back(HERE, [returned, theirs, delivered, lease_id(99)])) == [returned]
+    assert ids(leases.release(HERE)) == [mine]
     assert leases.release(HERE) == []
     assert list(leases.open) == [theirs]
     assert leases.expire(NOW_MS + 62_000, 2_000) == []
-    assert leases.expire(NOW_MS + 62_001, 2_000) == [theirs]
+    assert ids(leases.expire(NOW_MS + 62_001, 2_000)) == [theirs]
     assert leases.open_rollouts == 0
 
 

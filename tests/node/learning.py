@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -25,14 +25,17 @@ import trio
 from learner.buffer import Buffer
 from learner.leasing import LeaseTerms, Leasing, Prompt
 from learner.ledger import Ledger
+from learner.provisioning.recording import FILE, Began, Recorded, read_lines
 from learner.publication import Publisher
 from node.children import ChildCrashed, ChildExit, ChildRefused
 from node.events import EventLog, Field
 from node.intake_loop import IntakeLoop
 from node.learner_desk import LearnerDesk
 from node.learner_run import LearnerRun
+from node.recorder import Recorder
 from node.relay_desk import RelayDesk
 from node.training_loop import TrainingLoop, TrainingTerms
+from node.witness import Witness
 from protocol.cost import Price
 from protocol.digest import digest_of
 from protocol.identity import Keypair
@@ -225,6 +228,7 @@ class Learner:
     store: ChunkStore
     trainer: FakeTrainer
     transport: MemoryTransport
+    recorder: Recorder
     desk: CountingDesk
     intake: IntakeLoop
     training: TrainingLoop
@@ -236,6 +240,12 @@ class Learner:
 
     def logged(self, event: str) -> list[dict[str, Field]]:
         return [fields for name, fields in self.log if name == event]
+
+    def recorded(self) -> list[Recorded]:
+        """What this process and those before it wrote down of the run."""
+        path = self.root / FILE
+        with path.open("rb") as file:
+            return list(read_lines(file, path.name))
 
     def weights_of(self, manifest: ManifestHash) -> bytes:
         return (self.store.directory(manifest) / "model.safetensors").read_bytes()[-32:]
@@ -280,7 +290,9 @@ async def open_learner(root: Path, settings: Settings | None = None, **parts: An
         ledger = DyingLedger(root / "ledger.sqlite", swarm=SWARM.authority.swarm)
         try:
             with ChunkStore.open(root / "store", SWARM.authority, quota_bytes=chosen.quota_bytes) as store:
-                yield _wire(root, chosen, trainer, transport, ledger, store)
+                learner = _wire(root, chosen, trainer, transport, ledger, store)
+                with closing(learner.recorder):
+                    yield learner
         finally:
             ledger.close()
 
@@ -340,6 +352,22 @@ def _wire(
     async def published(signed: object) -> None:
         await trio.lowlevel.checkpoint()
 
+    began = Began(
+        at_s=0,
+        swarm="even",
+        mode="async",
+        rollouts=batch,
+        group_size=settings.group_size,
+        staleness=settings.staleness,
+        kappa=settings.publish_every,
+    )
+    recorder = Recorder(
+        root / FILE,
+        began,
+        trouble=lambda text: events.emit("trouble", text=text),
+        clock=lambda: wall.ms / 1000,
+    )
+    witness = Witness(run, recorder, events, max_new_tokens=terms.max_new_tokens)
     relays = RelayDesk(
         run=run,
         ledger=ledger,
@@ -353,6 +381,7 @@ def _wire(
         run=run,
         ledger=ledger,
         relays=relays,
+        witness=witness,
         keypair=SWARM.learner,
         swarm=SWARM.authority.swarm,
         token=settings.token,
@@ -363,6 +392,7 @@ def _wire(
     )
     intake = IntakeLoop(
         run=run,
+        witness=witness,
         ledger=ledger,
         keypair=SWARM.learner,
         swarm=SWARM.authority.swarm,
@@ -395,10 +425,11 @@ def _wire(
         published=published,
         now_ms=wall.now_ms,
         events=events,
+        recorder=recorder,
     )
     return Learner(
         settings=settings, root=root, run=run, ledger=ledger, store=store, trainer=trainer, transport=transport,
-        desk=desk, intake=intake, training=training, inbox=send, arriving=receive, wall=wall,
+        recorder=recorder, desk=desk, intake=intake, training=training, inbox=send, arriving=receive, wall=wall,
         log=log, prompts=prompts,
     )  # fmt: skip
 

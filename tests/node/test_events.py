@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ import pytest
 
 from node import events as module
 from node.events import EventLog, Field
+from tests.node.disks import file_limit
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -66,16 +64,6 @@ def test_two_files_bound_what_a_long_run_leaves(tmp_path: Path, monkeypatch: pyt
     assert kept == list(range(400))[-len(kept) :]
     assert len(kept) > 20
     assert all(one.stat().st_size <= 2100 for one in tmp_path.iterdir())
-
-
-@contextmanager
-def file_limit(size_bytes: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("reopened", [False, True])

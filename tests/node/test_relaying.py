@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from node.engine.fake import open_fake_engine
+from learner.provisioning.recording import Installed, Joined
+from node.engine.fake import FakeConfig, open_fake_engine
 from node.events import EventLog
 from node.receipts import Receipts
 from node.rollout_role import RolloutRole, line_reporter
@@ -58,7 +59,7 @@ def serve(learner: Learner) -> None:
     learner.desk.reception.start()
 
 
-async def work_with(node: SwarmNode, learner: Learner, root: Path) -> None:
+async def work_with(node: SwarmNode, learner: Learner, root: Path, seconds_per_token: float = 0.0) -> None:
     """Play the rollout role, as `node.app_rollout` wires it, until cancelled."""
     events = EventLog()
     line = WorkLine(
@@ -66,12 +67,15 @@ async def work_with(node: SwarmNode, learner: Learner, root: Path) -> None:
         authority=SWARM.authority,
         learner=learner.transport.addresses(),
         hello=lambda: hello_from(node.name),
-        heartbeat=Heartbeat,
+        heartbeat=lambda: Heartbeat(installed=role.installed, tokens_per_s=role.counts.tokens_per_s or 0.0),
         now_ms=lambda: NOW_MS,
         on_event=line_reporter(events, ignore),
         report=ignore,
     )
-    async with open_fake_engine() as engine, trio.open_nursery() as nursery:
+    async with (
+        open_fake_engine(FakeConfig(seconds_per_token=seconds_per_token)) as engine,
+        trio.open_nursery() as nursery,
+    ):
         with closing(Receipts(root / "receipts.sqlite")) as receipts:
             role = RolloutRole(
                 engine=engine,
@@ -128,3 +132,23 @@ async def test_who_passed_a_version_on_is_credited_when_it_was_worked_with(tmp_p
     assert len(credited) == len(rows)
     assert credited[first.hash] == first.manifest.total_bytes, "all of the first version came from the relay"
     assert credited.items() <= taken.items()
+
+
+async def test_an_installation_and_the_first_trial_are_heard_of_at_once(tmp_path: Path) -> None:
+    network, on_policy = MemoryNetwork(), Settings(steps=3, staleness=0, ahead=1.0)  # so every version is installed
+    async with (
+        open_learner(tmp_path, on_policy, network=network) as learner,
+        open_node(network, SWARM, tmp_path, "worker", follows=True) as worker,
+        trio.open_nursery() as nursery,
+    ):
+        serve(learner)
+        learner.desk.heartbeat_s = 500.0  # so what is heard at all was said out of turn
+        nursery.start_soon(work_with, worker, learner, tmp_path, 0.001)
+        await learner.train()
+        nursery.cancel_scope.cancel()
+    events = learner.recorded()
+    installed = [event.version for event in events if isinstance(event, Installed)]
+    assert list(dict.fromkeys(installed))[:3] == [0, 1, 2]
+    claims = [event.rate for event in events if isinstance(event, Joined) and event.peer == worker.peer]
+    assert claims[0] == 0
+    assert claims[-1] == pytest.approx(4 / 0.001 / 4)  # tokens per second of 4 at a time, for completions of 4 tokens

@@ -19,6 +19,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from learner.buffer import Batch, Completion, Group
+from learner.provisioning.recording import Began, Stepped
 from node.children import ChildExit, ChildGaveUp, ChildRefused, RestartLimits
 from node.errors import RunError, UsageError
 from node.training_loop import REANNOUNCE_S, batch_arrays
@@ -81,6 +82,11 @@ def require_sound(learner: Learner, *peers: FakePeer) -> None:
     assert all(lag <= learner.settings.staleness for _, step, lag, _ in rows if step is not None)
     waiting = Counter(lease for lease, step, _, dropped in rows if step is None and dropped is None)
     assert Counter(lease for _, lease, *_ in learner.ledger.unconsumed()) == waiting
+    recorded = learner.recorded()
+    unrecorded = set(steps) - {event.step for event in recorded if isinstance(event, Stepped)}
+    began = sum(isinstance(event, Began) for event in recorded)
+    assert len(unrecorded) < began, "each end costs the recording the step that was under way, at most"
+    assert all(max(event.lags) <= learner.settings.staleness for event in recorded if isinstance(event, Stepped))
 
 
 def require_chain(learner: Learner, signed: list[SignedManifest]) -> None:

@@ -685,6 +685,15 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
         """,
     ),
     (
+        Heartbeat(pending=16, tokens_per_s=1500.5),
+        """
+        83                                                          # Heartbeat: map of 3
+          a4 74797065 a9 686561727462656174                         # type: "heartbeat"
+          a7 70656e64696e67 10                                      # pending: 16
+          ac 746f6b656e735f7065725f73 cb 4097720000000000           # tokens_per_s: 1500.5
+        """,
+    ),
+    (
         LeaseRequest(rollouts=32),
         """
         82                                                          # LeaseRequest: map of 2

@@ -253,6 +253,32 @@ async def test_the_heart_beats_as_the_learner_asked(world: World, autojump_clock
     assert len(world.of(Heartbeat)) == 5
 
 
+async def test_a_beat_out_of_turn_tells_the_state_at_once(world: World, mock_clock: MockClock) -> None:
+    pending = [1]
+    world.line.heartbeat = lambda: Heartbeat(pending=pending[0])
+    world.line.beat_now()  # without a line: the first one begins with it
+    world.script(world.idle)
+    world.start()
+    await trio.testing.wait_all_tasks_blocked()
+    pending[0] = 2
+    world.line.beat_now()
+    await trio.testing.wait_all_tasks_blocked()
+    assert [beat.pending for beat in world.of(Heartbeat)] == [1, 2]
+
+
+async def test_beats_out_of_turn_do_not_pile_up_and_the_last_state_is_told(world: World, mock_clock: MockClock) -> None:
+    pending = [0]
+    world.line.heartbeat = lambda: Heartbeat(pending=pending[0])
+    world.script(world.idle)
+    world.start()
+    await trio.testing.wait_all_tasks_blocked()
+    for state in range(1, 100):  # nobody else runs meanwhile, so the first of these waits in the queue
+        pending[0] = state
+        world.line.beat_now()
+    await trio.testing.wait_all_tasks_blocked()
+    assert [beat.pending for beat in world.of(Heartbeat)] == [0, 1, 99]
+
+
 # Leases.
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.provisioning.estimates import WINDOW, Estimate, Recent, ranks
+from learner.provisioning.estimates import ODD, WINDOW, Estimate, Recent, RecentRatio, ranks
 
 
 def test_nothing_is_estimated_from_nothing() -> None:
@@ -70,3 +70,69 @@ def test_a_change_that_is_sure_and_small_is_none() -> None:
     assert not Estimate(value=1.05, low=1.04, high=1.06, count=32).has_drifted(1.0)
     assert Estimate(value=1.2, low=1.19, high=1.21, count=32).has_drifted(1.0)
     assert not Estimate(value=1.2, low=0.9, high=1.5, count=4).has_drifted(1.0)
+
+
+def test_a_rate_is_a_sum_over_a_sum() -> None:
+    ratio = RecentRatio()
+    for amount, took in [(10, 1), (10, 3), (10, 2)] * 2:
+        ratio.add(amount, took)
+    estimate = ratio.ratio()
+    assert estimate is not None
+    assert estimate.value == 5.0  # a median of rates would be the same here, their mean 6.1
+    assert 0 < estimate.low < 5 < estimate.high < math.inf
+    assert estimate.count == 6
+
+
+def test_a_rate_of_few_has_open_ends_and_of_nothing_is_none() -> None:
+    ratio = RecentRatio()
+    assert ratio.ratio() is None
+    ratio.add(4, 0)
+    assert ratio.ratio() is None
+    ratio.add(4, 2)
+    assert ratio.ratio() == Estimate(value=4.0, low=0.0, high=math.inf, count=2)
+
+
+def test_one_odd_value_hardly_moves_a_rate_and_many_do() -> None:
+    ratio = RecentRatio()
+    for took in [1.0] * (WINDOW - 1) + [1000.0]:
+        ratio.add(1, took)
+    estimate = ratio.ratio()
+    assert estimate is not None
+    assert estimate.value == pytest.approx(WINDOW / (WINDOW - 1 + ODD))
+    for _ in range(WINDOW):
+        ratio.add(1, 1000.0)
+    slower = ratio.ratio()
+    assert slower is not None
+    assert slower.value == pytest.approx(0.001)
+
+
+def test_what_came_to_nothing_counts_in_full() -> None:
+    ratio = RecentRatio()
+    ratio.add(10, 10)
+    ratio.add(0, 90)
+    estimate = ratio.ratio()
+    assert estimate is not None
+    assert estimate.value == pytest.approx(0.1)
+
+
+def test_the_interval_of_a_rate_contains_it_about_as_often_as_it_says() -> None:
+    rng = random.Random(1)
+    missed = 0
+    for _ in range(1000):
+        ratio = RecentRatio()
+        for _ in range(12):
+            ratio.add(8, 8 * rng.uniform(0.5, 1.5))
+        estimate = ratio.ratio()
+        assert estimate is not None
+        missed += not estimate.low <= 1.0 <= estimate.high
+    assert missed <= 80
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e6)), max_size=2 * WINDOW))
+def test_a_rate_is_never_negative_and_lies_in_its_interval(pairs: list[tuple[float, float]]) -> None:
+    ratio = RecentRatio()
+    for amount, took in pairs:
+        ratio.add(amount, took)
+    if (estimate := ratio.ratio()) is not None:
+        assert 0 <= estimate.low <= estimate.value <= estimate.high
+        assert estimate.count == len(ratio) <= WINDOW

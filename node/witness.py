@@ -1,0 +1,111 @@
+"""What peers do, as events of the recording: who came, has which version, began, delivered, was withdrawn from.
+
+What always holds: everything is dated by the learner's own clock at the moment it was heard; what a peer says of its
+speed is taken once a stay. What is remembered is bounded by those present and by the leases that are open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from learner.intake import GrantedLease, JudgedDelivery
+from learner.provisioning.recording import Delivered, Installed, Joined, Left, Withdrawn
+from node.events import EventLog
+from node.learner_run import LearnerRun
+from node.recorder import Recorder
+from protocol.cost import MICROS, Price
+from protocol.ids import LeaseId, PeerId, PolicyVersion
+from protocol.work import Heartbeat, Hello
+
+FASTEST = 1e6
+"""Rollouts per second of one peer: what claims more is no engine, and a recording takes no more than 1e12."""
+
+
+class Witness:
+    """See the module's paragraph. `max_new_tokens` is how long completions are taken to be until one was admitted."""
+
+    def __init__(self, run: LearnerRun, recorder: Recorder, events: EventLog, *, max_new_tokens: int) -> None:
+        self._run = run
+        self._recorder = recorder
+        self._events = events
+        self._max_new_tokens = max_new_tokens
+        self._joined: dict[PeerId, Joined] = {}
+        self._installed: dict[PeerId, PolicyVersion] = {}
+        self._started_s: dict[LeaseId, float] = {}
+
+    def joined(self, peer: PeerId, hello: Hello) -> None:
+        """It was welcomed."""
+        self._joined[peer] = Joined(
+            at_s=self._recorder.now_s(),
+            peer=peer,
+            name=hello.name,
+            machine=hello.machine,
+            price=self._price(hello.name or peer, hello.price),
+        )
+        self._recorder.record(self._joined[peer])
+
+    def left(self, peer: PeerId, reason: str) -> None:
+        """It is here no more."""
+        self._joined.pop(peer, None)
+        self._installed.pop(peer, None)
+        self._recorder.record(Left(at_s=self._recorder.now_s(), peer=peer, reason=reason))
+
+    def heard(self, peer: PeerId, heartbeat: Heartbeat) -> None:
+        """It, who is here, said how it is."""
+        self._heard_speed(peer, heartbeat.tokens_per_s)
+        installed = heartbeat.installed
+        if installed is None or installed == self._installed.get(peer) or not self._run.chain.contains(installed):
+            return
+        self._installed[peer] = installed
+        self._recorder.record(Installed(at_s=self._recorder.now_s(), peer=peer, version=installed.version))
+
+    def started(self, lease: LeaseId) -> None:
+        """The open lease was begun; the first word counts."""
+        self._started_s.setdefault(lease, self._recorder.now_s())
+
+    def withdrawn(self, leases: Sequence[GrantedLease], status: str) -> None:
+        """They end without a delivery: 'expired', 'returned' or 'lost'."""
+        for granted in leases:
+            self._started_s.pop(granted.id, None)
+            at_s, rollouts = self._recorder.now_s(), len(granted.lease.seeds)
+            self._recorder.record(Withdrawn(at_s=at_s, peer=granted.peer, rollouts=rollouts, status=status))
+
+    def judged(self, granted: GrantedLease, judged: JudgedDelivery) -> None:
+        """A lease was delivered. Who never said that it began is taken to have begun when it was leased: no gain."""
+        leased_s = granted.lease.issued_ms / 1000
+        behaviour = [version for record in judged.group for version in record.signed.behaviour]
+        self._recorder.record(
+            Delivered(
+                at_s=self._recorder.now_s(),
+                peer=granted.peer,
+                admitted=len(judged.group),
+                refused=len(granted.lease.seeds) - len(judged.group),
+                tokens=judged.tokens,
+                version=min(behaviour, default=granted.lease.minimum).version,
+                leased_s=leased_s,
+                started_s=self._started_s.pop(granted.id, leased_s),
+            )
+        )
+
+    def _heard_speed(self, peer: PeerId, tokens_per_s: float) -> None:
+        joined = self._joined.get(peer)
+        if joined is None or joined.rate > 0 or tokens_per_s == 0:
+            return
+        length = self._recorder.observatory.tokens_per_rollout or self._max_new_tokens
+        rate = min(tokens_per_s / length, FASTEST)
+        self._run.worker(peer).speed.prior = rate
+        self._joined[peer] = replace(joined, at_s=self._recorder.now_s(), rate=rate)
+        self._recorder.record(self._joined[peer])
+
+    def _price(self, name: str, price: Price) -> float:
+        """Per hour, as plans compare it. Currencies are never converted: another one is a mistake to be told of."""
+        currency = self._recorder.terms.currency
+        if price.micros_per_hour and price.currency != currency:
+            self._events.emit(
+                "trouble",
+                text=f"{name} asks its price in {price.currency}, and this swarm reckons in {currency}: plans take one "
+                "for the other. Agree on one currency in [price].",
+            )
+        return price.micros_per_hour / MICROS

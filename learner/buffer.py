@@ -60,6 +60,8 @@ class Buffer:
     """Rollouts waiting, admissible or not, by the training step of their oldest version."""
     _heap: list[tuple[PolicyVersion, int, Group]] = field(default_factory=list)
     _arrivals: int = 0
+    _judged: Chain | None = None
+    _fresh: list[Group] = field(default_factory=list)
     _dropped: dict[LeaseId, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -72,11 +74,13 @@ class Buffer:
         oldest = min(group.behaviour)
         self._count(oldest, len(group.completions))
         heapq.heappush(self._heap, (oldest, self._arrivals, group))
+        self._fresh.append(group)
 
     def clear(self) -> None:
         """Forget everything; what is durable is in the ledger."""
         self._heap.clear()
         self._dropped.clear()
+        self._fresh.clear()
         self.by_version.clear()
 
     def take(self, rollouts: int, chain: Chain) -> Batch | None:
@@ -109,6 +113,13 @@ class Buffer:
             del self.by_version[oldest.version]
 
     def _drop_inadmissible(self, chain: Chain) -> None:
+        """Judge everything again when the chain has moved, else only what has come since."""
+        fresh, self._fresh = self._fresh, []
+        if chain == self._judged and all(
+            judge(chain, group.behaviour, self.window) is Admissibility.ADMISSIBLE for group in fresh
+        ):
+            return
+        self._judged = chain
         kept = []
         for entry in self._heap:
             group = entry[2]

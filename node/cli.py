@@ -189,6 +189,56 @@ def tasks() -> None:
 
 
 @app.command()
+def plan(
+    pool: Annotated[Path | None, typer.Argument(help="A .toml or .csv of machines: name, price, rate, ...")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="A run: its recording, state directory, swarm.toml, or a demo's.")
+    ] = None,
+    train_s: Annotated[float | None, typer.Option(help="T_train: seconds of one training step.")] = None,
+    rollouts: Annotated[int | None, typer.Option(help="R: rollouts that a training step takes.")] = None,
+    staleness: Annotated[int | None, typer.Option(help="S: the window to plan for, in training steps; 3.")] = None,
+    max_staleness: Annotated[int | None, typer.Option(help="The last window of the table; 11.")] = None,
+    broadcast_s: Annotated[float | None, typer.Option(help="T_bcast: seconds until most use a version.")] = None,
+    weights_mb: Annotated[float | None, typer.Option(help="Or 10^6 bytes of what travels, to compute it.")] = None,
+    learner_up_mbit: Annotated[float | None, typer.Option(help="The learner's uplink, to compute it.")] = None,
+    install_s: Annotated[float | None, typer.Option(help="Seconds from its arrival until a version is in use.")] = None,
+    generation_s: Annotated[float | None, typer.Option(help="T_gen: seconds of a slow rollout, admission too.")] = None,
+    kappa: Annotated[int | None, typer.Option(help="Publish every so many steps, not as the rules say.")] = None,
+    ahead: Annotated[float | None, typer.Option(help="Batches leased or waiting at most; else as measured.")] = None,
+    margin: Annotated[float | None, typer.Option(help="Ask for so many times what suffices; 1.05.")] = None,
+    hours: Annotated[float | None, typer.Option(help="Hours over which a machine's start is charged; 24.")] = None,
+    learner_price: Annotated[float | None, typer.Option(help="Price per hour of the learner's machine.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Write a PNG of cost and waits over S there.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say which machines keep the learner busy and what they cost, for every staleness window."""
+    from node.plan.picture import draw_plan
+    from node.plan.program import answer, show
+
+    given = {
+        "train_s": train_s,
+        "rollouts": rollouts,
+        "staleness": staleness,
+        "max_staleness": max_staleness,
+        "broadcast_s": broadcast_s,
+        "weights_mb": weights_mb,
+        "learner_up_mbit": learner_up_mbit,
+        "install_s": install_s,
+        "generation_s": generation_s,
+        "kappa": kappa,
+        "ahead": ahead,
+        "margin": margin,
+        "hours": hours,
+        "learner_price": learner_price,
+    }
+    planned = answer(pool, source, given)
+    typer.echo(show(planned, as_json_text=as_json), nl=False)
+    if picture is not None:
+        draw_plan(planned, picture)
+    raise typer.Exit(0 if planned.is_feasible else 1)
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where results go; an earlier demo there is replaced.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of model, data and sampling.")] = 0,

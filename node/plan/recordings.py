@@ -1,0 +1,58 @@
+"""Recordings on the disk: found by whatever a person names, and read whole.
+
+What always holds: nothing is made of a recording before all of it was read; a line that is no event is a UsageError
+naming it, and only a last line that a kill cut off is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from learner.provisioning.recording import FILE, Recorded, RecordingError, read_lines
+from node.config import SwarmConfig, read_swarm_config
+from node.errors import UsageError
+
+MAX_LINE_BYTES = 1 << 20
+"""A plan that names 8192 peers takes half of it."""
+
+
+def find_recording(target: Path) -> tuple[Path, SwarmConfig | None]:
+    """The recording that `target` leads to, and the swarm.toml on the way. Raises UsageError."""
+    if target.is_dir() and (target / "swarm.toml").is_file():
+        return find_recording(target / "swarm.toml")
+    if target.is_dir():
+        found = next((one for one in (target / FILE, target / "state" / FILE) if one.is_file()), None)
+        if found is None:
+            raise UsageError(f"{target} holds no {FILE}: no learner ran there. Name a learner's state directory.")
+        return found, None
+    if not target.exists():
+        raise UsageError(f"{target}: no such file or directory. Name a {FILE}, a swarm.toml or a state directory.")
+    if target.suffix != ".toml":
+        return target, None
+    config = read_swarm_config(target)
+    path = Path(config.swarm.state) / FILE
+    if not path.is_file():
+        raise UsageError(f"{path} does not exist: run the swarm of {target} first, with `volery learn {target}`.")
+    return path, config
+
+
+def read_events(path: Path) -> list[Recorded]:
+    """All events of the recording in `path`. Raises UsageError."""
+    try:
+        with path.open("rb") as file:
+            return list(read_lines(_lines(file, path), str(path)))
+    except RecordingError as error:
+        raise UsageError(str(error)) from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def _lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    number = 0
+    while line := file.readline(MAX_LINE_BYTES):
+        number += 1
+        if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
+            raise RecordingError(f"{path}, line {number}: longer than {MAX_LINE_BYTES} bytes. This is no recording.")
+        yield line

@@ -1,0 +1,169 @@
+"""Every window, for pools at large and for the paper's own figures."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from learner.provisioning.activation import MARGIN, Candidate, Choice, cheapest
+from learner.provisioning.overlap import never_waits
+from learner.provisioning.paper import GAMMA, Timings
+from learner.provisioning.windows import Infeasible, Outcome, Setting, Windows, by_rate
+
+PRINTED = Timings(train_s=1631.2, rollouts=2048, broadcast_s=1437.0)
+
+
+def alike(count: int, rate: float, price: float = 0.35, broadcast_s: float = 1437.0) -> tuple[Candidate, ...]:
+    return tuple(Candidate(name=f"m{i:03}", price=price, rate=rate, broadcast_s=broadcast_s) for i in range(count))
+
+
+def setting(candidates: tuple[Candidate, ...], timings: Timings = PRINTED, **more: object) -> Setting:
+    return Setting(timings=timings, source_s=timings.broadcast_s, candidates=candidates, **more)  # type: ignore[arg-type]
+
+
+def outcome(answer: Outcome | Infeasible) -> Outcome:
+    assert isinstance(answer, Outcome), answer
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("staleness", "kappa", "over_balance", "bound", "papers", "ours"),
+    [(3, 2, 1.787, 3, 25, 14), (4, 3, 1.416, 4, 20, 14), (6, 5, 1.214, 6, 17, 14), (11, 10, 1.097, 11, 16, 14)],
+)
+def test_the_worked_table(staleness: int, kappa: int, over_balance: float, bound: int, papers: int, ours: int) -> None:
+    window = Windows(setting(alike(40, 0.1))).window(staleness)
+    assert window.paper is not None
+    paper = window.paper.outcome
+    assert paper is not None
+    assert (paper.kappa, paper.lag_bound, len(paper.choice.chosen)) == (kappa, bound, papers)
+    assert paper.over_balance == pytest.approx(over_balance, abs=5e-4)
+    assert paper.asked == pytest.approx(GAMMA * window.paper.mu_min)
+    mine = outcome(window.ours)
+    assert (mine.kappa, mine.kappas[-1], len(mine.choice.chosen)) == (kappa, kappa, ours)
+    assert mine.over_balance == pytest.approx(1)
+    assert mine.bubble == pytest.approx(0)
+    assert mine.cost_per_step == pytest.approx(ours * 0.35 * 1631.2 / 3600)
+
+
+def test_turns_by_machines_alike_take_what_the_formula_says() -> None:
+    timings = Timings(train_s=100.0, rollouts=50, broadcast_s=30.0, generation_s=20.0)
+    pool = tuple(Candidate(name=str(i), price=1.0, rate=0.25, broadcast_s=30.0, generation_s=20.0) for i in range(4))
+    turns = outcome(Windows(setting(pool, timings)).window(0).ours)
+    assert turns.period_s == pytest.approx(100 + 30 + 20 + 50 / 1.0)
+    assert (turns.lag, turns.lag_bound) == (0, 0)
+    assert turns.cost_per_step == pytest.approx(4 * 200 / 3600)
+
+
+def test_turns_with_a_dear_learner_take_more_machines_than_with_a_cheap_one() -> None:
+    timings = Timings(train_s=100.0, rollouts=50, broadcast_s=30.0)
+    pool = alike(20, 0.25, broadcast_s=30.0)
+    cheap, dear = (
+        outcome(Windows(setting(pool, timings, learner_price=price)).window(0).ours) for price in (0.1, 100.0)
+    )
+    assert len(cheap.choice.chosen) < len(dear.choice.chosen) == 20
+    for some in range(1, 21):
+        assert Windows(setting(pool, timings, learner_price=0.1)).in_turns(pool[:some]).cost_per_step >= (
+            cheap.cost_per_step * (1 - 1e-12)
+        )
+
+
+def test_a_given_period_binds_both_rules_as_far_as_the_window_lets_it() -> None:
+    windows = Windows(setting(alike(200, 0.1), kappa=2))
+    for staleness, kappa in ((1, 1), (2, 2), (5, 2)):
+        answer = windows.window(staleness)
+        assert answer.paper is not None
+        assert answer.paper.kappa == kappa
+        assert isinstance(answer.ours, Infeasible) or answer.ours.kappa == kappa
+
+
+def test_versions_that_overtake_each_other_are_said_to() -> None:
+    timings = Timings(train_s=100.0, rollouts=50, broadcast_s=250.0)
+    windows = Windows(setting(alike(50, 0.1, broadcast_s=250.0), timings))
+    two, three = windows.ours(2), windows.ours(5)
+    assert isinstance(two, Infeasible)
+    assert two.is_overtaken
+    assert windows.share(2) == 0
+    assert outcome(three).kappa >= 3
+
+
+def test_what_all_machines_make_of_a_window_for_which_they_are_too_few() -> None:
+    window = Windows(setting(alike(10, 0.1))).window(3)
+    assert isinstance(window.ours, Infeasible)
+    assert window.ours.share == pytest.approx(10 * 0.1 * 1631.2 / 2048 / MARGIN)
+    assert window.everyone is not None
+    assert window.everyone.period_s == pytest.approx(2048 / 1.0)
+    assert Windows(setting(alike(40, 0.1))).window(3).everyone is None
+
+
+def test_the_paper_s_choice_stops_when_rates_add_up() -> None:
+    pool = (*alike(2, 1.0), Candidate(name="free", price=0.0, rate=0.5))
+    chosen = by_rate(pool, 1.2)
+    assert chosen is not None
+    assert [one.name for one in chosen.chosen] == ["free", "m000"]
+    assert by_rate(pool, 2.6) is None
+    assert by_rate(pool, math.inf) is None
+
+
+def test_slack_beyond_the_slowest_delay_buys_nothing() -> None:
+    """What `Windows` keeps for wider windows is what it would find anew."""
+    timings = Timings(train_s=100.0, rollouts=100, broadcast_s=150.0)
+    pool = tuple(Candidate(name=str(i), price=1.0 + i % 5, rate=0.2 + 0.03 * i, broadcast_s=30.0 * i) for i in range(8))
+    windows = Windows(setting(pool, timings))
+    wide = [outcome(windows.ours(staleness)) for staleness in range(4, 9)]
+    assert len({answer.price for answer in wide}) == 1
+    for staleness, answer in enumerate(wide, start=4):
+        fresh = Windows(setting(pool, timings))
+        found = fresh._requirement(staleness - answer.kappa)
+        best = cheapest(found, stands_s=fresh.setting.stands_s)
+        assert isinstance(best, Choice)
+        assert best.price == pytest.approx(answer.price, rel=1e-3)
+
+
+def test_starts_are_charged_over_the_time_that_machines_are_kept() -> None:
+    timings = Timings(train_s=100.0, rollouts=100, broadcast_s=10.0)
+    ready = Candidate(name="ready", price=1.0, rate=2.0, broadcast_s=10.0)
+    cheap = replace(ready, name="cheap", price=0.9, start_s=1200.0)
+    for hours, name in ((1, "ready"), (24, "cheap")):
+        windows = Windows(setting((ready, cheap), timings, stands_s=hours * 3600.0))
+        assert [one.name for one in outcome(windows.ours(3)).choice.chosen] == [name]
+
+
+pools = st.lists(
+    st.builds(
+        Candidate,
+        name=st.integers(0, 1 << 40).map(str),
+        price=st.floats(0, 5),
+        rate=st.floats(0.1, 2),
+        broadcast_s=st.floats(0, 180),
+        generation_s=st.floats(0, 60),
+    ),
+    min_size=1,
+    max_size=7,
+    unique_by=lambda one: one.name,
+).map(tuple)
+
+
+@settings(deadline=None, max_examples=40)
+@given(pools, st.floats(0, 250))
+def test_ours_never_waits_and_no_wider_window_is_dearer(pool: tuple[Candidate, ...], source_s: float) -> None:
+    timings = Timings(train_s=100.0, rollouts=100, broadcast_s=90.0)
+    windows = Windows(Setting(timings=timings, source_s=source_s, candidates=pool, ahead=math.inf))
+    before = math.inf
+    for staleness in range(1, 6):
+        answer = windows.ours(staleness)
+        if isinstance(answer, Infeasible):
+            assert before == math.inf
+            assert windows.share(staleness) < 1
+            continue
+        suppliers = [one.supplier() for one in answer.choice.chosen]
+        assert never_waits(windows.setting.clock(staleness, answer.kappa, suppliers), suppliers)
+        assert answer.bubble == pytest.approx(0, abs=1e-9)
+        assert answer.price <= before * 1.002 + 1e-4, "a thousandth for a longer period, and the solver's gap"
+        simple = windows.greedy(staleness, answer.kappa)
+        assert simple is not None
+        assert simple.price >= answer.price * (1 - 1e-3) - 1e-4
+        before = answer.price

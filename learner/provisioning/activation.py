@@ -131,10 +131,10 @@ class Requirement:
         return 0.0 if self.is_overtaken else float((self.weights @ on / self.least).min())
 
 
-def greedy(requirement: Requirement) -> Choice | Shortage:
-    """The paper's choice: the best price per rollout first, until it suffices."""
+def greedy(requirement: Requirement, *, keep: Collection[str] = ()) -> Choice | Shortage:
+    """The paper's choice: the best price per rollout first, until it suffices; whoever is to `keep` is on anyway."""
     candidates = requirement.candidates
-    on = np.zeros(len(candidates))
+    on = _kept(candidates, keep)
     if (shortage := _shortage(requirement)) is not None:
         return shortage
     for index in sorted(range(len(candidates)), key=lambda i: (candidates[i].rho, candidates[i].name)):
@@ -145,9 +145,16 @@ def greedy(requirement: Requirement) -> Choice | Shortage:
 
 
 def cheapest(
-    requirement: Requirement, active: Collection[str] = (), *, stands_s: float = PLAN_STANDS_S
+    requirement: Requirement,
+    active: Collection[str] = (),
+    *,
+    keep: Collection[str] = (),
+    stands_s: float = PLAN_STANDS_S,
 ) -> Choice | Shortage:
-    """The cheapest set, moving from `active` (names) included, for a plan that stands for `stands_s`."""
+    """The cheapest set, moving from `active` (names) included, for a plan that stands for `stands_s`.
+
+    It contains whoever is to `keep`.
+    """
     from scipy.optimize import Bounds, LinearConstraint, milp  # most of a second, which only who plans pays
 
     if (shortage := _shortage(requirement)) is not None:
@@ -162,13 +169,18 @@ def cheapest(
         prices,
         constraints=LinearConstraint(requirement.weights, requirement.least, np.inf),
         integrality=np.ones(len(candidates)),
-        bounds=Bounds(0, 1),
-        options={"time_limit": SOLVER_S},
+        bounds=Bounds(_kept(candidates, keep), 1),
+        # Presolving takes longer than it saves here, and HiGHS then prints, now and then, whatever it is told.
+        options={"time_limit": SOLVER_S, "presolve": False},
     )
     if found.x is None:
-        return greedy(requirement)
+        return greedy(requirement, keep=keep)
     on = np.round(found.x)
     return _choice(candidates, on, exact=found.status == 0)
+
+
+def _kept(candidates: Iterable[Candidate], keep: Collection[str]) -> np.ndarray:
+    return np.array([1.0 if one.name in keep else 0.0 for one in candidates])
 
 
 def _shortage(requirement: Requirement) -> Shortage | None:

@@ -124,6 +124,14 @@ def test_of_free_machines_as_few_as_suffice_are_on() -> None:
     assert answer.price == 0
 
 
+def test_who_is_to_be_kept_is_kept_and_what_is_missing_is_added() -> None:
+    pool = [machine("dear", 3.0, 0.6), machine("fair", 0.7, 0.6), machine("cheap", 0.35, 0.6)]
+    requirement = Requirement(CLOCK, pool)
+    assert names(cheapest(requirement)) == {"fair", "cheap"}
+    assert names(cheapest(requirement, keep=["dear"])) == {"dear", "cheap"}
+    assert names(greedy(requirement, keep=["dear"])) == {"dear", "cheap"}
+
+
 def test_a_shortage_says_how_far_it_is() -> None:
     answer = cheapest(Requirement(CLOCK, [machine("one", 1.0, 0.5)]))
     assert isinstance(answer, Shortage)

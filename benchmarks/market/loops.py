@@ -1,0 +1,154 @@
+"""Those who choose: the planner, the paper's loop in one order or another, and everybody on; and what each pays.
+
+What always holds: all of them see the same measured rates at the same reviews, and pay for what is on from the moment
+that it is switched on, while it supplies only once it has started.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from benchmarks.market.trace import CHURN_S, Moment
+from learner.provisioning.activation import MARGIN, Candidate
+from learner.provisioning.overlap import Clockwork, period_s
+from learner.provisioning.pace import BETTER_REVIEWS, RELEASED, REVIEW_S, SHORT, SHORT_REVIEWS, SURPLUS
+from learner.provisioning.planner import Planner, Settings, Situation
+from learner.provisioning.pool import Pool
+
+PROVEN_S = 300.0
+"""After so long on, a newcomer's rate is measured; it is not forgotten when it goes and comes back."""
+
+FLAP_S = 3600.0
+"""Who is switched on again within an hour of being switched off, without having left, went for nothing."""
+
+
+class Loop(Protocol):
+    """Chooses who is on."""
+
+    def review(self, now_s: float, candidates: Sequence[Candidate], unproven: set[str]) -> frozenset[str]: ...
+
+
+class Ours:
+    """`learner.provisioning.planner`."""
+
+    def __init__(self, clock: Clockwork) -> None:
+        self.train_s = clock.train_s
+        self.planner = Planner(Settings(rollouts=clock.rollouts, staleness=clock.staleness, kappa=clock.kappa))
+        self.active: frozenset[str] = frozenset()
+
+    def review(self, now_s: float, candidates: Sequence[Candidate], unproven: set[str]) -> frozenset[str]:
+        situation = Situation(now_s=now_s, train_s=self.train_s, candidates=candidates, unproven=unproven)
+        self.active = self.planner.review(situation).active
+        return self.active
+
+
+class InOrder:
+    """The paper's loop, on our condition and with our patience: first in `order` comes, last goes, one at a time."""
+
+    def __init__(self, clock: Clockwork, order: Callable[[Candidate], float]) -> None:
+        self._clock, self._order = clock, order
+        self._on: set[str] = set()
+        self._short = self._surplus = 0
+
+    def review(self, now_s: float, candidates: Sequence[Candidate], unproven: set[str]) -> frozenset[str]:
+        pool = Pool(self._clock, candidates)
+        num_left, self._on = len(self._on - pool.names), self._on & pool.names
+        share = pool.share(self._on)
+        self._short = self._short + 1 if share < SHORT else 0
+        self._surplus = self._surplus + 1 if share > SURPLUS * MARGIN else 0
+        ranked = [one.name for one in sorted(candidates, key=lambda one: (self._order(one), one.name))]
+        if not self._on or self._short > SHORT_REVIEWS or (num_left and share < MARGIN):
+            for name in ranked:
+                if pool.share(self._on) >= MARGIN:
+                    break
+                self._on.add(name)
+        elif self._surplus > BETTER_REVIEWS:
+            for name in [name for name in reversed(ranked) if name in self._on][
+                : max(1, int(RELEASED * len(self._on)))
+            ]:
+                if pool.share(self._on - {name}) >= MARGIN:
+                    self._on.remove(name)
+        return frozenset(self._on)
+
+
+class Everybody:
+    """All that there is."""
+
+    def review(self, now_s: float, candidates: Sequence[Candidate], unproven: set[str]) -> frozenset[str]:
+        return frozenset(one.name for one in candidates)
+
+
+def loops(clock: Clockwork, seed: int) -> dict[str, Loop]:
+    """By name."""
+    places: dict[str, float] = {}
+    rng = random.Random(seed)
+    return {
+        "ours": Ours(clock),
+        "greedy": InOrder(clock, lambda one: one.rho),
+        "random": InOrder(clock, lambda one: places.setdefault(one.name, rng.random())),
+        "all on": Everybody(),
+    }
+
+
+@dataclass(kw_only=True)
+class Account:
+    """What a loop did. Money in USD, `steps` of training; flaps while there was churn, and after."""
+
+    paid: float = 0.0
+    steps: float = 0.0
+    seconds: float = 0.0
+    churn_flaps: int = 0
+    quiet_flaps: int = 0
+    switched: int = 0
+    on: frozenset[str] = frozenset()
+    proven: set[str] = field(default_factory=set)
+
+    @property
+    def per_step(self) -> float:
+        """USD."""
+        return self.paid / self.steps
+
+
+def run(loop: Loop, clock: Clockwork, moments: Sequence[Moment]) -> Account:
+    """The whole story, from one who has measured all that are there at its beginning."""
+    account = Account(proven={one.name for one in moments[0].true})
+    since_s: dict[str, float] = {}
+    off_s: dict[str, float] = {}
+    for moment in moments:
+        true = {one.name: one for one in moment.true}
+        off_s = {name: at_s for name, at_s in off_s.items() if name in true}
+        account.proven |= (
+            true.keys()
+            if moment.exact
+            else {name for name, at_s in since_s.items() if name in true and moment.at_s - at_s >= PROVEN_S}
+        )
+        active = loop.review(moment.at_s, seen(moment, account.proven), true.keys() - account.proven)
+        for name in active - account.on:
+            since_s[name] = moment.at_s + true[name].start_s
+            account.switched += 1
+            if moment.at_s - off_s.get(name, -FLAP_S) < FLAP_S:
+                account.churn_flaps += moment.at_s <= CHURN_S
+                account.quiet_flaps += moment.at_s > CHURN_S
+        for name in account.on - active:
+            del since_s[name]
+            if name in true:
+                off_s[name] = moment.at_s
+        account.on = active
+        _pay(account, clock, [true[name] for name in active], [true[n] for n in active if since_s[n] <= moment.at_s])
+    return account
+
+
+def seen(moment: Moment, proven: set[str]) -> list[Candidate]:
+    """The pool as far as it is known."""
+    return [moment.measured[one.name] if one.name in proven else moment.promised[one.name] for one in moment.true]
+
+
+def _pay(account: Account, clock: Clockwork, on: list[Candidate], ready: list[Candidate]) -> None:
+    account.paid += sum(one.price for one in on) * REVIEW_S / 3600
+    account.seconds += REVIEW_S
+    pool = Pool(clock, ready)
+    enough = pool.share(pool.names) >= 1
+    account.steps += REVIEW_S / (clock.train_s if enough else period_s(clock, [one.supplier() for one in ready]))

@@ -1,0 +1,82 @@
+"""The peers present at one review: what any set of them supplies, costs, and could do without.
+
+Pure. What always holds: a share is of what the learner takes, without margin, at the strictest condition of
+`learner.provisioning.activation`; 1 is just enough, and more peers never give less.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from learner.provisioning.activation import MARGIN, Candidate, Requirement
+from learner.provisioning.overlap import Clockwork
+
+
+class Pool:
+    """`candidates` that may be on, and the `clock` that they serve."""
+
+    def __init__(self, clock: Clockwork, candidates: Sequence[Candidate], unproven: Collection[str] = ()) -> None:
+        self.candidates = tuple(candidates)
+        self.unproven = unproven
+        self.target = Requirement(clock, candidates, MARGIN)
+        self._index = {one.name: index for index, one in enumerate(candidates)}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._index
+
+    def __getitem__(self, name: str) -> Candidate:
+        return self.candidates[self._index[name]]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Everybody."""
+        return frozenset(self._index)
+
+    @property
+    def useful(self) -> frozenset[str]:
+        """Everybody of whom something can be expected."""
+        return frozenset(one.name for one in self.candidates if one.rate > 0 or one.name in self.unproven)
+
+    @property
+    def rate_needed(self) -> float:
+        """Rollouts per second that the learner takes."""
+        return self.target.rate_needed / MARGIN
+
+    def share(self, names: Collection[str]) -> float:
+        """What they supply of what the learner takes."""
+        return MARGIN * self.target.share(self._vector(names)) if self.candidates else 0.0
+
+    def rate(self, names: Collection[str]) -> float:
+        """Rollouts per second."""
+        return math.fsum(self[name].usable_rate for name in names)
+
+    def price(self, names: Collection[str]) -> float:
+        """Per hour."""
+        return math.fsum(self[name].running_price for name in names)
+
+    def moving_price(self, names: Collection[str], stands_s: float) -> float:
+        """Per hour, of starting them for a plan that stands for `stands_s`."""
+        return math.fsum(self[name].moving_price(stands_s) for name in names)
+
+    def dearest_first(self, names: Collection[str]) -> list[str]:
+        """By price per rollout; of those that are free, the slowest first."""
+        return sorted(names, key=lambda name: (-self[name].rho, self[name].usable_rate, name))
+
+    def replaceable(self, on: Collection[str], name: str) -> list[str]:
+        """Who of those `on` could go, the dearest first, if this one came, without the pool losing its margin."""
+        supplied = self.target.weights @ self._vector([*on, name])
+        least, spared = self.target.least, []
+        for other in self.dearest_first(on):
+            rest = supplied - self.target.weights[:, self._index[other]]
+            if (rest >= least).all():
+                supplied = rest
+                spared.append(other)
+        return spared
+
+    def _vector(self, names: Collection[str]) -> np.ndarray:
+        on = np.zeros(len(self.candidates))
+        on[[self._index[name] for name in names]] = 1.0
+        return on

@@ -1,0 +1,130 @@
+"""Why somebody is on, goes, or stands by, in words with the numbers: for the log, the report and the peer's owner.
+
+Pure. What always holds: a reason names no other peer, and however many there are, it is no longer than what a peer
+accepts (MAX_REASON_CHARS).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from learner.provisioning.activation import MARGIN, Candidate
+from learner.provisioning.pool import Pool
+
+
+def only_turns() -> str:
+    """S = 0: everybody is on."""
+    return "on: learner and peers take turns, so every machine makes the step shorter"
+
+
+def no_step_yet() -> str:
+    """Before T_train is known: everybody is on."""
+    return "on: there was no training step yet, so nobody knows how few would do"
+
+
+def not_enough(pool: Pool) -> str:
+    """Everybody is on."""
+    share = pool.share(pool.names)
+    if pool.target.is_overtaken:
+        return "on: versions are published faster than they can be sent, so no number of machines is enough"
+    return (
+        f"on: all {len(pool.candidates)} machines together supply {_number(share)} of what the learner takes, and "
+        f"{MARGIN:g} is wanted"
+    )
+
+
+def chosen(num_on: int, price: float, currency: str) -> str:
+    """The first set."""
+    return (
+        f"on: one of the cheapest set that keeps the learner busy, {_machines(num_on)} for {_money(price, currency)}/h"
+    )
+
+
+def added(share: float, lasted_s: float, num_left: int) -> str:
+    """One of the cheapest addition to a pool that supplied `share`."""
+    since = f"after {_machines(num_left)} left" if num_left else f"for {lasted_s:.0f} s"
+    return f"on: the pool supplied {_number(share)} of what the learner takes {since}; this is the cheapest addition"
+
+
+def joins(before: float, after: float, currency: str, *, on_trial_s: float | None) -> str:
+    """One of a cheaper set, `before` and `after` per hour; its rate is to be proven within `on_trial_s`."""
+    trial = "" if on_trial_s is None else f", if it delivers what it promises; tried for {on_trial_s:.0f} s"
+    if after >= before:
+        return f"on: with it fewer machines do{trial}"
+    return f"on: with it the pool costs {_money(after, currency)}/h instead of {_money(before, currency)}/h{trial}"
+
+
+def released(one: Candidate, before: float, after: float, currency: str) -> str:
+    """The pool supplied `before` with it and supplies `after` without it, of what the learner takes."""
+    what = "the slowest" if one.running_price == 0 else "the dearest per rollout"
+    offer = f"{_money(one.running_price, currency)}/h for {_number(one.usable_rate)} rollouts/s"
+    return (
+        f"released: {offer} is {what} that the pool can do without; it supplied {_number(before)} of what the "
+        f"learner takes, now {_number(after)}"
+    )
+
+
+def period(before: int, after: int) -> str:
+    """The publication period changes."""
+    if after > before:
+        why = "publishing takes less of the time of learner and lines"
+    else:
+        why = "rollouts become younger, or fewer machines do"
+    return f"kappa: a version every {after} training steps instead of {before}: {why}"
+
+
+def trial_failed(trial_s: float) -> str:
+    """A newcomer delivered nothing."""
+    return f"released: nothing from here was admitted in a trial of {trial_s:.0f} s"
+
+
+def failed(again_s: float) -> str:
+    """To its owner."""
+    return f"Standing by: nothing from here was admitted in a trial. There will be another in {again_s / 60:.0f} min."
+
+
+def unknown() -> str:
+    """To somebody who was not there at the last review."""
+    return "Standing by: you came after the last review."
+
+
+def to_owner(reason: str) -> str:
+    """The reason of a change, as a sentence."""
+    return f"{reason[0].upper()}{reason[1:]}."
+
+
+def on(pool: Pool, names: Collection[str], name: str) -> str:
+    """To its owner."""
+    trial = ", on trial until something of yours is admitted" if name in pool.unproven else ""
+    return f"On{trial}: one of {_machines(len(names))} that supply {_supplied(pool, names)}."
+
+
+def standing_by(pool: Pool, names: Collection[str], name: str, *, price: float, currency: str) -> str:
+    """To its owner; at about `price` per hour, or less, it would be on."""
+    if pool[name].usable_rate == 0:
+        return "Standing by: nothing from here was admitted of late. You will be on when everybody is needed."
+    kind = "faster volunteers" if pool.price(names) == 0 else "machines"
+    said = f"Standing by: {len(names)} {kind} supply {_supplied(pool, names)}"
+    if pool[name].running_price == 0:
+        return f"{said}. You will be on when one of them leaves and is missed."
+    if price <= 0:
+        return f"{said}, and you could replace none of them. You will be on when one of them leaves and is missed."
+    if pool[name].price <= price:
+        return f"{said}. With you it would be cheaper: you will be on in some minutes if that stays so."
+    return f"{said}. At about {_money(price, currency)}/h or less you would be on, or when one of them leaves."
+
+
+def _supplied(pool: Pool, names: Collection[str]) -> str:
+    return f"{_number(pool.share(names))} of what the learner takes"
+
+
+def _machines(count: int) -> str:
+    return "1 machine" if count == 1 else f"{count} machines"
+
+
+def _money(amount: float, currency: str) -> str:
+    return f"{_number(amount)} {currency}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}"

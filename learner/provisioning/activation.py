@@ -34,6 +34,9 @@ PLAN_STANDS_S = 3600.0
 SOLVER_S = 2.0
 """What the exact search may take; pools of 200 take some 0.1 s. Beyond it the best set found is taken."""
 
+_SOLVER_ERROR = 1e-5
+"""A sum of thousands of its millionths; the margin covers it."""
+
 _HOUR = 3600.0
 
 
@@ -165,9 +168,11 @@ def cheapest(
     )
     # Of sets that cost the same (volunteers are free), the smallest.
     prices += 1e-6 * float(prices.max(initial=0.0)) or 1.0
+    # One that suffices alone counts as just enough: a millionth of a huge machine must not pass for none.
+    weights = np.minimum(1.0, requirement.weights / requirement.least[:, None])
     found = milp(
         prices,
-        constraints=LinearConstraint(requirement.weights, requirement.least, np.inf),
+        constraints=LinearConstraint(weights, 1.0, np.inf),
         integrality=np.ones(len(candidates)),
         bounds=Bounds(_kept(candidates, keep), 1),
         # Presolving takes longer than it saves here, and HiGHS then prints, now and then, whatever it is told.
@@ -176,6 +181,8 @@ def cheapest(
     if found.x is None:
         return greedy(requirement, keep=keep)
     on = np.round(found.x)
+    if requirement.share(on) < 1 - _SOLVER_ERROR:
+        return greedy(requirement, keep=keep)
     return _choice(candidates, on, exact=found.status == 0)
 
 

@@ -124,6 +124,10 @@ def test_of_free_machines_as_few_as_suffice_are_on() -> None:
     assert answer.price == 0
 
 
+def test_a_machine_a_million_times_too_fast_is_still_chosen_whole() -> None:
+    assert names(cheapest(Requirement(replace(CLOCK, rollouts=1), [machine("huge", 1.0, 17360.5)]))) == {"huge"}
+
+
 def test_who_is_to_be_kept_is_kept_and_what_is_missing_is_added() -> None:
     pool = [machine("dear", 3.0, 0.6), machine("fair", 0.7, 0.6), machine("cheap", 0.35, 0.6)]
     requirement = Requirement(CLOCK, pool)

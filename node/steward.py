@@ -1,0 +1,115 @@
+"""Who is on, and how often versions are published, while a run goes on: plans become what the learner does.
+
+Wakes every `review_s`, and at once when somebody comes or goes: what was observed goes to the planner, on a worker
+thread, and what it decides is done: leases for those who are on, a reason for those who stand by, the publication period.
+What always holds: somebody who has just come is served until the first review that knows of it; who stands by keeps its
+line, fetches and relays every version, and hears at each request why it stands by and what would change that; every
+change is in the ledger and in the recording before anybody asks why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+
+from learner.ledger import Ledger, PlanRow
+from learner.provisioning.planner import Planner
+from learner.provisioning.recording import Planned
+from learner.provisioning.review import Decision
+from learner.provisioning.situation import situation_of
+from node.events import EventLog
+from node.learner_run import LearnerRun
+from node.recorder import Recorder
+from protocol.cost import MICROS
+from protocol.ids import PeerId
+from protocol.limits import MAX_REASON_CHARS
+
+
+@dataclass(kw_only=True)
+class Steward:
+    """See the module's paragraph. `activate`: False leaves everybody on and only publishing is planned."""
+
+    run: LearnerRun
+    ledger: Ledger
+    recorder: Recorder
+    planner: Planner
+    activate: bool
+    review_s: float
+    now_ms: Callable[[], int]
+    events: EventLog
+    _last: Decision | None = None
+    _called: trio.Event = field(default_factory=trio.Event)
+
+    def call(self) -> None:
+        """Somebody came or left: look at once."""
+        self._called.set()
+
+    async def work(self) -> None:
+        """Review until cancelled."""
+        await self.run.opened.wait()
+        while True:
+            self._called = trio.Event()
+            await self.review()
+            with trio.move_on_after(self.review_s):
+                await self._called.wait()
+
+    async def review(self) -> None:
+        """Decide anew, and do it."""
+        situation = situation_of(self.recorder.observatory, self.recorder.now_s())
+        decision = await trio.to_thread.run_sync(self.planner.review, situation)
+        self._switch(decision)
+        if self._is_new(decision):
+            await self._announce(decision)
+        self._last = decision
+
+    def _switch(self, decision: Decision) -> None:
+        """Serve those who are on, and no one else."""
+        served = False
+        for peer, presence in self.run.present.items():
+            is_on = not self.activate or peer in decision.active
+            reason = "" if is_on else self.planner.explain(peer)[:MAX_REASON_CHARS]
+            served = served or (is_on and not presence.is_on)
+            presence.switch(on=is_on, now_s=trio.current_time())
+            self.run.worker(peer).standby = reason
+        if served:
+            self.run.notify()
+
+    def _is_new(self, decision: Decision) -> bool:
+        last = self._last
+        return last is None or (decision.active, decision.kappa) != (last.active, last.kappa) or bool(decision.changes)
+
+    async def _announce(self, decision: Decision) -> None:
+        if self.run.kappa != decision.kappa:
+            self.events.emit("period_changed", kappa=decision.kappa, reason=decision.kappa_reason)
+            self.run.kappa = decision.kappa
+        active = sorted(decision.active) if self.activate else sorted(self.run.present)
+        reasons = [*self._told(decision), *([decision.kappa_reason] if decision.kappa_reason else [])]
+        self.recorder.record(
+            Planned(
+                at_s=self.recorder.now_s(), kappa=decision.kappa, active=active, price=decision.price, reasons=reasons
+            )
+        )
+        row = PlanRow(
+            at_ms=self.now_ms(),
+            kappa=decision.kappa,
+            active=tuple(map(PeerId, active)),
+            micros_per_hour=round(decision.price * MICROS),
+            reasons=tuple(reasons),
+        )
+        await trio.to_thread.run_sync(partial(self.ledger.planned, row))
+
+    def _told(self, decision: Decision) -> list[str]:
+        """Every change in a sentence, as an event as well."""
+        if not self.activate:
+            return []
+        told = []
+        for change in decision.changes:
+            name = presence.name if (presence := self.run.present.get(PeerId(change.peer))) else ""
+            self.events.emit(
+                "peer_activated" if change.on else "peer_released", peer=change.peer, name=name, reason=change.reason
+            )
+            told.append(f"{name or change.peer[-6:]} {'on' if change.on else 'off'}: {change.reason}")
+        return told

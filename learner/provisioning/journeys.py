@@ -5,6 +5,9 @@ service (or nobody had), and are still here: a newcomer's first download is no b
 more. It is over for T_bcast when a share QUORUM of the active ones has that version or a newer one, and lasts as long
 as the last of those took; a version that was overtaken before counts with the newer one's arrival, since that is when
 what peers make was no longer too old for it. Until then it is not counted at all.
+
+How long the source is busy with one version shows in how peers keep up, and not in T_bcast: versions can be under way
+one behind the other, and T_bcast counts what happens after they have arrived.
 """
 
 from __future__ import annotations
@@ -48,12 +51,28 @@ class Journeys:
     def __init__(self) -> None:
         self._journeys: dict[int, _Journey] = {}
         self._has: dict[str, int] = {}
+        self._since_s: dict[str, float] = {}
         self._broadcasts = Recent()
+        self._jumps = Recent()
+        self._gaps_s = Recent()
 
     @property
     def broadcast_s(self) -> Estimate | None:
         """T_bcast: the median over the last versions that the quorum reached."""
         return self._broadcasts.median()
+
+    def source_s(self, kappa: int, train_s: float) -> float | None:
+        """How long the source is busy with one version, at most; None before anything is known of T_bcast.
+
+        Where peers install every version published, it is done with one when the next one comes; else it begins one
+        for each that they install.
+        """
+        broadcast, jump, gap_s = self.broadcast_s, self._jumps.median(), self._gaps_s.median()
+        if broadcast is None:
+            return None
+        if jump is None or gap_s is None:
+            return broadcast.value
+        return min(broadcast.value, kappa * train_s if jump.value <= kappa else gap_s.value)
 
     def has(self, peer: str) -> bool:
         """Whether it has a version in service."""
@@ -63,6 +82,7 @@ class Journeys:
         """Versions are numbered anew from here, and nobody is here."""
         self._journeys.clear()
         self._has.clear()
+        self._since_s.clear()
 
     def published(self, version: int, at_s: float, present: Collection[str], active: Collection[str]) -> None:
         """`active` are those of `present` who are on."""
@@ -77,7 +97,11 @@ class Journeys:
 
     def installed(self, peer: str, version: int, at_s: float) -> list[float]:
         """Return how long each version that the peer no longer lacks took to be in service there, in seconds."""
-        self._has[peer] = max(version, self._has.get(peer, version))
+        before = self._has.get(peer, version)
+        if version > before:
+            self._jumps.add(version - before)
+            self._gaps_s.add(at_s - self._since_s[peer])
+        self._has[peer], self._since_s[peer] = max(version, before), at_s
         delays_s = []
         for reached, journey in list(self._journeys.items()):
             if reached <= version and peer in journey.waiting:
@@ -89,6 +113,7 @@ class Journeys:
     def left(self, peer: str) -> None:
         """It is waited for no more."""
         self._has.pop(peer, None)
+        self._since_s.pop(peer, None)
         for version, journey in list(self._journeys.items()):
             journey.audience.discard(peer)
             journey.waiting.discard(peer)

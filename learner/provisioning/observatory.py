@@ -113,8 +113,8 @@ class Observatory:
         The busy time of a step is bimodal when kappa > 1, and its median would leave publication out. The ends of the
         interval are the sums of the ends; the upper one is open until ENOUGH versions were published.
         """
-        step = self._train.median()
-        if step is None or (publication := self._publish.median()) is None:
+        step, publication = self.step_s, self.publish_s
+        if step is None or publication is None:
             return step
         kappa = self.kappa or 1
         return Estimate(
@@ -123,6 +123,23 @@ class Observatory:
             high=step.high + publication.high / kappa,
             count=step.count,
         )
+
+    @property
+    def step_s(self) -> Estimate | None:
+        """The median busy time of a step less its publication."""
+        return self._train.median()
+
+    @property
+    def publish_s(self) -> Estimate | None:
+        """The median time for which a publication holds the learner up."""
+        return self._publish.median()
+
+    @property
+    def source_s(self) -> float | None:
+        """How long the source is busy with one version, at most; see `journeys`."""
+        if (step := self.step_s) is None:
+            return None
+        return self._journeys.source_s(self.kappa or 1, step.value)
 
     @property
     def broadcast_s(self) -> Estimate | None:

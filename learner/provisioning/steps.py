@@ -1,4 +1,4 @@
-"""What training steps showed, to hold against what was predicted: waits, lags, losses, and how versions kept up.
+"""What training steps showed, to hold against what was predicted: waits, lags and losses.
 
 Pure. What always holds: a share is of what was counted, and where nothing was counted it is 0.
 """
@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from statistics import median
 
-from learner.provisioning.recording import Began, Installed, Recorded, Stepped
+from learner.provisioning.recording import Began, Recorded, Stepped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,31 +80,6 @@ def steady(events: Iterable[Recorded]) -> tuple[list[Stepped], int]:
                     kept.append(event)
     chosen = kept if 2 * len(kept) >= len(everything) else everything
     return chosen, len(everything) - len(chosen)
-
-
-def source_s(events: Sequence[Recorded], *, kappa: int, train_s: float, broadcast_s: float) -> float:
-    """How long the source was busy with one version, at most, by how peers kept up.
-
-    Where they install every version published, it is done with one when the next one comes; else it begins one for
-    each that they install. T_bcast is no measure of it: versions can be under way one behind the other, and T_bcast
-    counts what happens after they have arrived.
-    """
-    before: dict[str, Installed] = {}
-    gaps_s, jumps = [], []
-    for event in events:
-        match event:
-            case Began():
-                before.clear()
-            case Installed():
-                if (last := before.get(event.peer)) is not None and event.version > last.version:
-                    gaps_s.append(event.at_s - last.at_s)
-                    jumps.append(event.version - last.version)
-                before[event.peer] = event
-            case _:
-                pass
-    if not jumps:
-        return broadcast_s
-    return min(broadcast_s, kappa * train_s if median(jumps) <= kappa else median(gaps_s))
 
 
 def seconds(events: Iterable[Recorded]) -> float:

@@ -18,7 +18,7 @@ from learner.provisioning.activation import Candidate, Choice
 from learner.provisioning.estimates import WINDOW, Estimate
 from learner.provisioning.observatory import Observatory, fit
 from learner.provisioning.recording import Began, Recorded, Stepped
-from learner.provisioning.steps import Steps, seconds, source_s, steady, steps_of
+from learner.provisioning.steps import Steps, seconds, steady, steps_of
 from learner.provisioning.windows import Outcome, Windows
 from node.config import SwarmConfig
 from node.errors import UsageError
@@ -103,7 +103,7 @@ def _fitted(source: str, events: Sequence[Recorded], config: SwarmConfig | None)
     names = _names(seen)
     supplying = [one for one in seen.candidates() if one.rate > 0]
     pool = _pool(seen, supplying, names)
-    settings = _settings(seen, began, config) | _source(events, seen)
+    settings = _settings(seen, began, config)
     steps, left_out = steady(events)
     late = steps_of(steps[-WINDOW:])
     peers = {names[one.name]: one.name for one in supplying}
@@ -162,19 +162,13 @@ def _settings(seen: Observatory, began: Began, config: SwarmConfig | None) -> di
     found |= {key: estimate.value for key, estimate in estimates.items() if estimate is not None}
     if not found.get("train_s"):
         found.pop("train_s", None)
+    if seen.broadcast_s is not None and seen.source_s is not None:
+        found["source_s"] = seen.source_s
     if config is not None and config.price.per_hour:
         found["learner_price"] = config.price.per_hour
     if config is not None and config.learn.ahead is not None:
         found["ahead"] = config.learn.ahead
     return found
-
-
-def _source(events: Sequence[Recorded], seen: Observatory) -> dict[str, Any]:
-    if seen.terms is None or seen.train_s is None or seen.broadcast_s is None:
-        return {}
-    kappa = seen.kappa or seen.terms.kappa
-    busy_s = source_s(events, kappa=kappa, train_s=seen.train_s.value, broadcast_s=seen.broadcast_s.value)
-    return {"source_s": busy_s}
 
 
 def _peers(seen: Observatory, names: Mapping[str, str]) -> Iterator[Peer]:

@@ -102,3 +102,38 @@ def test_who_is_who_does_not_matter(order: list[str], seed: int) -> None:
         return took(journeys)
 
     assert run(order) == run(TEN) == pytest.approx(max(delays))
+
+
+# How long the source is busy with a version
+
+
+def follows(journeys: Journeys, *versions: int, every_s: float, took_s: float) -> None:
+    """A peer that installs these, the publication of each being `took_s` ago."""
+    for number, version in enumerate(versions):
+        journeys.published(version, every_s * number, ["a"], ["a"])
+        journeys.installed("a", version, every_s * number + took_s)
+
+
+def test_who_installs_every_version_shows_that_the_source_keeps_up() -> None:
+    journeys = Journeys()
+    follows(journeys, 0, 2, 4, 6, every_s=20.0, took_s=50.0)
+    assert journeys.source_s(2, 9.0) == 18
+    assert journeys.source_s(2, 90.0) == 50, "at most T_bcast"
+
+
+def test_who_skips_versions_shows_how_long_one_takes() -> None:
+    journeys = Journeys()
+    follows(journeys, 0, 3, 6, 9, every_s=25.0, took_s=50.0)
+    assert journeys.source_s(1, 9.0) == 25
+
+
+def test_what_was_never_seen_twice_is_t_bcast() -> None:
+    journeys = Journeys()
+    assert journeys.source_s(1, 9.0) is None
+    follows(journeys, 0, every_s=1.0, took_s=50.0)
+    journeys.begin()
+    follows(journeys, 3, every_s=1.0, took_s=50.0)
+    assert journeys.source_s(1, 9.0) == 50
+    journeys.left("a")
+    follows(journeys, 4, every_s=1.0, took_s=50.0)
+    assert journeys.source_s(1, 9.0) == 50, "who was away has not been kept waiting"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from learner.provisioning.recording import Began, Installed, Recorded, Stepped
-from learner.provisioning.steps import seconds, source_s, steady, steps_of
+from learner.provisioning.recording import Began, Installed, Stepped
+from learner.provisioning.steps import seconds, steady, steps_of
 
 
 def began(at_s: float, staleness: int = 1) -> Began:
@@ -45,26 +45,6 @@ def test_but_not_where_little_would_remain() -> None:
     events = [began(0, staleness=3), *(stepped(number) for number in range(1, 8))]
     kept, left_out = steady(events)
     assert (len(kept), left_out) == (7, 0)
-
-
-def installs(*versions: int, every_s: float) -> list[Recorded]:
-    return [Installed(at_s=every_s * n, peer="a", version=version) for n, version in enumerate(versions)]
-
-
-def test_who_installs_every_version_shows_that_the_source_keeps_up() -> None:
-    events = installs(0, 2, 4, 6, every_s=20.0)
-    assert source_s(events, kappa=2, train_s=9.0, broadcast_s=50.0) == 18
-    assert source_s(events, kappa=2, train_s=9.0, broadcast_s=5.0) == 5
-
-
-def test_who_skips_versions_shows_how_long_one_takes() -> None:
-    events = installs(0, 3, 6, 9, every_s=25.0)
-    assert source_s(events, kappa=1, train_s=9.0, broadcast_s=50.0) == 25
-
-
-def test_what_was_never_seen_twice_is_t_bcast() -> None:
-    events = [*installs(0, every_s=1.0), began(5), *installs(3, every_s=1.0)]
-    assert source_s(events, kappa=1, train_s=9.0, broadcast_s=50.0) == 50
 
 
 def test_pauses_between_starts_do_not_count() -> None:

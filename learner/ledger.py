@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from learner.ledger_schema import RELAYS, SCHEMA, SCHEMA_VERSION
+from learner.ledger_schema import PLANS, RELAYS, SCHEMA, SCHEMA_VERSION
 from learner.relay_credit import Credit
 from protocol.errors import LocalProtocolError
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId
@@ -97,14 +97,26 @@ class StepRow:
 class StayRow:
     """How a stay of a peer stands: `presence` is the id that `peer_joined` gave, `reason` why it ended, if it did.
 
-    The amounts are those of this stay: chunk bytes moved, and seconds the engine generated.
+    The amounts are those of this stay: chunk bytes moved, seconds the engine generated, seconds it stood by.
     """
 
     presence: int
     bytes_up: int
     bytes_down: int
     engine_s: float = 0.0
+    standby_s: float = 0.0
     reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRow:
+    """Who was to be on from `at_ms` on, at which price per hour, how often versions were published, what changed."""
+
+    at_ms: int
+    kappa: int
+    active: tuple[PeerId, ...]
+    micros_per_hour: int
+    reasons: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,11 +234,21 @@ class Ledger:
                     " WHERE id = ?",
                     (now_ms, stay.bytes_up, stay.bytes_down, stay.engine_s, stay.reason, stay.presence),
                 )
+                if stay.standby_s > 0:
+                    db.execute("INSERT OR REPLACE INTO standby VALUES (?, ?)", (stay.presence, stay.standby_s))
 
     def peer_present(self, presence: int, now_ms: int, *, bytes_up: int, bytes_down: int, reason: str = "") -> None:
         """`peers_present` for one."""
         stay = StayRow(presence=presence, bytes_up=bytes_up, bytes_down=bytes_down, reason=reason)
         self.peers_present([stay], now_ms)
+
+    def planned(self, row: PlanRow) -> None:
+        """Who is to be on was decided anew."""
+        with self.transaction() as db:
+            db.execute(
+                "INSERT INTO plans (at_ms, kappa, micros_per_hour, active, reasons) VALUES (?, ?, ?, ?, ?)",
+                (row.at_ms, row.kappa, row.micros_per_hour, json.dumps(row.active), json.dumps(row.reasons)),
+            )
 
     # Relays
 
@@ -435,6 +457,7 @@ class Ledger:
             if not db.execute("SELECT 1 FROM sqlite_master").fetchone():
                 _create(db, swarm)
             _execute(db, RELAYS)
+            _execute(db, PLANS)
         self._require_ours(swarm)
 
     def _require_ours(self, swarm: bytes) -> None:

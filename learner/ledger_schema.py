@@ -68,6 +68,18 @@ CREATE TABLE checkpoints (
 ) STRICT;
 """
 
+PLANS = """
+CREATE TABLE IF NOT EXISTS plans (
+    id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, kappa INTEGER NOT NULL, micros_per_hour INTEGER NOT NULL,
+    active TEXT NOT NULL, reasons TEXT NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS standby (
+    presence INTEGER PRIMARY KEY REFERENCES presence, seconds REAL NOT NULL
+) STRICT;
+"""
+"""Who was to be on from when on, and why (JSON lists of peer ids and of sentences); how much of a stay was standing by.
+Made, like RELAYS, in every ledger that is opened for writing."""
+
 RELAYS = """
 CREATE TABLE IF NOT EXISTS relay_receipts (
     manifest BLOB NOT NULL, receiver TEXT NOT NULL REFERENCES peers, credited_ms INTEGER NOT NULL,

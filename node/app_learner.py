@@ -22,7 +22,9 @@ import trio
 from learner.buffer import Buffer
 from learner.leasing import LeaseTerms, Leasing
 from learner.ledger import Ledger, LedgerError, PeerRow
+from learner.provisioning.planner import Planner
 from learner.provisioning.recording import FILE, Began
+from learner.provisioning.review import Settings
 from learner.publication import Publisher
 from node.children import Child, ChildCrashed, ChildSpec, open_child
 from node.config import BITS_PER_MBIT, GB, EngineSection, NetworkSection, NodeNetworkSection, SwarmConfig
@@ -38,6 +40,7 @@ from node.learner_run import LearnerRun
 from node.recorder import Recorder
 from node.relay_desk import RelayDesk
 from node.schooling import Schooling
+from node.steward import Steward
 from node.training_loop import TrainingLoop, TrainingTerms
 from node.witness import Witness
 from protocol.cost import MICROS
@@ -146,6 +149,7 @@ class _Learner:
                 new_id=partial(secrets.token_bytes, 16),
             ),
             next_prompt=schooling.next_prompt,
+            kappa=learn.publish_every or 1,
             membership=Membership(silence_s=HEARTBEATS_MISSED * config.network.heartbeat_s),
         )
         self.recorder = Recorder(
@@ -172,7 +176,26 @@ class _Learner:
             swarm=home.authority.swarm,
             token=config.network.join_token,
             heartbeat_s=config.network.heartbeat_s,
-            publish_every=learn.publish_every,
+            peers_changed=lambda: self.steward.call(),
+            now_ms=Clock.now_ms,
+            events=events,
+        )
+        plan = config.plan
+        self.steward = Steward(
+            run=self.run,
+            ledger=ledger,
+            recorder=self.recorder,
+            planner=Planner(
+                Settings(
+                    rollouts=batch,
+                    staleness=learn.staleness,
+                    kappa=learn.publish_every or None,
+                    currency=config.price.currency,
+                    review_s=plan.review_s,
+                )
+            ),
+            activate=plan.activate,
+            review_s=plan.review_s,
             now_ms=Clock.now_ms,
             events=events,
         )
@@ -222,6 +245,7 @@ class _Learner:
             nursery.start_soon(self.intake.work, inbox_receive)
             nursery.start_soon(self.desk.watch)
             nursery.start_soon(self.desk.serve)
+            nursery.start_soon(self.steward.work)
             nursery.start_soon(self.relays.work)
             nursery.start_soon(self._tell_presence, presence)
             on_ready(self._write_invite(), self.run)
@@ -285,7 +309,6 @@ class _Learner:
             transport=self.transport,
             terms=TrainingTerms(
                 steps=learn.steps,
-                publish_every=learn.publish_every,
                 weights_dtype=self.config.model.weights_dtype,
                 keep_checkpoints=learn.keep_checkpoints,
                 advantage="group_mean",
@@ -391,7 +414,7 @@ def run_terms(config: SwarmConfig, batch: int) -> Began:
         rollouts=batch,
         group_size=learn.group_size,
         staleness=learn.staleness,
-        kappa=learn.publish_every,
+        kappa=learn.publish_every or 1,
         currency=config.price.currency,
     )
 

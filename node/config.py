@@ -91,6 +91,7 @@ def mode_of(staleness: int) -> Mode:
 class LearnSection(Section, frozen=True, kw_only=True):
     """How to train. S = `staleness` and kappa = `publish_every` are counted in training steps.
 
+    `publish_every` 0: chosen, and chosen anew when times change.
     `ahead`: batches leased or waiting at most; unset, as many as measurements ask for. In mode "sequential" the file's
     `staleness`, `publish_every` and `ahead` do not count: what `read_swarm_config` returns has 0, 1 and 1.
     """
@@ -98,7 +99,7 @@ class LearnSection(Section, frozen=True, kw_only=True):
     steps: Positive
     mode: Mode = "async"
     staleness: Annotated[int, Meta(ge=0, le=1000)] = 3
-    publish_every: Annotated[int, Meta(ge=1, le=1000)] = 1
+    publish_every: Annotated[int, Meta(ge=0, le=1000)] = 1
     prompts_per_step: Annotated[int, Meta(ge=1, le=65_536)] = 16
     group_size: Annotated[int, Meta(ge=2, le=MAX_GROUP_SIZE)] = 16
     max_new_tokens: Annotated[int, Meta(ge=1, le=MAX_COMPLETION_TOKENS)] = 512
@@ -126,6 +127,13 @@ class TrainerSection(Section, frozen=True, kw_only=True):
     clip_low: Annotated[float, Meta(gt=0, le=1)] = 0.2
     clip_high: Annotated[float, Meta(gt=0, le=100)] = 0.28
     max_tokens_per_microbatch: Positive = 16_384
+
+
+class PlanSection(Section, frozen=True, kw_only=True):
+    """Who is on: with `activate` the cheapest peers that keep the learner busy, reviewed every `review_s`; else all."""
+
+    activate: bool = True
+    review_s: Annotated[float, Meta(ge=0.1, le=3600)] = 30.0
 
 
 class EvaluateSection(Section, frozen=True, kw_only=True):
@@ -156,6 +164,7 @@ class SwarmConfig(Section, frozen=True, kw_only=True):
     learn: LearnSection
     network: NetworkSection = NetworkSection()
     trainer: TrainerSection = TrainerSection()
+    plan: PlanSection = PlanSection()
     evaluate: EvaluateSection = EvaluateSection()
     store: StoreSection = StoreSection()
     price: PriceSection = PriceSection()

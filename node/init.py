@@ -50,7 +50,7 @@ held_out = 128             # prompts kept for evaluation, never trained on
 steps = 1000               # (set this) training steps; the run ends after the last
 mode = "async"             # generate while training; or "sequential": by turns, exactly on-policy, S = 0, kappa = 1
 staleness = 3              # S: how many steps a rollout may be older than the policy it trains; 1 or more
-publish_every = 1          # kappa: publish a version every so many steps
+publish_every = 1          # kappa: publish a version every so many steps; 0 = chosen by what is measured
 prompts_per_step = 16
 group_size = 16            # completions per prompt; a training step consumes prompts_per_step * group_size rollouts
 max_new_tokens = 512       # budget of one completion
@@ -75,6 +75,10 @@ updates_per_step = 1       # cuts a batch into so many, an update on each; above
 clip_low = 0.2             # the ratio is clipped to [1 - clip_low, 1 + clip_high]
 clip_high = 0.28
 max_tokens_per_microbatch = 16384
+
+[plan]
+activate = true            # pay the cheapest peers that keep the learner busy, the others stand by; false = all are on
+review_s = 30.0            # how often that is looked at, and whenever somebody comes or goes
 
 [evaluate]
 every_versions = 10        # evaluate every so many published versions; 0 = only the first and the last

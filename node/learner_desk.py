@@ -82,9 +82,9 @@ class LearnerDesk:
     swarm: SwarmId
     token: str
     heartbeat_s: float
-    publish_every: int
     now_ms: Callable[[], int]
     events: EventLog
+    peers_changed: Callable[[], None] = lambda: None
     reception: Reception | None = None
     _closed: dict[LeaseId, str] = field(default_factory=dict)
     _started: dict[LeaseId, PolicyVersion] = field(default_factory=dict)
@@ -111,6 +111,7 @@ class LearnerDesk:
         self.run.present[peer] = Presence(row=row, name=hello.name, addresses=tuple(hello.addresses))
         self.events.emit("peer_joined", peer=peer, name=hello.name, engine=hello.engine, machine=hello.machine)
         self.witness.joined(peer, hello)
+        self.peers_changed()
         self._introduce()
         self.run.notify()
         return Welcome(
@@ -118,7 +119,7 @@ class LearnerDesk:
             now_ms=self.now_ms(),
             heartbeat_ms=round(self.heartbeat_s * 1000),
             staleness=self.run.window,
-            publish_every=self.publish_every,
+            publish_every=self.run.kappa,
             newest=self.run.published.version if self.run.published else None,
             peers=self._neighbours()[peer],
             ext={RELAY_RECEIPTS: b""},
@@ -320,7 +321,9 @@ class LearnerDesk:
         """Whether the peer was present until now."""
         if (presence := self.run.present.pop(peer, None)) is None:
             return False
+        presence.switch(on=presence.is_on, now_s=trio.current_time())
         self._ended.append(replace(_stay(presence), reason=reason))
+        self.peers_changed()
         self.witness.left(peer, reason)
         self.run.notify()
         return True
@@ -358,6 +361,8 @@ class LearnerDesk:
         closed, self._closed = self._closed, {}
         started, self._started = self._started, {}
         ended, self._ended = self._ended, []
+        for presence in self.run.present.values():
+            presence.switch(on=presence.is_on, now_s=trio.current_time())
         stays = [*ended, *(_stay(presence) for presence in self.run.present.values())]
         await trio.to_thread.run_sync(partial(self._write_all, closed, started, stays, self.now_ms()))
 
@@ -378,6 +383,7 @@ def _stay(presence: Presence) -> StayRow:
         bytes_up=presence.bytes_up,
         bytes_down=presence.bytes_down,
         engine_s=presence.engine_s,
+        standby_s=presence.standby_s,
     )
 
 

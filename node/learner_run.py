@@ -20,7 +20,10 @@ from swarm.membership import Membership
 
 @dataclass(kw_only=True)
 class Presence:
-    """One stay of a peer: its row in the ledger, its name, and what it moved and generated since it came."""
+    """One stay of a peer: its row in the ledger, its name, and what it moved and generated since it came.
+
+    `is_on`: it is leased to, and paid. Else it stands by, for `standby_s` until `switched_s`.
+    """
 
     row: int
     name: str
@@ -28,6 +31,15 @@ class Presence:
     bytes_up: int = 0
     bytes_down: int = 0
     engine_s: float = 0.0
+    is_on: bool = True
+    standby_s: float = 0.0
+    switched_s: float = 0.0
+
+    def switch(self, *, on: bool, now_s: float) -> None:
+        """From now on it is on, or stands by; the same as before only brings the seconds up to date."""
+        if not self.is_on:
+            self.standby_s += now_s - self.switched_s
+        self.is_on, self.switched_s = on, now_s
 
 
 @dataclass(kw_only=True)
@@ -35,10 +47,11 @@ class LearnerRun(Workload):
     """See the module's paragraph.
 
     `opened` is set once the chain is known, and so are the manifests; `vocab_size` from then on. `published` is the
-    newest version.
+    newest version, `kappa` the publication period in force.
     """
 
     membership: Membership
+    kappa: int = 1
     published: SignedManifest | None = None
     present: dict[PeerId, Presence] = field(default_factory=dict)
     finished: bool = False

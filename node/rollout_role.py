@@ -34,7 +34,7 @@ from protocol.identity import Keypair
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, SwarmId
 from protocol.relay import relay_receipt, sign_relay_receipt
 from protocol.work import Introduction, Lease, RolloutRecord, Rule, Span, Started, Timing, sign_record
-from swarm.delivery import MAX_UNDELIVERED, Connected, Disconnected, Granted, LineEvent, WorkLine
+from swarm.delivery import MAX_UNDELIVERED, Connected, Disconnected, Granted, LineEvent, NoLease, WorkLine
 from swarm.following import Arrival
 from swarm.store import ChunkStore
 from swarm.transport import DialFailed, Transport
@@ -340,5 +340,7 @@ def line_reporter(events: EventLog, meet: Callable[[Introduction], None]) -> Cal
                 events.emit("learner_unreachable", reason=reason, retry_s=round(pause, 1))
             case Introduction():
                 meet(event)
+            case NoLease(reason=reason):
+                events.emit("no_lease", reason=reason)
 
     return on_event

@@ -1,10 +1,10 @@
 """Who is on, and how often versions are published, while a run goes on: plans become what the learner does.
 
 Wakes every `review_s`, and at once when somebody comes or goes: what was observed goes to the planner, on a worker
-thread, and what it decides is done: leases for those who are on, a reason for those who stand by, the publication period.
-What always holds: somebody who has just come is served until the first review that knows of it; who stands by keeps its
-line, fetches and relays every version, and hears at each request why it stands by and what would change that; every
-change is in the ledger and in the recording before anybody asks why.
+thread, and what it decides is done: leases for those who are on, a reason for those who stand by, the period in which
+versions are published. What always holds: somebody who has just come is served until the first review that knows of it;
+who stands by keeps its line, fetches and relays every version, and hears at each request why it stands by and what
+would change that; every change is an event, and a line in the ledger and in the recording.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Steward:
         if self.run.kappa != decision.kappa:
             self.events.emit("period_changed", kappa=decision.kappa, reason=decision.kappa_reason)
             self.run.kappa = decision.kappa
-        active = sorted(decision.active) if self.activate else sorted(self.run.present)
+        active: list[str] = sorted(decision.active if self.activate else self.run.present)
         reasons = [*self._told(decision), *([decision.kappa_reason] if decision.kappa_reason else [])]
         self.recorder.record(
             Planned(

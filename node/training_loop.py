@@ -76,7 +76,6 @@ class TrainingTerms:
     """What the loop needs of the configuration. `load` is the trainer's load request."""
 
     steps: int
-    publish_every: int
     weights_dtype: str
     keep_checkpoints: int
     advantage: str
@@ -276,7 +275,7 @@ class TrainingLoop:
             buffered=len(run.buffer),
         )
         publishing = trio.current_time()
-        if is_due := row.step % self.terms.publish_every == 0 or row.step >= self.terms.steps:
+        if is_due := row.step % run.kappa == 0 or row.step >= self.terms.steps:
             await self._publish()
         over = trio.current_time()
         self._record(batch, began - waited, over - began, over - publishing if is_due else 0.0)
@@ -419,7 +418,7 @@ class TrainingLoop:
 
     def _anchor(self) -> ManifestHash | None:
         """The newest anchor that the store holds."""
-        every = ANCHOR_EVERY * self.terms.publish_every
+        every = ANCHOR_EVERY * self.run.kappa
         anchors = [one.hash for one in self.store.versions() if one.complete and one.version.version % every == 0]
         return anchors[-1] if anchors else None
 

@@ -59,7 +59,7 @@ class Rate:
 
 @dataclass(kw_only=True)
 class PeerView:
-    """One peer's line. `gone` says why it is no longer here, empty while it is."""
+    """One peer's line. `gone` says why it is no longer here, empty while it is; who stands by is not leased to."""
 
     peer: PeerId
     name: str = ""
@@ -70,6 +70,7 @@ class PeerView:
     bytes_up: int = 0
     bytes_down: int = 0
     gone: str = ""
+    standing_by: bool = False
     rate: Rate = field(default_factory=Rate)
 
 
@@ -220,9 +221,10 @@ def _peers(peers: Sequence[PeerView]) -> RenderableType:
     ordered = sorted(peers, key=lambda peer: (bool(peer.gone), -peer.admitted, peer.peer))
     for peer in ordered[:PEERS_SHOWN]:
         name = Text(f"{words.plain_name(peer.name, 10)} {short(peer.peer)}".strip())
+        away = "gone" if peer.gone else "stands by" if peer.standing_by else ""
         figures = (
             peer.installed or words.NOTHING, f"{peer.admitted:,}", f"{peer.rejected:,}",
-            "gone" if peer.gone else words.rate(peer.rate.per_s), str(peer.pending), words.size(peer.bytes_up),
+            away or words.rate(peer.rate.per_s), str(peer.pending), words.size(peer.bytes_up),
             words.size(peer.bytes_down),
         )  # fmt: skip
         table.add_row(name, *figures, style="dim" if peer.gone else "")

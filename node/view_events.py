@@ -27,6 +27,8 @@ SENTENCES: Mapping[str, str] = {
     "learner_unreachable": "the learner cannot be reached: {reason}; again in {retry_s} s",
     "evaluation_failed": "version {version} could not be evaluated: {reason}",
     "evaluated": "version {version}: greedy {greedy}, sampled {sampled}",
+    "period_changed": "a version every {kappa} training steps: {reason}",
+    "no_lease": "no lease: {reason}",
     "finished": "finished after {steps} steps",
     "trouble": "{text}",
 }
@@ -50,6 +52,10 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
             peer.gone = str(fields.get("reason") or "left")
             peer.pending = 0
             state.note(f"{_called(peer)} left: {peer.gone}; {_number(fields, 'leases_released')} leases released")
+        case "peer_activated" | "peer_released":
+            peer = _peer(state, fields)
+            peer.standing_by = event == "peer_released"
+            state.note(f"{_called(peer)} {'stands by' if peer.standing_by else 'is on'}: {fields.get('reason')}")
         case "heartbeat":
             _heartbeat(_peer(state, fields), fields)
         case "traffic":

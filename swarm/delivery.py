@@ -102,7 +102,14 @@ class Disconnected:
     pause_s: float
 
 
-LineEvent = Connected | Disconnected | Introduction
+@dataclass(frozen=True, kw_only=True)
+class NoLease:
+    """The learner had no lease for us, for this reason; told once, until it is another."""
+
+    reason: str
+
+
+LineEvent = Connected | Disconnected | Introduction | NoLease
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +194,7 @@ class WorkLine:
     _relayed: deque[Relayed] = field(default_factory=lambda: deque(maxlen=RELAYED_KEPT))
     _line: _Line | None = None
     _ask: _Ask | None = None
+    _reason: str = ""
 
     async def run(self) -> None:
         """Keep the line up until cancelled.
@@ -402,6 +410,9 @@ class WorkLine:
             return
         ask.granted = [Granted(lease=lease, clock_offset_ms=offset) for lease in leases]
         ask.retry_after_s = grant.retry_after_ms / 1000
+        if grant.reason != self._reason and not leases:
+            self.on_event(NoLease(reason=grant.reason))
+        self._reason = "" if leases else grant.reason
         ask.done.set()
 
     def _decline(self, leases: Sequence[Lease]) -> None:

@@ -54,6 +54,8 @@ def sections(report: SwarmReport | OwnReport) -> tuple[Section, ...]:
     peers = report.peers if isinstance(report, SwarmReport) else (report.peer,)
     currencies = {peer.price.currency for peer in peers if peer.price.micros_per_hour} or {peers[0].price.currency}
     cost = _cost_columns(currencies.pop() if len(currencies) == 1 else None)
+    if any(peer.standby_s > 0 for peer in peers):
+        cost = (cost[0], STANDBY, *cost[1:])
     if isinstance(report, OwnReport):
         return (Section(title="Work", columns=WORK[:-1]), Section(title="Cost and traffic", columns=cost))
     return (
@@ -99,6 +101,11 @@ RELAYED = Column(
     heading="bytes\nrelayed",
     cell=_of_rollouts(lambda p: words.size(p.bytes_relayed or 0)),
     total=_added(lambda p: p.bytes_relayed or 0, words.size),
+)
+STANDBY = Column(
+    heading="hours\nstanding by",
+    cell=_of_rollouts(lambda p: words.hours(p.standby_s)),
+    total=_added(lambda p: p.standby_s, words.hours),
 )
 LEASES = (
     _counted("leases\nissued", lambda p: p.leases.issued),

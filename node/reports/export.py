@@ -9,14 +9,15 @@ JSON of a swarm: format, kind ("swarm"), swarm (hex), started_ms, ended_ms, wall
 {currency: amount}, versions_published, steps, incarnations, weight_bytes, learner_utilisation, bubble, mean_train_s,
 mean_waited_s, mean_step_s}, lag_histogram {lag: count}, incarnations [{incarnation, base, at_s}], evaluations
 [{version, at_s, prompts, greedy, sampled, survives}], versions [{version, at_s, total_bytes, new_bytes}], steps
-[{step, incarnation, at_s, waited_s, train_s, rollouts, tokens, reward}], peers [peer].
+[{step, incarnation, at_s, waited_s, train_s, rollouts, tokens, reward}], plans [{at_s, kappa, active [peer],
+price_per_hour, reasons}], peers [peer].
 
 JSON of a node's own work: format, kind ("own"), peer, receipts, oldest, newest, refused [{lease, index, rule, detail,
 at_ms}], traffic [{peer, bytes_up, bytes_down}].
 
 A peer: peer, name, role, engine, machine, leases {issued, open, delivered, in_time, late, expired, returned, lost},
 admitted, rejected, verdicts {rule: count}, admitted_per_s, tokens, trained, dropped, share, bytes_up, bytes_down,
-bytes_relayed, hours_active, engine_s, price_per_hour, currency, cost, cost_micros, cost_per_1000_tokens,
+bytes_relayed, hours_active, hours_standby, engine_s, price_per_hour, currency, cost, cost_micros, cost_per_1000_tokens,
 first_seen_ms, last_seen_ms, reputation {availability, timeliness, honesty, score}.
 
 CSV: a header and one row per peer, in the same words; leases, verdicts and reputation are spread over columns.
@@ -114,6 +115,13 @@ def _swarm(report: SwarmReport) -> dict[str, Any]:
             }
             for s in report.steps
         ],
+        "plans": [
+            {
+                "at_s": p.at_s, "kappa": p.kappa, "active": list(p.active),
+                "price_per_hour": p.micros_per_hour / MICROS, "reasons": list(p.reasons),
+            }
+            for p in report.plans
+        ],
         "peers": [_peer(peer) for peer in report.peers],
     }  # fmt: skip
 
@@ -154,6 +162,7 @@ def _peer(peer: PeerReport) -> dict[str, Any]:
         "bytes_down": peer.bytes_down,
         "bytes_relayed": peer.bytes_relayed,
         "hours_active": peer.hours_active,
+        "hours_standby": peer.standby_s / 3600,
         "engine_s": peer.engine_s,
         "price_per_hour": peer.price_per_hour,
         "currency": peer.price.currency,
@@ -171,7 +180,8 @@ CSV_COLUMNS = (
     *(f"leases_{fate}" for fate in LEASE_FATES),
     "admitted", "rejected", *(f"rejected_{rule.value}" for rule in REFUSALS),
     "admitted_per_s", "tokens", "trained", "dropped", "share", "bytes_up", "bytes_down", "bytes_relayed",
-    "hours_active", "engine_s", "price_per_hour", "currency", "cost", "cost_micros", "cost_per_1000_tokens",
+    "hours_active", "hours_standby", "engine_s", "price_per_hour", "currency",
+    "cost", "cost_micros", "cost_per_1000_tokens",
     "first_seen_ms", "last_seen_ms",
     *SCORES,
 )  # fmt: skip

@@ -58,7 +58,8 @@ class PeerReport:
     """One peer's work. `verdicts` counts its judged records by the rule that decided, `tokens` the admitted tokens.
 
     `trained` and `dropped` are how many of the admitted records went into a batch, or grew too old before one formed.
-    `active_s` is how long it was present, `engine_s` how long its engine says that it generated. `bytes_up` and
+    `active_s` is how long it was present and on, `standby_s` how long it stood by, which costs nothing; `engine_s` how
+    long its engine says that it generated. `bytes_up` and
     `bytes_down` are its own word, `bytes_relayed` what others signed to have had of it and the learner credited.
     """
 
@@ -78,6 +79,7 @@ class PeerReport:
     bytes_down: int
     bytes_relayed: int | None
     active_s: float
+    standby_s: float
     engine_s: float
     first_seen_ms: int
     last_seen_ms: int
@@ -175,6 +177,17 @@ class Incarnation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Who was to be on from when on, for how much an hour, how often versions were published, and what changed."""
+
+    at_s: float
+    kappa: int
+    active: tuple[PeerId, ...]
+    micros_per_hour: int
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class SwarmReport:
     """The whole swarm, learner first, then peers by admitted records. `at_s` everywhere counts from `started_ms`.
 
@@ -192,6 +205,7 @@ class SwarmReport:
     versions: tuple[Publication, ...]
     steps: tuple[Step, ...]
     evaluations: tuple[Evaluation, ...]
+    plans: tuple[Plan, ...]
     lags: Mapping[int, int]
 
     @property

@@ -52,6 +52,7 @@ def own_report(
         bytes_down=sum(s.bytes_down for s in sessions),
         bytes_relayed=None,
         active_s=_active_s(sessions),
+        standby_s=0.0,
         engine_s=sums.engine_s,
         first_seen_ms=min(dates, default=0),
         last_seen_ms=max(dates, default=0),

@@ -47,14 +47,15 @@ class PeerFacts:
     trained: int
     dropped: int
     bytes_relayed: int
+    standby_s: float
 
 
 def peer_report(facts: PeerFacts, *, trained: int, ended_ms: int) -> PeerReport:
     """The row of one peer; `trained` counts all rollouts of all batches, `ended_ms` is when the report ends."""
-    active_s = present_s(facts.presences)
+    here_s = present_s(facts.presences)
     blamed = sum(number for rule, number in facts.verdicts.items() if rule in BLAMED)
     seen = Observations(
-        present_s=active_s,
+        present_s=here_s,
         known_s=(ended_ms - facts.first_seen_ms) / 1000,
         leases_in_time=facts.leases.in_time,
         leases_failed=facts.leases.failed,
@@ -77,7 +78,8 @@ def peer_report(facts: PeerFacts, *, trained: int, ended_ms: int) -> PeerReport:
         bytes_up=sum(presence.bytes_up for presence in facts.presences),
         bytes_down=sum(presence.bytes_down for presence in facts.presences),
         bytes_relayed=facts.bytes_relayed,
-        active_s=active_s,
+        active_s=max(0.0, here_s - facts.standby_s),
+        standby_s=facts.standby_s,
         engine_s=facts.engine_s,
         first_seen_ms=facts.first_seen_ms,
         last_seen_ms=facts.last_seen_ms,

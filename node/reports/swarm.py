@@ -7,6 +7,7 @@ records.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from learner.ledger import LedgerError, require_schema
-from node.reports.facts import Evaluation, Incarnation, LeaseCounts, Publication, Step, SwarmReport
+from node.reports.facts import Evaluation, Incarnation, LeaseCounts, Plan, Publication, Step, SwarmReport
 from node.reports.peers import PeerFacts, Presence, in_order, peer_report
 from protocol.cost import Price
 from protocol.ids import PeerId, PolicyVersion, SwarmId
@@ -66,6 +67,7 @@ def swarm_report(path: Path, *, staleness: int | None = None) -> SwarmReport:
             versions=_versions(db, started_ms),
             steps=steps,
             evaluations=_evaluations(db, started_ms, chain),
+            plans=_plans(db, started_ms),
             lags=lags,
         )
 
@@ -141,9 +143,36 @@ def _evaluations(db: sqlite3.Connection, started_ms: int, chain: Chain | None) -
     )  # fmt: skip
 
 
+def _plans(db: sqlite3.Connection, started_ms: int) -> tuple[Plan, ...]:
+    if not _has(db, "plans"):
+        return ()
+    rows = db.execute("SELECT at_ms, kappa, active, micros_per_hour, reasons FROM plans ORDER BY id")
+    return tuple(
+        Plan(
+            at_s=(at_ms - started_ms) / 1000, kappa=kappa, active=tuple(map(PeerId, json.loads(active))),
+            micros_per_hour=micros, reasons=tuple(json.loads(reasons)),
+        )
+        for at_ms, kappa, active, micros, reasons in rows
+    )  # fmt: skip
+
+
+def _standby(db: sqlite3.Connection) -> dict[str, float]:
+    """Seconds that each peer stood by."""
+    if not _has(db, "standby"):
+        return {}
+    return dict(
+        db.execute("SELECT p.peer, sum(s.seconds) FROM standby s JOIN presence p ON p.id = s.presence GROUP BY p.peer")
+    )
+
+
+def _has(db: sqlite3.Connection, table: str) -> bool:
+    """Whether there is such a table; a ledger that no newer learner has opened lacks some."""
+    return db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is not None
+
+
 def _peers(db: sqlite3.Connection) -> list[PeerFacts]:
     presences, leases, late = _presences(db), _leases(db), _late(db)
-    verdicts, work, relayed = _verdicts(db), _work(db), _relayed(db)
+    verdicts, work, relayed, standby = _verdicts(db), _work(db), _relayed(db), _standby(db)
     rows = db.execute(
         "SELECT peer, name, role, engine, machine, micros_per_hour, currency, engine_s, first_seen_ms, last_seen_ms"
         " FROM peers"
@@ -155,7 +184,7 @@ def _peers(db: sqlite3.Connection) -> list[PeerFacts]:
             last_seen_ms=last_seen_ms, presences=tuple(presences[peer]),
             leases=LeaseCounts(issued=sum(leases[peer].values()), late=late.get(peer, 0), **leases[peer]),
             verdicts=verdicts[peer], tokens=work[peer][0], trained=work[peer][1], dropped=work[peer][2],
-            bytes_relayed=relayed.get(peer, 0),
+            bytes_relayed=relayed.get(peer, 0), standby_s=standby.get(peer, 0.0),
         )
         for peer, name, role, engine, machine, micros, currency, engine_s, first_seen_ms, last_seen_ms in rows
     ]  # fmt: skip
@@ -196,8 +225,8 @@ def _verdicts(db: sqlite3.Connection) -> defaultdict[str, dict[Rule, int]]:
 
 
 def _relayed(db: sqlite3.Connection) -> dict[str, int]:
-    """Credited bytes by relay; a ledger that no newer learner has opened has none."""
-    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'relayed'").fetchone():
+    """Credited bytes by relay."""
+    if not _has(db, "relayed"):
         return {}
     return dict(db.execute("SELECT relay, sum(bytes) FROM relayed GROUP BY relay"))
 

@@ -31,6 +31,9 @@ FILE_WIDTH = 100
 MAX_LAGS_LISTED = 6
 """One line; wider distributions are told by their mean and end."""
 
+CHANGES_LISTED = 12
+"""The latest changes of the plan; the JSON form has all."""
+
 PEERS_LISTED = 6
 """With whom chunks were exchanged: a few lines; the JSON form has more."""
 
@@ -63,6 +66,7 @@ def _drawn(report: SwarmReport | OwnReport, width: int, box: Box, *, color: bool
             verdicts = report.peer.verdicts
     parts += [tables(report, width=width, box=box)] if isinstance(report, OwnReport) or report.peers else []
     parts += [_legend(verdicts)]
+    parts += _plans(report) if isinstance(report, SwarmReport) else []
     parts += _refusals(report) if isinstance(report, OwnReport) else []
     console.print(Group(*parts))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
@@ -173,6 +177,18 @@ def _legend(verdicts: Mapping[Rule, int]) -> RenderableType:
         blame = Text("; counts against honesty", style="red") if meaning.blames else Text("")
         grid.add_row(rule.value, Text(words.count(number), justify="right"), Text(meaning.words).append(blame))
     return Padding(Group(Text("Rejected, and why", style="bold"), grid), (0, 0, 0, 1))
+
+
+def _plans(report: SwarmReport) -> list[RenderableType]:
+    """Who was switched on and off, when and why."""
+    changes = [(plan.at_s, reason) for plan in report.plans for reason in plan.reasons]
+    if not changes:
+        return []
+    grid = _grid(fixed=1)
+    for at_s, reason in changes[-CHANGES_LISTED:]:
+        grid.add_row(Text(words.duration(at_s), justify="right"), Text(words.plain_name(reason, 512)))
+    title = "Plans" if len(changes) <= CHANGES_LISTED else f"Plans, the last {CHANGES_LISTED} of {len(changes)} changes"
+    return [Padding(Group(Text(title, style="bold"), grid), (1, 0, 0, 1))]
 
 
 def _refusals(report: OwnReport) -> list[RenderableType]:

@@ -345,6 +345,7 @@ def _wire(
         buffer=Buffer(window=settings.staleness),
         leasing=Leasing(terms=terms, secret=bytes(32), new_id=lambda: next(ids).to_bytes(16, "big")),
         next_prompt=next_prompt,
+        kappa=settings.publish_every,
         membership=Membership(silence_s=SILENCE_S),
     )
     send, receive = trio.open_memory_channel[Incoming](INBOX)
@@ -386,7 +387,6 @@ def _wire(
         swarm=SWARM.authority.swarm,
         token=settings.token,
         heartbeat_s=HEARTBEAT_S,
-        publish_every=settings.publish_every,
         now_ms=wall.now_ms,
         events=events,
     )
@@ -412,7 +412,6 @@ def _wire(
         transport=transport,
         terms=TrainingTerms(
             steps=settings.steps,
-            publish_every=settings.publish_every,
             weights_dtype="float32",
             keep_checkpoints=settings.keep_checkpoints,
             advantage="group_mean",

@@ -486,6 +486,7 @@ def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
         "bytes_down",
         "bytes_relayed",
         "hours_active",
+        "hours_standby",
         "engine_s",
         "price_per_hour",
         "currency",

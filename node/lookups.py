@@ -26,7 +26,7 @@ from node.errors import RunError, UsageError
 from node.events import Clock
 from node.keys import load_key
 from node.receipts import Receipts, ReceiptsError
-from node.reports import OwnReport, SwarmReport, own_report, swarm_report
+from node.reports import OwnReport, SwarmReport, draw_reward, own_report, swarm_report
 from node.tasks.registry import list_kinds, usage
 from node.volunteer import data_directory
 from protocol.errors import PeerError
@@ -105,9 +105,11 @@ def identities(state: Path | None) -> list[str]:
     ]
 
 
-def show_report(target: Path | None, *, as_json: bool, as_csv: bool) -> str:
-    """The report of `target`, in the form asked for."""
+def show_report(target: Path | None, *, as_json: bool, as_csv: bool, picture: Path | None = None) -> str:
+    """The report of `target`, in the form asked for; drawn as well if there is a file to draw to."""
     report = read_report(find_place(target))
+    if picture is not None:
+        _draw(report, picture)
     if as_json:
         return reports.as_json(report)
     if as_csv:
@@ -116,6 +118,15 @@ def show_report(target: Path | None, *, as_json: bool, as_csv: bool) -> str:
         return reports.as_text(report)
     width = min(max(shutil.get_terminal_size().columns, WIDTHS[0]), WIDTHS[1])
     return reports.as_terminal(report, width=width)
+
+
+def _draw(report: SwarmReport | OwnReport, picture: Path) -> None:
+    if isinstance(report, OwnReport):
+        raise UsageError("--picture: there is a picture of a learner's run only; name its swarm.toml.")
+    try:
+        draw_reward(report, picture)
+    except OSError as error:
+        raise UsageError(f"--picture {picture} cannot be written: {error.strerror}.") from None
 
 
 def read_report(place: Place) -> SwarmReport | OwnReport:

@@ -1,7 +1,8 @@
 """`reward.png`: what the swarm learned, against wall time.
 
 One picture, 1200 by 700 pixels: greedy and sampled accuracy on held-out prompts, the mean training reward as a faint
-line, every published version as a tick, and how old the rollouts were that were trained on. Colours of Okabe and Ito
+line, every published version as a tick, how old the rollouts were that were trained on, and, where that changed, who
+was on when. Colours of Okabe and Ito
 (distinct to colour-blind eyes) and different markers, so that nothing rests on colour alone. matplotlib is imported
 only when drawing and without pyplot: no global state, no window system.
 """
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from node.reports import words
 from node.reports.facts import Evaluation, Publication, Step, SwarmReport
+from node.reports.turns import MAX_ROWS, draw_turns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,8 +63,7 @@ def draw_reward(report: SwarmReport, path: Path) -> None:
 
 
 def _draw(figure: Figure, report: SwarmReport) -> None:
-    main, side = figure.subplots(1, 2, width_ratios=[5.2, 1], gridspec_kw={"wspace": 0.2})
-    figure.subplots_adjust(left=0.065, right=0.98, top=0.8, bottom=0.1)
+    main, side, strip = _axes(figure, report)
     figure.text(0.065, 0.94, _title(report), fontsize=16, fontweight="bold", color=INK)
     figure.text(0.065, 0.9, _subtitle(report), fontsize=11, color="#555555")
     end_s = max(report.wall_s, 1.0)
@@ -73,6 +74,27 @@ def _draw(figure: Figure, report: SwarmReport) -> None:
     _draw_training_reward(main, report.steps)
     _draw_legend(main, report.surviving_evaluations)
     _draw_lags(side, report)
+    if strip is not None:
+        main.set_xlabel("")
+        main.tick_params(labelbottom=False)
+        draw_turns(strip, report, color=BLUE, ink=INK)
+        strip.set_xlabel("wall time (s)", fontsize=12, color=INK)
+
+
+def _axes(figure: Figure, report: SwarmReport) -> tuple[Axes, Axes, Axes | None]:
+    """The plot, the panel at its side, and the strip below it if who was on ever changed."""
+    changed = len({plan.active for plan in report.plans}) > 1
+    left = 0.115 if changed else 0.065
+    figure.subplots_adjust(left=left, right=0.98, top=0.8, bottom=0.1)
+    if not changed:
+        grid = figure.add_gridspec(1, 2, width_ratios=[5.2, 1], wspace=0.2)
+        return figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[0, 1]), None
+    rows = min(MAX_ROWS, len({peer for plan in report.plans for peer in plan.active}))
+    grid = figure.add_gridspec(
+        2, 2, width_ratios=[5.2, 1], height_ratios=[12, 1 + 0.55 * rows], wspace=0.2, hspace=0.08
+    )
+    main = figure.add_subplot(grid[0, 0])
+    return main, figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, 0], sharex=main)
 
 
 def _title(report: SwarmReport) -> str:

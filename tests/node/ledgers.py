@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from learner.ledger import CheckpointRow, LeaseRow, Ledger, PeerRow, RecordRow, StepRow
+from learner.ledger import CheckpointRow, LeaseRow, Ledger, PeerRow, PlanRow, RecordRow, StepRow
 from learner.relay_credit import Credit
 from protocol.digest import digest_of
 from protocol.identity import Keypair
@@ -114,6 +114,11 @@ class Story:
 
     def evaluate(self, version: PolicyVersion, greedy: float, sampled: float) -> None:
         self.ledger.evaluated(version, self.now_ms, prompts=512, greedy=greedy, sampled=sampled)
+
+    def plan(self, *active: PeerId, micros: int = 0, kappa: int = 1, reasons: tuple[str, ...] = ()) -> None:
+        self.ledger.planned(
+            PlanRow(at_ms=self.now_ms, kappa=kappa, active=active, micros_per_hour=micros, reasons=reasons)
+        )
 
     def checkpoint(self, step: int, incarnation: int = 1) -> None:
         row = CheckpointRow(step=step, incarnation=incarnation, directory="checkpoint", state={})

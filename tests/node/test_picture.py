@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
 
 from node.reports import swarm_report
-from node.reports.facts import SwarmReport
+from node.reports.facts import Plan, SwarmReport
 from node.reports.picture import MAX_VERSION_LINES, MAX_VERSION_NUMBERS, _draw, draw_reward
+from node.reports.turns import stretches
 from protocol.ids import PolicyVersion
-from tests.node.ledgers import demo_run, open_story
+from tests.node.ledgers import ALPHA, BETA, demo_run, open_story
 
 
 def report_of(directory: Path, steps: int = 12, restart_at: int | None = None) -> SwarmReport:
@@ -82,6 +84,19 @@ def test_the_title_says_what_the_swarm_did(tmp_path: Path) -> None:
 def test_lags_add_up_to_all_trained_rollouts(tmp_path: Path) -> None:
     side = drawn(report_of(tmp_path)).axes[1]
     assert sum(bar.get_height() for bar in side.patches) == pytest.approx(1.0)
+
+
+def test_who_was_on_when_is_a_strip_below_if_that_changed(tmp_path: Path) -> None:
+    report = report_of(tmp_path)
+    plans = [
+        Plan(at_s=at_s, kappa=1, active=active, micros_per_hour=0, reasons=())
+        for at_s, active in ((1.0, (ALPHA, BETA)), (9.0, (ALPHA,)), (20.0, (ALPHA, BETA)))
+    ]
+    assert len(drawn(replace(report, plans=tuple(plans[:1]))).axes) == len(drawn(report).axes)
+    changed = replace(report, plans=tuple(plans))
+    strip = drawn(changed).axes[-1]
+    assert [label.get_text() for label in strip.get_yticklabels()] == ["atlas", "borealis"]
+    assert stretches(changed) == {ALPHA: [(1.0, report.wall_s)], BETA: [(1.0, 9.0), (20.0, report.wall_s)]}
 
 
 def test_a_run_without_anything_can_be_drawn(tmp_path: Path) -> None:

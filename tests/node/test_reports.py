@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from learner.ledger import LedgerError
+from learner.ledger import LedgerError, StayRow
 from node.receipts import PeerTraffic, Receipts
 from node.reports import (
     as_csv,
@@ -453,6 +453,37 @@ def test_a_comparison_finds_mode_bubble_and_pace(story: Story) -> None:
     assert "mode" not in as_text(swarm_report(story.ledger.path))
 
 
+def test_who_stands_by_is_not_paid_and_plans_are_told(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas", micros=3_600_000_000))
+    story.join(peer_row(BETA, "borealis"))
+    story.plan(ALPHA, BETA, reasons=("atlas on: it is cheap",))
+    story.now_s = 100.0
+    story.plan(BETA, micros=500_000, kappa=2, reasons=("atlas off: it is dear",))
+    story.now_s = 400.0
+    stay = StayRow(presence=story.presences[ALPHA], bytes_up=0, bytes_down=0, standby_s=300.0)
+    for _ in range(2):  # said again, not added
+        story.ledger.peers_present([stay], story.now_ms)
+    story.here(BETA)
+    report = swarm_report(story.ledger.path, staleness=4)
+    peers = {peer.peer: peer for peer in report.peers}
+    assert (peers[ALPHA].active_s, peers[ALPHA].standby_s, peers[ALPHA].cost) == (100.0, 300.0, 100.0)
+    assert (peers[BETA].active_s, peers[BETA].standby_s) == (400.0, 0.0)
+    assert peers[ALPHA].reputation is not None
+    assert peers[ALPHA].reputation.availability == peers[BETA].reputation.availability, "it was here all the time"
+    assert [(plan.at_s, plan.kappa, plan.active) for plan in report.plans] == [
+        (0.0, 1, (ALPHA, BETA)),
+        (100.0, 2, (BETA,)),
+    ]
+    text = as_text(report)
+    assert "standing by" in text
+    assert "1 min 40 s  atlas off: it is dear" in text
+    told = json.loads(as_json(report))
+    assert told["plans"][1] == {
+        "at_s": 100.0, "kappa": 2, "active": [BETA], "price_per_hour": 0.5, "reasons": ["atlas off: it is dear"],
+    }  # fmt: skip
+    assert told["peers"][0]["hours_standby"] == pytest.approx(300 / 3600)
+
+
 # As programs read it
 
 
@@ -460,7 +491,7 @@ def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
     told = json.loads(as_json(demo))
     assert list(told) == [
         "format", "kind", "swarm", "started_ms", "ended_ms", "wall_s", "mode", "staleness_bound", "totals",
-        "lag_histogram", "incarnations", "evaluations", "versions", "steps", "peers",
+        "lag_histogram", "incarnations", "evaluations", "versions", "steps", "plans", "peers",
     ]  # fmt: skip
     assert list(told["totals"]) == [
         "admitted", "rejected", "verdicts", "trained", "dropped", "tokens", "bytes_up", "bytes_down",

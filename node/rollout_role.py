@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from learner.speed import Speed
 from node.engine.port import (
     EngineCrashed,
     EngineError,
@@ -38,9 +39,6 @@ from swarm.delivery import MAX_UNDELIVERED, Connected, Disconnected, Granted, Li
 from swarm.following import Arrival
 from swarm.store import ChunkStore
 from swarm.transport import DialFailed, Transport
-
-WAITING_BATCHES = 1
-"""Batches of leases that wait while one is generating: enough to keep the engine busy, little to give back."""
 
 GOODBYE_S = 1.0
 """How long a goodbye may take when we leave."""
@@ -78,6 +76,7 @@ class RolloutRole:
     counts: RolloutCounts = field(default_factory=RolloutCounts)
     holding: set[LeaseId] = field(default_factory=set)
     _newest: Arrival | None = None
+    _speed: Speed = field(default_factory=Speed)
     _pinned: set[ManifestHash] = field(default_factory=set)
     _undelivered: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MAX_UNDELIVERED))
     _arrived: trio.Event = field(default_factory=trio.Event)
@@ -106,7 +105,8 @@ class RolloutRole:
 
     async def run(self) -> None:
         """Work until cancelled. Raises EngineError when the engine cannot go on at all."""
-        send, receive = trio.open_memory_channel[list[Granted]](WAITING_BATCHES)
+        # Nothing waits in the channel: `_lease` holds the batch that is next, which is enough to keep the engine busy.
+        send, receive = trio.open_memory_channel[list[Granted]](0)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._install)
             nursery.start_soon(self._lease, send)
@@ -194,6 +194,9 @@ class RolloutRole:
             if version is None:
                 self._give_up(granted, "the version these leases ask for did not arrive before their deadline")
                 continue
+            if late := self._late(granted):
+                self._give_up(late, "they would be late: this node takes longer than is left until their deadline")
+                granted = granted[: -len(late)]
             for grant in granted:
                 self.line.started(Started(lease=grant.lease.id, version=version))
             started_ms = self.now_ms()
@@ -205,6 +208,7 @@ class RolloutRole:
                 self._give_up(granted, str(error))
                 continue
             self.counts.engine_s += sum(completion.generation_s for completion in completions)
+            self._speed.observe(len(completions), (self.now_ms() - started_ms) / 1000)
             for grant in granted:
                 mine, completions = completions[: len(grant.lease.seeds)], completions[len(grant.lease.seeds) :]
                 await self._undelivered.acquire()
@@ -219,6 +223,20 @@ class RolloutRole:
                 await self._installed.wait()
             return installed
         return None
+
+    def _late(self, granted: Sequence[Granted]) -> Sequence[Granted]:
+        """The last ones, which would be delivered after their deadline by what the engine took of late: others make
+        them sooner, and hear of them now. One is always tried, or a node could never find out that it has become
+        faster.
+        """
+        kept = len(granted)
+        while kept > 1:
+            rollouts = sum(len(grant.lease.seeds) for grant in granted[:kept])
+            deadline_ms = min(grant.lease.deadline_ms - grant.clock_offset_ms for grant in granted[:kept])
+            if self.now_ms() + 1000 * self._speed.seconds(rollouts) <= deadline_ms:
+                break
+            kept -= 1
+        return granted[kept:]
 
     async def _complete(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Generate; once more when the engine crashed under us, since by then it was restarted."""

@@ -18,7 +18,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("node", "swarm", "learner", "protocol")
 TENSOR_LIBRARIES = frozenset({"torch", "transformers", "vllm"})
-TRAINING_MODULES = frozenset({"learner.policy", "learner.trainer", "learner.objective", "learner.packing"})
+TRAINING_MODULES = frozenset(
+    {"learner.policy", "learner.trainer", "learner.objective", "learner.optimizer", "learner.packing"}
+)
 EXECUTING_FORMATS = frozenset({"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"})
 
 

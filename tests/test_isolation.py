@@ -19,7 +19,14 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("node", "swarm", "learner", "protocol")
 TENSOR_LIBRARIES = frozenset({"torch", "transformers", "vllm"})
 TRAINING_MODULES = frozenset(
-    {"learner.policy", "learner.trainer", "learner.objective", "learner.optimizer", "learner.packing"}
+    {
+        "learner.policy",
+        "learner.trainer",
+        "learner.objective",
+        "learner.optimizer",
+        "learner.packing",
+        "learner.minibatches",
+    }
 )
 EXECUTING_FORMATS = frozenset({"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"})
 

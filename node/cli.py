@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from node.errors import NodeError, UsageError
+from node.outlet import keep_outlet
 
 app = typer.Typer(
     name="volery",
@@ -274,6 +275,7 @@ def _run(program: Any, *args: Any, **options: Any) -> None:
 
 def main() -> None:
     """Entry point of the console script."""
+    keep_outlet()
     try:
         app(standalone_mode=True, prog_name="volery")
     except NodeError as error:

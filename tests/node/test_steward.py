@@ -1,0 +1,178 @@
+"""Plans become what the learner does: leases for who is on, a reason for who stands by. What is decided, and when, is
+the planner's (tests/learner/provisioning/test_planner.py); here its answers are written down beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from learner.provisioning.planner import Planner
+from learner.provisioning.review import Change, Decision, Situation
+from learner.workload import Held
+from node.reports import swarm_report
+from node.steward import Steward
+from protocol.ids import PeerId
+from protocol.work import Grant, LeaseRequest
+from tests.learner.working import OTHER, PEER
+from tests.node.learning import Learner, Settings, fast_directory, hello, open_learner
+
+HERE, THERE = PEER.peer_id, OTHER.peer_id
+REVIEW_S = 5.0
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    with fast_directory() as directory:
+        yield directory
+
+
+class Written:
+    """A planner whose decisions are written: who is on, and kappa. The last one stands."""
+
+    def __init__(self, *decisions: tuple[set[PeerId], int]) -> None:
+        self.decisions = list(decisions)
+        self.seen: list[Situation] = []
+        self._on: set[str] = set()
+
+    def review(self, situation: Situation) -> Decision:
+        self.seen.append(situation)
+        on, kappa = self.decisions.pop(0) if len(self.decisions) > 1 else self.decisions[0]
+        changes = [Change(peer=peer, on=peer in on, reason="it was written") for peer in sorted(on ^ self._on)]
+        self._on = set(on)
+        return Decision(
+            active=frozenset(on), kappa=kappa, changes=tuple(changes), share=1.1, price=0.5, next_review_s=REVIEW_S
+        )
+
+    def explain(self, name: str) -> str:
+        return f"Standing by: {name[-4:]} is not on." * 40
+
+
+def steward_of(learner: Learner, planner: Written, *, activate: bool = True) -> Steward:
+    return Steward(
+        run=learner.run,
+        ledger=learner.ledger,
+        recorder=learner.recorder,
+        planner=cast(Planner, planner),
+        activate=activate,
+        review_s=REVIEW_S,
+        now_ms=learner.wall.now_ms,
+        events=learner.desk.events,
+    )
+
+
+async def joined(learner: Learner) -> None:
+    await learner.training.begin()
+    for peer in (HERE, THERE):
+        await learner.desk.welcome(peer, hello(name=peer[-4:]))
+
+
+def granted(learner: Learner, peer: PeerId) -> bool:
+    """Whether a request of the peer is served now."""
+    learner.run.ask(peer, 2)
+    served = any(one == peer for one, _ in learner.run.serve(learner.wall.now_ms(), peer))
+    learner.run.withdraw(peer)
+    return served
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    """Wait for something that a thread is about to do; a test that waits in vain is ended by `watched`."""
+    while not condition():
+        await trio.to_thread.run_sync(int)
+
+
+async def test_who_is_on_is_leased_to_and_who_stands_by_is_told_why(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(ahead=4.0)) as learner:
+        await joined(learner)
+        assert granted(learner, THERE), "until the first review everybody is served"
+        planner = Written(({HERE}, 1), ({HERE, THERE}, 2), ({HERE, THERE}, 2))
+        steward = steward_of(learner, planner)
+        await steward.review()
+        assert granted(learner, HERE)
+        assert not granted(learner, THERE)
+        assert learner.run.held(THERE) is Held.STANDBY
+        reason = learner.run.worker(THERE).standby
+        assert reason.startswith("Standing by")
+        assert len(reason) <= 512, "it fits a message"
+        assert learner.logged("peer_activated") == [{"peer": HERE, "name": HERE[-4:], "reason": "it was written"}]
+        await steward.review()
+        assert granted(learner, THERE)
+        assert learner.run.kappa == 2
+        assert [fields["kappa"] for fields in learner.logged("period_changed")] == [2]
+        await steward.review()
+        report = swarm_report(learner.ledger.path)
+        assert [(plan.active, plan.kappa) for plan in report.plans] == [
+            ((HERE,), 1),
+            (tuple(sorted((HERE, THERE))), 2),
+        ], "a review that changes nothing is no plan"
+        plan = learner.recorder.observatory.plan
+        assert plan is not None
+        assert plan.active == sorted((HERE, THERE))
+        assert {peer.peer for peer in planner.seen[0].candidates} == {HERE, THERE}
+
+
+async def test_who_is_switched_on_while_it_asks_is_served_at_once(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(ahead=4.0)) as learner, trio.open_nursery() as nursery:
+        await joined(learner)
+        nursery.start_soon(learner.desk.serve)
+        steward = steward_of(learner, Written(({HERE}, 1), ({HERE, THERE}, 1)))
+        await steward.review()
+        grants: list[Grant] = []
+
+        async def ask() -> None:
+            grants.append(await learner.desk.grant(THERE, LeaseRequest(rollouts=2)))
+
+        nursery.start_soon(ask)
+        await wait_all_tasks_blocked()
+        assert grants == []
+        await steward.review()
+        await _until(lambda: bool(grants))
+        assert grants[0].leases
+        nursery.cancel_scope.cancel()
+
+
+async def test_with_activation_off_everybody_is_on(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(ahead=4.0)) as learner:
+        await joined(learner)
+        await steward_of(learner, Written(({HERE}, 3)), activate=False).review()
+        assert granted(learner, THERE)
+        assert learner.run.kappa == 3
+        assert [plan.active for plan in swarm_report(learner.ledger.path).plans] == [tuple(sorted((HERE, THERE)))]
+        assert learner.logged("peer_released") == learner.logged("peer_activated") == []
+
+
+async def test_standing_by_is_timed(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with open_learner(tmp_path, Settings()) as learner:
+        await joined(learner)
+        steward = steward_of(learner, Written(({HERE}, 1), ({HERE}, 1), ({HERE, THERE}, 1)))
+        for seconds in (3.0, 2.0, 7.0):
+            mock_clock.jump(seconds)
+            await steward.review()
+        mock_clock.jump(50.0)
+        await learner.desk._write()
+        assert learner.run.present[THERE].standby_s == pytest.approx(9.0)
+        assert learner.run.present[HERE].standby_s == 0
+        peers = {peer.peer: peer for peer in swarm_report(learner.ledger.path).peers}
+        assert peers[THERE].standby_s == pytest.approx(9.0)
+
+
+async def test_reviews_come_in_time_and_when_somebody_comes(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with open_learner(tmp_path, Settings()) as learner, trio.open_nursery() as nursery:
+        planner = Written(({HERE}, 1))
+        steward = steward_of(learner, planner)
+        learner.desk.peers_changed = steward.call
+        nursery.start_soon(steward.work)
+        await wait_all_tasks_blocked()
+        assert planner.seen == [], "not before the chain is known"
+        await joined(learner)
+        await _until(lambda: len(planner.seen) >= 2)
+        seen = len(planner.seen)
+        await wait_all_tasks_blocked()
+        mock_clock.jump(REVIEW_S)
+        await _until(lambda: len(planner.seen) == seen + 1)
+        nursery.cancel_scope.cancel()

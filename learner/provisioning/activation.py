@@ -5,8 +5,10 @@ publication, and F of a set is the sum over its machines (`learner.provisioning.
 who is on, and the cheapest set is a small integer program:
 
     minimise  sum c_i x_i     over x_i in {0, 1}
-    where     sum mu_i x_i max(0, (S - kappa + k) T_train - delay_i)  >=  gamma k R     for k = 1, 2, ...
-              sum mu_i x_i T_train  >=  gamma R
+    where     sum mu_i x_i useful_i((S - kappa + k) T_train)  >=  gamma k R     for k = 1, 2, ...
+              sum mu_i x_i T_train share_i  >=  gamma R
+
+with useful_i(t) = max(0, t - delay_i) for a machine all of whose rollouts come in time, share_i = 1; less for others.
 
 Two ways to choose: `greedy`, the paper's, in the order of price per rollout (ECHO-2, section 3.4); and `cheapest`, the
 exact optimum by scipy's HiGHS, or the best found in a bounded time. There, who is not on yet is charged its start over
@@ -123,9 +125,10 @@ class Requirement:
         suppliers = [one.supplier() for one in candidates]
         delays = np.array([one.delay_s for one in suppliers])
         rates = np.array([one.rate for one in suppliers])
-        due = np.array(clock.due_s(float(delays.max(initial=0.0))))
-        supplied = rates * np.maximum(0.0, due[:, None] - delays)
-        self.weights = np.vstack([rates * clock.train_s, supplied]) / clock.rollouts
+        due = clock.due_s(float(delays.max(initial=0.0)))
+        useful = np.array([[clock.useful_s(one.delay_s, at_s) for one in suppliers] for at_s in due])
+        shares = np.array([clock.useful(one.delay_s) for one in suppliers])
+        self.weights = np.vstack([rates * clock.train_s * shares, rates * useful]) / clock.rollouts
         self.least = margin * np.concatenate([[1.0], np.arange(1, len(due) + 1)])
         self.is_overtaken = clock.is_overtaken
 

@@ -15,7 +15,10 @@ which pacing adds, the learner never waits exactly when
 
     F((S - kappa + k) T_train) >= k R    for k = 1, 2, ...
 
-For equal peers F(t) = mu (t - T_bcast - T_gen), and k = 1 is the strictest besides mu T_train >= R. What always holds:
+and what is of use comes as fast as it is taken: of a peer whose rollouts come later than (S - kappa) T_train after a
+publication, some come too late (`Clockwork.useful`), and are not counted in F there.
+For equal peers F(t) = mu (t - T_bcast - T_gen), and k = 1 is the strictest besides mu T_train >= R. Where rollouts are
+made in batches (`Supplier.lump_s`), `period_s` also counts what that does to waits (`Lumps`). What always holds:
 nothing here knows a clock or randomness; times are seconds, rates are admitted rollouts per second.
 `docs/provisioning.md` derives all this and says where it is wrong.
 """
@@ -24,9 +27,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+
+from learner.provisioning.paper import QUORUM
 
 STEPS = 300
 """Training steps the recursion is followed for. It repeats itself after some S + kappa steps."""
@@ -38,11 +43,13 @@ _ROUNDING = 1e-9
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Supplier:
     """One peer: so many rollouts per second. `broadcast_s` from a publication until it has the version installed,
-    `generation_s` from the lease of a rollout until it is admitted."""
+    `generation_s` from the lease of a rollout until it is admitted. For `lump_s` of that it is at a batch, all of whose
+    rollouts are done together; 0 where they are begun one after the other."""
 
     rate: float
     broadcast_s: float
     generation_s: float
+    lump_s: float = 0.0
 
     @property
     def delay_s(self) -> float:
@@ -113,20 +120,45 @@ class Clockwork:
     def due_s(self, full_s: float) -> list[float]:
         """How long after a publication the first, second, third ... batch that needs it, or what follows, is due.
 
-        So many that F grows at its full rate, from `full_s` on, before the last: beyond, they say nothing new.
+        So many that all have taken part, from `full_s` on, for a whole period before the last: beyond, they say nothing
+        new.
         """
         slack = self.staleness - self.kappa
-        num_batches = max(1, math.ceil(full_s / self.train_s) + 1)
+        num_batches = max(1, math.ceil(min(full_s, self.staleness * self.train_s) / self.train_s) + 1) + self.kappa
         return [(slack + k) * self.train_s for k in range(1, num_batches + 1)]
+
+    def useful(self, delay_s: float) -> float:
+        """The share of its rollouts that come in time, of a peer that delivers the first of a version after `delay_s`.
+
+        It makes those of one version for kappa T_train, and the last batch that takes them is formed S T_train after
+        its publication.
+        """
+        most = self.kappa * self.train_s
+        return min(most, max(0.0, self.staleness * self.train_s - delay_s)) / most
+
+    def useful_s(self, delay_s: float, at_s: float) -> float:
+        """For how long such a peer has made rollouts of a version or its successors, `at_s` after its publication, that
+        came in time: what F counts."""
+        made_s = max(0.0, at_s - delay_s)
+        if (share := self.useful(delay_s)) == 1:
+            return made_s
+        period_s = self.kappa * self.train_s
+        periods, rest_s = divmod(made_s, period_s)
+        return share * period_s * periods + min(rest_s, share * period_s)
 
 
 def never_waits(clock: Clockwork, suppliers: Iterable[Supplier]) -> bool:
     """The condition of the module's paragraph, for versions that do not overtake each other and no limit on pacing."""
-    supply = supply_of(suppliers)
+    peers = list(suppliers)
     enough = clock.rollouts * (1 - _ROUNDING)
-    if supply.rate * clock.train_s < enough or clock.is_overtaken:
+    rate = math.fsum(one.rate * clock.useful(one.delay_s) for one in peers)
+    if rate * clock.train_s < enough or clock.is_overtaken:
         return False
-    return all(supply.count(at_s) >= k * enough for k, at_s in enumerate(clock.due_s(supply.full_s), start=1))
+    latest_s = max(one.delay_s for one in peers if one.rate > 0)
+    return all(
+        math.fsum(one.rate * clock.useful_s(one.delay_s, at_s) for one in peers) >= k * enough
+        for k, at_s in enumerate(clock.due_s(latest_s), start=1)
+    )
 
 
 def rate_needed(clock: Clockwork, *, delay_s: float) -> float:
@@ -140,19 +172,48 @@ def supply_of(suppliers: Iterable[Supplier]) -> Supply:
     return Supply((one.rate, one.delay_s) for one in suppliers)
 
 
+class Lumps:
+    """What it means for a set of peers, which supply something, that rollouts are made in batches.
+
+    On average half a batch is still to do when a version arrives, if there was work until then, and none if there was
+    not: F, which has all of T_gen, is right for the former, and half a batch too late for the latter (`idle`). And when
+    no more is leased, since no more of that version will be of use, the last of it comes when the slow ones are done,
+    `tail_s` after F says: of what is supplied, QUORUM takes so much longer than the mean at most.
+    """
+
+    def __init__(self, peers: Sequence[Supplier]) -> None:
+        total = math.fsum(one.rate for one in peers)
+        self.idle = Supply((one.rate, one.delay_s - one.lump_s / 2) for one in peers)
+        self.delay_s = math.fsum(one.rate * one.delay_s for one in peers if one.rate > 0) / total
+        self.lump_s = math.fsum(one.rate * one.lump_s for one in peers) / total
+        ordered = sorted((one.lump_s, one.rate) for one in peers)
+        supplied = accumulate(rate for _, rate in ordered)
+        slow_s = next(took for (took, _), so_far in zip(ordered, supplied, strict=True) if so_far >= QUORUM * total)
+        self.tail_s = max(0.0, slow_s - self.lump_s)
+
+    def busy(self, rest_s: float) -> float:
+        """From 0, idle, to 1: how busy peers are when a version arrives, if what is older goes on coming for `rest_s`.
+
+        A peer's last batch of it ends anywhere in the length of a batch before that, so with x of that length left a
+        peer is late by x / 2 in x of all cases.
+        """
+        return min(1.0, max(0.0, rest_s / self.lump_s)) ** 2 if self.lump_s > 0 else 1.0
+
+
 def period_s(clock: Clockwork, suppliers: Iterable[Supplier]) -> float:
     """Seconds per training step in the long run, at least T_train; infinity when nobody supplies anything."""
     peers = list(suppliers)
-    recursion = _Recursion(clock=clock, supply=supply_of(peers))
-    if recursion.supply.rate == 0:
+    supply = supply_of(peers)
+    if supply.rate == 0:
         return math.inf
+    recursion = _Recursion(clock=clock, supply=supply, lumps=Lumps(peers))
     held = Supply((one.rate, one.generation_s) for one in peers)
     recursion.leased_s = held.time(clock.rollouts)
     starts = [recursion.next_start() for _ in range(STEPS)]
     settled = STEPS // 2
     # A whole number of publications, or the mean depends on where it is cut.
     last = settled + (STEPS - 1 - settled) // clock.kappa * clock.kappa
-    return (starts[last] - starts[settled]) / (last - settled)
+    return max(clock.train_s, (starts[last] - starts[settled]) / (last - settled))
 
 
 def bubble(clock: Clockwork, suppliers: Iterable[Supplier]) -> float:
@@ -160,13 +221,17 @@ def bubble(clock: Clockwork, suppliers: Iterable[Supplier]) -> float:
     return 1 - clock.train_s / period_s(clock, suppliers)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class _Sent:
-    """A version that is on its way since `at_s`; `first` is the first step for which those before it are too old."""
+    """A version that is on its way since `at_s`; `first` is the first step for which those before it are too old.
+
+    `busy`: how busy peers are with those when it arrives.
+    """
 
     version: int
     at_s: float
     first: int
+    busy: float = 1.0
 
 
 @dataclass(kw_only=True)
@@ -175,11 +240,15 @@ class _Recursion:
 
     clock: Clockwork
     supply: Supply
+    lumps: Lumps
     leased_s: float = 0.0
     _starts: list[float] = field(default_factory=list)
     _sent: list[_Sent] = field(default_factory=list)
+    _every: set[int] = field(default_factory=set)
     _waiting: tuple[int, float] | None = (0, 0.0)
     _free_s: float = 0.0
+    _latest_s: float = -math.inf
+    """When the rollouts of the step before were there."""
     _steady_s: float = -math.inf
     """The strictest limit of versions whose peers all take part by now: it moves on by R / mu with every step."""
 
@@ -220,6 +289,7 @@ class _Recursion:
         version, published_s = self._waiting
         first = self._sent[-1].version + self.clock.staleness + 1 if self._sent else 0
         at_s = max(self._free_s, published_s)
+        self._every.add(version)
         self._sent.append(_Sent(version=version, at_s=at_s, first=first))
         self._free_s, self._waiting = at_s + self.clock.broadcast_s, None
 
@@ -230,8 +300,10 @@ class _Recursion:
         latest, kept = self._steady_s, []
         for sent in self._sent:
             needed_s = -math.inf
+            if step == sent.first and step:
+                sent.busy = self.lumps.busy(self._latest_s - sent.at_s - self.lumps.delay_s + self.lumps.lump_s)
             if step >= sent.first:
-                after_s = supply.time((step - sent.first + 1) * rollouts)
+                after_s = self._after_s((step - sent.first + 1) * rollouts, sent.busy)
                 needed_s = sent.at_s + after_s
                 if after_s >= supply.full_s:
                     self._steady_s = max(self._steady_s, needed_s)
@@ -239,4 +311,18 @@ class _Recursion:
                 kept.append(sent)
             latest = max(latest, needed_s)
         self._sent = kept
-        return latest
+        self._latest_s = self._with_last(step, latest)
+        return self._latest_s
+
+    def _after_s(self, rollouts: float, busy: float) -> float:
+        """From a version's publication until so many of it are there."""
+        after_s = self.supply.time(rollouts)
+        return after_s if busy == 1 else busy * after_s + (1 - busy) * self.lumps.idle.time(rollouts)
+
+    def _with_last(self, step: int, at_s: float) -> float:
+        """When a batch is there in which the last of a version is, or what is newer in its place."""
+        version, lumps = step - self.clock.staleness, self.lumps
+        if version not in self._every or lumps.tail_s == 0:
+            return at_s
+        newer_s = min((sent.at_s for sent in self._sent if sent.version > version), default=math.inf)
+        return min(at_s + lumps.tail_s, max(at_s, newer_s + lumps.delay_s))

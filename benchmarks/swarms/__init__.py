@@ -1,0 +1,1 @@
+"""Random swarms, simulated and predicted, and provisioned by either rule."""

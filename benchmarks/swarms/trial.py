@@ -1,0 +1,167 @@
+"""One swarm: what is predicted of it, what is chosen for it, and what then happens in virtual time.
+
+Pure but for the virtual time. What always holds: what is predicted or chosen knows only what `draw.supplier` tells of a
+machine; no trial is left out, and one that nobody can supply is a value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.swarms.draw import POOL, RICH_POOL, Swarm, candidate, drawn, measured, only, planned, supplier, timings
+from benchmarks.swarms.draw import usual_generation as generation_of
+from learner.provisioning import paper
+from learner.provisioning.activation import Requirement, Shortage, cheapest
+from learner.provisioning.lag import expected_lag
+from learner.provisioning.overlap import period_s
+from learner.provisioning.windows import by_rate
+from node.simulate.world import Outcome, World
+
+SKIPPED = 20
+"""Steps before the swarm is looked at: rates are learnt, and the first versions have travelled."""
+
+STEPS = 60
+"""Steps simulated. Twice as many change the median error by less than a tenth of a per cent (docs/benchmarks.md)."""
+
+LATEST = 6.0
+"""A swarm is given up after so many times the time that its steps take without waiting."""
+
+BUSY = 0.97
+"""The utilisation that a provisioned swarm should have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What one swarm did, beside what was predicted: waits per step over T_train, lags in steps.
+
+    `as_measured`: predicted from what a learner measures, T_gen being the 95th percentile, batches unknown.
+    """
+
+    seed: int
+    staleness: int
+    kappa: int
+    peers: int
+    broadcast: float
+    generation: float
+    supply: float
+    waited: float
+    predicted: float
+    as_measured: float
+    lag: float
+    expected_lag: float
+    lag_most: int
+    stale: int
+    completed: int
+    overtaken: bool
+
+    @property
+    def error(self) -> float:
+        """Simulated less predicted, over T_train."""
+        return self.waited - self.predicted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provisioned:
+    """What was bought for one swarm and what came of it. `cost` and `paper_cost` per hour; None: not enough machines.
+
+    `share`: what all machines of the pool supply of what our rule asks for, at its strictest condition.
+    """
+
+    seed: int
+    staleness: int
+    kappa: int
+    peers: int
+    broadcast: float
+    share: float
+    chosen: int = 0
+    cost: float | None = None
+    paper_kappa: int | None = None
+    paper_cost: float | None = None
+    busy: float = 0.0
+    lag_most: int = 0
+    stale: int = 0
+    completed: int = 0
+
+    @property
+    def vs_paper(self) -> float | None:
+        """Our cost over the paper's, where both rules find enough."""
+        return self.cost / self.paper_cost if self.cost is not None and self.paper_cost is not None else None
+
+    @property
+    def stale_share(self) -> float:
+        return self.stale / self.completed if self.completed else 0.0
+
+
+def simulated(swarm: Swarm, steps: int = STEPS) -> Outcome:
+    """What happens in so many training steps."""
+    longest_s = steps * swarm.learning.train_s * LATEST
+    return World(swarm.learning, swarm.machines, seed=swarm.seed).run(steps=steps, until_s=longest_s)
+
+
+def predict(seed: int, steps: int = STEPS) -> Prediction:
+    """A swarm with too few machines or too many, any window and any period."""
+    swarm = drawn(seed)
+    learning, suppliers = swarm.learning, [supplier(machine) for machine in swarm.machines]
+    clock, outcome = swarm.clock(), simulated(swarm, steps)
+    period = period_s(clock, suppliers)
+    return Prediction(
+        seed=seed,
+        staleness=learning.staleness,
+        kappa=learning.kappa,
+        peers=len(swarm.machines),
+        broadcast=swarm.broadcast,
+        generation=generation_of(swarm.machines),
+        supply=swarm.supply,
+        waited=outcome.wait_s(SKIPPED) / learning.train_s,
+        predicted=(period - clock.train_s) / learning.train_s,
+        as_measured=(period_s(clock, [measured(machine) for machine in swarm.machines]) - clock.train_s)
+        / learning.train_s,
+        lag=sum(lag * many for lag, many in outcome.lags.items()) / max(1, outcome.lags.total()),
+        expected_lag=expected_lag(clock, suppliers, period),
+        lag_most=max(outcome.lags, default=0),
+        stale=outcome.stale,
+        completed=outcome.completed,
+        overtaken=clock.is_overtaken,
+    )
+
+
+def provision(seed: int, steps: int = STEPS) -> Provisioned:
+    """A pool of any kind, of which our rule takes what it needs."""
+    return _provisioned(drawn(seed, supply=POOL), steps)
+
+
+def compare(seed: int, steps: int = STEPS) -> Provisioned:
+    """A pool at S = 3 that is rich enough for the paper's rule, and T_bcast of half a step to a whole one."""
+    swarm = drawn(seed, supply=RICH_POOL, staleness=(3, 3), broadcast=(0.5, 1.0))
+    return _provisioned(swarm, steps, with_paper=True)
+
+
+def _provisioned(pool: Swarm, steps: int, *, with_paper: bool = False) -> Provisioned:
+    swarm = planned(pool)
+    candidates = [candidate(machine) for machine in swarm.machines]
+    choice = cheapest(Requirement(swarm.clock(), candidates))
+    paper_kappa = paper_cost = None
+    if with_paper:
+        told = timings(swarm)
+        paper_kappa = paper.largest_kappa(told, swarm.learning.staleness)
+        bought = by_rate(candidates, paper.mu_target(told, paper_kappa)) if paper_kappa is not None else None
+        paper_cost = bought.price if bought is not None else None
+    outcome = Outcome()
+    if not isinstance(choice, Shortage):
+        outcome = simulated(only(swarm, [one.name for one in choice.chosen]), steps)
+    return Provisioned(
+        seed=pool.seed,
+        staleness=swarm.learning.staleness,
+        kappa=swarm.learning.kappa,
+        peers=len(swarm.machines),
+        broadcast=swarm.broadcast,
+        share=choice.share if isinstance(choice, Shortage) else 1.0,
+        chosen=0 if isinstance(choice, Shortage) else len(choice.chosen),
+        cost=None if isinstance(choice, Shortage) else choice.price,
+        paper_kappa=paper_kappa,
+        paper_cost=paper_cost,
+        busy=outcome.utilisation(SKIPPED),
+        lag_most=max(outcome.lags, default=0),
+        stale=outcome.stale,
+        completed=outcome.completed,
+    )

@@ -197,7 +197,8 @@ class Planner:
         state, settings = self._state, self._settings
         if settings.kappa is not None or settings.staleness == 0 or situation.train_s is None:
             return settings.kappa or state.kappa or 1
-        on = [one.supplier() for one in situation.candidates if one.name in self._on]
+        names = self._on
+        on = [one.supplier() for one in situation.candidates if one.name in names]
         publishing = Publishing(
             train_s=situation.train_s,
             delay_s=usual_delay_s(on or [one.supplier() for one in situation.candidates]),
@@ -290,8 +291,9 @@ class Planner:
         return saved >= 0 and len(names) < len(on) and pool.share(on) >= SURPLUS * MARGIN
 
     def _stands(self, pool: Pool, aim: _Aim) -> bool:
-        """Whether it is still the thing to move to."""
-        if not aim.names <= pool.names or pool.share(aim.names) < HELD:
+        """Whether it is still the thing to move to, without those who left: of a thousand some leave each minute."""
+        aim.names &= pool.names
+        if pool.share(aim.names) < HELD:
             return False
         return aim.begun or self._is_worth_it(pool, aim.names)
 

@@ -1,5 +1,7 @@
 """POOL, the file of machines that could be had: TOML with a `[[machine]]` each, or CSV with the same columns.
 
+A TOML may also tell what happens to them in a simulation, with an `[[absence]]` or `[[change]]` each.
+
 What always holds: every column is known, every value is a finite number in its range, no two rows have one name, and
 all prices are in one currency. A refusal is a UsageError that names the file, the row and the column, and the next
 thing to do. A price of 0 is a volunteer's and is right; a price that is missing is not.
@@ -13,7 +15,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,9 @@ MAX_MACHINES = 1000
 MAX_NUMBER = 1e12
 
 NAME_CHARS = 64
+
+LISTS = ("machine", "absence", "change")
+"""Tables of a TOML that there may be many of."""
 
 CURRENCY = re.compile(r"[A-Z]{3}")
 
@@ -85,6 +90,10 @@ COLUMNS = (
     Key(name="start_s", meaning="until it supplies"),
     Key(name="start_price", meaning="of one start"),
     Key(name="stops_per_hour", meaning="how often it is taken away", high=3600),
+    Key(name="back_s", meaning="until it is back", above=True),
+    Key(name="batch_rollouts", meaning="what its engine takes at once", low=1, high=1 << 20, whole=True),
+    Key(name="fixed_share", meaning="of a full batch's seconds, what one rollout takes", high=1),
+    Key(name="spread", meaning="deviation over mean of a batch's seconds", high=10),
     Key(name="currency", meaning="three capital letters", text=True),
 )  # fmt: skip
 
@@ -103,7 +112,26 @@ SETTINGS = (
     Key(name="margin", meaning="our gamma", low=1, high=10),
     Key(name="hours", meaning="how long machines are kept", above=True),
     Key(name="learner_price", meaning="per hour"),
+    Key(name="group_size", meaning="rollouts of a lease", low=2, high=1024, whole=True),
+    Key(name="train_spread", meaning="deviation over mean of T_train", high=10),
+    Key(name="publish_s", meaning="what a publication takes of the learner's time"),
     Key(name="currency", meaning="three capital letters", text=True),
+)
+
+_WHO = Key(name="machine", meaning="a machine's name, or that of machines alike", text=True, needed="name a machine")
+
+ABSENCES = (
+    _WHO,
+    Key(name="from_s", meaning="it is taken away", needed="say when it goes, in seconds from the beginning"),
+    Key(name="until_s", meaning="it is back"),
+)
+
+CHANGES = (
+    _WHO,
+    Key(name="at_s", meaning="from then on", needed="say when, in seconds from the beginning"),
+    Key(name="price", meaning="per hour"),
+    Key(name="speed", meaning="a factor on its rate", above=True, high=1000),
+    Key(name="delay", meaning="a factor on its T_bcast", high=1000),
 )
 
 
@@ -123,6 +151,10 @@ class Machine:
     start_s: float = 0.0
     start_price: float = 0.0
     stops_per_hour: float = 0.0
+    back_s: float | None = None
+    batch_rollouts: int | None = None
+    fixed_share: float = 0.0
+    spread: float | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -131,12 +163,22 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Happening:
+    """One `[[absence]]` or `[[change]]`: what happens to these machines, by their names."""
+
+    names: tuple[str, ...]
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pool:
-    """What a file holds: machines, the currency of their prices, and what its `[swarm]` table sets."""
+    """What a file holds: machines, the currency of their prices, what its `[swarm]` table sets, and what happens."""
 
     machines: tuple[Machine, ...]
     currency: str
     settings: Mapping[str, Any]
+    absences: tuple[Happening, ...] = ()
+    changes: tuple[Happening, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -145,18 +187,51 @@ class _Row:
     values: Mapping[str, object]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Tables:
+    swarm: Mapping[str, object]
+    machines: Sequence[_Row]
+    absences: Sequence[_Row] = ()
+    changes: Sequence[_Row] = ()
+
+
 def read_pool(path: Path) -> Pool:
     """The pool in a file that ends in .toml or .csv. Raises UsageError."""
-    readers: dict[str, Callable[[Path, str], tuple[Mapping[str, object], list[_Row]]]] = {
+    readers: dict[str, Callable[[Path, str], _Tables]] = {
         ".toml": _read_toml,
         ".csv": _read_csv,
     }
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise UsageError(f"{path} ends neither in .toml nor in .csv. Name a pool of machines in one of the two forms.")
-    table, rows = reader(path, _text_of(path))
-    settings = judged(SETTINGS, table, f"{path}, [swarm]")
-    return pool_of(path.name, rows=[(row.where, row.values) for row in rows], settings=settings)
+    tables = reader(path, _text_of(path))
+    settings = judged(SETTINGS, tables.swarm, f"{path}, [swarm]")
+    pool = pool_of(path.name, rows=[(row.where, row.values) for row in tables.machines], settings=settings)
+    return replace(
+        pool,
+        absences=tuple(_happening(pool, ABSENCES, row) for row in tables.absences),
+        changes=tuple(_happening(pool, CHANGES, row) for row in tables.changes),
+    )
+
+
+def _happening(pool: Pool, keys: Sequence[Key], row: _Row) -> Happening:
+    values = judged(keys, row.values, row.where)
+    who = values.pop("machine")
+    names = next((one.names for one in pool.machines if one.name == who), None)
+    if names is None and any(who in one.names for one in pool.machines):
+        names = (who,)
+    if names is None:
+        raise UsageError(f"{row.where}: there is no machine {who!r}. Name one as its row does, or {_numbered(pool)}.")
+    if len(values) == 1 and "at_s" in values:
+        raise UsageError(f"{row.where}: nothing changes. Give a price, a speed or a delay.")
+    if values.get("until_s", math.inf) <= values.get("from_s", 0.0):
+        raise UsageError(f"{row.where}: until_s = {values['until_s']:g} is not after from_s = {values['from_s']:g}.")
+    return Happening(names=names, values=values)
+
+
+def _numbered(pool: Pool) -> str:
+    several = next((one for one in pool.machines if one.count > 1), None)
+    return f"one of several as {several.names[0]!r}" if several else "leave this out"
 
 
 def pool_of(name: str, *, rows: Sequence[tuple[str, Mapping[str, object]]], settings: Mapping[str, Any]) -> Pool:
@@ -233,37 +308,48 @@ def _text_of(path: Path) -> str:
         raise UsageError(f"{path} cannot be read: {error.strerror}. Name a pool of machines.") from None
 
 
-def _read_toml(path: Path, text: str) -> tuple[Mapping[str, object], list[_Row]]:
+def _read_toml(path: Path, text: str) -> _Tables:
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not valid TOML: {error}.") from None
     for name in raw:
-        if name not in ("swarm", "machine"):
-            raise UsageError(f"{path}: there is no {_shown(name)}. Known are: [swarm], [[machine]].")
-    swarm, machines = raw.get("swarm", {}), raw.get("machine", [])
+        if name not in ("swarm", *LISTS):
+            known = ", ".join(["[swarm]", *(f"[[{one}]]" for one in LISTS)])
+            raise UsageError(f"{path}: there is no {_shown(name)}. Known are: {known}.")
+    swarm = raw.get("swarm", {})
     if not isinstance(swarm, dict):
         raise UsageError(f"{path}: swarm is not a table; begin it with [swarm].")
-    if not isinstance(machines, list) or not all(isinstance(row, dict) for row in machines):
-        raise UsageError(f"{path}: machine is not a list of tables; begin each machine with [[machine]].")
-    return swarm, [_Row(f"{path}, machine {number}", row) for number, row in enumerate(machines, start=1)]
+    machines, absences, changes = (_list(path, raw, name) for name in LISTS)
+    return _Tables(swarm=swarm, machines=machines, absences=absences, changes=changes)
 
 
-def _read_csv(path: Path, text: str) -> tuple[Mapping[str, object], list[_Row]]:
+def _list(path: Path, raw: Mapping[str, Any], name: str) -> list[_Row]:
+    rows = raw.get(name, [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise UsageError(f"{path}: {name} is not a list of tables; begin each {name} with [[{name}]].")
+    return [_Row(f"{path}, {name} {number}", row) for number, row in enumerate(rows, start=1)]
+
+
+def _read_csv(path: Path, text: str) -> _Tables:
+    return _Tables(swarm={}, machines=_csv_lines(path, text))
+
+
+def _csv_lines(path: Path, text: str) -> list[_Row]:
     reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
     try:
         rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
     except csv.Error as error:
         raise UsageError(f"{path}, line {reader.line_num}: {error}. The file is no CSV from there on.") from None
     if not rows:
-        return {}, []
+        return []
     _, header = rows[0]
     if doubled := {name for name in header if header.count(name) > 1}:
         raise UsageError(f"{path}, line {rows[0][0]}: the column {_shown(min(doubled))} is there twice.")
     known = {key.name: key for key in COLUMNS}
     if unknown := [name for name in header if name not in known]:
         raise UsageError(f"{path}, line {rows[0][0]}: there is no {_shown(unknown[0])}. Known are: {', '.join(known)}.")
-    return {}, list(_csv_rows(path, header, rows[1:]))
+    return list(_csv_rows(path, header, rows[1:]))
 
 
 def _csv_rows(path: Path, header: Sequence[str], rows: Sequence[tuple[int, list[str]]]) -> Iterator[_Row]:

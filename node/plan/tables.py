@@ -123,12 +123,22 @@ def _change_cells(name: str, outcome: Outcome | Infeasible, planned: Outcome) ->
     ]  # fmt: skip
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], box: Box, *, first_left: bool = True) -> Table:
-    """Cells that are never squeezed; headings have one line or two, and stand on the line below them."""
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    box: Box,
+    *,
+    first_left: bool = True,
+    wrap_last: bool = False,
+) -> Table:
+    """Cells that are never squeezed, but for sentences in the last column where it is to `wrap`; headings have one line
+    or two, and stand on the line below them."""
     drawn = Table(box=box, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="dim")
     for number, heading in enumerate(headings):
         on_two = heading if "\n" in heading else f"\n{heading}"
-        drawn.add_column(on_two, justify="left" if number == 0 and first_left else "right", no_wrap=True)
+        wraps = wrap_last and number == len(headings) - 1
+        is_left = wraps or (number == 0 and first_left)
+        drawn.add_column(on_two, justify="left" if is_left else "right", no_wrap=not wraps)
     for row in rows:
         drawn.add_row(*(Text(cell) for cell in row))
     return drawn

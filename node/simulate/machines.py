@@ -46,6 +46,8 @@ class Machine:
         line_s: one way to the learner, judging included.
         price: per hour that it is on.
         start_s: after joining, until it can generate: download, loading.
+        start_price: what being switched on for the first time after joining costs beside the hours.
+        claimed_rate: what its own benchmark promises when it joins, 0 if nothing.
         stops_per_hour: it is taken away at random so often, and comes back after `back_s` in the mean.
     """
 
@@ -60,6 +62,8 @@ class Machine:
     line_s: float = 0.05
     price: float = 0.0
     start_s: float = 0.0
+    start_price: float = 0.0
+    claimed_rate: float = 0.0
     stops_per_hour: float = 0.0
     back_s: float = 300.0
     absences: Sequence[Absence] = field(default=())

@@ -113,7 +113,7 @@ async def test_who_is_on_is_leased_to_and_who_stands_by_is_told_why(tmp_path: Pa
         plan = learner.recorder.observatory.plan
         assert plan is not None
         assert plan.active == sorted((HERE, THERE))
-        assert {peer.peer for peer in planner.seen[0].candidates} == {HERE, THERE}
+        assert {one.name for one in planner.seen[0].candidates} == {HERE, THERE}
 
 
 async def test_who_is_switched_on_while_it_asks_is_served_at_once(tmp_path: Path) -> None:

@@ -1,0 +1,149 @@
+"""`timeline.png`: who did what when, over the last training steps of a simulation.
+
+One picture, 1200 pixels wide: a row for the learner's training, one for the version that its source sends, one for each
+machine. Everything that belongs to a policy version has its colour: the training step that makes it, its broadcast, the
+rollouts made with it; so lag is how far right of its broadcast a colour still appears. White is waiting, a thin grey
+line is a machine that stands by or is away. matplotlib is imported only when drawing and without pyplot.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from learner.provisioning.steps import Steps
+from node.errors import RunError
+from node.reports import words
+from node.reports.picture import DPI, FAINT, INK, SIZE_IN
+from node.simulate.export import mode_of
+from node.simulate.outcome import Span
+from node.simulate.story import Story
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+STEPS_SHOWN = 12
+"""More make bars too short to be told apart."""
+
+MOST_MACHINES = 38
+"""Rows that can be read one below the other."""
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+"""Of Okabe and Ito; the next version of the same colour is long after the one before has been used up."""
+
+ROW_IN, FRAME_IN = 0.17, 1.9
+"""Height of a row, and of what surrounds them all."""
+
+NAME_CHARS = 22
+
+LEARNER, SOURCE = "train", "broadcast"
+
+
+def draw_timeline(story: Story, currency: str, path: Path) -> None:
+    """Write the picture of `story` to `path` as PNG, whole or not at all. Raises RunError."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from_s, until_s = stretch(story)
+    spans = [span for span in story.outcome.spans if span.until_s > from_s and span.from_s < until_s]
+    rows = chosen_rows(story, spans)
+    height = max(4.0, FRAME_IN + ROW_IN * (len(rows) + 3))
+    figure = Figure(figsize=(SIZE_IN[0], height), dpi=DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    _draw(figure, story, currency, rows, spans, (from_s, until_s))
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        figure.savefig(partial, format="png", metadata={"Software": None})
+        partial.replace(path)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror}. Name another file after --picture.") from None
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def stretch(story: Story) -> tuple[float, float]:
+    """From when until when: the last STEPS_SHOWN training steps, all of it where there were no more."""
+    trained = [span for span in story.outcome.spans if span.row == LEARNER]
+    if not trained:
+        return 0.0, max(story.outcome.ended_s, 1.0)
+    shown = trained[-STEPS_SHOWN:]
+    from_s = 0.0 if len(trained) == len(shown) else shown[0].from_s
+    return from_s, max(shown[-1].until_s, from_s + 1.0)
+
+
+def chosen_rows(story: Story, spans: Sequence[Span]) -> list[str]:
+    """The machines that are shown, in their order: all, or evenly some of those that worked longest."""
+    names = [one.name for one in story.scene.machines]
+    if len(names) <= MOST_MACHINES:
+        return names
+    worked: Counter[str] = Counter()
+    for span in spans:
+        if span.works:
+            worked[span.row] += 1
+    active = [name for name in names if worked[name]] or names
+    if len(active) <= MOST_MACHINES:
+        return active
+    return [active[index * len(active) // MOST_MACHINES] for index in range(MOST_MACHINES)]
+
+
+def _draw(
+    figure: Figure,
+    story: Story,
+    currency: str,
+    rows: Sequence[str],
+    spans: Sequence[Span],
+    window: tuple[float, float],
+) -> None:
+    height = figure.get_size_inches()[1]
+    figure.subplots_adjust(left=0.17, right=0.985, top=1 - 0.95 / height, bottom=0.6 / height)
+    axes = figure.add_subplot()
+    figure.text(0.02, 1 - 0.38 / height, _title(story), fontsize=15, fontweight="bold", color=INK)
+    figure.text(0.02, 1 - 0.64 / height, _subtitle(story, currency, len(rows)), fontsize=10.5, color="#555555")
+    places = {LEARNER: 0.0, SOURCE: 1.2} | {name: 2.8 + number for number, name in enumerate(rows)}
+    for span in spans:
+        if (place := places.get(span.row)) is None:
+            continue
+        start, end = max(span.from_s, window[0]), min(span.until_s, window[1])
+        tall = 0.8 if span.works else 0.12
+        colour = COLOURS[span.version % len(COLOURS)] if span.works else "#BBBBBB"
+        axes.barh(place, end - start, left=start, height=tall, color=colour, edgecolor="white", linewidth=0.4)
+        if span.row in (LEARNER, SOURCE) and end - start > 0.02 * (window[1] - window[0]):
+            axes.text((start + end) / 2, place, str(span.version), ha="center", va="center", fontsize=8, color="white")
+    _frame(axes, places, rows, window)
+
+
+def _frame(axes: Axes, places: dict[str, float], rows: Sequence[str], window: tuple[float, float]) -> None:
+    labels = ["learner: trains", "its source: sends", *(words.plain_name(name, NAME_CHARS) for name in rows)]
+    axes.set_yticks(list(places.values()), labels)
+    axes.set_ylim(max(places.values()) + 0.8, -0.8)
+    axes.set_xlim(*window)
+    axes.set_xlabel("seconds since the beginning", fontsize=11, color=INK)
+    axes.grid(axis="x", color=FAINT, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", labelsize=8.5, colors=INK, length=0)
+    axes.tick_params(axis="x", labelsize=10, colors=INK, length=3)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color("#999999")
+
+
+def _title(story: Story) -> str:
+    steps = story.steps
+    busy = f"the learner trains {words.share(1 - steps.bubble)} of its time" if steps.count else "no training step"
+    return f"{story.asked.name[:1].upper()}{story.asked.name[1:]}: {busy}"
+
+
+def _subtitle(story: Story, currency: str, shown: int) -> str:
+    learning, some = story.scene.learning, ""
+    if shown < len(story.scene.machines):
+        some = f"; {shown} of {len(story.scene.machines):,} machines shown"
+    cost = f", {words.money(story.price, currency)} an hour in the end"
+    window = f"{mode_of(story)}, S = {learning.staleness}, kappa = {story.kappa}, lag {_lag(story.steps)}"
+    return f"{window}{cost}; a colour is a version, white is waiting{some}"
+
+
+def _lag(steps: Steps) -> str:
+    return f"{steps.lag:.1f}"

@@ -21,7 +21,7 @@ SKIPPED = 20
 """Steps before the swarm is looked at: rates are learnt, and the first versions have travelled."""
 
 STEPS = 60
-"""Steps simulated. Twice as many change the median error by less than a tenth of a per cent (docs/benchmarks.md)."""
+"""Steps simulated of each swarm, so that all of them take minutes; `--steps` asks for more."""
 
 LATEST = 6.0
 """A swarm is given up after so many times the time that its steps take without waiting."""

@@ -125,9 +125,14 @@ class Requirement:
         suppliers = [one.supplier() for one in candidates]
         delays = np.array([one.delay_s for one in suppliers])
         rates = np.array([one.rate for one in suppliers])
-        due = clock.due_s(float(delays.max(initial=0.0)))
-        useful = np.array([[clock.useful_s(one.delay_s, at_s) for one in suppliers] for at_s in due])
-        shares = np.array([clock.useful(one.delay_s) for one in suppliers])
+        # `Clockwork.useful` and `useful_s` of everybody at once: a planner asks this of a thousand, again and again.
+        due = np.array(clock.due_s(float(delays.max(initial=0.0))))
+        period_s = clock.kappa * clock.train_s
+        shares = np.clip(clock.staleness * clock.train_s - delays, 0.0, period_s) / period_s
+        made = np.maximum(0.0, due[:, None] - delays)
+        periods = np.floor(made / period_s)
+        in_time = shares * period_s * periods + np.minimum(made - periods * period_s, shares * period_s)
+        useful = np.where(shares == 1, made, in_time)
         self.weights = np.vstack([rates * clock.train_s * shares, rates * useful]) / clock.rollouts
         self.least = margin * np.concatenate([[1.0], np.arange(1, len(due) + 1)])
         self.is_overtaken = clock.is_overtaken

@@ -261,7 +261,8 @@ class Windows:
         return self._requirement(staleness - periods[0]).share(np.ones(len(self.setting.candidates)))
 
     def _requirement(self, slack: int) -> Requirement:
-        clock = replace(self.setting.clock(slack + 1, 1, ()), broadcast_s=0.0)  # periods() rules out what is overtaken
+        # periods() rules out what is overtaken; of who delivers too late, the least is of use with kappa = 1.
+        clock = replace(self.setting.clock(slack + 1, 1, ()), broadcast_s=0.0)
         return Requirement(clock, self.setting.candidates, self.setting.margin)
 
     def _chosen(self, slack: int) -> Choice | Shortage:

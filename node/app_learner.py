@@ -10,7 +10,7 @@ import os
 import platform
 import secrets
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -60,6 +60,9 @@ from swarm.serving import Knowledge, Serving
 from swarm.store import ChunkStore, StoreError
 from swarm.transport import ListenFailed, Transport
 
+TRAINER = (sys.executable, "-m", "learner.trainer")
+"""The command of the trainer's process."""
+
 INVITE_FILE = "invite"
 GOODBYE_S = 2.0
 """How long the farewell may take to reach the peers before the connections close."""
@@ -78,11 +81,17 @@ class LearnerOutcome:
 
 
 async def run_learner(
-    config: SwarmConfig, schooling: Schooling, events: EventLog, on_ready: Callable[[str, LearnerRun], None]
+    config: SwarmConfig,
+    schooling: Schooling,
+    events: EventLog,
+    on_ready: Callable[[str, LearnerRun], None],
+    *,
+    trainer: Sequence[str] = TRAINER,
 ) -> LearnerOutcome:
     """Run the learner role until its last training step, and return how it went.
 
-    `on_ready` is told the invite once peers can join. Raises UsageError or RunError; cancel to stop early.
+    `on_ready` is told the invite once peers can join; `trainer` is the command of a process that holds the conversation
+    of `learner.trainer`. Raises UsageError or RunError; cancel to stop early.
     """
     home = open_learner_home(
         Path(config.swarm.state),
@@ -101,7 +110,7 @@ async def run_learner(
                 store = stack.enter_context(ChunkStore.open(home.store, home.authority, quota_bytes=quota_bytes))
                 store.remember_genesis(home.genesis)
                 transport = await stack.enter_async_context(open_transport(home.learner.seed, config.network))
-                learner = _Learner(config, home, ledger, store, transport, schooling, events)
+                learner = _Learner(config, home, ledger, store, transport, schooling, events, trainer)
                 stack.callback(learner.recorder.close)
                 return await learner.work(on_ready)
     except ListenFailed as error:
@@ -124,8 +133,10 @@ class _Learner:
         transport: Transport,
         schooling: Schooling,
         events: EventLog,
+        trainer: Sequence[str],
     ) -> None:
         learn = config.learn
+        self.trainer_argv = tuple(trainer)
         self.config, self.home, self.ledger, self.transport, self.events = config, home, ledger, transport, events
         self.store, self.schooling = store, schooling
         self.training: TrainingLoop | None = None
@@ -269,7 +280,7 @@ class _Learner:
         """The trainer, and an engine for evaluation if there is anything to evaluate on."""
         spec = ChildSpec(
             name="trainer",
-            argv=(sys.executable, "-m", "learner.trainer"),
+            argv=self.trainer_argv,
             threads=_threads(self.config.learn.threads),
         )
         async with AsyncExitStack() as stack:

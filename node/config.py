@@ -171,7 +171,10 @@ class SwarmConfig(Section, frozen=True, kw_only=True):
 
 
 class EngineSection(Section, frozen=True, kw_only=True):
-    """What generates: the engine, where it runs, and how much at a time."""
+    """What generates: the engine, where it runs, and how much at a time.
+
+    `fake_token_s`: the "fake" engine pretends to take so many seconds for each token of a batch's longest completion.
+    """
 
     kind: Literal["transformers", "fake"] = "transformers"
     python: str = ""
@@ -180,6 +183,7 @@ class EngineSection(Section, frozen=True, kw_only=True):
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
     batch_rollouts: Annotated[int, Meta(ge=1, le=65_536)] = 64
     nice: Annotated[int, Meta(ge=0, le=19)] = 5
+    fake_token_s: Annotated[float, Meta(ge=0, le=3600)] = 0.0
 
 
 class NodeNetworkSection(Section, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from node.children import ChildDied, ChildEvent, ChildSaid, ChildStarted
 from node.config import EngineSection
-from node.engine.fake import open_fake_engine
+from node.engine.fake import FakeConfig, open_fake_engine
 from node.engine.port import PolicyEngine
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.events import EventLog
@@ -21,7 +21,7 @@ async def open_engine(section: EngineSection, events: EventLog, *, name: str) ->
     """Open the configured engine, its process with it; `name` is how events call it. Raises EngineError."""
     match section.kind:
         case "fake":
-            async with open_fake_engine() as engine:
+            async with open_fake_engine(FakeConfig(seconds_per_token=section.fake_token_s)) as engine:
                 yield engine
         case "transformers":
             config = TransformersConfig(

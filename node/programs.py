@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from node.app_learner import run_learner
+from node.app_learner import TRAINER, run_learner
 from node.app_rollout import run_rollout
 from node.config import NodeConfig, PriceSection, read_node_config, read_swarm_config, replaced
 from node.console import Terminal, open_terminal, run_shown
@@ -27,8 +28,8 @@ from protocol.invite import Invite, InviteError, read_invite
 EVENTS_FILE = "events.jsonl"
 
 
-async def learn(path: Path, *, plain: bool) -> int:
-    """`volery learn`."""
+async def learn(path: Path, *, plain: bool, trainer: Sequence[str] = TRAINER) -> int:
+    """`volery learn`; `trainer` is the command of the trainer's process."""
     config = read_swarm_config(path)
     require_model(Path(config.model.directory))
     require_addresses(config.network.listen, config.network.announce)
@@ -49,7 +50,7 @@ async def learn(path: Path, *, plain: bool) -> int:
             terminal.say(f"Invite for volunteers (run it there):\n\n  volery join {invite}\n")
 
         try:
-            outcome = await run_shown(terminal, lambda: run_learner(config, schooling, events, ready))
+            outcome = await run_shown(terminal, lambda: run_learner(config, schooling, events, ready, trainer=trainer))
         except Stopped:
             return _stopped(terminal, f"volery learn {path}")
         finally:

@@ -1,0 +1,22 @@
+"""`volery learn` with another trainer's process.
+
+    python -m benchmarks.live.learner SWARM_TOML TRAINER...     then the arguments of `benchmarks.live.trainer`
+
+What always holds: all but the trainer is the program that operators run.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from node.collector import look_seldom
+from node.programs import learn
+
+if __name__ == "__main__":
+    look_seldom()
+    command = (sys.executable, "-m", "benchmarks.live.trainer", *sys.argv[2:])
+    sys.exit(trio.run(partial(learn, Path(sys.argv[1]), plain=True, trainer=command)))

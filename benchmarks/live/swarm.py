@@ -1,0 +1,262 @@
+"""One run of a learner and its rollout nodes, from nothing to the learner's last training step.
+
+    learner     `volery learn`, but for a trainer that sleeps (`trainer`)
+    nodes       `volery join` with the fake engine, which sleeps as well: no token costs a core anything
+    links       each process in a network namespace of its own (`benchmarks.network.emulation`)
+
+What always holds: training begins when all nodes have joined; when `run_swarm` returns or raises, none of its processes
+and namespaces is left; the learner's state directory is, and tells what happened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.harness import ROOT, BenchmarkError, machine_seconds
+from benchmarks.network.emulation import Node, open_network
+from benchmarks.network.payload import write_payload
+from benchmarks.network.requirements import NetworkUnavailable
+from learner.provisioning.recording import FILE
+from node.app_learner import INVITE_FILE
+from node.processes import GRACE_S
+from node.programs import EVENTS_FILE
+from node.stopping import STOP_ON_EOF
+from node.tasks.text import write_character_tokenizer
+
+PORT = 4001
+LEARNER = "learner"
+
+POLL_S = 0.5
+START_S = 120.0
+"""Until all have joined: so many interpreters and their imports, on two busy cores."""
+
+PATIENCE = 6.0
+"""A run has failed when it takes so many times what training alone takes, and START_S."""
+
+SWARM_TOML = """\
+[swarm]
+name = "bench"
+state = "state"
+
+[network]
+listen = ["/ip4/{address}/tcp/{port}"]
+heartbeat_s = 2.0
+
+[model]
+directory = "model"
+weights_dtype = "bfloat16"
+
+[task]
+spec = "reverse:letters=6"
+held_out = 0
+
+[learn]
+steps = {steps}
+staleness = {staleness}
+publish_every = {kappa}
+prompts_per_step = {prompts}
+group_size = {group}
+max_new_tokens = {tokens}
+lease_s = 120.0
+seed = {seed}
+"""
+
+NODE_TOML = """\
+name = "{name}"
+
+[network]
+listen = ["/ip4/{address}/tcp/{port}"]
+
+[engine]
+kind = "fake"
+fake_token_s = {token_s}
+batch_rollouts = {group}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plant:
+    """What is the same in every run: what things take by themselves, sizes, and rates of links in Mbit/s.
+
+    A node makes a group of `group` completions at a time, of at most `tokens` tokens, in `generation_s`.
+    """
+
+    train_s: float = 2.45
+    prompts: int = 15
+    group: int = 8
+    tokens: int = 16
+    generation_s: float = 0.45
+    size_bytes: int = 2 << 20
+    learner_mbit: float = 22.0
+    node_up_mbit: float = 50.0
+    node_down_mbit: float = 100.0
+
+    @property
+    def rollouts(self) -> int:
+        """R."""
+        return self.prompts * self.group
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What is not: the window, the period, how many nodes and training steps; `first` is the first step that counts."""
+
+    staleness: int
+    kappa: int = 1
+    nodes: int
+    steps: int
+    first: int
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """A run that ended well. `state` is the learner's directory; `cores` the share of all cores that were in use, by
+    anybody, from the first step that counts on.
+    """
+
+    state: Path
+    cores: float
+
+
+def run_swarm(plant: Plant, run: Run, out: Path) -> Ran:
+    """Let it happen; `out`, a new directory, takes everything. Raises BenchmarkError."""
+    names = [f"n{number}" for number in range(1, run.nodes + 1)]
+    nodes = [Node(name=name, up=plant.node_up_mbit, down=plant.node_down_mbit) for name in names]
+    links = [Node(name=LEARNER, up=plant.learner_mbit, down=plant.learner_mbit), *nodes]
+    state, begin = out / "state", out / "begin"
+    out.mkdir(parents=True)
+    write_character_tokenizer(out / "model")
+    (out / "model" / "config.json").write_text("{}", encoding="ascii")
+    write_payload(out / "model", 1 << 16, seed=0)
+    config = out / "swarm.toml"
+    try:
+        with open_network(links) as network, ExitStack() as stack:
+            config.write_text(swarm_toml(plant, run, network.address(LEARNER)), encoding="utf-8")
+            trainer = [str(plant.train_s), str(plant.size_bytes), str(begin)]
+            argv = [sys.executable, "-m", "benchmarks.live.learner", str(config), *trainer]
+            learner = stack.enter_context(_started(LEARNER, network.inside(LEARNER, argv), out))
+            started = [learner]
+            _wait("an invite", (state / INVITE_FILE).exists, started)
+            invite = (state / INVITE_FILE).read_text(encoding="ascii").strip()
+            for name in names:
+                argv = _join(plant, name, network.address(name), invite, out)
+                started.append(stack.enter_context(_started(name, network.inside(name, argv), out)))
+            _wait("all nodes", lambda: _count(state / EVENTS_FILE, "peer_joined") >= run.nodes, started)
+            begin.touch()
+            return Ran(state=state, cores=_watch(learner, started, plant, run, state))
+    except NetworkUnavailable as error:
+        raise BenchmarkError(str(error)) from error
+
+
+def _watch(learner: _Process, started: Sequence[_Process], plant: Plant, run: Run, state: Path) -> float:
+    """Wait until the learner has ended; return the share of the cores in use since the first step that counts."""
+    ends = time.monotonic() + PATIENCE * run.steps * plant.train_s + START_S
+    began: tuple[float, float] | None = None
+    cores = 0.0
+    while (code := learner.process.poll()) is None:
+        if time.monotonic() > ends:
+            raise BenchmarkError(f"The run takes too long. {learner.last_words()}")
+        if began is None and _count(state / FILE, "stepped") >= run.first:
+            began = machine_seconds(), time.monotonic()
+        elif began is not None:
+            seconds = time.monotonic() - began[1]
+            cores = (machine_seconds() - began[0]) / max(seconds, POLL_S) / (os.cpu_count() or 1)
+        time.sleep(POLL_S)
+    failed = [one for one in started[1:] if one.process.poll()]
+    if code or failed:
+        raise BenchmarkError((learner if code else failed[0]).last_words())
+    return cores
+
+
+def swarm_toml(plant: Plant, run: Run, address: str) -> str:
+    """The learner's configuration."""
+    return SWARM_TOML.format(
+        address=address,
+        port=PORT,
+        steps=run.steps,
+        staleness=run.staleness,
+        kappa=run.kappa,
+        prompts=plant.prompts,
+        group=plant.group,
+        tokens=plant.tokens,
+        seed=run.seed,
+    )
+
+
+def node_toml(plant: Plant, name: str, address: str) -> str:
+    """A node's configuration."""
+    token_s = plant.generation_s / plant.tokens
+    return NODE_TOML.format(name=name, address=address, port=PORT, token_s=token_s, group=plant.group)
+
+
+def _join(plant: Plant, name: str, address: str, invite: str, out: Path) -> list[str]:
+    config = out / f"{name}.toml"
+    config.write_text(node_toml(plant, name, address), encoding="utf-8")
+    options = ["--config", str(config), "--state", str(out / name), "--plain"]
+    return [sys.executable, "-m", "node", "join", invite, *options]
+
+
+class _Process:
+    """One program, and where its output goes."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.name, self.process, self._log = name, process, log
+
+    def last_words(self) -> str:
+        """The end of its output."""
+        tail = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:]
+        return "\n".join([f"The end of the output of {self.name}:", *(tail or ["(nothing)"])])
+
+
+@contextmanager
+def _started(name: str, argv: Sequence[str], out: Path) -> Iterator[_Process]:
+    """A program that is ended, politely if it lets itself be, when the block is left. Its stdin ends when we die."""
+    log = out / f"{name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", STOP_ON_EOF: "1"},
+            start_new_session=True,
+        )
+    assert process.stdin is not None
+    try:
+        yield _Process(name, process, log)
+    finally:
+        process.terminate()
+        try:
+            process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdin.close()
+
+
+def _wait(what: str, condition: Callable[[], bool], started: Sequence[_Process]) -> None:
+    ends = time.monotonic() + START_S
+    while not condition():
+        if ended := next((one for one in started if one.process.poll() is not None), None):
+            raise BenchmarkError(f"{ended.name} ended before there was {what}. {ended.last_words()}")
+        if time.monotonic() > ends:
+            raise BenchmarkError(f"After {START_S:.0f} s there was not {what}. {started[0].last_words()}")
+        time.sleep(POLL_S)
+
+
+def _count(path: Path, event: str) -> int:
+    """How often this event stands in a file of events, one a line."""
+    if not path.exists():
+        return 0
+    lines = path.read_bytes().splitlines(keepends=True)
+    return sum(json.loads(line).get("event") == event for line in lines if line.endswith(b"\n"))

@@ -9,7 +9,7 @@ would change that; every change is an event, and a line in the ledger and in the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -60,20 +60,25 @@ class Steward:
         """Decide anew, and do it."""
         situation = situation_of(self.recorder.observatory, self.recorder.now_s())
         decision = await trio.to_thread.run_sync(self.planner.review, situation)
-        self._switch(decision)
-        if self._is_new(decision):
+        is_new = self._is_new(decision)
+        standing = [] if not self.activate else [peer for peer in self.run.present if peer not in decision.active]
+        to_tell = [peer for peer in standing if is_new or not self.run.worker(peer).standby]
+        # On a thread as well: an answer looks at the whole pool.
+        told = await trio.to_thread.run_sync(lambda: {peer: self.planner.explain(peer) for peer in to_tell})
+        self._switch(decision, told)
+        if is_new:
             await self._announce(decision)
         self._last = decision
 
-    def _switch(self, decision: Decision) -> None:
-        """Serve those who are on, and no one else."""
+    def _switch(self, decision: Decision, told: Mapping[PeerId, str]) -> None:
+        """Serve those who are on, and no one else. Who has come meanwhile is served until the next review."""
         served = False
         for peer, presence in self.run.present.items():
-            is_on = not self.activate or peer in decision.active
-            reason = "" if is_on else self.planner.explain(peer)[:MAX_REASON_CHARS]
+            worker = self.run.worker(peer)
+            is_on = not self.activate or peer in decision.active or not (told.get(peer) or worker.standby)
             served = served or (is_on and not presence.is_on)
             presence.switch(on=is_on, now_s=trio.current_time())
-            self.run.worker(peer).standby = reason
+            worker.standby = "" if is_on else told.get(peer, worker.standby)[:MAX_REASON_CHARS]
         if served:
             self.run.notify()
 
@@ -111,5 +116,5 @@ class Steward:
             self.events.emit(
                 "peer_activated" if change.on else "peer_released", peer=change.peer, name=name, reason=change.reason
             )
-            told.append(f"{name or change.peer[-6:]} {'on' if change.on else 'off'}: {change.reason}")
+            told.append(f"{name or change.peer[-6:]} {change.reason}")
         return told

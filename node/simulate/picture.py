@@ -8,6 +8,7 @@ line is a machine that stands by or is away. matplotlib is imported only when dr
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -89,6 +90,11 @@ def chosen_rows(story: Story, spans: Sequence[Span]) -> list[str]:
     return [active[index * len(active) // MOST_MACHINES] for index in range(MOST_MACHINES)]
 
 
+def colour_of(version: int, published: Sequence[int]) -> str:
+    """That of the first published version which contains this one."""
+    return COLOURS[bisect_left(published, version) % len(COLOURS)]
+
+
 def _draw(
     figure: Figure,
     story: Story,
@@ -103,12 +109,13 @@ def _draw(
     figure.text(0.02, 1 - 0.38 / height, _title(story), fontsize=15, fontweight="bold", color=INK)
     figure.text(0.02, 1 - 0.64 / height, _subtitle(story, currency, len(rows)), fontsize=10.5, color="#555555")
     places = {LEARNER: 0.0, SOURCE: 1.2} | {name: 2.8 + number for number, name in enumerate(rows)}
+    published = sorted({span.version for span in story.outcome.spans if span.works and span.row != LEARNER})
     for span in spans:
         if (place := places.get(span.row)) is None:
             continue
         start, end = max(span.from_s, window[0]), min(span.until_s, window[1])
         tall = 0.8 if span.works else 0.12
-        colour = COLOURS[span.version % len(COLOURS)] if span.works else "#BBBBBB"
+        colour = colour_of(span.version, published) if span.works else "#BBBBBB"
         axes.barh(place, end - start, left=start, height=tall, color=colour, edgecolor="white", linewidth=0.4)
         if span.row in (LEARNER, SOURCE) and end - start > 0.02 * (window[1] - window[0]):
             axes.text((start + end) / 2, place, str(span.version), ha="center", va="center", fontsize=8, color="white")

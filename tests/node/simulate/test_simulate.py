@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.plan.recordings import read_events
-from node.simulate.picture import MOST_MACHINES, STEPS_SHOWN, chosen_rows, stretch
+from node.simulate.picture import MOST_MACHINES, STEPS_SHOWN, chosen_rows, colour_of, stretch
 from node.simulate.program import answer
 from node.simulate.scenario import USUAL, WhatIf
 from tests.node.plan.calling import EXAMPLES
@@ -141,6 +141,12 @@ def test_the_picture_shows_the_last_steps_of_some_machines(tmp_path: Path) -> No
     assert (from_s, until_s) == (trained[-STEPS_SHOWN].from_s, trained[-1].until_s)
     rows = chosen_rows(found.asked, list(found.asked.outcome.spans))
     assert len(rows) == len(set(rows)) == MOST_MACHINES
+
+
+def test_a_step_has_the_colour_of_the_version_that_comes_of_it() -> None:
+    published = [0, 6, 12]
+    assert len({colour_of(version, published) for version in published}) == 3
+    assert {colour_of(version, published) for version in range(1, 7)} == {colour_of(6, published)}
 
 
 # What is refused

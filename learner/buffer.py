@@ -40,11 +40,13 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Groups to train on now, each with its lag, and those that had grown too old, each with the reason."""
+    """Groups to train on now, each with its lag, and those that had grown too old, each with the reason: `stale`
+    rollouts together."""
 
     groups: tuple[Group, ...]
     lags: Mapping[LeaseId, int]
     dropped: Mapping[LeaseId, str]
+    stale: int = 0
 
     @property
     def rollouts(self) -> int:
@@ -63,6 +65,7 @@ class Buffer:
     _judged: Chain | None = None
     _fresh: list[Group] = field(default_factory=list)
     _dropped: dict[LeaseId, str] = field(default_factory=dict)
+    _stale: int = 0
 
     def __len__(self) -> int:
         """Rollouts waiting, admissible or not."""
@@ -80,6 +83,7 @@ class Buffer:
         """Forget everything; what is durable is in the ledger."""
         self._heap.clear()
         self._dropped.clear()
+        self._stale = 0
         self._fresh.clear()
         self.by_version.clear()
 
@@ -98,8 +102,9 @@ class Buffer:
             if count >= rollouts:
                 break
         dropped, self._dropped = self._dropped, {}
+        stale, self._stale = self._stale, 0
         lags = {group.lease: lag_of(chain.head, group.behaviour) for group in groups}
-        return Batch(groups=tuple(groups), lags=lags, dropped=dropped)
+        return Batch(groups=tuple(groups), lags=lags, dropped=dropped, stale=stale)
 
     def _pop(self) -> Iterator[Group]:
         while self._heap:
@@ -128,6 +133,7 @@ class Buffer:
                 kept.append(entry)
             else:
                 self._dropped[group.lease] = fate.value
+                self._stale += len(group.completions)
                 self._count(entry[0], -len(group.completions))
         if len(kept) != len(self._heap):
             heapq.heapify(kept)

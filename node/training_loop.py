@@ -297,7 +297,7 @@ class TrainingLoop:
                 publish_s=round(publish_s, 6),
                 rollouts=batch.rollouts,
                 lags=dict(lags),
-                stale=len(batch.dropped) * self.recorder.terms.group_size,
+                stale=batch.stale,
             )
         )
 

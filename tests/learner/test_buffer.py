@@ -66,10 +66,12 @@ def test_what_has_grown_too_old_is_dropped_and_told_with_the_next_batch() -> Non
     assert batch is not None
     assert ids(batch.groups) == [1, 4]
     assert batch.dropped == {lease_id(2): "stale", lease_id(3): "orphaned"}
+    assert batch.stale == 4
     buffer.add(group(5, "2.6"))
     later = buffer.take(2, CHAIN)
     assert later is not None
     assert later.dropped == {}
+    assert later.stale == 0
 
 
 def test_clear_forgets_what_was_dropped_too() -> None:
@@ -81,7 +83,7 @@ def test_clear_forgets_what_was_dropped_too() -> None:
     buffer.add(group(2, "2.6"))
     batch = buffer.take(1, CHAIN)
     assert batch is not None
-    assert batch.dropped == {}
+    assert (batch.dropped, batch.stale) == ({}, 0)
 
 
 @pytest.mark.parametrize("window", [0, 1, 2])

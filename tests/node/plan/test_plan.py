@@ -155,14 +155,16 @@ def test_turns_are_feasible_and_have_no_paper_beside_them() -> None:
 
 
 def test_what_would_change_is_told_of_the_machine_s_kind() -> None:
-    changes = planned(EXAMPLES / "pool.toml")["changes"]
+    found = planned(EXAMPLES / "pool.toml")
+    changes = found["changes"]
     assert [(one["what"], one["machine"]) for one in changes] == [
         ("one machine more", "volunteer, cable"),
         ("one machine less", "rtx5090"),
         ("half the T_bcast", None),
         ("S = 4", None),
     ]
-    assert changes[1]["outcome"]["bubble"] > 0
+    asked = next(one["ours"] for one in found["windows"] if one["staleness"] == 3)
+    assert changes[1]["outcome"]["rate"] == pytest.approx(asked["rate"] - 0.27)
 
 
 @pytest.mark.parametrize(

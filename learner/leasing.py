@@ -124,12 +124,6 @@ class Leasing:
         self._count(granted, len(granted.lease.seeds))
         return True
 
-    def hopeless(self, oldest: int) -> list[GrantedLease]:
-        """Withdraw leases that are generated with a version made before training step `oldest`; return them."""
-        return self._withdraw(
-            [lease for lease, v in self._started.items() if lease in self.open and v.version < oldest]
-        )
-
     def lookup(self, lease: LeaseId, peer: PeerId) -> GrantedLease | None:
         """The open lease of that id, if it is `peer`'s."""
         granted = self.open.get(lease)

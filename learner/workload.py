@@ -101,7 +101,6 @@ class Workload:
         ahead: batches leased or waiting at most; None: by Little's law from what was measured (`pace`).
         steps: the last training step; 0 while it is not known.
         manifests: published versions that may still be admissible.
-        published: the newest of them.
         collecting: the learner's version when the batch now collected will be trained on.
         busy: from when a batch is taken until the version it makes, if it is to be published, is out.
         busy_since_ms: when that batch was taken.

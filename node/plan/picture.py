@@ -17,6 +17,7 @@ from node.errors import RunError
 from node.plan.plan import Plan
 from node.reports import words
 from node.reports.picture import BLUE, DPI, FAINT, GREEN, GREY, INK, ORANGE, SIZE_IN
+from node.reports.png import write_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,14 +43,10 @@ def draw_plan(plan: Plan, path: Path) -> None:
     figure = Figure(figsize=SIZE_IN, dpi=DPI, facecolor="white")
     FigureCanvasAgg(figure)
     _draw(figure, plan)
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        figure.savefig(partial, format="png", metadata={"Software": None})
-        partial.replace(path)
+        write_png(figure, path)
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror}. Name another file after --picture.") from None
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _draw(figure: Figure, plan: Plan) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from node.reports import words
 from node.reports.facts import Evaluation, Publication, Step, SwarmReport
+from node.reports.png import write_png
 from node.reports.turns import MAX_ROWS, draw_turns
 
 if TYPE_CHECKING:
@@ -54,12 +55,7 @@ def draw_reward(report: SwarmReport, path: Path) -> None:
     figure = Figure(figsize=SIZE_IN, dpi=DPI, facecolor="white")
     FigureCanvasAgg(figure)
     _draw(figure, report)
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        figure.savefig(partial, format="png", metadata={"Software": None})
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_png(figure, path)
 
 
 def _draw(figure: Figure, report: SwarmReport) -> None:

@@ -18,6 +18,7 @@ from learner.provisioning.steps import Steps
 from node.errors import RunError
 from node.reports import words
 from node.reports.picture import DPI, FAINT, INK, SIZE_IN
+from node.reports.png import write_png
 from node.simulate.export import mode_of
 from node.simulate.outcome import Span
 from node.simulate.story import Story
@@ -55,14 +56,10 @@ def draw_timeline(story: Story, currency: str, path: Path) -> None:
     figure = Figure(figsize=(SIZE_IN[0], height), dpi=DPI, facecolor="white")
     FigureCanvasAgg(figure)
     _draw(figure, story, currency, rows, spans, (from_s, until_s))
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        figure.savefig(partial, format="png", metadata={"Software": None})
-        partial.replace(path)
+        write_png(figure, path)
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror}. Name another file after --picture.") from None
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def stretch(story: Story) -> tuple[float, float]:

@@ -16,11 +16,9 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
@@ -34,6 +32,7 @@ from learner.provisioning.activation import MARGIN, Choice, Requirement, cheapes
 from learner.provisioning.overlap import Clockwork
 from learner.provisioning.pace import REVIEW_S, SHORT_REVIEWS
 from learner.provisioning.pool import Pool
+from node.outlet import keep_outlet
 
 REPS = 200
 
@@ -212,28 +211,14 @@ def parser() -> ArgumentParser:
 def benchmark() -> int:
     """Measure, report, and return the exit code."""
     options = parser().parse_args()
+    keep_outlet()
     runs: list[Run] = []
-    with solver_silenced(), ProcessPoolExecutor(max_workers=max(1, options.jobs)) as workers:
+    with ProcessPoolExecutor(max_workers=max(1, options.jobs)) as workers:
         for one in workers.map(simulate, range(options.seed, options.seed + options.reps)):
             runs.append(one)
             if len(runs) % 20 == 0:
                 say(f"{len(runs)} of {options.reps} pools")
         return report(runs)
-
-
-@contextmanager
-def solver_silenced() -> Iterator[None]:
-    """HiGHS prints a line of its own now and then, from C, which may come after our last one: it goes nowhere."""
-    ours, python = os.dup(1), sys.stdout
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)
-    try:
-        with os.fdopen(ours, "w", closefd=False) as sys.stdout:
-            yield
-    finally:
-        sys.stdout = python
-        os.close(ours)
 
 
 def _finite(value: float | None) -> float | None:

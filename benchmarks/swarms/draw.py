@@ -155,27 +155,28 @@ def supplier(machine: Machine) -> Supplier:
     )
 
 
-def measured(machine: Machine) -> Supplier:
-    """The machine as a learner measures it: T_gen is the 95th percentile, and nothing is known of batches."""
-    slow = math.exp(_P95 * math.sqrt(math.log1p(machine.spread**2))) / math.sqrt(1 + machine.spread**2)
-    return replace(supplier(machine), generation_s=machine.batch_s * slow + 3 * machine.line_s, lump_s=0.0)
+def slow(machine: Machine) -> Supplier:
+    """The machine when it takes long: T_gen is the 95th percentile."""
+    factor = math.exp(_P95 * math.sqrt(math.log1p(machine.spread**2))) / math.sqrt(1 + machine.spread**2)
+    return replace(supplier(machine), generation_s=machine.batch_s * factor + 3 * machine.line_s)
 
 
 def candidate(machine: Machine) -> Candidate:
-    """What a learner measures of it, with its price."""
-    known = measured(machine)
+    """The machine as a plan sees it."""
+    known = supplier(machine)
     return Candidate(
         name=machine.name,
         price=machine.price,
         rate=known.rate,
         broadcast_s=known.broadcast_s,
         generation_s=known.generation_s,
+        batch_rollouts=machine.batch_rollouts,
     )
 
 
 def timings(swarm: Swarm) -> Timings:
-    """What the paper's rule is told: T_bcast and T_gen of QUORUM of what the machines supply."""
-    suppliers = [measured(machine) for machine in swarm.machines]
+    """What the paper's rule is told: T_bcast and T_gen, the 95th percentile, of QUORUM of what the machines supply."""
+    suppliers = [slow(machine) for machine in swarm.machines]
     delay_s = usual_delay_s(suppliers)
     generation_s = usual_delay_s([replace(one, broadcast_s=0.0) for one in suppliers])
     return Timings(
@@ -191,7 +192,7 @@ def planned(swarm: Swarm) -> Swarm:
     learning = swarm.learning
     publishing = Publishing(
         train_s=learning.train_s,
-        delay_s=usual_delay_s(measured(machine) for machine in swarm.machines),
+        delay_s=usual_delay_s(supplier(machine) for machine in swarm.machines),
         source_s=learning.broadcast_s,
         publish_s=learning.publish_s,
     )

@@ -6,14 +6,17 @@ machine; no trial is left out, and one that nobody can supply is a value.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
-from benchmarks.swarms.draw import POOL, RICH_POOL, Swarm, candidate, drawn, measured, only, planned, supplier, timings
+from benchmarks.swarms.draw import POOL, RICH_POOL, Swarm, candidate, drawn, only, planned, supplier, timings
 from benchmarks.swarms.draw import usual_generation as generation_of
 from learner.provisioning import paper
 from learner.provisioning.activation import Requirement, Shortage, cheapest
 from learner.provisioning.lag import expected_lag
-from learner.provisioning.overlap import period_s
+from learner.provisioning.observatory import Observatory
+from learner.provisioning.overlap import Supplier, period_s
+from learner.provisioning.recording import Recorded
 from learner.provisioning.windows import by_rate
 from node.simulate.world import Outcome, World
 
@@ -34,7 +37,8 @@ BUSY = 0.97
 class Prediction:
     """What one swarm did, beside what was predicted: waits per step over T_train, lags in steps.
 
-    `as_measured`: predicted from what a learner measures, T_gen being the 95th percentile, batches unknown.
+    `as_measured`: predicted from what a learner reads off the recording of those steps, and no figure of a machine.
+    `without_batches`: predicted as if rollouts were made one after the other.
     """
 
     seed: int
@@ -47,6 +51,7 @@ class Prediction:
     waited: float
     predicted: float
     as_measured: float
+    without_batches: float
     lag: float
     expected_lag: float
     lag_most: int
@@ -92,18 +97,23 @@ class Provisioned:
         return self.stale / self.completed if self.completed else 0.0
 
 
-def simulated(swarm: Swarm, steps: int = STEPS) -> Outcome:
-    """What happens in so many training steps."""
+def simulated(swarm: Swarm, steps: int = STEPS, watch: Callable[[Recorded], None] = lambda event: None) -> Outcome:
+    """What happens in so many training steps; `watch` is told what a learner would record."""
     longest_s = steps * swarm.learning.train_s * LATEST
-    return World(swarm.learning, swarm.machines, seed=swarm.seed).run(steps=steps, until_s=longest_s)
+    return World(swarm.learning, swarm.machines, seed=swarm.seed, watch=watch).run(steps=steps, until_s=longest_s)
 
 
 def predict(seed: int, steps: int = STEPS) -> Prediction:
     """A swarm with too few machines or too many, any window and any period."""
     swarm = drawn(seed)
     learning, suppliers = swarm.learning, [supplier(machine) for machine in swarm.machines]
-    clock, outcome = swarm.clock(), simulated(swarm, steps)
+    clock, seen = swarm.clock(), Observatory()
+    outcome = simulated(swarm, steps, seen.handle)
     period = period_s(clock, suppliers)
+
+    def waits(known: Iterable[Supplier]) -> float:
+        return (period_s(clock, known) - clock.train_s) / learning.train_s
+
     return Prediction(
         seed=seed,
         staleness=learning.staleness,
@@ -113,9 +123,9 @@ def predict(seed: int, steps: int = STEPS) -> Prediction:
         generation=generation_of(swarm.machines),
         supply=swarm.supply,
         waited=outcome.wait_s(SKIPPED) / learning.train_s,
-        predicted=(period - clock.train_s) / learning.train_s,
-        as_measured=(period_s(clock, [measured(machine) for machine in swarm.machines]) - clock.train_s)
-        / learning.train_s,
+        predicted=waits(suppliers),
+        as_measured=waits(one.supplier() for one in seen.candidates()),
+        without_batches=waits(replace(one, lump_s=0.0) for one in suppliers),
         lag=sum(lag * many for lag, many in outcome.lags.items()) / max(1, outcome.lags.total()),
         expected_lag=expected_lag(clock, suppliers, period),
         lag_most=max(outcome.lags, default=0),

@@ -51,7 +51,8 @@ class Candidate:
         price: per hour that it is on, in the swarm's one currency; 0 for a volunteer.
         rate: admitted rollouts per second, measured or expected.
         broadcast_s: from a publication until it has the version installed.
-        generation_s: from a lease until its rollouts are admitted.
+        generation_s: from a lease until its rollouts are admitted, usually.
+        batch_rollouts: of which so many are done together; 0 where they are begun one after the other.
         start_s: from being asked until it supplies: download, loading. It is paid meanwhile.
         start_price: what starting costs beside that time.
         stops_per_hour: how often it is taken away (spot machines, owners who come home), each costing a start.
@@ -62,6 +63,7 @@ class Candidate:
     rate: float
     broadcast_s: float = 0.0
     generation_s: float = 0.0
+    batch_rollouts: float = 0.0
     start_s: float = 0.0
     start_price: float = 0.0
     stops_per_hour: float = 0.0
@@ -87,7 +89,12 @@ class Candidate:
 
     def supplier(self) -> Supplier:
         """It, as the capacity model sees it."""
-        return Supplier(rate=self.usable_rate, broadcast_s=self.broadcast_s, generation_s=self.generation_s)
+        return Supplier(
+            rate=self.usable_rate,
+            broadcast_s=self.broadcast_s,
+            generation_s=self.generation_s,
+            lump_s=min(self.generation_s, self.batch_rollouts / self.rate) if self.rate > 0 else 0.0,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

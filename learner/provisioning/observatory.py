@@ -189,7 +189,8 @@ class Observatory:
         most = BOAST * max(shown) if any(shown) else math.inf
         usual_rate = _median(shown)
         broadcast_s = _median([one.broadcast_s.value for one in profiles if one.broadcast_s is not None])
-        generation_s = _median([one.generation_s.value for one in profiles if one.generation_s is not None])
+        generation_s = _median([took.value for one in profiles if (took := one.usual_generation_s) is not None])
+        batch = _median([many.value for one in profiles if (many := one.batch_rollouts) is not None])
         start_s = _median([one.start_s.value for one in profiles if one.start_s is not None])
         candidates = []
         for one in profiles:
@@ -201,7 +202,8 @@ class Observatory:
                     price=one.price,
                     rate=(_value(one.rate(most), usual_rate) or 0.0) / (1 + lost),
                     broadcast_s=_value(one.broadcast_s, broadcast_s) or 0.0,
-                    generation_s=_value(one.generation_s, generation_s) or 0.0,
+                    generation_s=_value(one.usual_generation_s, generation_s) or 0.0,
+                    batch_rollouts=_value(one.batch_rollouts, batch) or 0.0,
                     start_s=0.0 if self._journeys.has(one.peer) else own_start_s,
                 )
             )

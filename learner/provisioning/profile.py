@@ -171,6 +171,11 @@ class Profile:
         return self._generation.quantile(TAIL)
 
     @property
+    def usual_generation_s(self) -> Estimate | None:
+        """The same, the median."""
+        return self._generation.median()
+
+    @property
     def hold_s(self) -> Estimate | None:
         """From the lease until it was judged: the median."""
         return self._hold.median()

@@ -143,6 +143,7 @@ def _candidates(machines: Sequence[Machine], times: Sequence[float], generation_
             rate=machine.rate,
             broadcast_s=broadcast_s,
             generation_s=generation_s if machine.generation_s is None else machine.generation_s,
+            batch_rollouts=machine.batch_rollouts or 0,
             start_s=machine.start_s,
             start_price=machine.start_price,
             stops_per_hour=machine.stops_per_hour,

@@ -16,10 +16,11 @@ from benchmarks.swarms.draw import (
     STALENESS,
     SUPPLY,
     TRAIN_S,
+    candidate,
     drawn,
-    measured,
     only,
     planned,
+    slow,
     supplier,
     timings,
 )
@@ -38,6 +39,7 @@ PREDICTION = Prediction(
     waited=0.10,
     predicted=0.08,
     as_measured=0.15,
+    without_batches=0.2,
     lag=1.5,
     expected_lag=1.7,
     lag_most=3,
@@ -85,18 +87,19 @@ def test_a_seed_is_one_swarm_within_the_ranges() -> None:
     assert drawn(3, supply=POOL).supply > 1
 
 
-def test_what_is_measured_is_slower_than_the_mean_and_knows_no_batches() -> None:
+def test_the_paper_is_told_of_slow_rollouts_and_a_plan_of_usual_ones() -> None:
     machine = drawn(3).machines[0]
-    mean, told = supplier(machine), measured(machine)
+    mean, told = supplier(machine), slow(machine)
     assert told.generation_s > mean.generation_s
-    assert (told.lump_s, mean.lump_s) == (0.0, machine.batch_s)
     assert told.rate == mean.rate == machine.rate
+    assert candidate(machine).supplier() == mean
+    assert mean.lump_s == pytest.approx(machine.batch_s)
 
 
 def test_the_paper_is_told_the_sum_of_both_delays() -> None:
     swarm = drawn(3)
     told = timings(swarm)
-    delays = sorted(measured(machine).delay_s for machine in swarm.machines)
+    delays = sorted(slow(machine).delay_s for machine in swarm.machines)
     assert delays[0] <= told.delay_s <= delays[-1]
     assert told.rollouts == swarm.learning.rollouts
 

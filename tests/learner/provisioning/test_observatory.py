@@ -108,6 +108,25 @@ def test_a_newcomer_is_taken_to_be_as_the_others_are() -> None:
     assert found["a"].start_s == 0  # it has a version, so it starts at once
 
 
+def test_a_plan_reckons_with_what_a_batch_usually_takes() -> None:
+    lengths = [10.0] * 16 + [40.0] * 2
+    ends = [sum(lengths[: n + 1]) for n in range(len(lengths))]
+    swarm = seen(*joined("a"), *(delivered(end, took) for end, took in zip(ends, lengths, strict=True)))
+    slow = swarm.generation_s
+    assert slow is not None
+    assert slow.value == pytest.approx(40)
+    (one,) = swarm.candidates()
+    assert (one.generation_s, one.batch_rollouts) == (10, 8)
+    # Of 240 s it was 60 s at two batches, so at its rate a batch takes longer than usual: never longer than T_gen.
+    assert one.supplier().lump_s == 10
+
+
+def test_leases_that_overlap_are_small_batches() -> None:
+    # Two leases at a time, each 10 s, one begun every 5 s: rollouts come twice as often as each of them takes.
+    (one,) = seen(*joined("a"), *(delivered(5 * k + 10, 10) for k in range(40))).candidates()
+    assert one.supplier().lump_s == pytest.approx(5, rel=0.05)
+
+
 def test_a_newcomer_among_strangers_supplies_nothing_that_is_known() -> None:
     (one,) = seen(*joined("a")).candidates()
     assert (one.rate, one.broadcast_s, one.generation_s) == (0, 0, 0)

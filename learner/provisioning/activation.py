@@ -5,10 +5,9 @@ publication, and F of a set is the sum over its machines (`learner.provisioning.
 who is on, and the cheapest set is a small integer program:
 
     minimise  sum c_i x_i     over x_i in {0, 1}
-    where     sum mu_i x_i useful_i((S - kappa + k) T_train)  >=  gamma k R     for k = 1, 2, ...
-              sum mu_i x_i T_train share_i  >=  gamma R
+    where     sum mu_i x_i useful_i((S - kappa + k) T_train)  >=  gamma k R     for k = 1, ..., kappa
 
-with useful_i(t) = max(0, t - delay_i) for a machine all of whose rollouts come in time, share_i = 1; less for others.
+with useful_i(t) = min(kappa T_train, max(0, t - delay_i)), the time for which it has delivered one version by then.
 
 Two ways to choose: `greedy`, the paper's, in the order of price per rollout (ECHO-2, section 3.4); and `cheapest`, the
 exact optimum by scipy's HiGHS, or the best found in a bounded time. There, who is not on yet is charged its start over
@@ -132,16 +131,10 @@ class Requirement:
         suppliers = [one.supplier() for one in candidates]
         delays = np.array([one.delay_s for one in suppliers])
         rates = np.array([one.rate for one in suppliers])
-        # `Clockwork.useful` and `useful_s` of everybody at once: a planner asks this of a thousand, again and again.
-        due = np.array(clock.due_s(float(delays.max(initial=0.0))))
-        period_s = clock.kappa * clock.train_s
-        shares = np.clip(clock.staleness * clock.train_s - delays, 0.0, period_s) / period_s
-        made = np.maximum(0.0, due[:, None] - delays)
-        periods = np.floor(made / period_s)
-        in_time = shares * period_s * periods + np.minimum(made - periods * period_s, shares * period_s)
-        useful = np.where(shares == 1, made, in_time)
-        self.weights = np.vstack([rates * clock.train_s * shares, rates * useful]) / clock.rollouts
-        self.least = margin * np.concatenate([[1.0], np.arange(1, len(due) + 1)])
+        # `Clockwork.useful_s` of everybody at once: a planner asks this of a thousand, again and again.
+        useful = np.clip(np.array(clock.due_s)[:, None] - delays, 0.0, clock.kappa * clock.train_s)
+        self.weights = rates * useful / clock.rollouts
+        self.least = margin * np.arange(1, clock.kappa + 1)
         self.is_overtaken = clock.is_overtaken
 
     def share(self, on: np.ndarray) -> float:

@@ -10,16 +10,16 @@ step n and p_m the publication of version m, step n begins as soon as
                                                               too old, so steps i to n live on m and what follows it)
     s_n >= s_{n-a} + H^-1(R)                                 (its rollouts were not leased before batch n - a was taken)
 
-This recursion in (max, +) grows by the period of the clockwork; what exceeds T_train is wait. Without the third line,
-which pacing adds, the learner never waits exactly when
+This recursion in (max, +) grows by the period of the clockwork; what exceeds T_train is wait. Its second line counts
+as of use what comes when it is too old, and waits are longer than it says where peers are so slow. Without the third
+line, which pacing adds, the learner never waits exactly when
 
-    F((S - kappa + k) T_train) >= k R    for k = 1, 2, ...
+    F((S - kappa + k) T_train) - F((S - 2 kappa + k) T_train) >= k R    for k = 1, ..., kappa
 
-and what is of use comes as fast as it is taken: of a peer whose rollouts come later than (S - kappa) T_train after a
-publication, some come too late (`Clockwork.useful`), and are not counted in F there.
-For equal peers F(t) = mu (t - T_bcast - T_gen), and k = 1 is the strictest besides mu T_train >= R. Where rollouts are
-made in batches (`Supplier.lump_s`), `period_s` also counts what that does to waits (`Lumps`). What always holds:
-nothing here knows a clock or randomness; times are seconds, rates are admitted rollouts per second.
+so much of each version, which the next one ends after kappa T_train, has come when the k-th batch that needs it is due.
+For equal peers F(t) = mu (t - T_bcast - T_gen), and this is k = 1 and mu T_train >= R. Where rollouts are made in
+batches (`Supplier.lump_s`), `period_s` also counts what that does to waits (`Lumps`). What always holds: nothing here
+knows a clock or randomness; times are seconds, rates are admitted rollouts per second.
 `docs/provisioning.md` derives all this and says where it is wrong.
 """
 
@@ -34,7 +34,11 @@ from itertools import accumulate, pairwise
 from learner.provisioning.paper import QUORUM
 
 STEPS = 300
-"""Training steps the recursion is followed for. It repeats itself after some S + kappa steps."""
+"""Training steps the recursion is followed for, at least: with four times as many, the periods of 3000 random swarms
+with S up to 11 differed by 0.01 % of T_train at most."""
+
+ROUNDS = 20
+"""... and so many times the S + kappa after which it repeats itself: 0.05 % in 100 swarms with S up to 100."""
 
 _ROUNDING = 1e-9
 """Relative error below which a rate is what was asked for."""
@@ -117,47 +121,25 @@ class Clockwork:
         """Whether versions are published faster than the source can send them."""
         return self.broadcast_s > self.kappa * self.train_s
 
-    def due_s(self, full_s: float) -> list[float]:
-        """How long after a publication the first, second, third ... batch that needs it, or what follows, is due.
-
-        So many that all have taken part, from `full_s` on, for a whole period before the last: beyond, they say nothing
-        new.
-        """
+    @property
+    def due_s(self) -> list[float]:
+        """How long after a publication the batches are due for which what is older is too old, as long as it is not."""
         slack = self.staleness - self.kappa
-        num_batches = max(1, math.ceil(min(full_s, self.staleness * self.train_s) / self.train_s) + 1) + self.kappa
-        return [(slack + k) * self.train_s for k in range(1, num_batches + 1)]
-
-    def useful(self, delay_s: float) -> float:
-        """The share of its rollouts that come in time, of a peer that delivers the first of a version after `delay_s`.
-
-        It makes those of one version for kappa T_train, and the last batch that takes them is formed S T_train after
-        its publication.
-        """
-        most = self.kappa * self.train_s
-        return min(most, max(0.0, self.staleness * self.train_s - delay_s)) / most
+        return [(slack + k) * self.train_s for k in range(1, self.kappa + 1)]
 
     def useful_s(self, delay_s: float, at_s: float) -> float:
-        """For how long such a peer has made rollouts of a version or its successors, `at_s` after its publication, that
-        came in time: what F counts."""
-        made_s = max(0.0, at_s - delay_s)
-        if (share := self.useful(delay_s)) == 1:
-            return made_s
-        period_s = self.kappa * self.train_s
-        periods, rest_s = divmod(made_s, period_s)
-        return share * period_s * periods + min(rest_s, share * period_s)
+        """For how long rollouts of one version have come, `at_s` after its publication, from a peer that delivers the
+        first after `delay_s`: those of the next one take their place after kappa T_train."""
+        return min(self.kappa * self.train_s, max(0.0, at_s - delay_s))
 
 
 def never_waits(clock: Clockwork, suppliers: Iterable[Supplier]) -> bool:
     """The condition of the module's paragraph, for versions that do not overtake each other and no limit on pacing."""
     peers = list(suppliers)
     enough = clock.rollouts * (1 - _ROUNDING)
-    rate = math.fsum(one.rate * clock.useful(one.delay_s) for one in peers)
-    if rate * clock.train_s < enough or clock.is_overtaken:
-        return False
-    latest_s = max(one.delay_s for one in peers if one.rate > 0)
-    return all(
+    return not clock.is_overtaken and all(
         math.fsum(one.rate * clock.useful_s(one.delay_s, at_s) for one in peers) >= k * enough
-        for k, at_s in enumerate(clock.due_s(latest_s), start=1)
+        for k, at_s in enumerate(clock.due_s, start=1)
     )
 
 
@@ -209,11 +191,16 @@ def period_s(clock: Clockwork, suppliers: Iterable[Supplier]) -> float:
     recursion = _Recursion(clock=clock, supply=supply, lumps=Lumps(peers))
     held = Supply((one.rate, one.generation_s) for one in peers)
     recursion.leased_s = held.time(clock.rollouts)
-    starts = [recursion.next_start() for _ in range(STEPS)]
-    settled = STEPS // 2
-    # A whole number of publications, or the mean depends on where it is cut.
-    last = settled + (STEPS - 1 - settled) // clock.kappa * clock.kappa
-    return max(clock.train_s, (starts[last] - starts[settled]) / (last - settled))
+    num_steps = max(STEPS, ROUNDS * (clock.staleness + clock.kappa))
+    starts = [recursion.next_start() for _ in range(num_steps)]
+    return max(clock.train_s, _period_s(starts, clock.kappa)) if math.isfinite(starts[-1]) else math.inf
+
+
+def _period_s(starts: Sequence[float], kappa: int) -> float:
+    """From the means of the second and of the last third: between two single starts, the mean would depend on where in
+    a circuit of the recursion they are, which may span publications. A whole number of these, for the same reason."""
+    third = len(starts) // 3 // kappa * kappa
+    return (math.fsum(starts[-third:]) - math.fsum(starts[-2 * third : -third])) / third**2
 
 
 def bubble(clock: Clockwork, suppliers: Iterable[Supplier]) -> float:

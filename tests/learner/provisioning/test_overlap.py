@@ -12,7 +12,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from learner.provisioning.overlap import Clockwork, Supplier, Supply, bubble, never_waits, period_s, rate_needed
+from learner.provisioning import overlap
+from learner.provisioning.overlap import (
+    Clockwork,
+    Supplier,
+    Supply,
+    bubble,
+    never_waits,
+    period_s,
+    rate_needed,
+    supply_of,
+)
 
 T, R = 1.0, 400
 """Times of these tests are in units of T_train."""
@@ -144,6 +154,46 @@ def test_a_literal_simulation_waits_as_long(window: tuple[int, int], seed: int) 
     assert simulated_period(timing, peers) == pytest.approx(period_s(timing, peers), rel=0.03)
 
 
+def drawn(rng: random.Random, widest: int) -> tuple[Clockwork, list[Supplier]]:
+    """Too few machines and enough, near and far, with batches and without, paced and not, overtaken and not."""
+    staleness = rng.randint(1, widest)
+    total, journey_s = R / T * rng.uniform(0.6, 1.6), rng.uniform(0.05, 2 if widest < 12 else staleness)
+    rates = [rng.uniform(0.2, 3) for _ in range(rng.randint(1, 12))]
+    peers = []
+    for rate in rates:
+        generation_s = rng.uniform(0.02, 1.5)
+        peers.append(
+            Supplier(
+                rate=rate * total / sum(rates),
+                broadcast_s=journey_s * rng.uniform(0.5, 1.5),
+                generation_s=generation_s,
+                lump_s=rng.choice([0.0, rng.uniform(0, generation_s)]),
+            )
+        )
+    ahead, source_s = rng.choice([math.inf, rng.uniform(1, 4), 2.0]), rng.choice([0.0, rng.uniform(0, 2)])
+    return replace(clock(staleness, rng.randint(1, staleness)), ahead=ahead, broadcast_s=source_s), peers
+
+
+@pytest.mark.parametrize(("widest", "swarms"), [(11, 300), (60, 20)])
+def test_the_recursion_is_followed_for_long_enough(widest: int, swarms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(7)
+    drawn_swarms = [drawn(rng, widest) for _ in range(swarms)]
+    periods = [period_s(*one) for one in drawn_swarms]
+    monkeypatch.setattr(overlap, "STEPS", 4 * overlap.STEPS)
+    monkeypatch.setattr(overlap, "ROUNDS", 4 * overlap.ROUNDS)
+    assert [period_s(*one) for one in drawn_swarms] == pytest.approx(periods, abs=1e-3 * T)
+    assert max(periods) > 1.5 * T
+
+
+def test_the_widest_window() -> None:
+    # Of the last version in use nothing comes for one step; then what is missing takes a ninth longer.
+    assert period_s(clock(1000, 1000), equal(0.9 * R / T, T)) == pytest.approx(T / 0.9 + T / 1000, rel=1e-4)
+
+
+def test_whom_no_version_reaches_supplies_nothing() -> None:
+    assert period_s(clock(3, 1), equal(2 * R / T, math.inf)) == math.inf
+
+
 def test_pacing_bounds_what_is_on_its_way() -> None:
     peers = [Supplier(rate=2 * R / T, broadcast_s=0.1, generation_s=2.0)]
     assert period_s(clock(6, 1), peers) == pytest.approx(T)
@@ -172,3 +222,13 @@ def test_the_inverse_of_supply(peers: list[tuple[float, float]], rollouts: float
     assert supply.count(supply.time(rollouts)) == pytest.approx(rollouts, rel=1e-6, abs=1e-6)
     direct = sum(rate * max(0.0, 70.0 - delay) for rate, delay in peers)
     assert supply.count(70.0) == pytest.approx(direct)
+
+
+@given(windows, suppliers, st.floats(0, 40))
+def test_one_version_counts_until_the_next_takes_its_place(
+    window: tuple[int, int], peers: list[Supplier], at_s: float
+) -> None:
+    timing = clock(*window)
+    supply = supply_of(peers)
+    counted = sum(peer.rate * timing.useful_s(peer.delay_s, at_s) for peer in peers)
+    assert counted == pytest.approx(supply.count(at_s) - supply.count(at_s - timing.kappa * T), rel=1e-6, abs=1e-6)

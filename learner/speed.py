@@ -4,6 +4,9 @@ Pure. An engine that generates a batch at once takes as long for eight rollouts 
 long: which of them a peer has shows only when it was given both. What always holds: for a number that was tried of late
 the answer is what that took; for a smaller one, which was not, it is in proportion, so that it will be tried; for a
 larger one it is in proportion too, which is the most that it can take.
+
+A plan asks another question, how many admitted rollouts a busy second is worth, and has its own figure
+(`learner.provisioning.profile`): there what was refused counts as time, here a lease that is late is late either way.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from enum import Enum
 from learner.buffer import Buffer
 from learner.intake import GrantedLease
 from learner.leasing import Leasing, Prompt
+from learner.provisioning.lag import batches_ahead
 from learner.provisioning.overlap import Supply
 from learner.speed import Speed
 from protocol.envelope import OVERHEAD_BYTES
@@ -38,9 +39,6 @@ SMALLEST_GROUP = 2
 
 LATE_MARGIN = 1.25
 """A lease takes so much longer than its peer usually does: beyond nine of ten that were measured in simulations."""
-
-BATCHES_HELD = 2
-"""Batches of leases that a peer has in hand: one that it generates, and one that waits."""
 
 TOGETHER_MS = 250
 """Leases begun within so short a time are generated together."""
@@ -126,12 +124,7 @@ class Workload:
 
     @property
     def pace(self) -> int:
-        """Rollouts that may be leased or wait now: no more than the steps to come will train on.
-
-        The batch that is due next, and by Little's law what is trained on while those that a peer holds at a time
-        are made. With less the learner waits (by 0.4 % of T_train in simulations with half of the latter), with more
-        rollouts grow older (0.06 steps with half as much again).
-        """
+        """Rollouts that may be leased or wait now: no more than the steps to come will train on (`batches_ahead`)."""
         pace = self.batch * self._ahead()
         return round(min(pace, (self.steps - self.collecting) * self.batch) if self.steps else pace)
 
@@ -143,7 +136,7 @@ class Workload:
         tempo = self.tempo
         if tempo.train_s <= 0 or tempo.supply.rate <= 0:
             return 2.0
-        return min(1.0 + BATCHES_HELD * tempo.generation_s / tempo.train_s, self.window + 1.0)
+        return batches_ahead(self.window, generation_s=tempo.generation_s, train_s=tempo.train_s)
 
     # Who is there
 
@@ -175,7 +168,7 @@ class Workload:
             return
         if together is not None:
             together.left -= 1
-            if together.left == 0:
+            if together.left == 0 and now_ms >= together.began_ms:  # else somebody has set the clock back meanwhile
                 worker.speed.observe(together.rollouts, (now_ms - together.began_ms) / 1000)
         self._see_free(peer, worker, now_ms)
 

@@ -201,11 +201,11 @@ class _Learner:
                     rollouts=batch,
                     staleness=learn.staleness,
                     kappa=learn.publish_every or None,
+                    activate=plan.activate,
                     currency=config.price.currency,
                     review_s=plan.review_s,
                 )
             ),
-            activate=plan.activate,
             review_s=plan.review_s,
             now_ms=Clock.now_ms,
             events=events,
@@ -249,6 +249,7 @@ class _Learner:
         self.desk.reception = reception
         self.desk.recover_leases()
         presence = await self._note_presence()
+        await trio.to_thread.run_sync(self.recorder.recall)
         async with trio.open_nursery() as nursery:
             self.serving.start()
             nursery.start_soon(self.distribution.run)

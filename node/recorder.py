@@ -2,8 +2,8 @@
 
 What always holds: a recording reads back whole (`learner.provisioning.recording`), from its first line, also after a
 kill, a full disk or a rotation, since whenever a file or a gap begins, the terms of the run, who is here and the last
-plan are said again; `at_s` never falls; nothing here raises or waits for the disk, since a run matters more than the
-record of it. The observatory hears all of it, written or not.
+plan are said again; `at_s` never falls; nothing here raises or, but for `recall`, waits for the disk, since a run
+matters more than the record of it. The observatory hears all of it, written or not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,17 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from learner.provisioning.observatory import Observatory
-from learner.provisioning.recording import Began, Joined, Left, Planned, Recorded, Stepped, encode_line
+from learner.provisioning.recording import (
+    Began,
+    Joined,
+    Left,
+    Planned,
+    Recorded,
+    RecordingError,
+    Stepped,
+    encode_line,
+    read_lines,
+)
 from node.line_file import LineFile
 
 MAX_RECORDING_BYTES = 64 * 1024 * 1024
@@ -50,6 +60,7 @@ class Recorder:
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.observatory = Observatory()
+        self._path = path
         self._file = None if path is None else LineFile(path, most_bytes=MAX_RECORDING_BYTES)
         self._terms = terms
         self._trouble = trouble
@@ -69,6 +80,33 @@ class Recorder:
     def terms(self) -> Began:
         """What the run is about."""
         return self._terms
+
+    def recall(self) -> None:
+        """Hear what was recorded before this process, so that it need not be measured again; before `begin`.
+
+        Reads the files: call it on a thread. What was recorded under other terms is left out, what is damaged with all.
+        """
+        if self._path is None:
+            return
+        observatory = Observatory()
+        try:
+            for path in filter(Path.is_file, [self._path.with_name(f"{self._path.name}.1"), self._path]):
+                self._hear(path, observatory)
+        except (OSError, RecordingError) as error:
+            self._trouble(f"What was measured before is to be measured again: {error}")
+            return
+        # Nobody was here between its end and now.
+        observatory.handle(replace(self._terms, at_s=observatory.now_s))
+        self.observatory = observatory
+
+    def _hear(self, path: Path, observatory: Observatory) -> None:
+        hears = False
+        with path.open("rb") as file:
+            for event in read_lines(file, path.name):
+                if isinstance(event, Began):
+                    hears = _is_alike(event, self._terms)
+                if hears:
+                    observatory.handle(event)
 
     def begin(self, step: int) -> None:
         """An incarnation begins at training step `step`, with those who are here already."""
@@ -127,6 +165,11 @@ class Recorder:
             self._failed_s = events[0].at_s
         else:
             self._failed_s = None
+
+
+def _is_alike(before: Began, now: Began) -> bool:
+    """Whether what took so long then takes as long now."""
+    return replace(before, at_s=now.at_s, step=now.step, kappa=now.kappa, staleness=now.staleness) == now
 
 
 def _is_said(event: Recorded) -> bool:

@@ -1,10 +1,10 @@
 """Who is on, and how often versions are published, while a run goes on: plans become what the learner does.
 
-Wakes every `review_s`, and at once when somebody comes or goes: what was observed goes to the planner, on a worker
-thread, and what it decides is done: leases for those who are on, a reason for those who stand by, the period in which
-versions are published. What always holds: somebody who has just come is served until the first review that knows of it;
-who stands by keeps its line, fetches and relays every version, and hears at each request why it stands by and what
-would change that; every change is an event, and a line in the ledger and in the recording.
+Wakes every `review_s`, and when somebody comes or goes, at most once in SOON_S: what was observed goes to the planner,
+on a worker thread, and what it decides is done: leases for those who are on, a reason for those who stand by, the
+period in which versions are published. What always holds: somebody who has just come is served until the first review
+that knows of it; who stands by keeps its line, fetches and relays every version, and hears at each request why it
+stands by and what would change that; every change is an event, and a line in the ledger and in the recording.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import partial
 import trio
 
 from learner.ledger import Ledger, PlanRow
+from learner.provisioning.pace import SOON_S
 from learner.provisioning.planner import Planner
 from learner.provisioning.recording import Planned
 from learner.provisioning.review import Decision
@@ -30,13 +31,12 @@ from protocol.limits import MAX_REASON_CHARS
 
 @dataclass(kw_only=True)
 class Steward:
-    """See the module's paragraph. `activate`: False leaves everybody on and only publishing is planned."""
+    """See the module's paragraph. `review_s`: the planner's, from one review to the next."""
 
     run: LearnerRun
     ledger: Ledger
     recorder: Recorder
     planner: Planner
-    activate: bool
     review_s: float
     now_ms: Callable[[], int]
     events: EventLog
@@ -51,17 +51,19 @@ class Steward:
         """Review until cancelled."""
         await self.run.opened.wait()
         while True:
+            began_s = trio.current_time()
             self._called = trio.Event()
             await self.review()
             with trio.move_on_after(self.review_s):
                 await self._called.wait()
+            await trio.sleep_until(began_s + min(SOON_S, self.review_s))
 
     async def review(self) -> None:
         """Decide anew, and do it."""
         situation = situation_of(self.recorder.observatory, self.recorder.now_s())
         decision = await trio.to_thread.run_sync(self.planner.review, situation)
         is_new = self._is_new(decision)
-        standing = [] if not self.activate else [peer for peer in self.run.present if peer not in decision.active]
+        standing = [peer for peer in self.run.present if peer not in decision.active]
         to_tell = [peer for peer in standing if is_new or not self.run.worker(peer).standby]
         # On a thread as well: an answer looks at the whole pool.
         told = await trio.to_thread.run_sync(lambda: {peer: self.planner.explain(peer) for peer in to_tell})
@@ -75,7 +77,7 @@ class Steward:
         served = False
         for peer, presence in self.run.present.items():
             worker = self.run.worker(peer)
-            is_on = not self.activate or peer in decision.active or not (told.get(peer) or worker.standby)
+            is_on = peer in decision.active or not (told.get(peer) or worker.standby)
             served = served or (is_on and not presence.is_on)
             presence.switch(on=is_on, now_s=trio.current_time())
             worker.standby = "" if is_on else told.get(peer, worker.standby)[:MAX_REASON_CHARS]
@@ -83,14 +85,17 @@ class Steward:
             self.run.notify()
 
     def _is_new(self, decision: Decision) -> bool:
+        """Whether it is news; to a new incarnation, whose recording begins without a plan, whatever holds is."""
         last = self._last
-        return last is None or (decision.active, decision.kappa) != (last.active, last.kappa) or bool(decision.changes)
+        if last is None or self.recorder.observatory.plan is None:
+            return True
+        return (decision.active, decision.kappa) != (last.active, last.kappa) or bool(decision.changes)
 
     async def _announce(self, decision: Decision) -> None:
         if self.run.kappa != decision.kappa:
             self.events.emit("period_changed", kappa=decision.kappa, reason=decision.kappa_reason)
             self.run.kappa = decision.kappa
-        active: list[str] = sorted(decision.active if self.activate else self.run.present)
+        active = sorted(decision.active)
         reasons = [*self._told(decision), *([decision.kappa_reason] if decision.kappa_reason else [])]
         self.recorder.record(
             Planned(
@@ -108,8 +113,6 @@ class Steward:
 
     def _told(self, decision: Decision) -> list[str]:
         """Every change in a sentence, as an event as well."""
-        if not self.activate:
-            return []
         told = []
         for change in decision.changes:
             name = presence.name if (presence := self.run.present.get(PeerId(change.peer))) else ""

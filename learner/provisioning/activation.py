@@ -27,7 +27,7 @@ import numpy as np
 from learner.provisioning.overlap import Clockwork, Supplier
 
 MARGIN = 1.05
-"""Our gamma: rates are medians of what varies, and a set without a reserve waits for every other batch."""
+"""Our gamma: rates are estimates of what varies, and a set without a reserve waits for every other batch."""
 
 PLAN_STANDS_S = 3600.0
 """Over so long is the start of a machine charged: a plan that stood for less would be all starts."""
@@ -87,9 +87,9 @@ class Candidate:
         return (self.start_price + self.price * self.start_s / _HOUR) * _HOUR / stands_s
 
     def supplier(self) -> Supplier:
-        """It, as the capacity model sees it."""
+        """It, as the capacity model sees it: what no version reaches supplies nothing."""
         return Supplier(
-            rate=self.usable_rate,
+            rate=self.usable_rate if math.isfinite(self.broadcast_s + self.generation_s) else 0.0,
             broadcast_s=self.broadcast_s,
             generation_s=self.generation_s,
             lump_s=min(self.generation_s, self.batch_rollouts / self.rate) if self.rate > 0 else 0.0,
@@ -143,12 +143,16 @@ class Requirement:
 
 
 def greedy(requirement: Requirement, *, keep: Collection[str] = ()) -> Choice | Shortage:
-    """The paper's choice: the best price per rollout first, until it suffices; whoever is to `keep` is on anyway."""
+    """The paper's choice: the best price per rollout first, until it suffices; whoever is to `keep` is on anyway.
+
+    Whose rollouts all come too late is left out, or volunteers far away, the cheapest there are, would all be on.
+    """
     candidates = requirement.candidates
     on = _kept(candidates, keep)
     if (shortage := _shortage(requirement)) is not None:
         return shortage
-    for index in sorted(range(len(candidates)), key=lambda i: (candidates[i].rho, candidates[i].name)):
+    of_use = np.flatnonzero(requirement.weights.any(axis=0))
+    for index in sorted(of_use, key=lambda i: (candidates[i].rho, candidates[i].name)):
         if requirement.share(on) >= 1:
             break
         on[index] = 1

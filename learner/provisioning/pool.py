@@ -23,6 +23,7 @@ class Pool:
         self.unproven = unproven
         self.target = Requirement(clock, candidates, MARGIN)
         self._index = {one.name: index for index, one in enumerate(candidates)}
+        self._ordered: tuple[frozenset[str], list[str], np.ndarray] | None = None
 
     def __contains__(self, name: str) -> bool:
         return name in self._index
@@ -35,23 +36,9 @@ class Pool:
         """Everybody."""
         return frozenset(self._index)
 
-    @property
-    def useful(self) -> frozenset[str]:
-        """Everybody of whom something can be expected."""
-        return frozenset(one.name for one in self.candidates if one.rate > 0 or one.name in self.unproven)
-
-    @property
-    def rate_needed(self) -> float:
-        """Rollouts per second that the learner takes."""
-        return self.target.rate_needed / MARGIN
-
     def share(self, names: Collection[str]) -> float:
         """What they supply of what the learner takes."""
         return MARGIN * self.target.share(self._vector(names)) if self.candidates else 0.0
-
-    def rate(self, names: Collection[str]) -> float:
-        """Rollouts per second."""
-        return math.fsum(self[name].usable_rate for name in names)
 
     def price(self, names: Collection[str]) -> float:
         """Per hour."""
@@ -67,14 +54,22 @@ class Pool:
 
     def replaceable(self, on: Collection[str], name: str) -> list[str]:
         """Who of those `on` could go, the dearest first, if this one came, without the pool losing its margin."""
-        supplied = self.target.weights @ self._vector([*on, name])
-        least, spared = self.target.least, []
-        for other in self.dearest_first(on):
-            rest = supplied - self.target.weights[:, self._index[other]]
-            if (rest >= least).all():
-                supplied = rest
-                spared.append(other)
+        order, weights = self._in_order(frozenset(on))
+        spare = weights.sum(axis=1) + self.target.weights[:, self._index[name]] - self.target.least
+        spared, start = [], 0
+        while (fits := (weights[:, start:] <= spare[:, None]).all(axis=0)).any():
+            found = start + int(fits.argmax())
+            spared.append(order[found])
+            spare, start = spare - weights[:, found], found + 1
         return spared
+
+    def _in_order(self, on: frozenset[str]) -> tuple[list[str], np.ndarray]:
+        """Those `on`, the dearest first, and what each supplies. The last answer is kept: of a thousand peers all who
+        stand by are told what they could replace."""
+        if self._ordered is None or self._ordered[0] != on:
+            order = self.dearest_first(on)
+            self._ordered = on, order, self.target.weights[:, [self._index[name] for name in order]]
+        return self._ordered[1:]
 
     def _vector(self, names: Collection[str]) -> np.ndarray:
         on = np.zeros(len(self.candidates))

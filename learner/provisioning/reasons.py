@@ -12,6 +12,11 @@ from learner.provisioning.activation import MARGIN, Candidate
 from learner.provisioning.pool import Pool
 
 
+def all_wanted() -> str:
+    """The operator does not want peers to be chosen."""
+    return "on: the operator wants everybody to work"
+
+
 def only_turns() -> str:
     """S = 0: everybody is on."""
     return "on: learner and peers take turns, so every machine makes the step shorter"
@@ -78,9 +83,9 @@ def trial_failed(trial_s: float) -> str:
     return f"released: nothing from here was admitted in a trial of {trial_s:.0f} s"
 
 
-def failed(again_s: float) -> str:
-    """To its owner."""
-    return f"Standing by: nothing from here was admitted in a trial. There will be another in {again_s / 60:.0f} min."
+def failed() -> str:
+    """To its owner; true for as long as it is so, since it is told once."""
+    return "Standing by: nothing from here was admitted in a trial. There will be another within an hour."
 
 
 def unknown() -> str:

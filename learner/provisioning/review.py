@@ -21,6 +21,7 @@ class Settings:
         rollouts: R, taken by one training step.
         staleness: S; 0 is sequential.
         kappa: the publication period, None to have it chosen.
+        activate: choose who is on; else everybody is, and only the publication period is planned.
         currency: of all prices, for reasons.
         review_s: REVIEW_S, which all that is counted in reviews goes by.
 
@@ -30,6 +31,7 @@ class Settings:
     rollouts: int
     staleness: int
     kappa: int | None = None
+    activate: bool = True
     currency: str = "USD"
     review_s: float = REVIEW_S
 

@@ -2,11 +2,14 @@
 
 Pure. What always holds: only who is present is on; a trial begins when its peer has started, and ends with its first
 admitted rollout or after `trial_s`, and then that peer is left alone for TRIED_AGAIN_S, also if it goes and comes back.
+Where nobody present has delivered anything, it is no peer's fault (all of them may still be loading their first
+version) and nobody could take its place: no trial goes on then, and none has failed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from learner.provisioning.activation import PLAN_STANDS_S, Candidate
@@ -30,6 +33,8 @@ class Turns:
         self._turns: dict[str, _Turn] = {}
         self._failed_s: dict[str, float] = {}
         self._released_s: dict[str, float] = {}
+        self._nobody_s = -math.inf
+        """When last nobody present had delivered anything."""
 
     @property
     def on(self) -> frozenset[str]:
@@ -69,24 +74,29 @@ class Turns:
         self._released_s[name] = now_s
 
     def end_trials(
-        self, now_s: float, candidates: Iterable[Candidate], unproven: Collection[str]
+        self, now_s: float, candidates: Sequence[Candidate], unproven: Collection[str], *, train_s: float
     ) -> list[tuple[str, float]]:
         """Who promised and delivered nothing is off. Returns their names, and for how long they were on."""
+        if candidates and all(one.name in unproven for one in candidates):
+            self._nobody_s = now_s
+            self._failed_s.clear()
+            return []
         ended = []
         for one in candidates:
             turn = self._turns.get(one.name)
             if one.name not in unproven:
                 self._failed_s.pop(one.name, None)
-            elif turn and now_s - turn.supplies_s >= self.trial_s(one):
+            elif turn and now_s - max(turn.supplies_s, self._nobody_s) >= self.trial_s(one, train_s=train_s):
                 del self._turns[one.name]
                 self._failed_s[one.name] = now_s
                 ended.append((one.name, now_s - turn.since_s))
         self._failed_s = {name: at_s for name, at_s in self._failed_s.items() if now_s - at_s < TRIED_AGAIN_S}
         return ended
 
-    def trial_s(self, one: Candidate) -> float:
-        """How long it has, once started, to deliver something: a version's journey, and more than one rollout."""
-        return TRIAL_REVIEWS * self._review_s + one.broadcast_s + 2 * one.generation_s
+    def trial_s(self, one: Candidate, *, train_s: float) -> float:
+        """How long it has, once started, to deliver something: a training step, since when enough is under way nothing
+        is leased before a batch is taken; a version's journey; and more than one rollout."""
+        return TRIAL_REVIEWS * self._review_s + train_s + one.broadcast_s + 2 * one.generation_s
 
     def supplies(self, name: str, now_s: float) -> bool:
         """Whether it is on, and has started."""
@@ -94,7 +104,6 @@ class Turns:
         return turn is not None and now_s >= turn.supplies_s
 
     def may_end(self, one: Candidate, now_s: float) -> bool:
-        """Whether its start was worth it by now, or it supplies nothing anyway."""
+        """Whether its start was worth it by now."""
         turn = self._turns[one.name]
-        stays_s = max(STAYS_REVIEWS * self._review_s, STAYS_STARTS * turn.start_s)
-        return one.rate == 0 or now_s >= turn.since_s + stays_s
+        return now_s >= turn.since_s + max(STAYS_REVIEWS * self._review_s, STAYS_STARTS * turn.start_s)

@@ -21,8 +21,12 @@ import numpy as np
 from learner.provisioning import overlap, paper
 from learner.provisioning.activation import MARGIN, Candidate, Choice, Requirement, Shortage, cheapest, greedy
 from learner.provisioning.lag import expected_lag, usual_ahead
+from learner.provisioning.outcome import Infeasible, Outcome, PaperWindow, Window
 from learner.provisioning.overlap import Clockwork, Supplier
 from learner.provisioning.paper import Timings
+from learner.provisioning.period import least_kappa
+
+__all__ = ["Infeasible", "Outcome", "PaperWindow", "Setting", "Window", "Windows", "by_rate"]
 
 STANDS_S = 24 * 3600.0
 """Over so long is the start of a machine charged by default: a plan made beforehand is for a day at least."""
@@ -33,7 +37,6 @@ SAME_PRICE = 1e-3
 _MOST_SLACK = 1000
 """As much as the widest window has; a machine that no version reaches has a delay without end."""
 
-_HOUR = 3600.0
 _ROUNDING = 1e-9
 
 
@@ -82,7 +85,7 @@ class Setting:
     @property
     def least_kappa(self) -> int:
         """Published more often, versions would overtake each other."""
-        return max(1, math.ceil(self.source_s / self.timings.train_s - _ROUNDING))
+        return least_kappa(self.source_s, self.timings.train_s)
 
     def periods(self, staleness: int) -> range:
         """The publication periods that our rule may take, empty where versions would overtake each other."""
@@ -90,79 +93,6 @@ class Setting:
             kappa = min(self.kappa, staleness)
             return range(kappa, kappa + (kappa >= self.least_kappa))
         return range(self.least_kappa, staleness + 1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What machines make of a window: `asked` rollouts per second (with gamma), `over_balance` the rule's own minimum
-    over R / T_train, `period_s` per training step, `lag` expected, in training steps, of what is trained on.
-    `kappas`: the publication periods, `kappa` among them, that cost the same.
-    """
-
-    staleness: int
-    kappa: int
-    kappas: tuple[int, ...] = ()
-    choice: Choice
-    asked: float
-    over_balance: float
-    train_s: float
-    period_s: float
-    lag: float
-    lag_bound: int
-    learner_price: float = 0.0
-
-    @property
-    def bubble(self) -> float:
-        """The share of its time that the learner waits, 0 to 1."""
-        return 1 - self.train_s / self.period_s
-
-    @property
-    def wait_s(self) -> float:
-        """Per training step."""
-        return self.period_s - self.train_s
-
-    @property
-    def price(self) -> float:
-        """Per hour, the learner's machine included if its price is known."""
-        return self.choice.price + self.learner_price
-
-    @property
-    def cost_per_step(self) -> float:
-        return self.price * self.period_s / _HOUR
-
-
-@dataclass(frozen=True, kw_only=True)
-class Infeasible:
-    """Not even all machines suffice: they give `rate`, which is `share` (below 1) of what the strictest condition asks
-    for. `is_overtaken`: versions would overtake each other, however many machines."""
-
-    staleness: int
-    share: float
-    rate: float
-    needed: float
-    is_overtaken: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaperWindow:
-    """ECHO-2's answer: `kappa` None where its rule has none, `outcome` None where the pool falls short of `target`."""
-
-    staleness: int
-    kappa: int | None
-    mu_min: float
-    target: float
-    outcome: Outcome | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Window:
-    """Both answers for one S; the paper has none for S = 0. `everyone`: what all machines together make of a window for
-    which they are too few, None if they are not, or would never come to an end."""
-
-    staleness: int
-    ours: Outcome | Infeasible
-    paper: PaperWindow | None
-    everyone: Outcome | None = None
 
 
 class Windows:
@@ -233,6 +163,24 @@ class Windows:
         prefixes = (self.in_turns(candidates[:count]) for count in range(1, len(candidates) + 1))
         return min(prefixes, key=lambda outcome: outcome.cost_per_step)
 
+    def in_turns(self, machines: Sequence[Candidate]) -> Outcome:
+        """What these machines and the learner make of S = 0. `machines` is not empty."""
+        setting = self.setting
+        supply = overlap.supply_of(one.supplier() for one in machines)
+        return Outcome(
+            staleness=0,
+            kappa=1,
+            kappas=(1,),
+            choice=Choice(chosen=tuple(machines), price=math.fsum(one.running_price for one in machines)),
+            asked=0.0,
+            over_balance=0.0,
+            train_s=setting.timings.train_s,
+            period_s=setting.timings.train_s + supply.time(setting.timings.rollouts),
+            lag=0.0,
+            lag_bound=0,
+            learner_price=setting.learner_price or 0.0,
+        )
+
     def outcome(self, staleness: int, kappa: int, choice: Choice) -> Outcome:
         """What these machines make of the window, by our model and against our rule."""
         setting = self.setting
@@ -287,24 +235,6 @@ class Windows:
         choice = Choice(chosen=pool, price=math.fsum(one.running_price for one in pool))
         outcome = self.outcome(staleness, kappa, choice)
         return outcome if math.isfinite(outcome.period_s) else None
-
-    def in_turns(self, machines: Sequence[Candidate]) -> Outcome:
-        """What these machines and the learner make of S = 0. `machines` is not empty."""
-        setting = self.setting
-        supply = overlap.supply_of(one.supplier() for one in machines)
-        return Outcome(
-            staleness=0,
-            kappa=1,
-            kappas=(1,),
-            choice=Choice(chosen=tuple(machines), price=math.fsum(one.running_price for one in machines)),
-            asked=0.0,
-            over_balance=0.0,
-            train_s=setting.timings.train_s,
-            period_s=setting.timings.train_s + supply.time(setting.timings.rollouts),
-            lag=0.0,
-            lag_bound=0,
-            learner_price=setting.learner_price or 0.0,
-        )
 
 
 def by_rate(candidates: Iterable[Candidate], target: float) -> Choice | None:

@@ -12,15 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from learner.provisioning.observatory import Observatory
-from learner.provisioning.pace import REVIEW_S
+from learner.provisioning.pace import REVIEW_S, SOON_S
 from learner.provisioning.planner import Planner, Settings
 from learner.provisioning.recording import Joined, Left, Planned, Recorded
 from learner.provisioning.review import Decision, Situation
 from learner.provisioning.situation import situation_of
 from node.simulate.world import World
-
-SOON_S = 1.0
-"""Who comes or goes is a reason to look at once; those who come together are looked at together."""
 
 
 class Chooser(Protocol):

@@ -346,6 +346,14 @@ def test_how_fast_a_peer_is_shows_when_leases_that_began_together_are_all_delive
     assert made._together == {}
 
 
+def test_a_clock_that_was_set_back_makes_nobody_fast() -> None:
+    made = workload("1.9", head="1.9", window=3, ahead=9.0)
+    leases = ask(made, 4)
+    begin(made, leases)
+    finish(made, leases, NOW_MS - 60_000)
+    assert not made.worker(HERE).speed.is_known
+
+
 @pytest.mark.parametrize("word", ["1.9", "1.5"])
 def test_the_first_word_on_a_version_counts(word: str) -> None:
     made = workload(*ALL, head="1.9", window=3)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from learner.provisioning.observatory import fit
 from learner.provisioning.recording import (
@@ -31,11 +32,11 @@ TERMS = Began(at_s=0, swarm="s", mode="async", rollouts=64, group_size=8, stalen
 class Bench:
     """A recorder with a clock that a test sets."""
 
-    def __init__(self, directory: Path, at_s: float = 1000.0) -> None:
+    def __init__(self, directory: Path, at_s: float = 1000.0, terms: Began = TERMS) -> None:
         self.at_s = at_s
         self.path = directory / FILE
         self.troubles: list[str] = []
-        self.recorder = Recorder(self.path, TERMS, trouble=self.troubles.append, clock=lambda: self.at_s)
+        self.recorder = Recorder(self.path, terms, trouble=self.troubles.append, clock=lambda: self.at_s)
 
     def record(self, make: Callable[[float], Recorded]) -> None:
         self.recorder.record(make(self.recorder.now_s()))
@@ -117,6 +118,76 @@ def test_a_restart_goes_on_in_the_same_file(tmp_path: Path) -> None:
     second = Bench(tmp_path, at_s=500)  # the clock on the wall was set back
     second.recorder.begin(0)
     assert kinds(second.written()) == ["Began", "Published", "Began"]
+
+
+def step(bench: Bench, busy_s: float) -> None:
+    bench.record(lambda at_s: Stepped(at_s=at_s, step=1, waited_s=0, busy_s=busy_s, rollouts=64, lags={1: 64}))
+
+
+def ran(directory: Path, terms: Began = TERMS) -> None:
+    """A process that took a step of 9 s, to which a peer came and delivered, and that was killed."""
+    bench = Bench(directory, terms=terms)
+    bench.recorder.begin(0)
+    bench.join("a")
+    step(bench, 9.0)
+    bench.at_s += 50
+    bench.record(lambda at_s: Delivered(at_s=at_s, peer="a", admitted=8, version=0, leased_s=1000, started_s=1000))
+    bench.record(lambda at_s: Planned(at_s=at_s, kappa=3, active=["a"], price=0, reasons=[]))
+
+
+def test_a_restart_remembers_what_was_measured_and_not_who_was_here(tmp_path: Path) -> None:
+    ran(tmp_path)
+    bench = Bench(tmp_path, at_s=90_000)
+    bench.recorder.recall()
+    seen = bench.recorder.observatory
+    assert (seen.present, seen.plan, seen.kappa) == (frozenset(), None, TERMS.kappa)
+    assert seen.train_s is not None
+    assert seen.train_s.value == 9.0
+    bench.recorder.begin(1)
+    bench.join("a")
+    [profile] = seen.profiles()
+    assert profile.shown_rate is not None
+    assert profile.shown_rate.value == pytest.approx(8 / 50)
+    assert profile.stops_per_hour(90_000) == pytest.approx(0.2 / (2 + 50 / 3600)), "the pause was no stay of its"
+
+
+@pytest.mark.parametrize("change", [{"rollouts": 32}, {"group_size": 4}, {"mode": "sequential"}, {"swarm": "t"}])
+def test_what_was_measured_under_other_terms_is_not_remembered(tmp_path: Path, change: dict[str, object]) -> None:
+    ran(tmp_path, structs.replace(TERMS, **change))
+    bench = Bench(tmp_path)
+    bench.recorder.recall()
+    assert bench.recorder.observatory.train_s is None
+
+
+def test_another_window_and_period_take_no_longer(tmp_path: Path) -> None:
+    ran(tmp_path, structs.replace(TERMS, staleness=5, kappa=1))
+    bench = Bench(tmp_path)
+    bench.recorder.recall()
+    assert bench.recorder.observatory.train_s is not None
+
+
+def test_a_damaged_recording_is_told_and_measured_again(tmp_path: Path) -> None:
+    ran(tmp_path)
+    with (tmp_path / FILE).open("ab") as file:
+        file.write(b"nonsense\n")
+    bench = Bench(tmp_path)
+    bench.recorder.recall()
+    assert bench.recorder.observatory.train_s is None
+    [told] = bench.troubles
+    assert f"{FILE}, line 6" in told
+
+
+def test_both_files_are_remembered_and_none_is_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.recorder.recall()
+    assert bench.recorder.observatory.train_s is None
+    ran(tmp_path)
+    bench.path.rename(bench.path.with_name(f"{FILE}.1"))
+    ran(tmp_path)
+    bench.recorder.recall()
+    assert bench.recorder.observatory.train_s is not None
+    assert bench.recorder.observatory.train_s.count == 2
+    assert bench.troubles == []
 
 
 def test_a_full_disk_is_told_once_and_leaves_a_recording_that_reads(tmp_path: Path) -> None:

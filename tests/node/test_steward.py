@@ -5,6 +5,7 @@ the planner's (tests/learner/provisioning/test_planner.py); here its answers are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -12,11 +13,15 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from learner.provisioning.pace import SOON_S
 from learner.provisioning.planner import Planner
+from learner.provisioning.recording import Planned
 from learner.provisioning.review import Change, Decision, Situation
+from learner.provisioning.review import Settings as Planning
 from learner.workload import Held
 from node.reports import swarm_report
 from node.steward import Steward
+from protocol.cost import Price
 from protocol.ids import PeerId
 from protocol.work import Grant, LeaseRequest
 from tests.learner.working import OTHER, PEER
@@ -53,13 +58,23 @@ class Written:
         return f"Standing by: {name[-4:]} is not on." * 40
 
 
-def steward_of(learner: Learner, planner: Written, *, activate: bool = True) -> Steward:
-    return Steward(
+@dataclass(kw_only=True)
+class CountingSteward(Steward):
+    """One that tells how many reviews are over: only between two may a test move its clock."""
+
+    reviews: int = 0
+
+    async def review(self) -> None:
+        await super().review()
+        self.reviews += 1
+
+
+def steward_of(learner: Learner, planner: Written | Planner) -> CountingSteward:
+    return CountingSteward(
         run=learner.run,
         ledger=learner.ledger,
         recorder=learner.recorder,
         planner=cast(Planner, planner),
-        activate=activate,
         review_s=REVIEW_S,
         now_ms=learner.wall.now_ms,
         events=learner.desk.events,
@@ -136,14 +151,35 @@ async def test_who_is_switched_on_while_it_asks_is_served_at_once(tmp_path: Path
         nursery.cancel_scope.cancel()
 
 
-async def test_with_activation_off_everybody_is_on(tmp_path: Path) -> None:
+async def test_with_activation_off_everybody_is_on_and_what_all_cost_is_told(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(ahead=4.0)) as learner:
+        await learner.training.begin()
+        for peer in (HERE, THERE):
+            asked = hello(name=peer[-4:], price=Price(micros_per_hour=200_000))
+            await learner.desk.welcome(peer, asked)
+        planner = Planner(Planning(rollouts=4, staleness=1, activate=False))
+        await steward_of(learner, planner).review()
+        assert granted(learner, THERE)
+        report = swarm_report(learner.ledger.path)
+        assert [plan.active for plan in report.plans] == [tuple(sorted((HERE, THERE)))]
+        assert learner.recorder.observatory.plan is not None
+        assert learner.recorder.observatory.plan.price == pytest.approx(0.4)
+        assert learner.logged("peer_released") == []
+
+
+async def test_a_new_incarnation_is_told_the_plan_that_holds(tmp_path: Path) -> None:
+    """Its recording begins anew, and an observatory that heard of no plan takes everybody to be on."""
     async with open_learner(tmp_path, Settings(ahead=4.0)) as learner:
         await joined(learner)
-        await steward_of(learner, Written(({HERE}, 3)), activate=False).review()
-        assert granted(learner, THERE)
-        assert learner.run.kappa == 3
-        assert [plan.active for plan in swarm_report(learner.ledger.path).plans] == [tuple(sorted((HERE, THERE)))]
-        assert learner.logged("peer_released") == learner.logged("peer_activated") == []
+        steward = steward_of(learner, Written(({HERE}, 2)))
+        await steward.review()
+        await learner.training.begin()
+        assert learner.recorder.observatory.plan is None
+        await steward.review()
+        assert learner.recorder.observatory.active == {HERE}
+        assert learner.recorder.observatory.kappa == 2
+        assert [event.active for event in learner.recorded() if isinstance(event, Planned)] == [[HERE], [HERE]]
+        assert len(learner.logged("period_changed")) == 1
 
 
 async def test_standing_by_is_timed(tmp_path: Path, mock_clock: MockClock) -> None:
@@ -170,9 +206,26 @@ async def test_reviews_come_in_time_and_when_somebody_comes(tmp_path: Path, mock
         await wait_all_tasks_blocked()
         assert planner.seen == [], "not before the chain is known"
         await joined(learner)
-        await _until(lambda: len(planner.seen) >= 2)
-        seen = len(planner.seen)
+        await _until(lambda: steward.reviews == 1)
+        for reviews, seconds in ((2, SOON_S), (3, REVIEW_S)):
+            await wait_all_tasks_blocked()
+            mock_clock.jump(seconds)
+            await _until(lambda reviews=reviews: steward.reviews == reviews)  # type: ignore[misc]
+        nursery.cancel_scope.cancel()
+
+
+async def test_those_who_come_together_are_looked_at_together(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with open_learner(tmp_path, Settings()) as learner, trio.open_nursery() as nursery:
+        await joined(learner)
+        steward = steward_of(learner, Written(({HERE}, 1)))
+        nursery.start_soon(steward.work)
+        await _until(lambda: steward.reviews == 1)
+        for _ in range(100):
+            steward.call()
+            await wait_all_tasks_blocked()
+        assert steward.reviews == 1
+        mock_clock.jump(SOON_S)
+        await _until(lambda: steward.reviews == 2)
         await wait_all_tasks_blocked()
-        mock_clock.jump(REVIEW_S)
-        await _until(lambda: len(planner.seen) == seen + 1)
+        assert steward.reviews == 2
         nursery.cancel_scope.cancel()

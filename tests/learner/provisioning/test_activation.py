@@ -100,6 +100,11 @@ def test_a_machine_too_far_away_is_no_help() -> None:
     assert names(cheapest(Requirement(CLOCK, [late, machine("near", 9.0, 2.0)]))) == {"near"}
 
 
+def test_volunteers_too_far_away_are_not_taken_for_being_cheap() -> None:
+    late = [replace(machine(f"late {i}", 0.0, 1.0), broadcast_s=500.0) for i in range(5)]
+    assert names(greedy(Requirement(CLOCK, [*late, machine("near", 9.0, 2.0)]))) == {"near"}
+
+
 def test_a_set_is_not_left_for_one_that_saves_less_than_moving_costs() -> None:
     here, there = machine("here", 1.0, 2.0), machine("there", 0.9, 2.0, start_s=1200.0)
     requirement = Requirement(CLOCK, [here, there])

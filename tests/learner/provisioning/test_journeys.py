@@ -127,6 +127,14 @@ def test_who_skips_versions_shows_how_long_one_takes() -> None:
     assert journeys.source_s(1, 9.0) == 25
 
 
+def test_who_goes_back_to_an_older_version_for_a_while_has_not_been_served_sooner() -> None:
+    journeys = Journeys()
+    for version, at_s in ((0, 10.0), (3, 40.0), (0, 69.0), (6, 70.0)):
+        journeys.published(version, at_s - 35.0, ["a"], ["a"])
+        journeys.installed("a", version, at_s)
+    assert journeys.source_s(1, 9.0) == 30
+
+
 def test_what_was_never_seen_twice_is_t_bcast() -> None:
     journeys = Journeys()
     assert journeys.source_s(1, 9.0) is None

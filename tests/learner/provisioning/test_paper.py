@@ -76,6 +76,10 @@ def test_what_is_infeasible_is_explained_with_numbers_that_are_not() -> None:
     assert largest_kappa(slow, 4) is None
 
 
+def test_a_step_given_in_the_wrong_unit_is_explained_as_well() -> None:
+    assert "S = 20000000" in explain_infeasible(Timings(train_s=1e-6, rollouts=10, broadcast_s=1e6), 3)
+
+
 @given(st.floats(1, 1e4), st.floats(0, 4), st.floats(0, 2), st.integers(1, 30))
 def test_the_chosen_period_keeps_the_bound_and_is_the_largest(
     train_s: float, broadcast: float, generation: float, staleness: int

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.provisioning.overlap import Clockwork, Supplier, rate_needed
-from learner.provisioning.period import WORTH, Publishing, choose_kappa, usual_delay_s
+from learner.provisioning.pace import SHORT_REVIEWS
+from learner.provisioning.period import WORTH, Period, Publishing, choose_kappa, usual_delay_s
 
+REVIEW_S = 10.0
 CHEAP = Publishing(train_s=100.0, delay_s=50.0)
 COSTLY = replace(CHEAP, publish_s=10.0)
 
@@ -43,6 +45,24 @@ def test_versions_do_not_overtake_each_other() -> None:
     assert choose_kappa(replace(CHEAP, source_s=180.0), 6) == 2
     assert choose_kappa(replace(CHEAP, source_s=195.0), 6) == 3, "a new period must do with times a tenth longer"
     assert choose_kappa(replace(CHEAP, source_s=195.0), 6, current=2) == 2, "the one in use need not"
+
+
+def test_a_float_s_last_digit_is_no_step() -> None:
+    """Where peers install every version, the source is taken to be busy for exactly kappa steps."""
+    train_s = 1296.9372662903522
+    assert 7 * train_s / train_s > 7
+    exact = Publishing(train_s=train_s, delay_s=20 * train_s, source_s=7 * train_s)
+    assert choose_kappa(exact, 11) == 7
+
+
+def test_the_period_in_use_is_left_when_another_has_been_better_for_a_while() -> None:
+    period = Period(REVIEW_S)
+    assert period.review(CHEAP, 6, 0.0) == 1, "the first is taken at once"
+    assert {period.review(COSTLY, 6, REVIEW_S * number) for number in range(SHORT_REVIEWS)} == {1}
+    period.review(CHEAP, 6, REVIEW_S * SHORT_REVIEWS)
+    since_s = REVIEW_S * (SHORT_REVIEWS + 1)
+    assert period.review(COSTLY, 6, since_s) == 1, "what does not last is noise"
+    assert period.review(COSTLY, 6, since_s + SHORT_REVIEWS * REVIEW_S) == period.kappa == 4
 
 
 def test_machines_can_be_had_and_time_cannot() -> None:

@@ -202,14 +202,51 @@ def test_nobody_is_released_on_the_word_of_a_newcomer() -> None:
     story.go_on(LOOK_REVIEWS + BETTER_REVIEWS + 2)
     assert story.last is not None
     assert story.last.active == {"a", "b", "c", "d", "liar"}
-    assert "if it delivers what it promises; tried for 670 s" in story.reasons("liar")[0]
+    assert "if it delivers what it promises; tried for 770 s" in story.reasons("liar")[0]
     assert "on trial" in story.planner.explain("liar")
-    decision = story.go_on(TRIAL_REVIEWS + 3)
+    decision = story.go_on(TRIAL_REVIEWS + 6)
     assert decision.active == {"a", "b", "c", "d"}
-    assert story.reasons("liar")[-1] == "released: nothing from here was admitted in a trial of 690 s"
-    assert "There will be another in" in story.planner.explain("liar")
+    assert story.reasons("liar")[-1] == "released: nothing from here was admitted in a trial of 780 s"
+    assert "There will be another within an hour" in story.planner.explain("liar")
     story.go_on(TRIED_AGAIN_S / REVIEW_S + BETTER_REVIEWS)
     assert "liar" in story.last.active or "liar" in story.go_on(LOOK_REVIEWS + BETTER_REVIEWS).active
+
+
+def test_a_first_version_that_takes_long_to_load_is_nobodys_fault() -> None:
+    """Nobody has delivered anything for half an hour: switched off, nobody ever would."""
+    story = Story(machine(name, 0.3, 0.0) for name in "abcd")
+    story.unproven, story.train_s = set(story.pool), None
+    assert story.go_on(1800 / REVIEW_S).active == set("abcd")
+    story.alter("a", rate=0.3)
+    story.unproven.discard("a")
+    assert story.go_on(1).active == set("abcd"), "the others are about to"
+    assert story.go_on(2 * TRIAL_REVIEWS).active == {"a"}
+
+
+def test_where_nobody_else_is_left_who_failed_is_tried_again_at_once() -> None:
+    story = Story([*FOUR, machine("vain", 0.1, 5.0)])
+    story.unproven = {"vain"}
+    while story.review().active != {"a", "b", "c", "d"} or not story.reasons("vain"):
+        assert story.now_s < 1e6 + 7200
+        story.now_s += REVIEW_S
+    for one in FOUR:
+        del story.pool[one.name]
+    assert story.go_on(1).active == {"vain"}
+
+
+def test_who_delivered_nothing_of_late_is_tried_again_after_an_hour() -> None:
+    """It is measured at nothing, and who stands by is not measured anew."""
+    story = Story([*FOUR, machine("back", 0.01, 0.5)])
+    assert "back" in story.review().active
+    story.alter("back", rate=0.0)
+    while "back" in story.go_on(1).active:
+        assert story.now_s < 1e6 + 3600
+    stopped_s = story.now_s
+    assert story.go_on(1).active == {"a", "b", "c", "d"}
+    while "back" not in story.go_on(1).active:
+        assert story.now_s < stopped_s + TRIED_AGAIN_S + 900
+    assert story.now_s >= stopped_s + TRIED_AGAIN_S
+    assert "tried for" in story.reasons("back")[-1]
 
 
 def test_a_newcomer_that_proves_itself_replaces_whom_it_can() -> None:
@@ -273,6 +310,17 @@ def test_taking_turns_everybody_is_on() -> None:
     assert story.planner.explain("a") == ("On: learner and peers take turns, so every machine makes the step shorter.")
 
 
+def test_where_the_operator_does_not_want_peers_to_be_chosen_everybody_is_on() -> None:
+    story = Story([*FOUR, machine("dear", 9.0, 5.0), machine("vain", 0.1, 0.0)], replace(SETTINGS, activate=False))
+    story.publish_s = 30.0
+    assert story.review().active == {"a", "b", "c", "d", "dear", "vain"}
+    decision = story.go_on(3 * TRIAL_REVIEWS)
+    assert decision.active == story.pool.keys()
+    assert decision.price == pytest.approx(10.5)
+    assert decision.kappa > 1, "how often is published is planned all the same"
+    assert story.planner.explain("vain") == "On: the operator wants everybody to work."
+
+
 def test_a_swap_that_was_missed_makes_the_next_wait_longer() -> None:
     story = Story([machine("base", 0.5, 0.9), machine("swing", 0.4, 0.2)])
     story.review()
@@ -321,10 +369,21 @@ def test_the_period_follows_what_publishing_costs_but_not_at_once() -> None:
     assert story.go_on(1).kappa_reason == ""
 
 
+def test_the_first_period_that_is_not_one_has_a_reason_as_well() -> None:
+    story = Story(FOUR, Settings(rollouts=100, staleness=6))
+    story.train_s, story.publish_s = None, 6.0
+    assert story.review().kappa_reason == ""
+    story.train_s = TRAIN_S
+    decision = story.review()
+    assert decision.kappa == 3
+    assert "a version every 3 training steps instead of 1" in decision.kappa_reason
+
+
 def test_the_period_that_the_operator_set_stays() -> None:
     story = Story(FOUR, Settings(rollouts=100, staleness=6, kappa=2))
     story.publish_s = 30.0
-    assert story.go_on(20).kappa == 2
+    decision = story.go_on(20)
+    assert (decision.kappa, decision.kappa_reason) == (2, "")
 
 
 @pytest.mark.parametrize("kappa", [0, 4])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from learner.provisioning.activation import MARGIN, Candidate
 from learner.provisioning.overlap import Clockwork, period_s
@@ -28,13 +30,11 @@ def test_a_share_of_one_is_just_enough() -> None:
 def test_nobody_at_all_supplies_nothing() -> None:
     empty = Pool(CLOCK, [])
     assert empty.share(()) == 0.0
-    assert empty.useful == frozenset()
+    assert empty.names == frozenset()
 
 
-def test_prices_and_rates_add_up() -> None:
+def test_prices_add_up() -> None:
     assert POOL.price({"a", "b", "c"}) == pytest.approx(0.8)
-    assert POOL.rate({"a", "c"}) == pytest.approx(0.8)
-    assert POOL.rate_needed == pytest.approx(1.0)
 
 
 def test_the_dearest_per_rollout_is_first_and_of_the_free_the_slowest() -> None:
@@ -47,6 +47,28 @@ def test_who_could_go_leaves_the_margin_untouched() -> None:
     assert POOL.share({"a", "b", "c"}) >= MARGIN
 
 
-def test_useful_is_whoever_supplies_something_or_might() -> None:
-    pool = Pool(CLOCK, [machine("dead", 0.1, 0.0), machine("new", 0.1, 0.0), machine("a", 0.3, 0.6)], {"new"})
-    assert pool.useful == {"new", "a"}
+machines = st.lists(
+    st.tuples(st.sampled_from([0.0, 0.2, 0.3, 1.0]), st.floats(0, 1), st.floats(0, 400)), min_size=1, max_size=9
+).map(
+    lambda rows: [
+        Candidate(name=f"m{i}", price=price, rate=rate, broadcast_s=delay_s, generation_s=10.0)
+        for i, (price, rate, delay_s) in enumerate(rows)
+    ]
+)
+
+
+@given(machines, st.integers(0, 1 << 9))
+def test_who_could_go_is_found_one_after_the_other(pool: list[Candidate], chosen: int) -> None:
+    """Each of them could, the dearest first, and nobody is passed over who could have."""
+    whole = Pool(CLOCK, pool)
+    name, on = pool[0].name, [one.name for i, one in enumerate(pool) if i and chosen >> i & 1]
+
+    def expected(rounding: float) -> list[str]:
+        left, gone = [*on, name], []
+        for other in whole.dearest_first(on):
+            if whole.share([one for one in left if one != other]) >= MARGIN + rounding:
+                left.remove(other)
+                gone.append(other)
+        return gone
+
+    assert whole.replaceable(on, name) in (expected(1e-9), expected(-1e-9))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from learner.provisioning.activation import PLAN_STANDS_S, Candidate
@@ -10,6 +11,14 @@ from learner.provisioning.turns import Turns
 
 REVIEW_S = 10.0
 ONE = Candidate(name="one", price=1.0, rate=1.0, broadcast_s=50.0, generation_s=10.0, start_s=100.0)
+OTHER = replace(ONE, name="other")
+"""Delivers what it promises, so that what others fail to deliver is their own fault."""
+TRAIN_S = 30.0
+
+
+def end_trials(turns: Turns, now_s: float, *candidates: Candidate, unproven: Iterable[str] = ("one",)) -> list[str]:
+    """Whose trial ended in vain."""
+    return [name for name, _ in turns.end_trials(now_s, candidates, set(unproven), train_s=TRAIN_S)]
 
 
 def test_it_supplies_once_it_has_started() -> None:
@@ -38,13 +47,13 @@ def test_who_left_is_counted_once() -> None:
     assert turns.on == frozenset()
 
 
-def test_a_trial_ends_after_start_journey_and_two_rollouts() -> None:
+def test_a_trial_ends_after_start_step_journey_and_two_rollouts() -> None:
     turns = Turns(REVIEW_S)
     turns.begin(ONE, 0.0)
-    over_s = 100.0 + turns.trial_s(ONE)
-    assert over_s == 100.0 + 200.0 + 50.0 + 20.0
-    assert turns.end_trials(over_s - 1, [ONE], {"one"}) == []
-    assert turns.end_trials(over_s, [ONE], {"one"}) == [("one", over_s)]
+    over_s = 100.0 + turns.trial_s(ONE, train_s=TRAIN_S)
+    assert over_s == 100.0 + 200.0 + 30.0 + 50.0 + 20.0
+    assert end_trials(turns, over_s - 1, ONE, OTHER) == []
+    assert turns.end_trials(over_s, [ONE, OTHER], {"one"}, train_s=TRAIN_S) == [("one", over_s)]
     assert turns.on == frozenset()
     assert turns.failed_s == {"one": over_s}
 
@@ -52,28 +61,49 @@ def test_a_trial_ends_after_start_journey_and_two_rollouts() -> None:
 def test_a_failed_trial_is_remembered_for_an_hour_also_of_who_left() -> None:
     turns = Turns(REVIEW_S)
     turns.begin(ONE, 0.0)
-    turns.end_trials(1000.0, [ONE], {"one"})
-    turns.follow(1010.0, [])
-    turns.end_trials(1010.0, [], set())
+    assert end_trials(turns, 1000.0, ONE, OTHER) == ["one"]
+    turns.follow(1010.0, [OTHER])
+    end_trials(turns, 1010.0, OTHER)
     assert "one" in turns.failed_s
-    turns.end_trials(1000.0 + TRIED_AGAIN_S, [ONE], {"one"})
+    end_trials(turns, 999.0 + TRIED_AGAIN_S, ONE, OTHER)
+    assert "one" in turns.failed_s
+    end_trials(turns, 1000.0 + TRIED_AGAIN_S, ONE, OTHER)
     assert turns.failed_s == {}
 
 
 def test_who_delivers_after_all_is_no_failure() -> None:
     turns = Turns(REVIEW_S)
     turns.begin(ONE, 0.0)
-    turns.end_trials(1000.0, [ONE], {"one"})
-    turns.end_trials(1010.0, [ONE], set())
+    assert end_trials(turns, 1000.0, ONE, OTHER) == ["one"]
+    end_trials(turns, 1010.0, ONE, OTHER, unproven=())
     assert turns.failed_s == {}
 
 
-def test_it_stays_until_its_start_was_worth_it_unless_it_supplies_nothing() -> None:
+def test_what_nobody_has_done_is_nobodys_failure_and_trials_begin_when_somebody_has() -> None:
+    turns = Turns(REVIEW_S)
+    turns.begin(ONE, 0.0)
+    turns.begin(OTHER, 0.0)
+    assert end_trials(turns, 5000.0, ONE, OTHER, unproven=("one", "other")) == []
+    over_s = 5000.0 + turns.trial_s(ONE, train_s=TRAIN_S)
+    assert end_trials(turns, over_s - 1, ONE, OTHER) == []
+    assert end_trials(turns, over_s, ONE, OTHER) == ["one"]
+
+
+def test_where_only_those_are_left_who_failed_they_are_tried_at_once() -> None:
+    turns = Turns(REVIEW_S)
+    turns.begin(ONE, 0.0)
+    assert end_trials(turns, 1000.0, ONE, OTHER) == ["one"]
+    assert end_trials(turns, 1010.0, unproven=()) == []
+    assert "one" in turns.failed_s, "nobody is here at all"
+    assert end_trials(turns, 1020.0, ONE) == []
+    assert turns.failed_s == {}
+
+
+def test_it_stays_until_its_start_was_worth_it() -> None:
     turns = Turns(REVIEW_S)
     turns.begin(ONE, 0.0)
     assert not turns.may_end(ONE, STAYS_STARTS * 100.0 - 1)
     assert turns.may_end(ONE, STAYS_STARTS * 100.0)
-    assert turns.may_end(replace(ONE, rate=0.0), 1.0)
     quick = replace(ONE, name="quick", start_s=0.0)
     turns.begin(quick, 0.0)
     assert not turns.may_end(quick, STAYS_REVIEWS * REVIEW_S - 1)

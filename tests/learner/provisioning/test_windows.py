@@ -99,6 +99,20 @@ def test_what_all_machines_make_of_a_window_for_which_they_are_too_few() -> None
     assert Windows(setting(alike(40, 0.1))).window(3).everyone is None
 
 
+@pytest.mark.parametrize("delays", [{"broadcast_s": math.inf}, {"generation_s": math.inf}])
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+def test_machines_that_no_version_reaches_are_none(staleness: int, delays: dict[str, float]) -> None:
+    few = alike(10, 0.1)
+    lost = tuple(replace(one, name=f"lost {one.name}", **delays) for one in alike(2, 0.1))
+    without, with_them = (Windows(setting(pool)).window(staleness) for pool in (few, (*few, *lost)))
+    for answer, other in ((without.ours, with_them.ours), (without.everyone, with_them.everyone)):
+        if isinstance(answer, Outcome):
+            assert isinstance(other, Outcome)
+            assert (other.period_s, other.lag) == (answer.period_s, answer.lag)
+        else:
+            assert type(other) is type(answer)
+
+
 def test_the_paper_s_choice_stops_when_rates_add_up() -> None:
     pool = (*alike(2, 1.0), Candidate(name="free", price=0.0, rate=0.5))
     chosen = by_rate(pool, 1.2)

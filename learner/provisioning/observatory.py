@@ -53,6 +53,8 @@ class Observatory:
         self._profiles: dict[str, Profile] = {}
         self._present: dict[str, None] = {}
         self._gone: dict[str, None] = {}
+        self._served: set[str] = set()
+        """Of those who were here when the run began anew: whose next installation is no start."""
         self._active: frozenset[str] | None = None
         self._train = Recent()
         self._publish = Recent()
@@ -214,6 +216,7 @@ class Observatory:
     def _began(self, event: Began) -> None:
         """A run begins anew: who was here is not, until it joins again, and it is not its fault."""
         self.terms, self.plan, self._active = event, None, None
+        self._served = {peer for peer in self._present if self._journeys.has(peer)}
         for peer in self._present:
             self._profiles[peer].interrupted(event.at_s)
         self._gone.update(self._present)
@@ -230,6 +233,7 @@ class Observatory:
         if event.peer in self._present:
             del self._present[event.peer]
             self._gone[event.peer] = None
+            self._served.discard(event.peer)
             self._profiles[event.peer].left(event.at_s)
             self._journeys.left(event.peer)
 
@@ -237,7 +241,9 @@ class Observatory:
         if event.peer not in self._present:
             return
         profile = self._profiles[event.peer]
-        first_after_s = None if self._journeys.has(event.peer) else event.at_s - profile.joined_s
+        is_first = not self._journeys.has(event.peer) and event.peer not in self._served
+        self._served.discard(event.peer)
+        first_after_s = event.at_s - profile.joined_s if is_first else None
         profile.installed(self._journeys.installed(event.peer, event.version, event.at_s), first_after_s)
 
     def _delivered(self, event: Delivered) -> None:

@@ -153,8 +153,8 @@ class Profile:
     @property
     def shown_rate(self) -> Estimate | None:
         """The same from its batches alone. The one that is still being delivered counts when it is the only one."""
-        if len(self._rates):
-            return self._rates.ratio()
+        if (shown := self._rates.ratio()) is not None:
+            return shown
         batch = self._open
         if batch is None or batch.busy_s <= 0:
             return None

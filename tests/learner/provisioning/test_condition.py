@@ -151,14 +151,12 @@ def test_who_starts_with_nothing_waits_for_no_batch_after_the_first_window(swarm
     assert not any(waits(swarm, most, steps=12 * (swarm.staleness + 1))[swarm.staleness + 1 :])
 
 
-@given(swarms(), st.integers(1, 400))
-def test_a_shorter_period_asks_for_no_more(swarm: Swarm, rollouts: int) -> None:
-    assume(swarm.kappa > 1 and swarm.is_said_to_suffice(rollouts))
-    assert replace(swarm, kappa=swarm.kappa - 1).is_said_to_suffice(rollouts)
+@given(swarms())
+def test_a_shorter_period_asks_for_no_more(swarm: Swarm) -> None:
+    assert swarm.kappa == 1 or replace(swarm, kappa=swarm.kappa - 1).most() >= swarm.most()
 
 
-@given(swarms(), st.integers(1, 400))
-def test_with_the_same_slack_a_period_of_one_asks_for_the_most(swarm: Swarm, rollouts: int) -> None:
+@given(swarms())
+def test_with_the_same_slack_a_period_of_one_asks_for_the_most(swarm: Swarm) -> None:
     slack = swarm.staleness - swarm.kappa
-    assume(replace(swarm, staleness=slack + 1, kappa=1).is_said_to_suffice(rollouts))
-    assert swarm.is_said_to_suffice(rollouts)
+    assert swarm.most() >= replace(swarm, staleness=slack + 1, kappa=1).most()

@@ -8,6 +8,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from learner.provisioning import observatory as module
 from learner.provisioning.observatory import BOAST, fit
@@ -152,6 +153,14 @@ def test_who_left_is_no_candidate_and_known_when_it_comes_back() -> None:
     assert swarm.candidates() == []
     swarm.handle(Joined(at_s=900, peer="a"))
     assert swarm.candidates()[0].rate == pytest.approx(1.6, rel=0.02)
+
+
+def test_a_restart_is_nobodys_start() -> None:
+    swarm = seen(*joined("a"), published(1, 10), installed("a", 1, 15), replace(BEGAN, at_s=100), *joined("ab", 101))
+    for event in (published(2, 160), installed("a", 2, 165), installed("b", 2, 165)):
+        swarm.handle(event)
+    starts = [one.start_s for one in swarm.profiles()]
+    assert [start.value for start in starts if start is not None] == [15, 64]
 
 
 def test_a_restart_is_nobodys_stop() -> None:

@@ -53,6 +53,16 @@ def test_leases_that_overlap_as_they_like_are_counted_once() -> None:
     assert rate_of([delivered(5 * k + 10, 10) for k in range(40)]) == pytest.approx(8 / 5, rel=0.05)
 
 
+def test_leases_that_ran_out_before_anything_was_known_say_nothing() -> None:
+    profile = profile_of([])
+    profile.expired(8)
+    assert profile.rate() is None
+    profile.delivered(delivered(20, 10))
+    rate = profile.rate()
+    assert rate is not None
+    assert rate.value == pytest.approx(0.8)
+
+
 def test_what_is_refused_is_no_rate() -> None:
     assert rate_of([delivered(20 * k + 10, 10, admitted=4, refused=4) for k in range(8)]) == pytest.approx(0.4)
 

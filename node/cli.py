@@ -7,7 +7,6 @@ trouble in one paragraph that names what is concerned and the next step. Nothing
 from __future__ import annotations
 
 import shlex
-import sys
 from enum import Enum
 from importlib.metadata import version as distribution_version
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from node.errors import NodeError, UsageError
-from node.outlet import keep_outlet
+from node.outlet import complain, keep_outlet
 
 app = typer.Typer(
     name="volery",
@@ -175,7 +174,7 @@ def report(
 
     if as_json and as_csv:
         raise typer.BadParameter("choose --json or --csv, not both")
-    typer.echo(show_report(target, as_json=as_json, as_csv=as_csv, picture=picture))
+    typer.echo(show_report(target, as_json=as_json, as_csv=as_csv, picture=picture), nl=False)
 
 
 @app.command()
@@ -224,6 +223,7 @@ def plan(
     """Say which machines keep the learner busy and what they cost, for every staleness window."""
     from node.plan.picture import draw_plan
     from node.plan.program import answer, show
+    from node.whole_file import PICTURE, require_place
 
     given = {
         "train_s": train_s,
@@ -241,10 +241,14 @@ def plan(
         "hours": hours,
         "learner_price": learner_price,
     }
-    planned = answer(pool, source, given)
-    typer.echo(show(planned, as_json_text=as_json), nl=False)
     if picture is not None:
-        draw_plan(planned, picture)
+        require_place(picture, "--picture", ending=PICTURE)
+    planned = answer(pool, source, given)
+    try:
+        if picture is not None:
+            draw_plan(planned, picture)
+    finally:  # what was worked out is not lost with the picture, nor the picture with who reads this
+        typer.echo(show(planned, as_json_text=as_json), nl=False)
     raise typer.Exit(0 if planned.is_feasible else 1)
 
 
@@ -281,8 +285,9 @@ def simulate(
 ) -> None:
     """Ask "what if" of a pool or a recorded run, in virtual time: waits, lags, losses, costs, changes of plan."""
     from node.simulate.picture import draw_timeline
-    from node.simulate.program import answer, show, write_recording
+    from node.simulate.program import answer, require_recording, show, write_recording
     from node.simulate.scenario import Mode
+    from node.whole_file import PICTURE, require_place
 
     given = {
         "hours": hours,
@@ -299,6 +304,10 @@ def simulate(
         "generation_s": generation_s,
         "learner_price": learner_price,
     }
+    if picture is not None:
+        require_place(picture, "--picture", ending=PICTURE)
+    if record is not None:
+        require_recording(record)
     found = answer(
         pool,
         source,
@@ -312,11 +321,13 @@ def simulate(
         picture=picture is not None,
         seed=seed,
     )
-    typer.echo(show(found, as_json_text=as_json), nl=False)
-    if picture is not None:
-        draw_timeline(found.asked, found.swarm.currency, picture)
-    if record is not None:
-        write_recording(found.recorded, record)
+    try:
+        if record is not None:
+            write_recording(found.recorded, record)
+        if picture is not None:
+            draw_timeline(found.asked, found.swarm.currency, picture)
+    finally:  # as in `plan`
+        typer.echo(show(found, as_json_text=as_json), nl=False)
 
 
 @app.command()
@@ -359,5 +370,5 @@ def main() -> None:
         app(standalone_mode=True, prog_name="volery")
     except NodeError as error:
         kind = "usage" if isinstance(error, UsageError) else "error"
-        print(f"volery: {kind}: {error}", file=sys.stderr)
+        complain(f"volery: {kind}: {error}")
         raise SystemExit(error.exit_code) from None

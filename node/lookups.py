@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +24,12 @@ from node.door import require_addresses
 from node.errors import RunError, UsageError
 from node.events import Clock
 from node.keys import load_key
+from node.outlet import is_screen
 from node.receipts import Receipts, ReceiptsError
 from node.reports import OwnReport, SwarmReport, draw_reward, own_report, swarm_report
 from node.tasks.registry import list_kinds, usage
 from node.volunteer import data_directory
+from node.whole_file import PICTURE, cannot_write, require_place
 from protocol.errors import PeerError
 from protocol.genesis import read_genesis
 from protocol.invite import read_invite, write_invite
@@ -107,6 +108,8 @@ def identities(state: Path | None) -> list[str]:
 
 def show_report(target: Path | None, *, as_json: bool, as_csv: bool, picture: Path | None = None) -> str:
     """The report of `target`, in the form asked for; drawn as well if there is a file to draw to."""
+    if picture is not None:
+        require_place(picture, "--picture", ending=PICTURE)
     report = read_report(find_place(target))
     if picture is not None:
         _draw(report, picture)
@@ -114,7 +117,7 @@ def show_report(target: Path | None, *, as_json: bool, as_csv: bool, picture: Pa
         return reports.as_json(report)
     if as_csv:
         return reports.as_csv(report)
-    if not sys.stdout.isatty():
+    if not is_screen():
         return reports.as_text(report)
     width = min(max(shutil.get_terminal_size().columns, WIDTHS[0]), WIDTHS[1])
     return reports.as_terminal(report, width=width)
@@ -126,7 +129,7 @@ def _draw(report: SwarmReport | OwnReport, picture: Path) -> None:
     try:
         draw_reward(report, picture)
     except OSError as error:
-        raise UsageError(f"--picture {picture} cannot be written: {error.strerror}.") from None
+        raise cannot_write(picture, "--picture", error) from None
 
 
 def read_report(place: Place) -> SwarmReport | OwnReport:

@@ -1,22 +1,34 @@
 """Standard output for what Python prints, and for nothing else: C libraries print there as well, unasked.
 
 HiGHS, which finds the cheapest set of peers, tells the file descriptor 1 of its inner life now and then, whatever its
-options say, and that would stand in the middle of a live view, or of JSON for a program. What always holds after
-`keep_outlet`: `sys.stdout` writes to where it did, and descriptor 1 leads nowhere.
+options say, and that would stand in the middle of a live view, or of JSON for a program; where nobody opened descriptor
+1, it would stand in whichever file got that number. What always holds after `keep_outlet`: `sys.stdout` writes to where
+it did, descriptor 1 leads nowhere, and 0 to 2 are of no file of ours. Output that cannot be written is a RunError, told
+once; a reader who has gone away (`| head`) is none, and is raised as BrokenPipeError, at which the program ends without
+a word. What an encoding lacks is written as an escape.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from contextlib import suppress
+from typing import Any
+
+from node.errors import RunError
+
+STANDARD = 3
+"""Descriptors below are standard input, output and errors."""
 
 
 def keep_outlet() -> None:
-    """Let nothing but `sys.stdout` write to standard output from now on. Does nothing where that is no real file."""
+    """Let nothing but `sys.stdout` write to standard output from now on. Where that is no real file, it stays so."""
+    _fill_standard()
     try:
         descriptor = sys.stdout.fileno()
     except (AttributeError, OSError, ValueError):
-        return  # a test captures it, or there is none
+        return  # a test captures it
     if descriptor != 1:
         return
     sys.stdout.flush()
@@ -24,5 +36,52 @@ def keep_outlet() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
-    outlet = os.fdopen(kept, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, buffering=1)
+    raw = io.BufferedWriter(_Outlet(kept, "w"))
+    lossless = "backslashreplace" if sys.stdout.errors == "strict" else sys.stdout.errors
+    outlet = io.TextIOWrapper(raw, encoding=sys.stdout.encoding, errors=lossless, line_buffering=True)
     sys.stdout = sys.__stdout__ = outlet  # type: ignore[misc]  # both: the size of a terminal is asked of the latter
+
+
+def is_screen() -> bool:
+    """Whether standard output is a terminal that shows colours and lines."""
+    out = sys.stdout
+    return out.isatty() and out.encoding.lower().startswith("utf") and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def complain(text: str) -> None:
+    """A line on standard error, if that can be written."""
+    with suppress(OSError):  # the exit code says it as well
+        print(text, file=sys.stderr, flush=True)
+
+
+def _fill_standard() -> None:
+    """Open what a starter left closed."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < STANDARD:
+        pass
+    os.close(descriptor)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nothing = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # for as long as the program lives
+            setattr(sys, name, nothing)
+            setattr(sys, f"__{name}__", nothing)
+
+
+class _Outlet(io.FileIO):
+    """The descriptor that output goes to. Once it has failed the rest is dropped, or Python would fail again at its
+    end, with what it still holds."""
+
+    _failed = False
+
+    def write(self, data: Any, /) -> int:
+        if self._failed:
+            return memoryview(data).nbytes
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            self._failed = True
+            raise
+        except OSError as error:
+            self._failed = True
+            raise RunError(
+                f"standard output cannot be written: {error.strerror}. Free the disk, or let it go elsewhere."
+            ) from None

@@ -242,8 +242,9 @@ def clock(seconds: float) -> str:
 def sparkline(values: Sequence[float] | deque[float]) -> str:
     """One block per value, from the lowest of them to the highest."""
     low, high = min(values), max(values)
-    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
-    return "".join(BLOCKS[round((value - low) * scale)] for value in values)
+    span = high - low or 1.0
+    # Divided first: of the least numbers that there are, the reciprocal is infinite.
+    return "".join(BLOCKS[round((value - low) / span * (len(BLOCKS) - 1))] for value in values)
 
 
 def bar(share: float, width: int) -> str:

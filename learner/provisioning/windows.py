@@ -125,7 +125,15 @@ class Windows:
         if isinstance(best, Shortage):
             return Infeasible(staleness=staleness, share=best.share, rate=best.rate, needed=best.needed)
         limit = self._charged(best) * (1 + SAME_PRICE) + _ROUNDING
-        same = [kappa for kappa in periods if self._charged(self._chosen(staleness - kappa)) <= limit]
+        # Where all are volunteers every period costs as much, and what counts is how many it takes.
+        most = math.inf if self._charged(best) > 0 else len(best.chosen)
+        same = [
+            kappa
+            for kappa in periods
+            if isinstance(other := self._chosen(staleness - kappa), Choice)
+            and self._charged(other) <= limit
+            and len(other.chosen) <= most
+        ]
         choice = self._chosen(staleness - same[-1])
         assert isinstance(choice, Choice)
         return replace(self.outcome(staleness, same[-1], choice), kappas=tuple(same))

@@ -20,6 +20,9 @@ Lines = Iterator[tuple[str, str]]
 NOTHING_SAVED = 0.005
 """Of a unit of money per hour: below it two sets cost the same."""
 
+KINDS_TOLD = 8
+"""In a few lines; the table below has all."""
+
 WAITS = 0.005
 """A bubble that is worth a word."""
 
@@ -70,10 +73,14 @@ def _waits(outcome: Outcome) -> str:
 
 
 def _counted(plan: Plan, outcome: Outcome) -> str:
-    kinds = " + ".join(f"{count} x {name}" for name, count in plan.kinds(outcome.choice).items())
+    kinds = plan.kinds(outcome.choice)
+    told = " + ".join(f"{count} x {name}" for name, count in kinds.items())
+    if len(kinds) > KINDS_TOLD:
+        count = len(outcome.choice.chosen)
+        told = f"{count} machines{f' of {len(kinds)} kinds' if len(kinds) < count else ''}, listed below"
     exact = "the cheapest set" if outcome.choice.exact else "the cheapest set found"
     what = exact if outcome.staleness else "in turns with the learner"
-    return f"{kinds}: {numbers.rate(outcome.choice.rate)}, {what}"
+    return f"{told}: {numbers.rate(outcome.choice.rate)}, {what}"
 
 
 def _cost(plan: Plan, outcome: Outcome) -> str:

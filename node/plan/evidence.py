@@ -42,7 +42,7 @@ def judged(measured: Measured) -> Iterator[tuple[str, str]]:
     yield "lags", _histogram(steady)
     yield "too old", f"{words.share(steady.stale_share)} of the admitted rollouts when their batch formed"
     if predicted is None:
-        yield "no prediction", "T_train, T_bcast, T_gen or the peers' rates were not measured"
+        yield "no prediction", "T_train, T_bcast, T_gen or the peers' rates were not measured, or S is beyond a plan's"
 
 
 def _histogram(steady: Steps) -> str:

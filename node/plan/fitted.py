@@ -8,7 +8,6 @@ up: the plan then asks for it.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,11 +21,10 @@ from learner.provisioning.steps import Steps, seconds, steady, steps_of
 from learner.provisioning.windows import Outcome, Windows
 from node.config import SwarmConfig
 from node.errors import UsageError
-from node.plan.pool import MAX_MACHINES, Machine, Pool
-from node.plan.recordings import find_recording, read_events
+from node.plan.keys import MAX_MACHINES, MAX_WINDOW
+from node.plan.pool import Machine, Pool
+from node.plan.recordings import find_recording, peer_names, read_events
 from node.plan.terms import terms_of
-from node.reports.words import NAME_CHARS, plain_name
-from protocol.ids import short
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +98,7 @@ def _fitted(source: str, events: Sequence[Recorded], config: SwarmConfig | None)
     seen = fit(events)
     began = seen.terms
     assert began is not None  # read_lines lets nothing come before it
-    names = _names(seen)
+    names = peer_names({one.peer: one.name for one in seen.profiles()})
     supplying = [one for one in seen.candidates() if one.rate > 0]
     pool = _pool(seen, supplying, names)
     settings = _settings(seen, began, config)
@@ -126,13 +124,6 @@ def _fitted(source: str, events: Sequence[Recorded], config: SwarmConfig | None)
     return Fitted(measured=measured, pool=pool, settings=settings)
 
 
-def _names(seen: Observatory) -> dict[str, str]:
-    """Peer ids as the plan names them: what the peer is called and the end of its id; the whole id where two agree."""
-    names = {one.peer: f"{plain_name(one.name, NAME_CHARS) or 'peer'} {short(one.peer)}" for one in seen.profiles()}
-    often = Counter(names.values())
-    return {peer: name if often[name] == 1 else peer for peer, name in names.items()}
-
-
 def _pool(seen: Observatory, supplying: Sequence[Candidate], names: Mapping[str, str]) -> Pool | None:
     if not supplying:
         return None
@@ -141,7 +132,7 @@ def _pool(seen: Observatory, supplying: Sequence[Candidate], names: Mapping[str,
     knows_broadcast, knows_generation = seen.broadcast_s is not None, seen.generation_s is not None
     machines = tuple(
         Machine(
-            where=f"peer {one.name}",
+            where=f"peer {names[one.name]}",
             name=names[one.name],
             price=one.price,
             rate=one.rate,
@@ -188,6 +179,8 @@ def _predicted(
 ) -> Outcome | None:
     """What our model says of the last steps as they were: their window, their period, and who was on."""
     if pool is None or not settings["train_s"] or not {"broadcast_s", "generation_s"} <= settings.keys():
+        return None
+    if began.staleness > MAX_WINDOW:
         return None
     terms = terms_of(pool, {}, settings)
     on = [one for one in terms.setting.candidates if peers[one.name] in seen.active]

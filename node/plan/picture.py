@@ -3,7 +3,7 @@
 One picture, 1200 by 700 pixels: cost of a training step over S on the left; machines, and the share of its time that
 the learner waits, on the right. Taking turns (S = 0) stands apart, as does the window that was asked for. Colours of
 Okabe and Ito and different markers, so that nothing rests on colour alone; windows that the pool is too small for are
-left empty and say so. matplotlib is imported only when drawing and without pyplot.
+left empty and say so. matplotlib is imported only when drawing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from learner.provisioning.windows import Outcome
-from node.errors import RunError
 from node.plan.plan import Plan
 from node.reports import words
-from node.reports.picture import BLUE, DPI, FAINT, GREEN, GREY, INK, ORANGE, SIZE_IN
-from node.reports.png import write_png
+from node.reports.picture import BLUE, FAINT, GREEN, GREY, INK, ORANGE
+from node.reports.png import draw_png
+from node.whole_file import cannot_write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,6 +29,9 @@ MAX_NUMBERS = 12
 SIZES = {"s": 7.0, "o": 5.0, "D": 7.0, "x": 8.0}
 """A dot lies inside a square where both rules agree."""
 
+FULL_SIZE_WINDOWS = 24
+"""With more of them marks are smaller, so that they do not touch on the right; not below a third."""
+
 SMALL = 0.01
 """Of a unit of money: smaller amounts have numbers too long for the axis."""
 
@@ -37,16 +40,10 @@ Points = list[tuple[int, Outcome]]
 
 def draw_plan(plan: Plan, path: Path) -> None:
     """Write the picture of `plan` to `path` as PNG, whole or not at all. Raises RunError."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=SIZE_IN, dpi=DPI, facecolor="white")
-    FigureCanvasAgg(figure)
-    _draw(figure, plan)
     try:
-        write_png(figure, path)
+        draw_png(path, lambda figure: _draw(figure, plan))
     except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror}. Name another file after --picture.") from None
+        raise cannot_write(path, "--picture", error) from None
 
 
 def _draw(figure: Figure, plan: Plan) -> None:
@@ -102,6 +99,7 @@ def _panel(axes: Axes, plan: Plan, value: Callable[[Outcome], float], title: str
     papers: Points = [(w.staleness, w.paper.outcome) for w in plan.windows if w.paper and w.paper.outcome]
     _frame(axes, plan, title)
     short: Points = [(w.staleness, w.everyone) for w in plan.windows if w.everyone]
+    scale = max(1 / 3, min(1.0, FULL_SIZE_WINDOWS / len(plan.windows)))
     for points, name, color, marker, line in (
         (papers, "the paper's rule and choice", ORANGE, "s", "-"),
         ([(s, outcome) for s, outcome in ours if s > 0], "our rule, the cheapest set", BLUE, "o", "-"),
@@ -110,7 +108,7 @@ def _panel(axes: Axes, plan: Plan, value: Callable[[Outcome], float], title: str
     ):
         if points:
             axes.plot([s for s, _ in points], [value(outcome) for _, outcome in points], color=color, marker=marker,
-                      markersize=SIZES[marker], linewidth=2.2, markeredgewidth=1.8, linestyle=line, zorder=3,
+                      markersize=scale * SIZES[marker], linewidth=2.2, markeredgewidth=1.8, linestyle=line, zorder=3,
                       label=name)  # fmt: skip
     top = max([value(outcome) for _, outcome in (*ours, *papers, *short)], default=0.0) or 1.0
     axes.set_ylim(-0.03 * top, 1.12 * top)

@@ -7,21 +7,23 @@ second or two, one of a thousand that are hard to choose from some ten.
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from node.errors import UsageError
+from node.outlet import is_screen
 from node.plan.export import as_json
 from node.plan.fitted import read_run
+from node.plan.keys import SETTINGS, judged
 from node.plan.plan import Plan, make_plan
-from node.plan.pool import SETTINGS, judged, read_pool
+from node.plan.pool import read_pool
 from node.plan.terms import terms_of
 from node.plan.text import as_terminal, as_text
 
-WIDTHS = (100, 200)
+WIDTHS = (40, 200)
+"""Narrower terminals break words, wider lines lose the eye."""
 
 
 def answer(path: Path | None, source: Path | None, options: Mapping[str, Any]) -> Plan:
@@ -45,9 +47,12 @@ def show(plan: Plan, *, as_json_text: bool) -> str:
     """The plan as text or JSON."""
     if as_json_text:
         return as_json(plan)
-    if not sys.stdout.isatty():
-        return as_text(plan)
-    return as_terminal(plan, width=min(max(shutil.get_terminal_size().columns, WIDTHS[0]), WIDTHS[1]))
+    return as_terminal(plan, width=screen_width()) if is_screen() else as_text(plan)
+
+
+def screen_width() -> int:
+    """Columns of the terminal, within WIDTHS."""
+    return min(max(shutil.get_terminal_size().columns, WIDTHS[0]), WIDTHS[1])
 
 
 def _judged_options(options: Mapping[str, Any]) -> dict[str, Any]:

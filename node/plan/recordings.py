@@ -6,16 +6,22 @@ naming it, and only a last line that a kill cut off is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
 from learner.provisioning.recording import FILE, Recorded, RecordingError, read_lines
 from node.config import SwarmConfig, read_swarm_config
 from node.errors import UsageError
+from node.reports.words import NAME_CHARS, plain_name
+from protocol.ids import short
 
 MAX_LINE_BYTES = 1 << 20
 """A plan that names 8192 peers takes half of it."""
+
+SIMULATED_CHARS = 64
+"""What a pool allows, and the number of one of several."""
 
 
 def find_recording(target: Path) -> tuple[Path, SwarmConfig | None]:
@@ -39,14 +45,31 @@ def find_recording(target: Path) -> tuple[Path, SwarmConfig | None]:
 
 
 def read_events(path: Path) -> list[Recorded]:
-    """All events of the recording in `path`. Raises UsageError."""
+    """All events of the recording in `path`, none where it is empty. Raises UsageError."""
     try:
         with path.open("rb") as file:
-            return list(read_lines(_lines(file, path), str(path)))
+            events = list(read_lines(_lines(file, path), str(path)))
+            if not events and file.tell():
+                raise RecordingError(f"{path} holds no whole line. Name a {FILE}, or what has one.")
+            return events
     except RecordingError as error:
         raise UsageError(str(error)) from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def peer_names(called: Mapping[str, str]) -> dict[str, str]:
+    """Peer ids as tables name them, from what each peer calls itself: that and the end of its id; the whole id where
+    two agree. A simulated peer's name is its id."""
+    names = {peer: _peer_name(peer, name) for peer, name in called.items()}
+    often = Counter(names.values())
+    return {peer: name if often[name] == 1 else peer for peer, name in names.items()}
+
+
+def _peer_name(peer: str, name: str) -> str:
+    if name == peer:
+        return plain_name(name, SIMULATED_CHARS)
+    return f"{plain_name(name, NAME_CHARS) or 'peer'} {short(peer)}"
 
 
 def _lines(file: BinaryIO, path: Path) -> Iterator[bytes]:

@@ -131,14 +131,16 @@ def table(
     first_left: bool = True,
     wrap_last: bool = False,
 ) -> Table:
-    """Cells that are never squeezed, but for sentences in the last column where it is to `wrap`; headings have one line
-    or two, and stand on the line below them."""
+    """Figures that are never squeezed: where a table is too wide, names in its first column are broken, and sentences
+    in the last where it is to `wrap`. Headings have one line or two, and stand on the line below them."""
     drawn = Table(box=box, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="dim")
     for number, heading in enumerate(headings):
         on_two = heading if "\n" in heading else f"\n{heading}"
         wraps = wrap_last and number == len(headings) - 1
-        is_left = wraps or (number == 0 and first_left)
-        drawn.add_column(on_two, justify="left" if is_left else "right", no_wrap=not wraps)
+        is_name = number == 0 and first_left
+        drawn.add_column(
+            on_two, justify="left" if wraps or is_name else "right", no_wrap=not (wraps or is_name), overflow="fold"
+        )
     for row in rows:
         drawn.add_row(*(Text(cell) for cell in row))
     return drawn

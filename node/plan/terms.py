@@ -15,6 +15,7 @@ from learner.provisioning.dissemination import Line, arrival_s, quorum_s, source
 from learner.provisioning.paper import Timings
 from learner.provisioning.windows import STANDS_S, Setting
 from node.errors import UsageError
+from node.plan.keys import MAX_WINDOW
 from node.plan.pool import Machine, Pool
 
 STALENESS, MAX_STALENESS = 3, 11
@@ -24,6 +25,9 @@ MAX_DELAY_STEPS = 1000
 """The widest window of a swarm.toml. The choice has a condition for each step until all machines take part."""
 
 BYTES_PER_MB = 1e6
+
+MANY = 1e9
+"""More digits than that say nothing."""
 
 _HOUR = 3600.0
 _BROADCAST = ("broadcast_s", "weights_mb")
@@ -104,6 +108,8 @@ def terms_of(pool: Pool, command: Mapping[str, Any], run: Mapping[str, Any] | No
     if generation_s is None:
         generation_s = quorum_s([one.generation_s for one in candidates])
     staleness = said.get("staleness", STALENESS)
+    if staleness > MAX_WINDOW:
+        raise UsageError(f"S = {staleness} is beyond the windows of a plan. Give --staleness of {MAX_WINDOW} at most.")
     setting = Setting(
         timings=Timings(train_s=train_s, rollouts=rollouts, broadcast_s=swarm_s, generation_s=generation_s),
         source_s=busy_s,
@@ -129,8 +135,9 @@ def _require_near(machines: Sequence[Machine], times: Sequence[float], generatio
     for machine, broadcast_s in zip(machines, times, strict=True):
         own_s = generation_s if machine.generation_s is None else machine.generation_s
         if (steps := (broadcast_s + own_s) / train_s) > MAX_DELAY_STEPS:
+            told = f"{steps:,.0f}" if steps < MANY else f"{steps:.2g}"
             raise UsageError(
-                f"{machine.where}: T_bcast + T_gen is {steps:,.0f} training steps, and no window has more than "
+                f"{machine.where}: T_bcast + T_gen is {told} training steps, and no window has more than "
                 f"{MAX_DELAY_STEPS}. Check its lines and T_train, or leave it out."
             )
 

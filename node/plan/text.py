@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from rich.box import SIMPLE_HEAD, Box
 from rich.console import Console, Group, RenderableType
+from rich.constrain import Constrain
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -24,38 +25,39 @@ from node.reports.text import DASHES, FILE_WIDTH
 
 def as_terminal(plan: Plan, *, width: int, color: bool = True) -> str:
     """The plan for a terminal of `width` columns, with escape sequences where `color`."""
-    return drawn(_parts(plan, SIMPLE_HEAD), width, color=color)
+    return drawn(_parts(plan, SIMPLE_HEAD, width), width, color=color)
 
 
-def as_text(plan: Plan, *, width: int = FILE_WIDTH) -> str:
+def as_text(plan: Plan) -> str:
     """The plan without colours or line drawing, for files and pipes."""
-    return drawn(_parts(plan, DASHES), width, color=False)
+    return drawn(_parts(plan, DASHES, FILE_WIDTH), FILE_WIDTH, color=False)
 
 
 def drawn(parts: Iterable[RenderableType], width: int, *, color: bool) -> str:
-    """The parts, one below the other, without blanks at the ends of lines."""
+    """The parts, one below the other, without blanks at the ends of lines. Tables have FILE_WIDTH columns at least: a
+    terminal breaks their lines, which is better than figures cut short."""
     out = io.StringIO()
     console = Console(
-        file=out, width=width, force_terminal=color, color_system="standard" if color else None, highlight=False,
-        emoji=False, markup=False, legacy_windows=False, safe_box=False,
+        file=out, width=max(width, FILE_WIDTH), force_terminal=color, color_system="standard" if color else None,
+        highlight=False, emoji=False, markup=False, legacy_windows=False, safe_box=False,
     )  # fmt: skip
     console.print(Group(*parts))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def _parts(plan: Plan, box: Box) -> Iterator[RenderableType]:
+def _parts(plan: Plan, box: Box, width: int) -> Iterator[RenderableType]:
     staleness = plan.terms.staleness
     if (measured := plan.measured) is not None:
-        yield section(f"Measured in {measured.source}", pairs(judged(measured)))
+        yield section(f"Measured in {measured.source}", pairs(judged(measured), width))
         yield section("Estimates, with intervals of 95 %", estimates(measured, box))
         yield section("Peers that were here at the last step", peers(plan, measured, box))
-    yield section(f"A plan for the window S = {staleness}", pairs([*given(plan), *answer(plan)]))
+    yield section(f"A plan for the window S = {staleness}", pairs([*given(plan), *answer(plan)], width))
     yield section("Machines, and how many of each are chosen", machines(plan, box))
     yield section("Every window: ours, and the paper's rule", windows(plan, box))
     if plan.changes:
         yield section(f"What would change, at S = {staleness}", changes(plan, box))
     for note in notes(plan):
-        yield Padding(Text(note), (0, 0, 1, 1))
+        yield Constrain(Padding(Text(note), (0, 0, 1, 1)), width)
 
 
 def section(title: str, body: RenderableType) -> RenderableType:
@@ -63,11 +65,11 @@ def section(title: str, body: RenderableType) -> RenderableType:
     return Padding(Group(Text(title, style="bold"), body), (0, 0, 1, 1))
 
 
-def pairs(told: Iterable[tuple[str, str]]) -> RenderableType:
-    """Names, and what is told of each."""
+def pairs(told: Iterable[tuple[str, str]], width: int) -> RenderableType:
+    """Names, and what is told of each, in `width` columns with the blank before."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in told:
         grid.add_row(Text(name, style="dim"), Text(value))
-    return grid
+    return Constrain(grid, width - 1)

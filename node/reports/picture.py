@@ -2,9 +2,8 @@
 
 One picture, 1200 by 700 pixels: greedy and sampled accuracy on held-out prompts, the mean training reward as a faint
 line, every published version as a tick, how old the rollouts were that were trained on, and, where that changed, who
-was on when. Colours of Okabe and Ito
-(distinct to colour-blind eyes) and different markers, so that nothing rests on colour alone. matplotlib is imported
-only when drawing and without pyplot: no global state, no window system.
+was on when. Colours of Okabe and Ito (distinct to colour-blind eyes) and different markers, so that nothing rests on
+colour alone. matplotlib is imported only when drawing.
 """
 
 from __future__ import annotations
@@ -14,14 +13,13 @@ from typing import TYPE_CHECKING
 
 from node.reports import words
 from node.reports.facts import Evaluation, Publication, Step, SwarmReport
-from node.reports.png import write_png
+from node.reports.png import draw_png
 from node.reports.turns import MAX_ROWS, draw_turns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SIZE_IN, DPI = (12.0, 7.0), 100
 BLUE, ORANGE, GREY, GREEN = "#0072B2", "#D55E00", "#8C8C8C", "#009E73"
 INK, FAINT = "#222222", "#DDDDDD"
 
@@ -49,13 +47,7 @@ SMOOTH_SHARE, MIN_SMOOTH_STEPS = 0.03, 5
 
 def draw_reward(report: SwarmReport, path: Path) -> None:
     """Write the picture of `report` to `path` as PNG, whole or not at all. Raises OSError."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=SIZE_IN, dpi=DPI, facecolor="white")
-    FigureCanvasAgg(figure)
-    _draw(figure, report)
-    write_png(figure, path)
+    draw_png(path, lambda figure: _draw(figure, report))
 
 
 def _draw(figure: Figure, report: SwarmReport) -> None:

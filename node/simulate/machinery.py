@@ -14,7 +14,7 @@ from learner.provisioning.dissemination import source_s
 from node.plan.pool import Happening, Pool
 from node.plan.pool import Machine as Row
 from node.plan.terms import BYTES_PER_MB, Terms, terms_of
-from node.simulate.machines import Absence, Change, Machine
+from node.simulate.machines import Absence, Change, Machine, batch_for
 from node.simulate.outcome import Learning
 from node.simulate.scenario import Swarm
 
@@ -32,7 +32,7 @@ def swarm_of(pool: Pool, command: Mapping[str, Any], run: Mapping[str, Any] | No
     terms = terms_of(pool, command, run)
     said = {**(run or {}), **pool.settings, **command}
     setting, group = terms.setting, said.get("group_size", GROUP_SIZE)
-    install_s = said.get("install_s", 0.0) if terms.is_computed else 0.0
+    install_s = said.get("install_s", 0.0)
     rows = {name: row for row in pool.machines for name in row.names}
     return Swarm(
         learning=Learning(
@@ -64,7 +64,7 @@ def _copy_s(terms: Terms, said: Mapping[str, Any]) -> float:
 
 
 def _machine(pool: Pool, row: Row, one: Candidate, group: int, install_s: float) -> Machine:
-    held = row.batch_rollouts or max(group, group * round(row.rate * one.generation_s / group))
+    held = row.batch_rollouts or batch_for(row.rate, one.generation_s, group)
     return Machine(
         name=one.name,
         rate=row.rate,

@@ -109,3 +109,8 @@ def log_normal(rng: random.Random, spread: float) -> float:
         return 1.0
     sigma = math.sqrt(math.log1p(spread * spread))
     return rng.lognormvariate(-sigma * sigma / 2, sigma)
+
+
+def batch_for(rate: float, generation_s: float, group: int) -> int:
+    """How many rollouts a machine makes at a time if one takes `generation_s`: by Little's law, in whole groups."""
+    return max(group, group * round(rate * generation_s / group))

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 NEVER_S = 1e6
 """Longer than any simulation: leases that never run out."""
 
+LEARNER, SOURCE = "\tlearner", "\tsource"
+"""Rows of `Outcome.paid` and of spans beside those of machines, whose names have no tabs."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
@@ -33,6 +36,7 @@ class Learning:
             None: machines pass versions on.
         barrier: nobody begins before everybody has the newest version; with S = 0 this is synchronous training.
         price: per hour, of the learner's machine.
+        currency: of that and of everybody's price, for the recording.
     """
 
     rollouts: int
@@ -48,6 +52,7 @@ class Learning:
     copy_s: float | None = None
     barrier: bool = False
     price: float = 0.0
+    currency: str = "USD"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

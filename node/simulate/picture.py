@@ -3,7 +3,7 @@
 One picture, 1200 pixels wide: a row for the learner's training, one for the version that its source sends, one for each
 machine. Everything that belongs to a policy version has its colour: the training step that makes it, its broadcast, the
 rollouts made with it; so lag is how far right of its broadcast a colour still appears. White is waiting, a thin grey
-line is a machine that stands by or is away. matplotlib is imported only when drawing and without pyplot.
+line is a machine that stands by or is away. matplotlib is imported only when drawing.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from learner.provisioning.steps import Steps
-from node.errors import RunError
 from node.reports import words
-from node.reports.picture import DPI, FAINT, INK, SIZE_IN
-from node.reports.png import write_png
+from node.reports.picture import FAINT, INK
+from node.reports.png import SIZE_IN, draw_png
 from node.simulate.export import mode_of
-from node.simulate.outcome import Span
+from node.simulate.outcome import LEARNER, SOURCE, Span
 from node.simulate.story import Story
+from node.whole_file import cannot_write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,30 +36,34 @@ MOST_MACHINES = 38
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 """Of Okabe and Ito; the next version of the same colour is long after the one before has been used up."""
 
-ROW_IN, FRAME_IN = 0.17, 1.9
+ROW_IN, FRAME_IN = 0.17, 2.1
 """Height of a row, and of what surrounds them all."""
 
 NAME_CHARS = 22
 
-LEARNER, SOURCE = "train", "broadcast"
+TITLE_CHARS = 60
+"""Of what was asked; with the result behind it, it is as wide as the picture."""
+
+NUMBERED = 0.014
+"""Of the picture's width: a number of two digits fits."""
+
+LEGEND = "a colour is a version, a box a batch; white is waiting or installing, a grey line stands by or is away"
 
 
 def draw_timeline(story: Story, currency: str, path: Path) -> None:
     """Write the picture of `story` to `path` as PNG, whole or not at all. Raises RunError."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    from_s, until_s = stretch(story)
-    spans = [span for span in story.outcome.spans if span.until_s > from_s and span.from_s < until_s]
+    window = stretch(story)
+    spans = [span for span in story.outcome.spans if span.until_s > window[0] and span.from_s < window[1]]
     rows = chosen_rows(story, spans)
     height = max(4.0, FRAME_IN + ROW_IN * (len(rows) + 3))
-    figure = Figure(figsize=(SIZE_IN[0], height), dpi=DPI, facecolor="white")
-    FigureCanvasAgg(figure)
-    _draw(figure, story, currency, rows, spans, (from_s, until_s))
     try:
-        write_png(figure, path)
+        draw_png(
+            path,
+            lambda figure: _draw(figure, story, currency, rows, spans, window),
+            size_in=(SIZE_IN[0], height),
+        )
     except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror}. Name another file after --picture.") from None
+        raise cannot_write(path, "--picture", error) from None
 
 
 def stretch(story: Story) -> tuple[float, float]:
@@ -101,10 +105,11 @@ def _draw(
     window: tuple[float, float],
 ) -> None:
     height = figure.get_size_inches()[1]
-    figure.subplots_adjust(left=0.17, right=0.985, top=1 - 0.95 / height, bottom=0.6 / height)
+    figure.subplots_adjust(left=0.17, right=0.985, top=1 - 1.15 / height, bottom=0.6 / height)
     axes = figure.add_subplot()
     figure.text(0.02, 1 - 0.38 / height, _title(story), fontsize=15, fontweight="bold", color=INK)
-    figure.text(0.02, 1 - 0.64 / height, _subtitle(story, currency, len(rows)), fontsize=10.5, color="#555555")
+    for below, text in ((0.64, _subtitle(story, currency, len(rows))), (0.86, LEGEND)):
+        figure.text(0.02, 1 - below / height, text, fontsize=10.5, color="#555555")
     places = {LEARNER: 0.0, SOURCE: 1.2} | {name: 2.8 + number for number, name in enumerate(rows)}
     published = sorted({span.version for span in story.outcome.spans if span.works and span.row != LEARNER})
     for span in spans:
@@ -113,9 +118,14 @@ def _draw(
         start, end = max(span.from_s, window[0]), min(span.until_s, window[1])
         tall = 0.8 if span.works else 0.12
         colour = colour_of(span.version, published) if span.works else "#BBBBBB"
-        axes.barh(place, end - start, left=start, height=tall, color=colour, edgecolor="white", linewidth=0.4)
-        if span.row in (LEARNER, SOURCE) and end - start > 0.02 * (window[1] - window[0]):
-            axes.text((start + end) / 2, place, str(span.version), ha="center", va="center", fontsize=8, color="white")
+        # Who was released finishes what it has begun: the box is before the line.
+        order = 3 if span.works else 2
+        axes.barh(
+            place, end - start, left=start, height=tall, color=colour, edgecolor="white", linewidth=0.4, zorder=order
+        )
+        if span.row in (LEARNER, SOURCE) and end - start > NUMBERED * (window[1] - window[0]):
+            axes.text((start + end) / 2, place, str(span.version), ha="center", va="center", fontsize=8, color="white",
+                      zorder=4)  # fmt: skip
     _frame(axes, places, rows, window)
 
 
@@ -137,7 +147,8 @@ def _frame(axes: Axes, places: dict[str, float], rows: Sequence[str], window: tu
 def _title(story: Story) -> str:
     steps = story.steps
     busy = f"the learner trains {words.share(1 - steps.bubble)} of its time" if steps.count else "no training step"
-    return f"{story.asked.name[:1].upper()}{story.asked.name[1:]}: {busy}"
+    asked = words.plain_name(story.asked.name, TITLE_CHARS)
+    return f"{asked[:1].upper()}{asked[1:]}: {busy}"
 
 
 def _subtitle(story: Story, currency: str, shown: int) -> str:
@@ -145,8 +156,8 @@ def _subtitle(story: Story, currency: str, shown: int) -> str:
     if shown < len(story.scene.machines):
         some = f"; {shown} of {len(story.scene.machines):,} machines shown"
     cost = f", {words.money(story.price, currency)} an hour in the end"
-    window = f"{mode_of(story)}, S = {learning.staleness}, kappa = {story.kappa}, lag {_lag(story.steps)}"
-    return f"{window}{cost}; a colour is a version, white is waiting{some}"
+    window = f"{mode_of(story)}, S = {learning.staleness}, kappa = {story.kappa}, mean lag {_lag(story.steps)}"
+    return f"{window}{cost}{some}"
 
 
 def _lag(steps: Steps) -> str:

@@ -6,25 +6,29 @@ whole or not at all.
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 
-from learner.provisioning.recording import Recorded, encode_line
-from node.errors import RunError, UsageError
-from node.plan.pool import SETTINGS, Key, judged, read_pool
-from node.plan.program import WIDTHS
+from learner.provisioning.recording import Began, Recorded, RecordingError, encode_line, read_lines
+from node.errors import UsageError
+from node.outlet import is_screen
+from node.plan.keys import SETTINGS, Key, judged
+from node.plan.pool import read_pool
+from node.plan.program import screen_width
+from node.plan.recordings import MAX_LINE_BYTES
 from node.simulate.export import as_json
+from node.simulate.figures import FIGURES
 from node.simulate.machinery import HOUR_S, swarm_of
 from node.simulate.replay import Replay, read_replay
 from node.simulate.scenario import USUAL, Mode, Swarm, WhatIf
 from node.simulate.story import Limit, Story, tell
 from node.simulate.text import as_text
+from node.simulate.world import SIMULATED
+from node.whole_file import cannot_write, require_place, write_whole
 
 MOST_HOURS = 10_000
 MOST_STEPS = 1_000_000
@@ -40,8 +44,8 @@ OPTIONS = (
 )
 
 
-OF_A_RUN = ("train_s", "rollouts", "learner_price")
-"""What may be said of a recorded run that was otherwise."""
+OF_LINES = ("weights_mb", "learner_up_mbit")
+"""T_bcast is computed from these and the machines' lines, which no recording tells."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +93,12 @@ def answer(
     )
     command = {key.name: said[key.name] for key in SETTINGS if key.name in said and key.name not in ("hours", "kappa")}
     swarm, replay = _swarm(path, source, command)
+    if replay is not None:
+        asked = replace(asked, figures=tuple((key, command[key]) for key in FIGURES if key in command))
+    _require_plan(swarm, asked)
     limit = _limit(swarm, said)
     events: list[Recorded] | None = [] if record else None
-    others = _others(asked, replayed=replay is not None, compare=compare)
+    others = _others(swarm, asked, replayed=replay is not None, compare=compare)
     told = [tell(swarm, other, seed=seed, limit=limit) for other in others]
     told.append(tell(swarm, asked, seed=seed, limit=limit, spans=picture, record=events))
     return Answer(swarm=swarm, stories=tuple(told), seed=seed, replay=replay, recorded=tuple(events or ()))
@@ -102,27 +109,52 @@ def show(found: Answer, *, as_json_text: bool) -> str:
     currency = found.swarm.currency
     if as_json_text:
         return as_json(found.stories, currency=currency, seed=found.seed, replay=found.replay)
-    if not sys.stdout.isatty():
+    if not is_screen():
         return as_text(found.stories, currency=currency, replay=found.replay)
-    width = min(max(shutil.get_terminal_size().columns, WIDTHS[0]), WIDTHS[1])
-    return as_text(found.stories, currency=currency, replay=found.replay, width=width, box=SIMPLE_HEAD, color=True)
+    return as_text(
+        found.stories, currency=currency, replay=found.replay, width=screen_width(), box=SIMPLE_HEAD, color=True
+    )
+
+
+def require_recording(path: Path) -> None:
+    """Find out beforehand that a recording could be written to `path`. Raises UsageError, RunError.
+
+    What a learner has recorded cannot be had again, so nothing but an earlier simulation's recording is replaced.
+    """
+    require_place(path, "--record", makes_directory=True)
+    if path.is_file() and path.stat().st_size and not _is_simulated(path):
+        raise UsageError(
+            f"--record {path}: what is there is no simulation's recording. Name another file, or remove it."
+        )
+
+
+def _is_simulated(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            first = next(read_lines([file.readline(MAX_LINE_BYTES)], str(path)), None)
+    except RecordingError:
+        return False
+    except OSError as error:
+        raise cannot_write(path, "--record", error) from None
+    return isinstance(first, Began) and (first.swarm, first.at_s) == (SIMULATED, 0.0)
 
 
 def write_recording(events: Sequence[Recorded], path: Path) -> None:
     """The events as a recording, whole or not at all. Raises RunError."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(partial: Path) -> None:
         with partial.open("wb") as file:
             file.writelines(encode_line(event) for event in events)
-        partial.replace(path)
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, write)
     except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror}. Name another file after --record.") from None
-    finally:
-        partial.unlink(missing_ok=True)
+        raise cannot_write(path, "--record", error) from None
 
 
 def _swarm(path: Path | None, source: Path | None, command: Mapping[str, Any]) -> tuple[Swarm, Replay | None]:
+    """What is simulated as it is: a pool under what the command line says, or a run as it was."""
     window = {key: value for key, value in command.items() if key != "staleness"}
     if path is not None and source is not None:
         raise UsageError(
@@ -134,11 +166,19 @@ def _swarm(path: Path | None, source: Path | None, command: Mapping[str, Any]) -
         raise UsageError(
             "There is nothing to simulate. Name a .toml or .csv of machines, or --from with a recorded run."
         )
-    if foreign := [key for key in window if key not in OF_A_RUN]:
-        option = f"--{foreign[0].replace('_', '-')}"
-        raise UsageError(f"{option} is read off the run at {source}. Leave it out, or name a pool instead of --from.")
-    replay = read_replay(source, window)
+    if of_lines := [key for key in OF_LINES if key in window]:
+        raise UsageError(
+            f"--{of_lines[0].replace('_', '-')}: T_bcast is computed from it and the machines' lines, and those of the "
+            f"peers are not in the recording of {source}. Give --broadcast-s instead."
+        )
+    replay = read_replay(source, learner_price=window.get("learner_price"), broadcast_s=window.get("broadcast_s"))
     return replay.swarm, replay
+
+
+def _require_plan(swarm: Swarm, asked: WhatIf) -> None:
+    if not asked.cost and not (swarm.is_planned if asked.plan is None else asked.plan):
+        why = "with --no-plan everybody is on" if asked.plan is False else "this run had none: everybody was on"
+        raise UsageError(f"--no-cost is how a plan chooses, and {why}. Say --plan as well, or leave out --no-cost.")
 
 
 def _limit(swarm: Swarm, said: Mapping[str, Any]) -> Limit:
@@ -149,14 +189,21 @@ def _limit(swarm: Swarm, said: Mapping[str, Any]) -> Limit:
     return Limit(seconds=said["hours"] * HOUR_S if "hours" in said else swarm.seconds)
 
 
-def _others(asked: WhatIf, *, replayed: bool, compare: bool) -> list[WhatIf]:
+def _others(swarm: Swarm, asked: WhatIf, *, replayed: bool, compare: bool) -> list[WhatIf]:
     """What is simulated beside what was asked: as it is, and each difference alone."""
     as_it_is, parts = WhatIf(), asked.parts()
     if not compare:
         return [as_it_is] if replayed and parts else []
     if not parts:
-        return list(USUAL)
+        return [other for other in USUAL if _differs(swarm, other)]
     return [as_it_is, *(parts if len(parts) > 1 else [])]
+
+
+def _differs(swarm: Swarm, other: WhatIf) -> bool:
+    """Whether it can make a difference: where there is no plan, none looks at prices."""
+    if not swarm.is_planned and (not other.cost or other.plan is False):
+        return False
+    return other.mode is not Mode.SEQUENTIAL or swarm.learning.staleness > 0
 
 
 def _judged_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -117,8 +117,8 @@ class Node:
 
     def _fetch_newest(self) -> None:
         self._is_started = True
-        if (newest := self.world.newest_sent) is not None:
-            self.send(newest, least_s=self.world.own_copy_s())
+        if (newest := self.world.source.newest) is not None:
+            self.send(newest, least_s=self.world.source.own_copy_s())
 
     def _taken_away(self) -> None:
         self.leave()

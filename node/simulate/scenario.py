@@ -15,10 +15,17 @@ from learner.provisioning.pace import REVIEW_S
 from learner.provisioning.period import Publishing, choose_kappa, usual_delay_s
 from learner.provisioning.planner import Planner, Settings
 from node.errors import UsageError
+from node.simulate.figures import Figures, figured, told
 from node.simulate.machines import Machine
 from node.simulate.outcome import Learning
 from node.simulate.steering import Blind, Order, Reviews, Script
 from node.simulate.world import Steering
+
+MOST_MACHINES = 10_000
+"""An hour of a thousand takes a minute."""
+
+MOST_ROLLOUTS = 1 << 20
+"""Of a training step: a quarter of a million leases, some seconds."""
 
 
 class Mode(Enum):
@@ -68,6 +75,7 @@ class WhatIf:
         cost: the plan looks at prices.
         machines: a share of them, or more than all: copies.
         plan: a planner decides who is on; else everybody is.
+        figures: others than a recorded swarm's, see `node.simulate.figures`.
     """
 
     mode: Mode | None = None
@@ -77,6 +85,7 @@ class WhatIf:
     cost: bool = True
     machines: float = 1.0
     plan: bool | None = None
+    figures: Figures = ()
 
     @property
     def name(self) -> str:
@@ -97,11 +106,13 @@ class WhatIf:
         if not self.p2p:
             yield "without P2P", WhatIf(p2p=False)
         if not self.cost:
-            yield "without prices", WhatIf(cost=False)
+            yield "without prices", WhatIf(cost=False, plan=self.plan)  # only a plan looks at them
         if self.machines != 1:
             yield f"{self.machines:g} x the machines", WhatIf(machines=self.machines)
         if self.plan is not None:
             yield "planned" if self.plan else "everybody on", WhatIf(plan=self.plan)
+        for key, value in self.figures:
+            yield told(key, value), WhatIf(figures=((key, value),))
 
 
 USUAL = (
@@ -126,10 +137,14 @@ class Scene:
 
 def scene(swarm: Swarm, asked: WhatIf, seed: int) -> Scene:
     """The swarm, if that were so. Raises UsageError where it cannot be."""
+    if asked.figures:
+        other = figured(swarm.learning, swarm.machines, swarm.copy_s, asked.figures)
+        swarm = replace(swarm, learning=other.learning, machines=other.machines, copy_s=other.copy_s)
     staleness = _window(swarm, asked)
     machines = tuple(_share(swarm.machines, asked.machines))
     if not machines:
         raise UsageError(f"--machines {asked.machines:g} leaves none of {len(swarm.machines)} machines. Give more.")
+    _require_small(swarm, machines)
     fixed = _fixed_period(swarm, asked, staleness)
     settings = Settings(rollouts=swarm.learning.rollouts, staleness=staleness, kappa=fixed, currency=swarm.currency)
     learning = replace(
@@ -138,8 +153,19 @@ def scene(swarm: Swarm, asked: WhatIf, seed: int) -> Scene:
         kappa=fixed or _period(swarm, machines, staleness),
         barrier=asked.mode is Mode.SYNCHRONOUS,
         copy_s=None if asked.p2p else swarm.copy_s,
+        currency=swarm.currency,
     )
     return Scene(learning=learning, machines=machines, steering=_steering(swarm, asked, settings, seed))
+
+
+def _require_small(swarm: Swarm, machines: Sequence[Machine]) -> None:
+    if len(machines) > MOST_MACHINES:
+        raise UsageError(f"{len(machines):,} machines are more than the {MOST_MACHINES:,} that can be simulated.")
+    if swarm.learning.rollouts > MOST_ROLLOUTS:
+        raise UsageError(
+            f"R = {swarm.learning.rollouts:,} is more than the {MOST_ROLLOUTS:,} that can be simulated one by one. "
+            "Give R and all rates in tens or thousands of rollouts."
+        )
 
 
 def _window(swarm: Swarm, asked: WhatIf) -> int:
@@ -188,12 +214,22 @@ def _period(swarm: Swarm, machines: Sequence[Machine], staleness: int) -> int:
 def _share(machines: Sequence[Machine], share: float) -> Iterator[Machine]:
     """So many times all of them; what is not a whole number, evenly over the list."""
     whole, rest = int(share), share - int(share)
+    taken = {one.name for one in machines}
     for number in range(whole):
         for one in machines:
-            yield one if number == 0 else replace(one, name=f"{one.name} ({number + 1})")
+            yield one if number == 0 else _copy(one, number + 1, taken)
     for index, one in enumerate(machines):
         if int((index + 1) * rest + 0.5) > int(index * rest + 0.5):
-            yield one if whole == 0 else replace(one, name=f"{one.name} ({whole + 1})")
+            yield one if whole == 0 else _copy(one, whole + 1, taken)
+
+
+def _copy(machine: Machine, number: int, taken: set[str]) -> Machine:
+    """Under a name that nobody has; `story` finds its kind before the last bracket."""
+    name = f"{machine.name} ({number})"
+    while name in taken:
+        name += "'"
+    taken.add(name)
+    return replace(machine, name=name)
 
 
 def _steering(swarm: Swarm, asked: WhatIf, settings: Settings, seed: int) -> Steering | None:

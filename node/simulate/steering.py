@@ -118,11 +118,13 @@ def _drawn(*, on: bool) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """From `at_s` on those are on, and versions are published every `kappa` steps."""
+    """From `at_s` on those are on, for `price` per hour, and versions are published every `kappa` steps."""
 
     at_s: float
     active: frozenset[str]
     kappa: int
+    price: float = 0.0
+    reasons: tuple[str, ...] = ()
 
 
 class Script:
@@ -148,7 +150,8 @@ class Script:
         world = self._world
         assert world is not None
         self._order = order
-        world.tell(Planned(at_s=world.now_s, kappa=order.kappa, active=sorted(order.active), price=0.0, reasons=[]))
+        active, reasons = sorted(order.active), list(order.reasons)
+        world.tell(Planned(at_s=world.now_s, kappa=order.kappa, active=active, price=order.price, reasons=reasons))
         self._apply()
 
     def _apply(self) -> None:

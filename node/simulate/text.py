@@ -12,6 +12,7 @@ from rich.box import Box
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from learner.provisioning.recording import Planned
 from learner.provisioning.steps import Steps
 from node.plan import numbers
 from node.plan.tables import KIND_CHARS, KINDS_LISTED, table
@@ -20,6 +21,7 @@ from node.reports import words
 from node.reports.text import DASHES, FILE_WIDTH
 from node.simulate.export import mode_of
 from node.simulate.replay import Replay
+from node.simulate.scenario import WhatIf
 from node.simulate.story import Story
 
 LAGS_LISTED = 12
@@ -43,17 +45,20 @@ def as_text(
     color: bool = False,
 ) -> str:
     """All of it."""
-    return drawn(_parts(stories, currency, replay, box), width, color=color)
+    return drawn(_parts(stories, currency, replay, box, width), width, color=color)
 
 
-def _parts(stories: Sequence[Story], currency: str, replay: Replay | None, box: Box) -> Iterator[RenderableType]:
+def _parts(
+    stories: Sequence[Story], currency: str, replay: Replay | None, box: Box, width: int
+) -> Iterator[RenderableType]:
     asked = stories[-1]
     if replay is not None:
-        yield section(f"Replayed: {replay.source}", _side_by_side(replay, stories[0], box))
-    yield section(f"Simulated: {asked.asked.name}", pairs(_story(asked, currency)))
+        as_it_is = next(story for story in stories if story.asked == WhatIf())
+        yield section(f"Replayed: {replay.source}", _side_by_side(replay, as_it_is, box))
+    yield section(f"Simulated: {asked.asked.name}", pairs(_story(asked, currency), width))
     yield section("Machines", _machines(asked, currency, box))
     if asked.plans:
-        yield section("Plans", _plans(asked, currency, box))
+        yield section("Plans, and what those cost who are on", _plans(asked, currency, box))
     if len(stories) > 1:
         yield section("Compared", _compared(stories, currency, box))
 
@@ -69,7 +74,8 @@ def _side_by_side(replay: Replay, simulated: Story, box: Box) -> RenderableType:
         ["too old, of admitted", *(words.share(steps.stale_share) for steps in both)],
     ]
     rows += [[f"lag {lag}", *(_lag_share(steps, lag) for steps in both)] for lag in _lags(replay, simulated)]
-    left = f"{replay.silent} peers left out: they neither delivered nor said how fast they are"
+    peers = "1 peer" if replay.silent == 1 else f"{replay.silent} peers"
+    left = f"{peers} left out: neither delivered anything nor said how fast it is"
     shown = table(["", "measured", "simulated"], rows, box)
     return Group(shown, Text(left, style="dim")) if replay.silent else shown
 
@@ -94,7 +100,8 @@ def _story(story: Story, currency: str) -> Iterator[tuple[str, str]]:
         "run",
         f"{words.duration(outcome.ended_s)} of a swarm of {len(story.scene.machines):,}, {mode_of(story)}, {window}",
     )
-    left_out = f"; the first {story.left_out} are left out of what follows" if story.left_out else ""
+    first = "the first is" if story.left_out == 1 else f"the first {story.left_out} are"
+    left_out = f"; {first} left out of what follows" if story.left_out else ""
     yield "steps", f"{story.num_steps:,}{left_out}"
     if not steps.count:
         yield "learner", "it took no training step: machines are too few, too late, or this was too short"
@@ -118,9 +125,9 @@ def _story(story: Story, currency: str) -> Iterator[tuple[str, str]]:
         ),
     )
     step = "" if story.cost_per_step is None else f", {words.money(story.cost_per_step, currency)} a training step"
-    learner = ", the learner's included" if learning.price else ""
+    learner = f", the learner's {words.money(learning.price, '')} included" if learning.price else ""
     yield "cost", f"{numbers.per_hour(story.cost_per_hour, currency)} over all of it{step}{learner}"
-    yield "in the end", f"{numbers.machines(story.on)} on, for {numbers.per_hour(story.price, currency)}"
+    yield "in the end", f"{numbers.machines(story.on)} on, for {numbers.per_hour(story.price, currency)}{learner}"
 
 
 def _histogram(steps: Steps) -> str:
@@ -153,20 +160,23 @@ def _plans(story: Story, currency: str, box: Box) -> RenderableType:
             str(plan.kappa),
             str(len(plan.active)),
             words.money(plan.price, ""),
-            _reason(plan.reasons),
+            _reason(plan, before),
         ]
-        for plan in story.plans[-PLANS_LISTED:]
+        for before, plan in list(zip((None, *story.plans), story.plans, strict=False))[-PLANS_LISTED:]
     ]
     shown = table(["at\ns", "kappa", "on", f"{currency}\nan hour", "why"], rows, box, wrap_last=True)
     left = len(story.plans) - len(rows)
     return Group(Text(f"{left} before these", style="dim"), shown) if left else shown
 
 
-def _reason(reasons: Sequence[str]) -> str:
-    if not reasons:
-        return "somebody who was on has left"
-    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-    return words.plain_name(reasons[0], REASON_CHARS) + more
+def _reason(plan: Planned, before: Planned | None) -> str:
+    if not plan.reasons:
+        if before is None:
+            return "as it begins"
+        measured = f"kappa = {plan.kappa} is the first by what was measured"
+        return "somebody who was on has left" if before.kappa == plan.kappa else measured
+    more = f" (and {len(plan.reasons) - 1} more)" if len(plan.reasons) > 1 else ""
+    return words.plain_name(plan.reasons[0], REASON_CHARS) + more
 
 
 def _compared(stories: Sequence[Story], currency: str, box: Box) -> RenderableType:

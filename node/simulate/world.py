@@ -10,7 +10,6 @@ seed gives the same run; time moves from one event to the next, so an hour costs
 
 from __future__ import annotations
 
-import heapq
 import math
 import random
 from collections import Counter, deque
@@ -23,9 +22,11 @@ from learner.intake import GrantedLease
 from learner.leasing import LeaseTerms, Leasing, Prompt
 from learner.provisioning.recording import Began, Delivered, Published, Recorded, Stepped, Withdrawn
 from learner.workload import Workload
+from node.simulate.calendar import Calendar
 from node.simulate.machines import Machine, log_normal
-from node.simulate.outcome import NEVER_S, Learning, Outcome, Span
+from node.simulate.outcome import LEARNER, NEVER_S, Learning, Outcome, Span
 from node.simulate.rollout_node import SILENCE_S, Node
+from node.simulate.source import Source
 from protocol.ids import ManifestHash, PeerId, PolicyVersion
 from protocol.staleness import Admissibility, Chain, judge
 
@@ -35,8 +36,8 @@ _PROMPT = Prompt(task="simulated", index=0, tokens=(1,))
 _COMPLETION = Completion(tokens=(1,), logprobs=(0.0,), reward=0.0)
 _MANIFEST = ManifestHash(bytes(32))
 
-LEARNER = "learner"
-"""In `Outcome.paid`."""
+SIMULATED = "simulated"
+"""The swarm's name in a recording, whose time begins at 0."""
 
 
 class Steering(Protocol):
@@ -49,7 +50,7 @@ class Steering(Protocol):
         """This happened."""
 
 
-class World:
+class World(Calendar):
     """See the module's paragraph.
 
     Args:
@@ -69,6 +70,7 @@ class World:
         spans: int = 0,
         steering: Steering | None = None,
     ) -> None:
+        super().__init__()
         numbers = count(1)
         self.learning, self.seed = learning, seed
         self.kappa = learning.kappa
@@ -76,10 +78,6 @@ class World:
         self.outcome = Outcome(spans=deque(maxlen=spans))
         self._watch = watch
         self._random = random.Random(f"{seed}/learner")
-        self._turns = random.Random(f"{seed}/source")
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()
-        self.now_s = 0.0
         self.workload = Workload(
             window=learning.staleness,
             batch=learning.rollouts,
@@ -100,18 +98,12 @@ class World:
             ahead=learning.ahead,
         )
         self.nodes = {PeerId(machine.name): Node(self, machine) for machine in machines}
-        self._sending: tuple[PolicyVersion, float] | None = None
-        self._copies_until_s = 0.0
-        self._unsent: PolicyVersion | None = None
+        self.source = Source(self)
         self._waiting_since = 0.0
         self._busy_since = 0.0
         self._batch_lags: Counter[int] = Counter()
         self._stale_now = 0
         self._published = 0
-
-    @property
-    def now_ms(self) -> int:
-        return round(1000 * self.now_s)
 
     def tell(self, event: Recorded) -> None:
         """This happened, as a real learner would record it."""
@@ -119,21 +111,11 @@ class World:
         if self.steering is not None:
             self.steering.hear(event)
 
-    def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Do it then."""
-        if delay_s < math.inf:
-            heapq.heappush(self._queue, (self.now_s + delay_s, next(self._order), action))
-
     def run(self, *, steps: int | None = None, until_s: float = math.inf) -> Outcome:
         """Go on until so many training steps are done, or that time; it may be called again."""
-        if not self.outcome.ended_s and not self._queue:
+        if not self.outcome.ended_s and self.is_empty:
             self._begin()
-        while self._queue and (steps is None or len(self.outcome.busy_s) < steps):
-            if self._queue[0][0] > until_s:
-                self.now_s = until_s
-                break
-            self.now_s, _, action = heapq.heappop(self._queue)
-            action()
+        self.go_on(until_s, lambda: steps is not None and len(self.outcome.busy_s) >= steps)
         for node in self.nodes.values():
             node.account()
             node.mark_idle()
@@ -155,12 +137,13 @@ class World:
         self.tell(
             Began(
                 at_s=0.0,
-                swarm="simulated",
+                swarm=SIMULATED,
                 mode="async" if learning.staleness else "sequential",
                 rollouts=learning.rollouts,
                 group_size=learning.group_size,
                 staleness=learning.staleness,
                 kappa=learning.kappa,
+                currency=learning.currency,
             )
         )
         if self.steering is not None:
@@ -179,45 +162,7 @@ class World:
         self.workload.manifests = {v: m for v, m in self.workload.manifests.items() if v.version >= oldest}
         self.workload.manifests[version] = _MANIFEST
         self.tell(Published(at_s=self.now_s, version=version.version))
-        self._unsent = version
-        self._send()
-
-    def _send(self) -> None:
-        """The source sends the newest version when it is done with the one before."""
-        if self._sending is not None or self._unsent is None:
-            return
-        version, self._unsent = self._unsent, None
-        self._sending = version, self.now_s
-        if (copy_s := self.learning.copy_s) is None:
-            self.after(self.learning.broadcast_s, self._sent)
-            for node in self.nodes.values():
-                node.send(version)
-            return
-        receivers = [node for node in self.nodes.values() if node.is_on]
-        self._turns.shuffle(receivers)
-        self._copies_until_s = self.now_s + max(1, len(receivers)) * copy_s
-        self.after(self._copies_until_s - self.now_s, self._sent)
-        for place, node in enumerate(receivers, start=1):
-            node.send(version, least_s=place * copy_s)
-
-    def own_copy_s(self) -> float:
-        """How long somebody who comes now waits for a copy of its own: 0 where machines pass versions on."""
-        if (copy_s := self.learning.copy_s) is None:
-            return 0.0
-        self._copies_until_s = max(self._copies_until_s, self.now_s) + copy_s
-        return self._copies_until_s - self.now_s
-
-    def _sent(self) -> None:
-        assert self._sending is not None
-        version, since_s = self._sending
-        self.mark("broadcast", since_s, version.version)
-        self._sending = None
-        self._send()
-
-    @property
-    def newest_sent(self) -> PolicyVersion | None:
-        """What who comes now can fetch."""
-        return self._sending[0] if self._sending is not None else max(self.workload.manifests, default=None)
+        self.source.publish(version)
 
     def serve(self, only: PeerId | None = None) -> None:
         """Grant what can be granted."""
@@ -275,7 +220,7 @@ class World:
         work.busy = False
         outcome.busy_s.append(self.now_s - self._busy_since)
         outcome.lags += self._batch_lags
-        self.mark("train", self._busy_since, work.chain.head.version)
+        self.mark(LEARNER, self._busy_since, work.chain.head.version)
         self.tell(
             Stepped(
                 at_s=self.now_s,

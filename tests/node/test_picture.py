@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from node.reports import swarm_report
 from node.reports.facts import Plan, SwarmReport
 from node.reports.picture import MAX_VERSION_LINES, MAX_VERSION_NUMBERS, _draw, draw_reward
+from node.reports.png import draw_png
 from node.reports.turns import stretches
 from protocol.ids import PolicyVersion
 from tests.node.ledgers import ALPHA, BETA, demo_run, open_story
@@ -122,3 +123,11 @@ def test_matplotlib_is_imported_only_to_draw_and_never_with_pyplot(tmp_path: Pat
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_no_name_is_a_formula_or_a_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """A volunteer's name is drawn as it stands: `$\\frac{$` is no formula that nobody can draw."""
+    names = ["$\\frac{$", "日本 🚀", "a_{b}"]
+    draw_png(tmp_path / "names.png", lambda figure: figure.add_subplot().set_yticks(range(3), names))
+    assert (tmp_path / "names.png").read_bytes().startswith(b"\x89PNG")
+    assert not list(recwarn)

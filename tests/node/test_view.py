@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
@@ -216,6 +216,7 @@ def test_clock(seconds: float, shown_as: str) -> None:
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60))
+@example([0.0, 5e-324])
 def test_a_sparkline_rises_with_its_values(values: list[float]) -> None:
     line = sparkline(values)
     assert len(line) == len(values)

@@ -49,6 +49,13 @@ def test_the_worked_table(staleness: int, kappa: int, over_balance: float, bound
     assert mine.cost_per_step == pytest.approx(ours * 0.35 * 1631.2 / 3600)
 
 
+def test_a_period_that_takes_more_volunteers_is_not_as_good() -> None:
+    """They cost nothing, so the price alone would let kappa be S, for which twice as many are needed."""
+    timings = Timings(train_s=60.0, rollouts=256, broadcast_s=30.0)
+    mine = outcome(Windows(setting(alike(20, 0.5, price=0.0, broadcast_s=30.0), timings)).ours(3))
+    assert (mine.kappas, len(mine.choice.chosen)) == ((1, 2), 9)
+
+
 def test_turns_by_machines_alike_take_what_the_formula_says() -> None:
     timings = Timings(train_s=100.0, rollouts=50, broadcast_s=30.0, generation_s=20.0)
     pool = tuple(Candidate(name=str(i), price=1.0, rate=0.25, broadcast_s=30.0, generation_s=20.0) for i in range(4))

@@ -15,8 +15,9 @@ from learner.provisioning.recording import encode_line
 from node.errors import UsageError
 from node.plan.export import as_json
 from node.plan.fitted import read_run
+from node.plan.keys import COLUMNS
 from node.plan.plan import make_plan
-from node.plan.pool import COLUMNS, pool_of, read_pool
+from node.plan.pool import pool_of, read_pool
 from node.plan.terms import terms_of
 from node.plan.text import as_text
 from tests.node.plan.recorded import run

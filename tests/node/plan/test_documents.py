@@ -11,7 +11,7 @@ import pytest
 from learner.provisioning.activation import MARGIN
 from learner.provisioning.table2 import table2
 from learner.provisioning.windows import STANDS_S
-from node.plan.pool import COLUMNS, SETTINGS, Key
+from node.plan.keys import COLUMNS, SETTINGS, Key
 from node.plan.terms import MAX_STALENESS, STALENESS
 from tests.node.plan.calling import plan
 

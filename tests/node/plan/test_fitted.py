@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from learner.provisioning.recording import FILE, Began, Joined, Stepped
+from learner.provisioning.recording import FILE, Began, Joined, Recorded, Stepped
 from node.init import write_swarm_config
 from node.plan.fitted import read_run
 from node.plan.recordings import MAX_LINE_BYTES, find_recording
@@ -145,3 +146,13 @@ def test_estimates_that_are_open_are_said_to_be(tmp_path: Path) -> None:
     assert math.isinf(read_run(path).measured.train_s.high)  # type: ignore[union-attr]
     assert "open" in plan("--from", path).out
     assert planned("--from", path)["measured"]["train_s"]["high"] is None
+
+
+def test_a_window_beyond_those_of_a_plan_asks_for_another(tmp_path: Path) -> None:
+    path = write(tmp_path / FILE, [replace_window(event) for event in run()])
+    assert "S = 500 is beyond the windows of a plan. Give --staleness" in refusal("--from", path)
+    assert plan("--from", path, "--staleness", 3).code in (0, 1)
+
+
+def replace_window(event: Recorded) -> Recorded:
+    return msgspec.structs.replace(event, staleness=500) if isinstance(event, Began) else event

@@ -77,5 +77,5 @@ def test_a_picture_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None
     outcome = plan(EXAMPLES / "pool.toml", "--picture", old)
     assert outcome.code == 1
     assert "volery: error: " in outcome.err
-    assert "A plan for the window S = 3" in outcome.out, "what was worked out is not lost"
+    assert outcome.out == "", "it is found out before anything is worked out"
     assert list(tmp_path.iterdir()) == [old]

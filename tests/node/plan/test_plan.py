@@ -174,9 +174,11 @@ def test_what_would_change_is_told_of_the_machine_s_kind() -> None:
         (("--train-s", "nan"), ["--train-s", "finite"]),
         (("--broadcast-s", "inf"), ["--broadcast-s", "finite"]),
         (("--rollouts", 0), ["--rollouts", "1 or more"]),
-        (("--staleness", 5000), ["--staleness", "at most 1000"]),
+        (("--staleness", 5000), ["--staleness", "at most 100."]),
         (("--margin", 0.5), ["--margin", "1 or more"]),
         (("--kappa", 0), ["--kappa"]),
+        (("--staleness", 101), ["--staleness", "staleness = 101", "at most 100."]),
+        (("--train-s", 1e-300), ["6.9e+301 training steps"]),
         (("--broadcast-s", 30, "--weights-mb", 100), ["either"]),
     ],
 )
@@ -185,6 +187,14 @@ def test_a_wrong_option_is_named(tmp_path: Path, arguments: tuple[object, ...], 
     for word in words:
         assert word in said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_picture_must_end_in_png(tmp_path: Path) -> None:
+    path = tmp_path / "pool.toml"
+    path.write_text((EXAMPLES / "pool.toml").read_text())
+    before = path.read_bytes()
+    assert "ends in .png" in refusal(path, "--picture", path)
+    assert path.read_bytes() == before
 
 
 def test_without_a_pool_there_is_nothing_to_plan() -> None:
@@ -199,3 +209,20 @@ def test_a_wide_table_of_a_large_pool(tmp_path: Path) -> None:
     assert outcome.code == 0
     assert "more kinds, left out" in outcome.out
     assert max(map(len, outcome.out.splitlines())) <= 100
+
+
+def test_figures_are_never_cut_short(tmp_path: Path) -> None:
+    """Names give way where a table is too wide."""
+    path = tmp_path / "pool.csv"
+    name = "a machine with a name"
+    path.write_text(f"name,price,rate,count,generation_s\n{name},12345.67,0.0123,999,1234.5\n")
+    out = plan(path, "--train-s", 9876.5, "--rollouts", 1, "--broadcast-s", 5432.1, "--learner-price", 99999).out
+    assert max(map(len, out.splitlines())) <= 100
+    assert "…" not in out
+    assert "T_gen" in out
+
+
+def test_machines_that_are_all_different_are_counted_and_listed_below(tmp_path: Path) -> None:
+    path = tmp_path / "pool.csv"
+    path.write_text("\n".join(["name,price,rate", *(f"box {i},1,1" for i in range(20))]))
+    assert "9 machines, listed below: 9 a second" in plan(path, *TIMES, "--rollouts", 512).out

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from node.errors import UsageError
-from node.plan.pool import COLUMNS, MAX_FILE_BYTES, MAX_MACHINES, Machine, read_pool
+from node.plan.keys import COLUMNS, MAX_MACHINES
+from node.plan.pool import Machine, read_pool
+from node.plan.pool_file import MAX_FILE_BYTES
 from tests.node.plan.calling import EXAMPLES, TIMES, refusal
 
 HEADER = "name,price,rate"
@@ -67,7 +69,7 @@ def test_what_spreadsheets_write_is_read(tmp_path: Path) -> None:
         ("box,nan,0.27", ["line 2 (box)", "price = nan", "finite"]),
         ("box,0.35,inf", ["line 2 (box)", "rate = inf", "finite"]),
         ("box,cheap,0.27", ["line 2 (box)", "price = 'cheap'", "not a number"]),
-        ("box,1e300,0.27", ["line 2 (box)", "price = 1e+300", "out of range"]),
+        ("box,1e300,0.27", ["line 2 (box)", "price = 1e+300", "out of range", "at most 1e+12"]),
         (",0.35,0.27", ["line 2:", "name is missing"]),
         ("box,0.35,0.27,8", ["line 2", "4 cells under 3 columns"]),
         ("box,0.35,0.27\nfox,0.35,0.27\nbox,0.5,0.5", ["line 4 (box)", "'box'", "line 2 (box)"]),
@@ -97,6 +99,9 @@ def test_a_wrong_row_of_a_csv_is_named(tmp_path: Path, row: str, words: list[str
          ["machine 2 (a)", "'a #1'", "machine 1 (a #1)"]),
         ("[[machine]]\nname='a'\nprice=1\nrate=1\ncurrency='USD'\n[[machine]]\nname='b'\nprice=1\nrate=1\ncurrency='EUR'",
          ["machine 2 (b)", "EUR", "USD", "never converted"]),
+        ("[[machine]]\nname='a'\nprice=1\nrate=1\n[[machine]]\nname='b'\nprice=1\nrate=1\ncurrency='EUR'",
+         ["machine 2 (b)", "EUR", "USD in", "machine 1 (a), where none is said", "never converted"]),
+        (f"[[machine]]\nname='a'\nprice=1\nrate=1{'0' * 400}", ["machine 1 (a)", "rate = 1000", "out of range"]),
         ("[swarm]\ncurrency='CHF'\n[[machine]]\nname='a'\nprice=1\nrate=1\ncurrency='USD'", ["(a)", "USD", "CHF"]),
         ("[[machine]]\nname='a'\nprice=1\nrate=1\ncurrency='euros'", ["machine 1 (a)", "'euros'", "three capital"]),
         ("[swarm]\nstalenes=3\n[[machine]]\nname='a'\nprice=1\nrate=1", ["[swarm]", "'stalenes'", "staleness"]),
@@ -118,7 +123,7 @@ def test_a_wrong_table_of_a_toml_is_named(tmp_path: Path, text: str, words: list
     [
         ("name,price,rate,colour", ["line 1", "'colour'", "Known are: name, price, rate"]),
         ("name,price,rate,price", ["line 1", "'price'", "twice"]),
-        ("name;price;rate", ["line 1", "'name;price;rate'"]),
+        ("name;price;rate", ["line 1", "'name;price;rate'", "parted by commas"]),
     ],
 )
 def test_a_wrong_header_is_named(tmp_path: Path, header: str, words: list[str]) -> None:
@@ -129,7 +134,8 @@ def test_a_wrong_header_is_named(tmp_path: Path, header: str, words: list[str]) 
 
 def test_a_csv_without_rows_is_an_empty_pool(tmp_path: Path) -> None:
     for text in ("", "\n\n", f"{HEADER}\n"):
-        assert "holds no machine" in refusal(csv_file(tmp_path, text), *TIMES)
+        path = csv_file(tmp_path, text)
+        assert f"{path} holds no machine" in refusal(path, *TIMES)
 
 
 def test_files_that_are_no_pool(tmp_path: Path) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from learner.provisioning.recording import Planned
 from node.plan.recordings import read_events
+from node.simulate.outcome import LEARNER
 from node.simulate.picture import MOST_MACHINES, STEPS_SHOWN, chosen_rows, colour_of, stretch
 from node.simulate.program import answer
 from node.simulate.scenario import USUAL, WhatIf
+from node.simulate.text import _reason
 from tests.node.plan.calling import EXAMPLES
 from tests.node.simulate.calling import pool, refusal, simulate, simulated
 
@@ -65,6 +69,22 @@ def test_the_usual_what_ifs_and_their_directions(tmp_path: Path) -> None:
     assert told["without P2P"]["cost_per_step"] > base["cost_per_step"]
     assert told["everybody on"]["price"] > base["price"]
     assert told["0.5 x the machines"]["utilisation"] <= base["utilisation"]
+
+
+def test_whatever_machines_are_called_they_are_themselves(tmp_path: Path) -> None:
+    """Not the learner, not its source, and not the copies of others."""
+    path = tmp_path / "pool.csv"
+    names = ("train", "broadcast", "learner", "source", "learner (2)")
+    path.write_text("\n".join(["name,price,rate", *(f"{name},1,0.5" for name in names)]))
+    times = ("--train-s", 30, "--rollouts", 32, "--broadcast-s", 2, "--generation-s", 8)
+    (story,) = simulated(path, *times, "--machines", 2, "--hours", 0.2, "--no-plan")["stories"]
+    kinds = {kind["name"]: kind for kind in story["kinds"]}
+    assert {name: kind["count"] for name, kind in kinds.items()} == dict.fromkeys(names, 2)
+    assert story["on"] == 10
+    assert story["cost"] == pytest.approx(2.0)
+    found = answer(path, None, options={"train_s": 30.0, "rollouts": 32, "broadcast_s": 2.0, "steps": 3}, picture=True)
+    spans = [span for span in found.asked.outcome.spans if span.row == LEARNER]
+    assert len(spans) == 3
 
 
 def test_traces_happen(tmp_path: Path) -> None:
@@ -137,7 +157,7 @@ def test_the_picture_shows_the_last_steps_of_some_machines(tmp_path: Path) -> No
     many = '\n[[machine]]\nname = "slow"\nprice = 0\nrate = 0.1\ncount = 80\n'
     found = answer(pool(tmp_path, many), None, options={"steps": 20}, picture=True, plan=False)
     from_s, until_s = stretch(found.asked)
-    trained = [span for span in found.asked.outcome.spans if span.row == "train"]
+    trained = [span for span in found.asked.outcome.spans if span.row == LEARNER]
     assert (from_s, until_s) == (trained[-STEPS_SHOWN].from_s, trained[-1].until_s)
     rows = chosen_rows(found.asked, list(found.asked.outcome.spans))
     assert len(rows) == len(set(rows)) == MOST_MACHINES
@@ -194,7 +214,11 @@ def test_a_wrong_option_is_named(tmp_path: Path, arguments: tuple[object, ...], 
         ("[change]\nx = 1\n", ["change is not a list"]),
         ('[[machine]]\nname = "x"\nprice = 1\nrate = 1\nspread = -1\n', ["machine 3 (x)", "spread = -1"]),
         ('[[machine]]\nname = "x"\nprice = 1\nrate = 1\nfixed_share = 2\n', ["machine 3 (x)", "fixed_share = 2"]),
-        ('[[machine]]\nname = "x"\nprice = 1\nrate = 1\ncurrency = "EUR"\n[[absence]]\n', ["absence 1", "missing"]),
+        ('[[machine]]\nname = "x"\nprice = 1\nrate = 1\ncurrency = "USD"\n[[absence]]\n', ["absence 1", "missing"]),
+        (
+            '[[machine]]\nname = "x"\nprice = 1\nrate = 1\ncurrency = "EUR"\n',
+            ["machine 3 (x)", "EUR", "USD", "(cheap)"],
+        ),
     ],
 )
 def test_a_wrong_row_is_named(tmp_path: Path, more: str, words: list[str]) -> None:
@@ -212,3 +236,12 @@ def test_there_must_be_something_to_simulate(tmp_path: Path) -> None:
 def test_names_say_what_is_asked() -> None:
     assert WhatIf().name == "as it is"
     assert WhatIf(kappa=2, cost=False, plan=False).name == "kappa = 2, without prices, everybody on"
+
+
+def test_a_change_of_plan_without_a_reason_says_what_it_is() -> None:
+    first = Planned(at_s=0, kappa=1, active=["a", "b"], price=1, reasons=[])
+    left = msgspec.structs.replace(first, at_s=9, active=["a"])
+    assert "begins" in _reason(first, None)
+    assert "has left" in _reason(left, first)
+    assert "kappa = 6" in _reason(msgspec.structs.replace(left, kappa=6), left)
+    assert _reason(msgspec.structs.replace(left, reasons=["b: released", "c: on"]), first) == "b: released (and 1 more)"

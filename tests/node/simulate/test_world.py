@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from learner.provisioning.recording import Delivered, Installed, Joined, Left, Published, Stepped, Withdrawn
 from node.simulate.machines import Absence, Change
+from node.simulate.outcome import LEARNER
 from node.simulate.rollout_node import SILENCE_S
-from node.simulate.world import LEARNER
 from tests.node.simulate.swarms import LEARNING, machine, machines, of, world
 
 HOUR_S = 3600.0

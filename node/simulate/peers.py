@@ -1,0 +1,215 @@
+"""What the peers of a recorded run were, as machines of a simulation.
+
+Pure. What always holds: what a peer was is what it showed over all of the run, so whoever became slower is as slow as
+it was in the end. T_bcast as it was measured contains the batch that a version waits for, and the installation: where a
+version must have been there when a batch was delivered, what follows until it is in use is the installation; where a
+peer was idle longer than that, its arrival shows; else half a batch is taken off, as far as the peer was busy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median, pstdev
+
+from learner.provisioning.observatory import Observatory
+from learner.provisioning.profile import Profile
+from learner.provisioning.recording import Began, Delivered, Installed, Joined, Left, Published, Recorded
+from node.simulate.machines import Absence, Change, Machine
+from node.simulate.rollout_node import SILENCE_S
+
+ENOUGH = 6
+"""Deliveries of a peer from which on their spread says something."""
+
+SPREAD = 0.1
+
+IDLE_S = 0.5
+"""Who had nothing to do for so long beyond an installation was waiting for the version."""
+
+
+def machines_of(
+    events: Sequence[Recorded], seen: Observatory, names: Mapping[str, str], *, unseen_s: float = 0.0
+) -> Iterator[Machine]:
+    """Of one start, which begins with `Began`: who delivered something or said how fast it is, by its name in `names`.
+    `unseen_s` is T_bcast where no peer showed any."""
+    profiles = {peer: profile for peer in names if (profile := seen.profile(peer)) is not None}
+    past = _Past.of(events, profiles, unseen_s)
+    for peer, profile in profiles.items():
+        if (rate := _rate(profile)) > 0:
+            yield _machine(past, peer, profile, names[peer], rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Past:
+    """A run by peer; `usual_` is the median, for who showed nothing of its own."""
+
+    began: Began
+    until_s: float
+    deliveries: Mapping[str, list[Delivered]]
+    comings: Mapping[str, list[Joined | Left]]
+    switched: Mapping[str, list[_Change]]
+    usual_install_s: float
+    usual_s: float
+    is_delay_known: bool
+    spread: float
+
+    @classmethod
+    def of(cls, events: Sequence[Recorded], profiles: Mapping[str, Profile], unseen_s: float) -> _Past:
+        began = events[0]
+        assert isinstance(began, Began)
+        deliveries: defaultdict[str, list[Delivered]] = defaultdict(list)
+        comings: defaultdict[str, list[Joined | Left]] = defaultdict(list)
+        for event in events:
+            if isinstance(event, Delivered):
+                deliveries[event.peer].append(event)
+            elif isinstance(event, Joined | Left):
+                comings[event.peer].append(event)
+        switched = _changes_of_version(events)
+        installs = [took for peer in profiles if (took := _install_s(switched.get(peer, []))) is not None]
+        delays = [one.broadcast_s.value for one in profiles.values() if one.broadcast_s is not None]
+        spreads = [spread for peer in profiles if (spread := _spread(deliveries[peer])) is not None]
+        return cls(
+            began=began,
+            until_s=events[-1].at_s,
+            deliveries=deliveries,
+            comings=comings,
+            switched=switched,
+            usual_install_s=median(installs) if installs else 0.0,
+            usual_s=median(delays) if delays else unseen_s,
+            is_delay_known=bool(delays),
+            spread=median(spreads) if spreads else SPREAD,
+        )
+
+
+def _rate(profile: Profile) -> float:
+    shown = profile.shown_rate.value if profile.shown_rate is not None else 0.0
+    return shown or profile.claimed_rate
+
+
+def _machine(past: _Past, peer: str, profile: Profile, name: str, rate: float) -> Machine:
+    began, comings = past.began, past.comings[peer]
+    held = profile.batch_rollouts
+    batch = max(1, round(held.value)) if held is not None else began.group_size
+    stays = list(_stays(comings, began.at_s, past.until_s))
+    present_s = sum(end - start for start, end in stays)
+    made = sum(one.admitted for one in past.deliveries[peer])
+    busy = min(1.0, made / rate / present_s) if present_s > 0 else 0.0
+    measured_s = profile.broadcast_s.value if profile.broadcast_s is not None else past.usual_s
+    own = past.switched.get(peer, [])
+    install_s = _install_s(own)
+    install_s = min(past.usual_install_s if install_s is None else install_s, measured_s)
+    arrived_s = _arrived_s(own, install_s)
+    if arrived_s is None:
+        awaited_s = busy * batch / rate / 2 if past.is_delay_known else 0.0
+        arrived_s = max(0.0, measured_s - install_s - awaited_s)
+    start_s = profile.start_s.value if profile.start_s is not None else 0.0
+    return Machine(
+        name=name,
+        rate=rate,
+        batch_rollouts=batch,
+        spread=past.spread,
+        broadcast_s=arrived_s,
+        install_s=install_s,
+        price=_first_price(comings),
+        claimed_rate=profile.claimed_rate,
+        start_s=max(0.0, start_s - arrived_s - install_s),
+        absences=tuple(_absences(stays, past.until_s - began.at_s)),
+        changes=tuple(_changes(comings, began.at_s)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Change:
+    """A version came into service `after_s` its publication, `idle_s` after the last delivery."""
+
+    after_s: float
+    idle_s: float
+
+
+def _changes_of_version(events: Sequence[Recorded]) -> dict[str, list[_Change]]:
+    published: dict[int, float] = {}
+    delivered: dict[str, float] = {}
+    installed: dict[str, float] = {}
+    found: defaultdict[str, list[_Change]] = defaultdict(list)
+    for event in events:
+        match event:
+            case Published():
+                published[event.version] = event.at_s
+            case Delivered():
+                if event.started_s < installed.get(event.peer, -math.inf) and found[event.peer]:
+                    # It was busy with this until it changed versions; the delivery took a moment longer to come.
+                    found[event.peer][-1] = replace(found[event.peer][-1], idle_s=0.0)
+                delivered[event.peer] = event.at_s
+            case Installed() if event.peer in delivered and event.version in published:
+                installed[event.peer] = event.at_s
+                idle_s = event.at_s - delivered.pop(event.peer)
+                found[event.peer].append(_Change(after_s=event.at_s - published[event.version], idle_s=idle_s))
+            case _:
+                pass
+    return found
+
+
+def _install_s(changes: Sequence[_Change]) -> float | None:
+    """What installing takes, if that shows."""
+    if len(changes) < ENOUGH:
+        return None
+    usual_s = median(one.after_s for one in changes)
+    waited = [one.idle_s for one in changes if one.after_s - one.idle_s >= usual_s]
+    return median(waited) if waited else None
+
+
+def _arrived_s(changes: Sequence[_Change], install_s: float) -> float | None:
+    """How long versions take to arrive, if that shows."""
+    idle = [one.after_s - install_s for one in changes if one.idle_s > install_s + IDLE_S]
+    return max(0.0, median(idle)) if len(idle) >= ENOUGH else None
+
+
+def _spread(deliveries: Sequence[Delivered]) -> float | None:
+    """Deviation over mean of what a rollout took."""
+    if len(deliveries) < ENOUGH:
+        return None
+    took = [one.at_s - one.started_s for one in deliveries]
+    mean = fmean(took)
+    return min(1.0, pstdev(took) / mean) if mean > 0 else None
+
+
+def _stays(events: Sequence[Joined | Left], began_s: float, until_s: float) -> Iterator[tuple[float, float]]:
+    """From when until when it was here, from the beginning on."""
+    since_s: float | None = None
+    for event in events:
+        at_s = event.at_s - began_s
+        match event:
+            case Joined():
+                since_s = at_s if since_s is None else since_s
+            case Left() if since_s is not None:
+                went_s = at_s - SILENCE_S if event.reason == "silent" else at_s
+                yield since_s, max(since_s, went_s)
+                since_s = None
+            case _:
+                pass
+    if since_s is not None:
+        yield since_s, until_s - began_s
+
+
+def _absences(stays: Sequence[tuple[float, float]], end_s: float) -> Iterator[Absence]:
+    gone_s = 0.0
+    for start_s, until_s in stays:
+        if start_s > gone_s:
+            yield Absence(from_s=gone_s, until_s=start_s)
+        gone_s = until_s
+    if gone_s < end_s:
+        yield Absence(from_s=gone_s, until_s=math.inf)
+
+
+def _first_price(events: Sequence[Joined | Left]) -> float:
+    return next((event.price for event in events if isinstance(event, Joined)), 0.0)
+
+
+def _changes(events: Sequence[Joined | Left], began_s: float) -> Iterator[Change]:
+    price = _first_price(events)
+    for event in events:
+        if isinstance(event, Joined) and event.price != price:
+            price = event.price
+            yield Change(at_s=event.at_s - began_s, price=price)

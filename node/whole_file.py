@@ -1,0 +1,67 @@
+"""Files that somebody named for a result: written whole or not at all.
+
+What always holds: afterwards the path is the new file, or what it was before, and nothing is left beside it. Only a
+file is ever replaced: no directory and no device, whoever asks.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from node.errors import RunError, UsageError
+
+PICTURE = ".png"
+
+
+def require_place(path: Path, option: str, *, ending: str = "", makes_directory: bool = False) -> None:
+    """Find out, before any work is done for it, that `path`, named after `option`, could be written.
+
+    With `makes_directory` its directory need not be there yet. Raises UsageError where its name has another `ending`,
+    RunError where it cannot be written.
+    """
+    if ending and path.suffix.lower() != ending:
+        raise UsageError(f"{option} {path}: what is written there ends in {ending}. Name such a file.")
+    try:
+        _replaced(path)
+        directory = path.absolute().parent
+        while makes_directory and not directory.exists():
+            directory = directory.parent
+        if not directory.is_dir():
+            raise _error(errno.ENOTDIR if directory.exists() else errno.ENOENT)
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise _error(errno.EACCES)
+    except OSError as error:
+        raise cannot_write(path, option, error) from None
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a file beside `path`, and put that in its place. Raises OSError."""
+    target = _replaced(path)
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        write(partial)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def cannot_write(path: Path, option: str, error: OSError) -> RunError:
+    """What is said of that."""
+    return RunError(f"{path} cannot be written: {error.strerror}. Name another file after {option}.")
+
+
+def _replaced(path: Path) -> Path:
+    """The file that `path` leads to. Raises OSError where that is something else."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise _error(errno.EISDIR)
+    if target.exists() and not target.is_file():
+        raise OSError(errno.EINVAL, "It is a device, not a file")
+    return target
+
+
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))

@@ -70,18 +70,20 @@ class Leasing:
     open: dict[LeaseId, GrantedLease] = field(default_factory=dict)
     judging: dict[LeaseId, GrantedLease] = field(default_factory=dict)
     by_version: Counter[int] = field(default_factory=Counter)
-    """Rollouts leased and not yet judged, expired or returned, by the training step of the version they are made with,
-    or may be made with while that is not known."""
+    """Rollouts leased and not yet judged, expired, returned or recalled, by the training step of the version they are
+    made with, or may be made with while that is not known."""
+    recalled: dict[LeaseId, GrantedLease] = field(default_factory=dict)
+    """Open leases that are not counted on any more."""
     _by_peer: Counter[PeerId] = field(default_factory=Counter)
     _started: dict[LeaseId, PolicyVersion] = field(default_factory=dict)
 
     @property
     def open_rollouts(self) -> int:
-        """Rollouts leased and not yet judged, expired or returned."""
+        """Rollouts leased and not yet judged, expired, returned or recalled."""
         return self.by_version.total()
 
     def pending(self, peer: PeerId) -> int:
-        """Those of them that are `peer`'s."""
+        """Those of them, and of what was recalled, that are `peer`'s."""
         return self._by_peer[peer]
 
     def grant(
@@ -114,12 +116,14 @@ class Leasing:
     def started(self, lease: LeaseId, peer: PeerId, version: PolicyVersion) -> bool:
         """The peer says that it generates `lease` with `version`; whether that is the first word on it.
 
-        A version older than the lease asks for will be refused; until then it counts as what was asked for.
+        A version older than the lease asks for will be refused; until then it counts as what was asked for. What was
+        recalled before is counted on again.
         """
         granted = self.lookup(lease, peer)
         if granted is None or lease in self._started:
             return False
         self._count(granted, -len(granted.lease.seeds))
+        self.recalled.pop(lease, None)
         self._started[lease] = max(version, granted.lease.minimum)
         self._count(granted, len(granted.lease.seeds))
         return True
@@ -128,6 +132,24 @@ class Leasing:
         """The open lease of that id, if it is `peer`'s."""
         granted = self.open.get(lease)
         return granted if granted is not None and granted.peer == peer else None
+
+    def made_with(self, granted: GrantedLease, installed: PolicyVersion | None) -> PolicyVersion | None:
+        """The version that makes an open lease; while that was not said, the one that would if it were begun now by a
+        peer with `installed`. None: that is not known either.
+        """
+        if (begun := self._started.get(granted.id)) is not None or installed is None:
+            return begun
+        return max(installed, granted.lease.minimum)
+
+    def recall(self, lease: LeaseId) -> None:
+        """An open lease is of no use any more: it is not counted on from here on.
+
+        It stays open, since its delivery may be on the way, and not every peer knows what a recall is.
+        """
+        granted = self.open[lease]
+        self._count(granted, -len(granted.lease.seeds))
+        self.recalled[lease] = granted
+        self._count(granted, len(granted.lease.seeds))
 
     def take(self, lease: LeaseId, peer: PeerId) -> GrantedLease | None:
         """The lease was delivered by `peer`; return it if it is that peer's and open.
@@ -166,10 +188,11 @@ class Leasing:
     def _forget(self, granted: GrantedLease) -> None:
         self._count(granted, -len(granted.lease.seeds))
         self._started.pop(granted.id, None)
+        self.recalled.pop(granted.id, None)
 
     def _count(self, granted: GrantedLease, rollouts: int) -> None:
-        made_with = self._started.get(granted.id, granted.lease.minimum).version
-        _add(self.by_version, made_with, rollouts)
+        if granted.id not in self.recalled:
+            _add(self.by_version, self._started.get(granted.id, granted.lease.minimum).version, rollouts)
         _add(self._by_peer, granted.peer, rollouts)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from learner.ledger_schema import PLANS, RELAYS, SCHEMA, SCHEMA_VERSION
+from learner.ledger_schema import PLANS, RECALLS, RELAYS, SCHEMA, SCHEMA_VERSION
 from learner.relay_credit import Credit
 from protocol.errors import LocalProtocolError
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId
@@ -292,8 +292,14 @@ class Ledger:
             )
 
     def leases_closed(self, leases: Sequence[LeaseId], status: str, now_ms: int) -> None:
-        """These leases will not be delivered: 'expired', 'returned' or 'lost'."""
+        """These leases will not be delivered: 'expired', 'returned', 'recalled' (and returned therefore) or 'lost'."""
         with self.transaction() as db:
+            if status == "recalled":
+                db.executemany(
+                    "INSERT INTO recalled SELECT lease FROM leases WHERE lease = ? AND status = 'open'",
+                    [(lease,) for lease in leases],
+                )
+                status = "returned"
             db.executemany(
                 "UPDATE leases SET status = ?, closed_ms = ? WHERE lease = ? AND status = 'open'",
                 [(status, now_ms, lease) for lease in leases],
@@ -458,6 +464,7 @@ class Ledger:
                 _create(db, swarm)
             _execute(db, RELAYS)
             _execute(db, PLANS)
+            _execute(db, RECALLS)
         self._require_ours(swarm)
 
     def _require_ours(self, swarm: bytes) -> None:

@@ -80,6 +80,11 @@ CREATE TABLE IF NOT EXISTS standby (
 """Who was to be on from when on, and why (JSON lists of peer ids and of sentences); how much of a stay was standing by.
 Made, like RELAYS, in every ledger that is opened for writing."""
 
+RECALLS = """
+CREATE TABLE IF NOT EXISTS recalled (lease BLOB PRIMARY KEY REFERENCES leases) STRICT;
+"""
+"""Of the leases that were returned, those that the learner had recalled. Made like RELAYS."""
+
 RELAYS = """
 CREATE TABLE IF NOT EXISTS relay_receipts (
     manifest BLOB NOT NULL, receiver TEXT NOT NULL REFERENCES peers, credited_ms INTEGER NOT NULL,

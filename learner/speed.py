@@ -49,6 +49,11 @@ class Speed:
         mean = sum(number for number, _ in tried) / len(tried)
         self._medians[size] = mean, mean * each[len(each) // 2]
 
+    def outlasts(self, rollouts: int, seconds: float) -> None:
+        """So many, given together, were not done after so long; what is known is right, or too quick."""
+        if seconds > self.seconds(rollouts):
+            self.observe(rollouts, seconds)
+
     def seconds(self, rollouts: int) -> float:
         """How long so many take, usually; 0 while nothing is known."""
         if not self._medians:

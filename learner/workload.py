@@ -10,6 +10,9 @@ is granted only if
   the learner waits for rollouts that nobody makes yet, anybody may;
 - no more is leased or waits than `pace`: what would be made too early is made with an older policy than need be.
 
+What was leased may still become hopeless, since peers and links are slower than they were: then it is recalled, if no
+batch that is still to be formed can hold it, and not counted on from then on.
+
 Who asked first is served first. Peers that stand by are not served. Versions are counted by the training step in which
 they were made, times are milliseconds on the learner's clock.
 """
@@ -31,7 +34,7 @@ from learner.speed import Speed
 from protocol.envelope import OVERHEAD_BYTES
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
 from protocol.limits import KIB, MAX_LEASES_PER_GRANT, MAX_WORK_BYTES
-from protocol.staleness import Chain
+from protocol.staleness import Admissibility, Chain, judge
 from protocol.work import lease_bytes
 
 SMALLEST_GROUP = 2
@@ -176,6 +179,64 @@ class Workload:
         """These leases will not be delivered."""
         for lease in leases:
             self._together.pop(lease, None)
+
+    def given_back(self, peer: PeerId, leases: Iterable[LeaseId], now_ms: int) -> list[GrantedLease]:
+        """The peer will not deliver those of `leases` that are its own and open; return them."""
+        back = self.leasing.give_back(peer, list(dict.fromkeys(leases)))
+        self.withdrawn(granted.id for granted in back)
+        if (worker := self.workers.get(peer)) is not None:
+            self._see_free(peer, worker, now_ms)
+        return back
+
+    def recall(self, now_ms: int, only: LeaseId | None = None) -> list[GrantedLease]:
+        """Recall the leases that have become hopeless, or one if it has; return those that were not recalled before.
+
+        Hopeless is what was begun with a version that is stale or orphaned when the next batch is formed, and what
+        would be if it were begun now. That is settled, but for a training step that fails and is taken back.
+        """
+        if only is not None:
+            looked_at = [self.leasing.open[only]] if only in self.leasing.open else []
+        elif len(self.chain.bases) == 1 and min(self.leasing.by_version, default=math.inf) >= self._oldest:
+            return []  # usually so: nothing was cut off, and all is made with what is new enough
+        else:
+            looked_at = list(self.leasing.open.values())
+        hopeless = list(self._hopeless(looked_at))
+        begun: dict[tuple[PeerId, int], Together] = {}
+        for granted in hopeless:
+            self.leasing.recall(granted.id)
+            if (together := self._together.get(granted.id)) is not None:
+                begun[granted.peer, together.began_ms] = together
+        for (peer, _), together in begun.items():  # or who is slower than it seems would never be seen to be
+            self.worker(peer).speed.outlasts(together.rollouts, (now_ms - together.began_ms) / 1000)
+        return hopeless
+
+    @property
+    def minimum(self) -> PolicyVersion:
+        """The oldest version of which the next batch may hold rollouts: published, or else to be."""
+        coming = PolicyVersion(self.chain.head.incarnation, self._oldest)
+        return next(iter(self._versions(None)), coming)
+
+    @property
+    def _oldest(self) -> int:
+        """The oldest training step of a version of which the next batch may hold rollouts."""
+        return max(0, self.collecting - self.window)
+
+    def _hopeless(self, leases: Iterable[GrantedLease]) -> Iterator[GrantedLease]:
+        """Those that were not recalled and that the next batch cannot hold."""
+        # `collecting` is the head, or the step after it while that is being trained.
+        chain = self.chain if self.collecting <= self.chain.head.version else self.chain.advanced()
+        fates: dict[PolicyVersion, Admissibility] = {}
+        for granted in leases:
+            if granted.id in self.leasing.recalled:
+                continue
+            worker = self.workers.get(granted.peer)
+            version = self.leasing.made_with(granted, worker.installed if worker else None)
+            if version is None:
+                continue
+            if version not in fates:
+                fates[version] = judge(chain, [version], self.window)
+            if fates[version] in (Admissibility.STALE, Admissibility.ORPHANED):
+                yield granted
 
     def _see_free(self, peer: PeerId, worker: Worker, now_ms: int) -> None:
         pending = self.leasing.pending(peer)

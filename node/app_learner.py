@@ -37,6 +37,7 @@ from node.home import LearnerHome, open_learner_home, write_durably
 from node.intake_loop import IntakeLoop
 from node.learner_desk import LearnerDesk
 from node.learner_run import LearnerRun
+from node.lease_desk import LeaseDesk
 from node.recorder import Recorder
 from node.relay_desk import RelayDesk
 from node.schooling import Schooling
@@ -178,13 +179,21 @@ class _Learner:
             now_ms=Clock.now_ms,
             events=events,
         )
-        self.desk = LearnerDesk(
+        self.leases = LeaseDesk(
             run=self.run,
             ledger=ledger,
-            relays=self.relays,
             witness=witness,
             keypair=home.learner,
             swarm=home.authority.swarm,
+            now_ms=Clock.now_ms,
+            events=events,
+        )
+        self.desk = LearnerDesk(
+            run=self.run,
+            ledger=ledger,
+            leases=self.leases,
+            relays=self.relays,
+            witness=witness,
             token=config.network.join_token,
             heartbeat_s=config.network.heartbeat_s,
             peers_changed=lambda: self.steward.call(),
@@ -256,7 +265,7 @@ class _Learner:
             reception.start()
             nursery.start_soon(self.intake.work, inbox_receive)
             nursery.start_soon(self.desk.watch)
-            nursery.start_soon(self.desk.serve)
+            nursery.start_soon(self.leases.serve)
             nursery.start_soon(self.steward.work)
             nursery.start_soon(self.relays.work)
             nursery.start_soon(self._tell_presence, presence)

@@ -23,8 +23,9 @@ from node.errors import RunError, UsageError
 from node.events import Clock, EventLog
 from node.home import write_durably
 from node.keys import load_or_create_key
+from node.neighbours import Neighbours, line_reporter
 from node.receipts import PeerTraffic, Receipts, ReceiptsError
-from node.rollout_role import Neighbours, RolloutRole, line_reporter
+from node.rollout_role import RolloutRole
 from node.volunteer import VolunteerHome, open_volunteer_home
 from protocol import exchange
 from protocol.cost import MICROS, Price
@@ -34,7 +35,7 @@ from protocol.identity import Keypair
 from protocol.ids import ManifestHash, PeerId
 from protocol.invite import Invite
 from protocol.limits import PROTOCOL_VERSION
-from protocol.work import Heartbeat, Hello, Introduction
+from protocol.work import LEASE_RECALLS, Heartbeat, Hello, Introduction
 from swarm.asking import ask
 from swarm.causes import first_cause
 from swarm.delivery import NotWelcome, RunFinished, WorkLine
@@ -202,7 +203,7 @@ class _Rollout:
             hello=self.hello,
             heartbeat=self.heartbeat,
             now_ms=Clock.now_ms,
-            on_event=line_reporter(events, self.introduce),
+            on_event=line_reporter(events, self.introduce, lambda recall: self.role.recalled(recall)),
             report=self.report,
         )
         self.role = RolloutRole(
@@ -277,6 +278,7 @@ class _Rollout:
             engine=self.config.engine.kind,
             machine=machine_name(),
             leases=sorted(self.role.holding),
+            ext={LEASE_RECALLS: b""},
         )
 
     def heartbeat(self) -> Heartbeat:

@@ -87,7 +87,8 @@ class IntakeLoop:
         for answer in answers:
             self._admit(answer)
             answer.incoming.answer(Acknowledgement(lease=answer.lease, receipt=answer.receipt))
-        self.run.notify()
+        # Rollouts that wait to be trained on take the room that they took while they were leased.
+        self.run.notify(leasable=any(_frees_room(answer) for answer in answers))
 
     def _judge_all(self, pairs: list[tuple[Incoming, GrantedLease | None]], terms: Terms, now_ms: int) -> list[_Answer]:
         answers: list[_Answer] = []
@@ -157,6 +158,12 @@ class IntakeLoop:
             reward=None if mean is None else round(mean, 4),
             tokens=judged.tokens,
         )
+
+
+def _frees_room(answer: _Answer) -> bool:
+    """Whether less than was leased waits in the buffer now."""
+    judged, granted = answer.judged, answer.granted
+    return judged is not None and granted is not None and len(judged.group) < len(granted.lease.seeds)
 
 
 def manifests_of(judged: JudgedDelivery) -> set[ManifestHash]:

@@ -2,7 +2,7 @@
 
 What always holds: only the trio thread touches it, so between two awaits it is consistent; whoever judges deliveries or
 puts another chain and buffer in place holds `judging` meanwhile, so that no record is judged by a chain that is gone,
-or put into a buffer that was recovered from a ledger which held it already; `changed` wakes whoever waits for leases to
+or put into a buffer that was recovered from a ledger which held it already; `notify` wakes whoever waits for leases to
 become possible or a batch to be complete.
 """
 
@@ -20,7 +20,8 @@ from swarm.membership import Membership
 
 @dataclass(kw_only=True)
 class Presence:
-    """One stay of a peer: its row in the ledger, its name, and what it moved and generated since it came.
+    """One stay of a peer: its row in the ledger, its name, what its node understands, and what it moved and generated
+    since it came.
 
     `is_on`: it is leased to, and paid. Else it stands by, for `standby_s` until `switched_s`.
     """
@@ -28,6 +29,7 @@ class Presence:
     row: int
     name: str
     addresses: tuple[str, ...]
+    takes_recalls: bool = False
     bytes_up: int = 0
     bytes_down: int = 0
     engine_s: float = 0.0
@@ -59,12 +61,20 @@ class LearnerRun(Workload):
     opened: trio.Event = field(default_factory=trio.Event)
     judging: trio.Lock = field(default_factory=trio.Lock)
     _changed: trio.Event = field(default_factory=trio.Event)
+    _leasable: trio.Event = field(default_factory=trio.Event)
 
-    def notify(self) -> None:
-        """Something changed that others wait for."""
+    def notify(self, *, leasable: bool = True) -> None:
+        """Something changed that others wait for; not `leasable`: nothing that a request for leases waits for."""
         self._changed.set()
         self._changed = trio.Event()
+        if leasable:
+            self._leasable.set()
+            self._leasable = trio.Event()
 
     async def wait_changed(self) -> None:
         """Return after the next `notify`."""
         await self._changed.wait()
+
+    async def wait_leasable(self) -> None:
+        """Return after the next `notify` of something that requests for leases may wait for."""
+        await self._leasable.wait()

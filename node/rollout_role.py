@@ -2,8 +2,8 @@
 
 What always holds: a record is signed with the version that made it and names its manifest; a lease is worked on only
 with a version at least as new as it asks for; at most two batches of leases are in hand (one generating, one waiting),
-so that a node never hoards work; what was in service stays in service while a new version is fetched or when it cannot
-be installed.
+so that a node never hoards work; what the learner recalls as too late is dropped at once; what was in service stays in
+service while a new version is fetched or when it cannot be installed.
 
 Loops: `_install` consumes arrivals, wakes on the newest; `_lease` keeps one batch of leases waiting; `_generate`
 consumes them; each delivery waits for its receipt in a task of its own.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import trio
 
@@ -27,18 +28,16 @@ from node.engine.port import (
     PolicyEngine,
 )
 from node.events import EventLog
+from node.evidence import record_of, requests_of
 from node.receipts import Receipts
 from node.speed import measure_speed
-from protocol.codec import pack_logprobs, pack_tokens, unpack_tokens
-from protocol.cost import CostClaim
 from protocol.identity import Keypair
-from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, SwarmId
+from protocol.ids import LeaseId, ManifestHash, PolicyVersion, SwarmId
 from protocol.relay import relay_receipt, sign_relay_receipt
-from protocol.work import Introduction, Lease, RolloutRecord, Rule, Span, Started, Timing, sign_record
-from swarm.delivery import MAX_UNDELIVERED, Connected, Disconnected, Granted, LineEvent, NoLease, WorkLine
+from protocol.work import Lease, LeaseRecall, Rule, Started, sign_record
+from swarm.delivery import MAX_UNDELIVERED, Granted, WorkLine
 from swarm.following import Arrival
 from swarm.store import ChunkStore
-from swarm.transport import DialFailed, Transport
 
 GOODBYE_S = 1.0
 """How long a goodbye may take when we leave."""
@@ -57,6 +56,15 @@ class RolloutCounts:
     pending: int = 0
     engine_s: float = 0.0
     tokens_per_s: float | None = None
+
+
+@dataclass(kw_only=True, eq=False)
+class _Begun:
+    """The batch that the engine generates: leases that were begun with `version`, and how to stop."""
+
+    version: PolicyVersion
+    leases: set[LeaseId]
+    scope: trio.CancelScope
 
 
 @dataclass(kw_only=True)
@@ -80,7 +88,9 @@ class RolloutRole:
     _pinned: set[ManifestHash] = field(default_factory=set)
     _undelivered: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MAX_UNDELIVERED))
     _arrived: trio.Event = field(default_factory=trio.Event)
-    _installed: trio.Event = field(default_factory=trio.Event)
+    _stirred: trio.Event = field(default_factory=trio.Event)
+    _in_hand: dict[LeaseId, Granted] = field(default_factory=dict)
+    _begun: _Begun | None = None
 
     @property
     def installed(self) -> PolicyVersion | None:
@@ -139,8 +149,7 @@ class RolloutRole:
             self._pin()
             if self.counts.tokens_per_s is None:  # before the first lease, so that nothing else runs meanwhile
                 await self._measure()
-            self._installed.set()
-            self._installed = trio.Event()
+            self._stir()
             await trio.to_thread.run_sync(self.store.evict, self._keep())
 
     async def _measure(self) -> None:
@@ -181,48 +190,97 @@ class RolloutRole:
 
     async def _lease(self, batches: trio.MemorySendChannel[list[Granted]]) -> None:
         while self.installed is None:
-            await self._installed.wait()
+            await self._stirred.wait()
         while True:
             granted = await self.line.request_leases(self.batch_rollouts)
             self.holding |= {LeaseId(grant.lease.id) for grant in granted}
+            self._in_hand |= {LeaseId(grant.lease.id): grant for grant in granted}
             self.counts.pending += sum(len(grant.lease.seeds) for grant in granted)
             await batches.send(granted)
 
     async def _generate(self, batches: trio.MemoryReceiveChannel[list[Granted]], nursery: trio.Nursery) -> None:
         async for granted in batches:
             version = await self._await_version(granted)
+            granted = self._held(granted)
+            if not granted:
+                continue
             if version is None:
                 self._give_up(granted, "the version these leases ask for did not arrive before their deadline")
                 continue
             if late := self._late(granted):
                 self._give_up(late, "they would be late: this node takes longer than is left until their deadline")
                 granted = granted[: -len(late)]
-            for grant in granted:
-                self.line.started(Started(lease=grant.lease.id, version=version))
             started_ms = self.now_ms()
             try:
-                completions = await self._complete(
-                    [request for grant in granted for request in requests_of(grant.lease)]
-                )
+                made = await self._generate_batch(granted, version)
             except EngineError as error:
-                self._give_up(granted, str(error))
+                self._give_up(self._held(granted), str(error))
                 continue
-            self.counts.engine_s += sum(completion.generation_s for completion in completions)
-            self._speed.observe(len(completions), (self.now_ms() - started_ms) / 1000)
-            for grant in granted:
-                mine, completions = completions[: len(grant.lease.seeds)], completions[len(grant.lease.seeds) :]
+            finally:
+                self._begun = None
+            if made:
+                self._speed.observe(sum(len(mine) for _, mine in made), (self.now_ms() - started_ms) / 1000)
+            made = [(grant, mine) for grant, mine in made if self._in_hand.pop(LeaseId(grant.lease.id), None)]
+            for grant, mine in made:
                 await self._undelivered.acquire()
                 nursery.start_soon(self._deliver, grant, mine, started_ms)
 
     async def _await_version(self, granted: Sequence[Granted]) -> PolicyVersion | None:
-        """Wait until a version is in service that all leases accept; None when their deadline passes first."""
-        minimum = max(grant.lease.minimum for grant in granted)
+        """Wait until a version is in service that all leases accept, but for those that are recalled meanwhile; None
+        when their deadline passes first, or none is left.
+        """
         deadline_ms = min(grant.lease.deadline_ms - grant.clock_offset_ms for grant in granted)
         with trio.move_on_after(max(0.0, (deadline_ms - self.now_ms()) / 1000)):
-            while (installed := self.installed) is None or installed < minimum:
-                await self._installed.wait()
-            return installed
+            while held := self._held(granted):
+                if (installed := self.installed) is not None and installed >= max(one.lease.minimum for one in held):
+                    return installed
+                await self._stirred.wait()
         return None
+
+    def _held(self, granted: Sequence[Granted]) -> list[Granted]:
+        """Those that were not given back."""
+        return [grant for grant in granted if LeaseId(grant.lease.id) in self._in_hand]
+
+    async def _generate_batch(
+        self, granted: Sequence[Granted], version: PolicyVersion
+    ) -> list[tuple[Granted, Sequence[Generation]]]:
+        """What the engine makes of each lease; nothing when all were recalled. Raises EngineError."""
+        for grant in granted:
+            self.line.started(Started(lease=grant.lease.id, version=version))
+        began = trio.current_time()
+        with trio.CancelScope() as scope:
+            self._begun = _Begun(version=version, leases={LeaseId(grant.lease.id) for grant in granted}, scope=scope)
+            made = iter(await self._complete([request for grant in granted for request in requests_of(grant.lease)]))
+        if scope.cancelled_caught:
+            self.counts.engine_s += trio.current_time() - began
+            return []
+        shares: list[tuple[Granted, Sequence[Generation]]]
+        shares = [(grant, list(islice(made, len(grant.lease.seeds)))) for grant in granted]
+        self.counts.engine_s += sum(completion.generation_s for _, mine in shares for completion in mine)
+        return shares
+
+    def recalled(self, recall: LeaseRecall) -> None:
+        """Give back those of the leases that were begun with a version too old to be of use, or would be now; stop the
+        engine when nothing is left of what it generates. Others, and what is being delivered, stay as they are.
+        """
+        named = [grant for lease in recall.leases if (grant := self._in_hand.get(LeaseId(lease))) is not None]
+        hopeless = [grant for grant in named if self._made_with(grant) < recall.minimum]
+        if hopeless:
+            self._give_up(hopeless, f"the learner takes only what {recall.minimum} or a newer version makes")
+            self._stir()
+            if self._begun is not None and not self._begun.leases & self._in_hand.keys():
+                self._begun.scope.cancel()
+
+    def _made_with(self, grant: Granted) -> PolicyVersion:
+        """The version that the lease was begun with, or would be now."""
+        if self._begun is not None and LeaseId(grant.lease.id) in self._begun.leases:
+            return self._begun.version
+        return grant.lease.minimum if self.installed is None else max(self.installed, grant.lease.minimum)
+
+    def _stir(self) -> None:
+        """Wake who waits for a version, or for leases that may have gone."""
+        self._stirred.set()
+        self._stirred = trio.Event()
 
     def _late(self, granted: Sequence[Granted]) -> Sequence[Granted]:
         """The last ones, which would be delivered after their deadline by what the engine took of late: others make
@@ -247,6 +305,8 @@ class RolloutRole:
             return await self.engine.generate(requests)
 
     def _give_up(self, granted: Sequence[Granted], reason: str) -> None:
+        if not granted:
+            return
         leases = [LeaseId(grant.lease.id) for grant in granted]
         self.events.emit("leases_given_back", leases=len(leases), reason=reason.splitlines()[0])
         self.line.give_back(leases, reason[:500])
@@ -282,6 +342,7 @@ class RolloutRole:
     def _settle(self, granted: Sequence[Granted]) -> None:
         for grant in granted:
             self.holding.discard(LeaseId(grant.lease.id))
+            self._in_hand.pop(LeaseId(grant.lease.id), None)
             self.counts.pending -= len(grant.lease.seeds)
 
     def _sign_all(self, lease: Lease, completions: Sequence[Generation], started_ms: int) -> list[bytes]:
@@ -289,76 +350,3 @@ class RolloutRole:
             sign_record(self.keypair, self.swarm, record_of(lease, index, completion, started_ms))
             for index, completion in enumerate(completions)
         ]
-
-
-def requests_of(lease: Lease) -> list[GenerationRequest]:
-    """What a lease asks of the engine: one request a seed."""
-    prompt = unpack_tokens(lease.prompt)
-    return [
-        GenerationRequest(
-            prompt=prompt,
-            seed=seed,
-            temperature=lease.sampler.temperature,
-            max_new_tokens=lease.max_new_tokens,
-            stop_ids=frozenset(lease.stop_ids),
-        )
-        for seed in lease.seeds
-    ]
-
-
-def record_of(lease: Lease, index: int, completion: Generation, started_ms: int) -> RolloutRecord:
-    """The evidence of completion `index` of `lease`."""
-    return RolloutRecord(
-        lease=lease.id,
-        index=index,
-        tokens=pack_tokens(completion.tokens),
-        logprobs=pack_logprobs(completion.logprobs),
-        spans=[
-            Span(start=span.start, end=span.end, version=span.version.name, manifest=span.version.manifest)
-            for span in completion.spans
-        ],
-        sampler=lease.sampler,
-        timing=Timing(started_ms=started_ms, generation_ms=round(completion.generation_s * 1000)),
-        cost=CostClaim(engine_s=completion.generation_s),
-    )
-
-
-@dataclass(kw_only=True)
-class Neighbours:
-    """Dials the peers the learner introduces, so that chunks travel among peers and not from the learner alone.
-
-    Of two peers that can both be dialled the one with the smaller id dials, or each pair would dial twice.
-    """
-
-    transport: Transport
-
-    async def meet(self, introduction: Sequence[tuple[PeerId, Sequence[str]]]) -> None:
-        """Dial those we should; what fails is tried again with the next introduction."""
-        me = self.transport.peer_id
-        reachable = bool(self.transport.addresses())
-        for peer, addresses in introduction:
-            if peer == me or not addresses or peer in self.transport.connected() or (reachable and peer < me):
-                continue
-            try:
-                await self.transport.dial(list(addresses))
-            except DialFailed:
-                continue
-
-
-def line_reporter(events: EventLog, meet: Callable[[Introduction], None]) -> Callable[[LineEvent], None]:
-    """What the work line's events become: log lines, and introductions to peers."""
-
-    def on_event(event: LineEvent) -> None:
-        match event:
-            case Connected(learner=learner, welcome=welcome):
-                newest = str(welcome.newest) if welcome.newest else None
-                events.emit("joined", learner=learner, staleness=welcome.staleness, newest=newest)
-                meet(Introduction(peers=welcome.peers))
-            case Disconnected(reason=reason, pause_s=pause):
-                events.emit("learner_unreachable", reason=reason, retry_s=round(pause, 1))
-            case Introduction():
-                meet(event)
-            case NoLease(reason=reason):
-                events.emit("no_lease", reason=reason)
-
-    return on_event

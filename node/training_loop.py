@@ -320,7 +320,7 @@ class TrainingLoop:
         dropped = {**dict.fromkeys(batch.lags, "diverged"), **batch.dropped}
         await trio.to_thread.run_sync(self.ledger.batch_dropped, run.collecting, dropped)
         self.events.emit("batch_dropped", step=run.collecting, rollouts=batch.rollouts, reason=refused.error)
-        run.busy = False
+        run.busy, run.collecting = False, run.chain.head.version
         run.notify()
 
     async def _publish(self) -> None:

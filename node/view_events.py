@@ -65,6 +65,9 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
         case "leases_returned":
             peer = _peer(state, fields)
             state.note(f"{_called(peer)} returned {_number(fields, 'leases')} leases: {fields.get('reason')}")
+        case "leases_recalled":
+            leases, rollouts = _number(fields, "leases"), _number(fields, "rollouts")
+            state.note(f"{leases} leases of {_called(_peer(state, fields))} recalled: {rollouts} rollouts are too late")
         case "peer_fault":
             state.note(f"{_called(_peer(state, fields))}: {fields.get('fault')}, {fields.get('detail')}")
         case "step":

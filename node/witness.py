@@ -66,11 +66,12 @@ class Witness:
         self._started_s.setdefault(lease, self._recorder.now_s())
 
     def withdrawn(self, leases: Sequence[GrantedLease], status: str) -> None:
-        """They end without a delivery: 'expired', 'returned' or 'lost'."""
+        """They end without a delivery: 'expired', 'returned', 'recalled' or 'lost'."""
         for granted in leases:
-            self._started_s.pop(granted.id, None)
+            begun_s = self._started_s.pop(granted.id, None)
+            word = "spared" if status == "recalled" and begun_s is None else status
             at_s, rollouts = self._recorder.now_s(), len(granted.lease.seeds)
-            self._recorder.record(Withdrawn(at_s=at_s, peer=granted.peer, rollouts=rollouts, status=status))
+            self._recorder.record(Withdrawn(at_s=at_s, peer=granted.peer, rollouts=rollouts, status=word))
 
     def judged(self, granted: GrantedLease, judged: JudgedDelivery) -> None:
         """A lease was delivered. Who never said that it began is taken to have begun when it was leased: no gain."""

@@ -70,6 +70,8 @@ MAX_LEASES_HELD = 1024
 """Leases one node works on at a time."""
 RELAY_RECEIPTS = "volery.relay-receipts"
 """The extension of Welcome, empty, by which a learner says that it understands Relayed."""
+LEASE_RECALLS = "volery.lease-recalls"
+"""The extension of Hello, empty, by which a rollout node says that it understands LeaseRecall."""
 MAX_TOKEN_CHARS = 128
 """A join token is a password that people paste."""
 
@@ -307,6 +309,16 @@ class Grant(Message, frozen=True, kw_only=True, tag="grant"):
     retry_after_ms: Annotated[int, Meta(ge=0, le=600_000)] = 0
 
 
+class LeaseRecall(Message, frozen=True, kw_only=True, tag="recall"):
+    """No batch still to be formed can hold these leases' rollouts, unless `minimum` or a newer version makes them.
+
+    What was begun with an older one, or would be, is given back by LeaseReturn. Said again until it is, or delivered.
+    """
+
+    leases: Annotated[list[Bytes16], Meta(max_length=MAX_LEASES_PER_GRANT)]
+    minimum: PolicyVersion
+
+
 class Acknowledgement(Message, frozen=True, kw_only=True, tag="ack"):
     """Answer to Delivery: the receipt's envelope."""
 
@@ -334,7 +346,7 @@ class Farewell(Message, frozen=True, kw_only=True, tag="farewell"):
 
 
 FromNode = Hello | Heartbeat | LeaseRequest | Started | LeaseReturn | Delivery | Relayed | Goodbye
-FromLearner = Welcome | Refused | Grant | Acknowledgement | InboxFull | Introduction | Farewell
+FromLearner = Welcome | Refused | Grant | LeaseRecall | Acknowledgement | InboxFull | Introduction | Farewell
 
 
 @dataclass(frozen=True, kw_only=True)

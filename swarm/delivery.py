@@ -39,6 +39,7 @@ from protocol.work import (
     InboxFull,
     Introduction,
     Lease,
+    LeaseRecall,
     LeaseRequest,
     LeaseReturn,
     Receipt,
@@ -109,7 +110,7 @@ class NoLease:
     reason: str
 
 
-LineEvent = Connected | Disconnected | Introduction | NoLease
+LineEvent = Connected | Disconnected | Introduction | NoLease | LeaseRecall
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +178,7 @@ class WorkLine:
         hello: asked what we say of ourselves, for every line anew.
         heartbeat: asked for the state to tell, every beat.
         now_ms: our clock, milliseconds since 1970.
-        on_event: told when the line goes up or down and when peers are introduced.
+        on_event: told when the line goes up or down, when peers are introduced and when leases are recalled.
         report: told of the learner's faults.
     """
 
@@ -389,7 +390,7 @@ class WorkLine:
                     if pending is not None and not pending.again:
                         pending.again = True
                         nursery.start_soon(self._redeliver, pending, retry / 1000)
-                case Introduction():
+                case Introduction() | LeaseRecall():
                     self.on_event(message)
                 case Refused():
                     raise _refusal(message)

@@ -81,7 +81,7 @@ class Observatory:
             case Left():
                 self._left(event)
             case Withdrawn():
-                if event.status == "expired" and (profile := self._profiles.get(event.peer)) is not None:
+                if event.status in ("expired", "recalled") and (profile := self._profiles.get(event.peer)) is not None:
                     profile.expired(event.rollouts)
             case Planned():
                 self.plan, self._active = event, frozenset(event.active)

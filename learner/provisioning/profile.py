@@ -127,7 +127,9 @@ class Profile:
         self._hold.add(max(0.0, at_s - event.leased_s))
 
     def expired(self, rollouts: int) -> None:
-        """It let leases of so many rollouts run out: it was busy with them as long as with others, for nothing."""
+        """It let leases of so many rollouts run out, or they were recalled: it was busy with them as long as with
+        others, for nothing.
+        """
         self._close()
         each_s = self._rates.usual() or (1 / self.claimed_rate if self.claimed_rate > 0 else 0.0)
         self._rates.add(0, rollouts * each_s)

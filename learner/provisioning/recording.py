@@ -115,7 +115,8 @@ class Delivered(Event, frozen=True, kw_only=True, tag="delivered"):
 
 
 class Withdrawn(Event, frozen=True, kw_only=True, tag="withdrawn"):
-    """Leases of so many rollouts ended without a delivery: 'expired', 'returned' or 'lost'."""
+    """Leases of so many rollouts ended without a delivery: 'expired', 'returned', 'lost', or too late for any batch:
+    'recalled' after they had been begun, 'spared' before."""
 
     peer: str
     rollouts: Number

@@ -56,12 +56,13 @@ def sections(report: SwarmReport | OwnReport) -> tuple[Section, ...]:
     cost = _cost_columns(currencies.pop() if len(currencies) == 1 else None)
     if any(peer.standby_s > 0 for peer in peers):
         cost = (cost[0], STANDBY, *cost[1:])
+    leases = (*LEASES[:-2], RECALLED, *LEASES[-2:]) if any(peer.leases.recalled for peer in peers) else LEASES
     if isinstance(report, OwnReport):
         return (Section(title="Work", columns=WORK[:-1]), Section(title="Cost and traffic", columns=cost))
     return (
         Section(title="Work", columns=WORK),
         Section(title="Cost and traffic", columns=(*cost, RELAYED)),
-        Section(title="Leases", columns=LEASES),
+        Section(title="Leases", columns=leases),
         Section(title="Reputation", columns=REPUTATION),
     )
 
@@ -116,6 +117,7 @@ LEASES = (
     _counted("lost", lambda p: p.leases.lost),
     _counted("open", lambda p: p.leases.open),
 )
+RECALLED = _counted("recalled", lambda p: p.leases.recalled)
 REPUTATION = (
     Column(heading="availa-\nbility", cell=_score("availability")),
     Column(heading="timeli-\nness", cell=_of_rollouts(_score("timeliness"))),

@@ -5,20 +5,20 @@ Money is in whole units of `currency` (and exactly in `cost_micros`), times in s
 since 1970, UTC), shares in [0, 1], sizes in bytes; null is not known from here.
 
 JSON of a swarm: format, kind ("swarm"), swarm (hex), started_ms, ended_ms, wall_s, mode, staleness_bound, totals
-{admitted, rejected, verdicts {rule: count}, trained, dropped, tokens, bytes_up, bytes_down, bytes_relayed, costs
-{currency: amount}, versions_published, steps, incarnations, weight_bytes, learner_utilisation, bubble, mean_train_s,
-mean_waited_s, mean_step_s}, lag_histogram {lag: count}, incarnations [{incarnation, base, at_s}], evaluations
-[{version, at_s, prompts, greedy, sampled, survives}], versions [{version, at_s, total_bytes, new_bytes}], steps
-[{step, incarnation, at_s, waited_s, train_s, rollouts, tokens, reward}], plans [{at_s, kappa, active [peer],
-price_per_hour, reasons}], peers [peer].
+{admitted, rejected, verdicts {rule: count}, trained, dropped, tokens, bytes_up, bytes_down, bytes_relayed,
+recalled_rollouts, costs {currency: amount}, versions_published, steps, incarnations, weight_bytes,
+learner_utilisation, bubble, mean_train_s, mean_waited_s, mean_step_s}, lag_histogram {lag: count}, incarnations
+[{incarnation, base, at_s}], evaluations [{version, at_s, prompts, greedy, sampled, survives}], versions [{version,
+at_s, total_bytes, new_bytes}], steps [{step, incarnation, at_s, waited_s, train_s, rollouts, tokens, reward}], plans
+[{at_s, kappa, active [peer], price_per_hour, reasons}], peers [peer].
 
 JSON of a node's own work: format, kind ("own"), peer, receipts, oldest, newest, refused [{lease, index, rule, detail,
 at_ms}], traffic [{peer, bytes_up, bytes_down}].
 
-A peer: peer, name, role, engine, machine, leases {issued, open, delivered, in_time, late, expired, returned, lost},
-admitted, rejected, verdicts {rule: count}, admitted_per_s, tokens, trained, dropped, share, bytes_up, bytes_down,
-bytes_relayed, hours_active, hours_standby, engine_s, price_per_hour, currency, cost, cost_micros, cost_per_1000_tokens,
-first_seen_ms, last_seen_ms, reputation {availability, timeliness, honesty, score}.
+A peer: peer, name, role, engine, machine, leases {issued, open, delivered, in_time, late, expired, returned, lost,
+recalled, recalled_rollouts}, admitted, rejected, verdicts {rule: count}, admitted_per_s, tokens, trained, dropped,
+share, bytes_up, bytes_down, bytes_relayed, hours_active, hours_standby, engine_s, price_per_hour, currency, cost,
+cost_micros, cost_per_1000_tokens, first_seen_ms, last_seen_ms, reputation {availability, timeliness, honesty, score}.
 
 CSV: a header and one row per peer, in the same words; leases, verdicts and reputation are spread over columns.
 """
@@ -37,7 +37,18 @@ from protocol.cost import MICROS
 
 FORMAT = "volery-report/1"
 
-LEASE_FATES = ("issued", "open", "delivered", "in_time", "late", "expired", "returned", "lost")
+LEASE_FATES = (
+    "issued",
+    "open",
+    "delivered",
+    "in_time",
+    "late",
+    "expired",
+    "returned",
+    "lost",
+    "recalled",
+    "recalled_rollouts",
+)
 SCORES = ("availability", "timeliness", "honesty", "score")
 
 FORMULA_STARTS = ("=", "+", "-", "@")
@@ -84,6 +95,7 @@ def _swarm(report: SwarmReport) -> dict[str, Any]:
             "bytes_up": report.bytes_up,
             "bytes_down": report.bytes_down,
             "bytes_relayed": report.bytes_relayed,
+            "recalled_rollouts": report.recalled_rollouts,
             "costs": {currency: micros / MICROS for currency, micros in report.costs.items()},
             "versions_published": len(report.versions),
             "steps": len(report.steps),

@@ -30,8 +30,9 @@ class Role(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseCounts:
-    """What became of the leases a peer was given: issued = open + delivered + expired + returned + lost.
+    """What became of the leases a peer was given: issued = open + delivered + expired + returned + recalled + lost.
 
+    `recalled` ones, of `recalled_rollouts`, it gave back because the learner had no use for them any more.
     `late` are those of `delivered` that came back after their deadline, or after they had been withdrawn.
     """
 
@@ -41,6 +42,8 @@ class LeaseCounts:
     late: int = 0
     expired: int = 0
     returned: int = 0
+    recalled: int = 0
+    recalled_rollouts: int = 0
     lost: int = 0
 
     @property
@@ -49,7 +52,10 @@ class LeaseCounts:
 
     @property
     def failed(self) -> int:
-        """Leases that ended otherwise. A lease returned in good order is one: its seeds were known by then."""
+        """Leases that ended otherwise. A lease returned in good order is one: its seeds were known by then.
+
+        One that was recalled is neither this nor in time.
+        """
         return self.late + self.expired + self.returned + self.lost
 
 
@@ -259,6 +265,10 @@ class SwarmReport:
     @property
     def bytes_down(self) -> int:
         return sum(peer.bytes_down for peer in self.peers)
+
+    @property
+    def recalled_rollouts(self) -> int:
+        return sum(peer.leases.recalled_rollouts for peer in self.peers)
 
     @property
     def bytes_relayed(self) -> int:

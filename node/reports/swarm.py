@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,7 @@ def _has(db: sqlite3.Connection, table: str) -> bool:
 
 
 def _peers(db: sqlite3.Connection) -> list[PeerFacts]:
-    presences, leases, late = _presences(db), _leases(db), _late(db)
+    presences, leases, late, recalled = _presences(db), _leases(db), _late(db), _recalled(db)
     verdicts, work, relayed, standby = _verdicts(db), _work(db), _relayed(db), _standby(db)
     rows = db.execute(
         "SELECT peer, name, role, engine, machine, micros_per_hour, currency, engine_s, first_seen_ms, last_seen_ms"
@@ -182,7 +183,7 @@ def _peers(db: sqlite3.Connection) -> list[PeerFacts]:
             peer=PeerId(peer), name=name, role=role, engine=engine, machine=machine, engine_s=engine_s,
             price=Price(micros_per_hour=micros, currency=currency), first_seen_ms=first_seen_ms,
             last_seen_ms=last_seen_ms, presences=tuple(presences[peer]),
-            leases=LeaseCounts(issued=sum(leases[peer].values()), late=late.get(peer, 0), **leases[peer]),
+            leases=_counts(leases[peer], late.get(peer, 0), *recalled.get(peer, (0, 0))),
             verdicts=verdicts[peer], tokens=work[peer][0], trained=work[peer][1], dropped=work[peer][2],
             bytes_relayed=relayed.get(peer, 0), standby_s=standby.get(peer, 0.0),
         )
@@ -204,6 +205,21 @@ def _leases(db: sqlite3.Connection) -> defaultdict[str, dict[str, int]]:
     for peer, status, number in db.execute("SELECT peer, status, count(*) FROM leases GROUP BY peer, status"):
         found[peer][status] = number
     return found
+
+
+def _counts(ended: Mapping[str, int], late: int, recalled: int, recalled_rollouts: int) -> LeaseCounts:
+    counts = LeaseCounts(
+        issued=sum(ended.values()), late=late, recalled=recalled, recalled_rollouts=recalled_rollouts, **ended
+    )
+    return replace(counts, returned=counts.returned - recalled)
+
+
+def _recalled(db: sqlite3.Connection) -> dict[str, tuple[int, int]]:
+    """Leases by peer that were returned because they had been recalled, and their rollouts."""
+    if not _has(db, "recalled"):
+        return {}
+    rows = db.execute("SELECT peer, count(*), sum(rollouts) FROM recalled JOIN leases USING (lease) GROUP BY peer")
+    return {peer: (leases, rollouts) for peer, leases, rollouts in rows}
 
 
 def _late(db: sqlite3.Connection) -> dict[str, int]:

@@ -6,7 +6,7 @@ Money is in whole units of `currency`, times in seconds, shares in [0, 1]; null 
 format, currency, seed, measured, stories: the one that was asked for is the last, before it those it is compared with.
 
 A story: name, mode, staleness, kappa (in the end), rollouts, seconds, steps, steps_left_out, utilisation, bubble,
-wait_s (a step), step_s, lag, lags {lag: rollouts}, stale_share, completed, stale, lost, cost, cost_per_hour,
+wait_s (a step), step_s, lag, lags {lag: rollouts}, stale_share, completed, stale, lost, recalled, cost, cost_per_hour,
 cost_per_step, price (per hour, of who is on in the end), on, kinds [{name, count, on, paid, made}], plans [{at_s,
 kappa, on, price, reasons}]. Utilisation, bubble, waits and lags leave out the first `steps_left_out`.
 
@@ -84,6 +84,7 @@ def _story(story: Story) -> dict[str, Any]:
         "completed": outcome.completed,
         "stale": outcome.stale,
         "lost": outcome.lost,
+        "recalled": outcome.recalled,
         "cost": outcome.cost,
         "cost_per_hour": story.cost_per_hour,
         "cost_per_step": story.cost_per_step,

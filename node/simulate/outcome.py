@@ -72,7 +72,8 @@ class Outcome:
     """What happened. Steps are in order; `waited_s` before and `busy_s` during each.
 
     `on_s`, `paid` and `made`, by machine: seconds that it was on, what that cost, and its admitted rollouts. `stale`
-    rollouts were made and grew too old, `lost` ones were leased and never delivered.
+    rollouts were made and grew too old, `lost` ones were leased and never delivered, `recalled` ones were begun and
+    stopped since they would have been too old.
     """
 
     waited_s: list[float] = field(default_factory=list)
@@ -81,6 +82,7 @@ class Outcome:
     completed: int = 0
     stale: int = 0
     lost: int = 0
+    recalled: int = 0
     on_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     paid: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     made: Counter[str] = field(default_factory=Counter)

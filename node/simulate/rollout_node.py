@@ -6,7 +6,8 @@ it holds, and what was on its way to it is nobody's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from learner.intake import GrantedLease
 from learner.provisioning.recording import Installed, Joined, Left
 from learner.workload import Worker
 from node.simulate.machines import Change, Luck, Machine
-from protocol.ids import PeerId, PolicyVersion
+from protocol.ids import LeaseId, PeerId, PolicyVersion
 
 if TYPE_CHECKING:
     from node.simulate.world import World
@@ -23,6 +24,15 @@ SILENCE_S = 20.0
 """A machine that was taken away is missed after four heartbeats of 5 s."""
 
 NEWCOMER = "Standing by: the plan has not been reviewed since you came."
+
+
+@dataclass(kw_only=True, eq=False, slots=True)
+class Making:
+    """What an engine generates."""
+
+    leases: list[GrantedLease]
+    version: PolicyVersion
+    began_s: float
 
 
 class Node:
@@ -44,6 +54,7 @@ class Node:
         self._busy = False
         self._asking = False
         self._waiting: list[GrantedLease] = []
+        self._making: Making | None = None
 
     @property
     def worker(self) -> Worker:
@@ -134,7 +145,7 @@ class Node:
         self.present, self.is_on, self._life = False, False, self._life + 1
         self.installed = self.arrived = None
         self._busy = self._asking = False
-        self._waiting = []
+        self._waiting, self._making = [], None
         world.workload.withdraw(peer)
         life = self._life
         world.after(SILENCE_S, lambda: self._missed() if self._life == life else None)
@@ -226,14 +237,45 @@ class Node:
         began_s = world.now_s
         for granted in leases:
             world.workload.started(self.peer, granted.id, version, world.now_ms)
+        if version < world.workload.minimum:  # else there is nothing to recall, and looking is dear
+            for granted in leases:
+                world.recall(granted.id)
         seconds = self.luck.generation_s(sum(len(granted.lease.seeds) for granted in leases), self.speed)
-        self._soon(seconds, lambda: self._generated(leases, version, began_s))
+        self._making = making = Making(leases=leases, version=version, began_s=began_s)
+        self._soon(seconds, lambda: self._generated(making))
         self._ask()
 
-    def _generated(self, leases: list[GrantedLease], version: PolicyVersion, began_s: float) -> None:
+    def _generated(self, making: Making) -> None:
         world = self.world
-        world.mark(self.machine.name, began_s, version.version)
-        self._busy = False
-        for granted in leases:
-            self._soon(self.machine.line_s, partial(world.deliver, self, granted, version, began_s))
+        if making is not self._making:
+            return
+        self._stop()
+        for granted in making.leases:
+            self._soon(self.machine.line_s, partial(world.deliver, self, granted, making.version, making.began_s))
+        self._next()
+
+    def _stop(self) -> None:
+        """The engine is free."""
+        assert self._making is not None
+        self.world.mark(self.machine.name, self._making.began_s, self._making.version.version)
+        self._making, self._busy = None, False
+
+    def recalled(self, leases: Collection[LeaseId], minimum: PolicyVersion) -> None:
+        """These leases are of no use but with that version or a newer one, says the learner, and the word travels."""
+        self._soon(self.machine.line_s, lambda: self._drop(leases, minimum))
+
+    def _drop(self, leases: Collection[LeaseId], minimum: PolicyVersion) -> None:
+        """Give back what was begun with an older version, or would be; stop if nothing is left."""
+        making, installed = self._making, self.installed or PolicyVersion(0, 0)
+        spared = [one for one in self._waiting if one.id in leases and max(installed, one.lease.minimum) < minimum]
+        self._waiting = [one for one in self._waiting if one not in spared]
+        dropped = []
+        if making is not None and making.version < minimum:
+            dropped = [one for one in making.leases if one.id in leases]
+            making.leases = [one for one in making.leases if one.id not in leases]
+            if not making.leases:
+                self._stop()
+        for status, gone in (("recalled", dropped), ("spared", spared)):
+            if gone:
+                self._soon(self.machine.line_s, partial(self.world.give_back, self.peer, gone, status))
         self._next()

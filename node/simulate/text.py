@@ -121,7 +121,7 @@ def _story(story: Story, currency: str) -> Iterator[tuple[str, str]]:
         "rollouts",
         (
             f"{outcome.completed:,} made, {outcome.stale:,} of them too old ({words.share(outcome.stale_share)}); "
-            f"{outcome.lost:,} more were leased and lost with their machines"
+            f"{outcome.lost:,} more were leased and lost with their machines, {outcome.recalled:,} recalled as too late"
         ),
     )
     step = "" if story.cost_per_step is None else f", {words.money(story.cost_per_step, currency)} a training step"

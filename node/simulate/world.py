@@ -27,7 +27,7 @@ from node.simulate.machines import Machine, log_normal
 from node.simulate.outcome import LEARNER, NEVER_S, Learning, Outcome, Span
 from node.simulate.rollout_node import SILENCE_S, Node
 from node.simulate.source import Source
-from protocol.ids import ManifestHash, PeerId, PolicyVersion
+from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
 from protocol.staleness import Admissibility, Chain, judge
 
 __all__ = ["SILENCE_S", "Learning", "Node", "Outcome", "Span", "Steering", "World"]
@@ -197,6 +197,7 @@ class World(Calendar):
         self.outcome.waited_s.append(self.now_s - self._waiting_since)
         self._busy_since = self.now_s
         work.busy, work.busy_since_ms, work.collecting = True, self.now_ms, work.chain.head.version + 1
+        self.recall()
         self.serve()
         self.after(self.learning.train_s * log_normal(self._random, self.learning.train_spread), self._trained)
 
@@ -280,10 +281,25 @@ class World(Calendar):
         else:
             self.serve()
 
+    def recall(self, only: LeaseId | None = None) -> None:
+        """Tell of leases, or of one, that have become hopeless."""
+        by_peer: dict[PeerId, list[LeaseId]] = {}
+        for granted in self.workload.recall(self.now_ms, only):
+            by_peer.setdefault(granted.peer, []).append(granted.id)
+        for peer, leases in by_peer.items():
+            self.nodes[peer].recalled(leases, self.workload.minimum)
+
+    def give_back(self, peer: PeerId, leases: Sequence[GrantedLease], status: str) -> None:
+        """Leases that were recalled are given back."""
+        self.lose(peer, self.workload.given_back(peer, [granted.id for granted in leases], self.now_ms), status)
+
     def lose(self, peer: PeerId, leases: Sequence[GrantedLease], status: str) -> None:
         """Leases ended without a delivery."""
         rollouts = sum(len(granted.lease.seeds) for granted in leases)
-        self.outcome.lost += rollouts
+        if status == "recalled":
+            self.outcome.recalled += rollouts
+        elif status != "spared":
+            self.outcome.lost += rollouts
         if rollouts:
             self.tell(Withdrawn(at_s=self.now_s, peer=peer, rollouts=rollouts, status=status))
             self.serve()

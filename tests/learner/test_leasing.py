@@ -90,6 +90,32 @@ def test_how_leases_end() -> None:
     assert leases.open_rollouts == 0
 
 
+def test_what_is_recalled_is_open_and_not_counted_on() -> None:
+    leases = leasing()
+    begun, returned, delivered, counted = (grant(leases) for _ in range(4))
+    for lease in (begun, returned, delivered):
+        leases.recall(lease)
+    assert (leases.open_rollouts, leases.pending(HERE)) == (4, 16)
+    assert set(leases.open) == {begun, returned, delivered, counted}
+    assert leases.started(begun, HERE, version("1.4")), "it was begun before its peer heard of the recall"
+    assert leases.by_version == {2: 4, 4: 4}
+    assert ids(leases.give_back(HERE, [returned])) == [returned]
+    assert leases.take(delivered, HERE) is not None
+    leases.close(delivered)
+    assert (leases.open_rollouts, leases.pending(HERE)) == (8, 8)
+    assert leases.recalled == {}
+
+
+def test_which_version_makes_a_lease() -> None:
+    leases = leasing()
+    lease = leases.open[grant(leases)]
+    assert leases.made_with(lease, None) is None
+    assert leases.made_with(lease, version("1.1")) == version("1.2"), "it waits for what it asks for"
+    assert leases.made_with(lease, version("1.5")) == version("1.5")
+    leases.started(lease.id, HERE, version("1.3"))
+    assert leases.made_with(lease, version("1.5")) == leases.made_with(lease, None) == version("1.3")
+
+
 def test_a_lease_from_before_a_restart_is_open_again() -> None:
     leases, old = leasing(), granted(77, size=2)
     leases.recover(old)

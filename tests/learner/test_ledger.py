@@ -124,7 +124,7 @@ def test_a_lease_from_issue_to_receipt(ledger: Ledger) -> None:
     assert unconsumed(ledger) == [(1, 2)]
 
 
-@pytest.mark.parametrize("status", ["expired", "returned", "lost"])
+@pytest.mark.parametrize("status", ["expired", "returned", "recalled", "lost"])
 def test_a_lease_is_closed_once(ledger: Ledger, status: str) -> None:
     ledger.leases_issued([lease_row(1), lease_row(2)])
     deliver(ledger, 2)
@@ -132,7 +132,9 @@ def test_a_lease_is_closed_once(ledger: Ledger, status: str) -> None:
     ledger.leases_closed([lease_id(1)], "lost", NOW_MS + 1)
     with sqlite3.connect(ledger.path) as db:
         rows = db.execute("SELECT status FROM leases ORDER BY lease").fetchall()
-    assert rows == [(status,), ("delivered",)]
+        recalled = db.execute("SELECT lease FROM recalled").fetchall()
+    assert rows == [("returned" if status == "recalled" else status,), ("delivered",)]
+    assert recalled == ([(lease_id(1),)] if status == "recalled" else [])
     assert ledger.open_leases() == []
 
 

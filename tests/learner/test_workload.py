@@ -365,6 +365,175 @@ def test_the_first_word_on_a_version_counts(word: str) -> None:
     assert made.leasing.by_version == {max(version(word), lease.lease.minimum).version: 2}
 
 
+# What has become hopeless
+
+
+def takes_a_batch(made: Workload) -> None:
+    """From now on the next one is collected."""
+    made.busy, made.collecting = True, made.chain.head.version + 1
+
+
+def ids(leases: list[GrantedLease]) -> list[LeaseId]:
+    return [granted.id for granted in leases]
+
+
+def test_what_no_batch_can_hold_any_more_is_recalled_once_and_others_are_leased_as_much() -> None:
+    made = workload(*ALL, head="1.9", window=2)
+    made.worker(HERE).installed = version("1.7")
+    leases = ask(made, 4)
+    begin(made, leases)
+    assert made.recall(NOW_MS) == [], "a batch that is formed now would hold it"
+    takes_a_batch(made)
+    assert sizes(ask(made, 100, THERE)) == [2, 2]
+    assert ids(made.recall(NOW_MS)) == ids(leases)
+    assert made.recall(NOW_MS) == []
+    assert made.minimum == version("1.8")
+    assert sizes(ask(made, 100, THERE)) == [2, 2], "the room of what was recalled"
+    assert set(ids(leases)) < set(made.leasing.open), "it may be on its way"
+
+
+def test_one_lease_is_recalled_as_it_is_begun_with_what_is_too_old() -> None:
+    made = workload(*ALL, head="1.9", window=2, busy=True)
+    first, second = ask(made, 4)
+    begin(made, [first], made_with="1.9")
+    begin(made, [second])
+    made.chain, made.collecting = made.chain.advanced(), 11
+    assert made.recall(NOW_MS, first.id) == []
+    assert ids(made.recall(NOW_MS, second.id)) == [second.id]
+    assert made.recall(NOW_MS, LeaseId(bytes(16))) == []
+
+
+@pytest.mark.parametrize(
+    ("installed", "recalled"),
+    [("1.7", True), ("1.8", False), (None, False)],  # of who is not known nothing is known
+)
+def test_what_was_not_begun_counts_as_what_would_make_it_now(installed: str | None, recalled: bool) -> None:
+    made = workload(*ALL, head="1.9", window=2)
+    made.worker(HERE).installed = version("1.7")
+    leases = ask(made, 4)
+    takes_a_batch(made)
+    made.worker(HERE).installed = version(installed) if installed else None
+    assert bool(made.recall(NOW_MS)) is recalled
+    if recalled:
+        begin(made, leases, made_with="1.8")
+        assert made.leasing.recalled == {}, "its peer had installed what is new enough, and kept it"
+        assert made.leasing.by_version[8] == 4
+
+
+def test_what_a_restart_cut_off_is_recalled_and_what_survived_is_not() -> None:
+    made = workload("1.3", "1.4", "1.5", head="1.5", window=3)
+    made.worker(HERE).installed = version("1.4")
+    made.worker(THERE).installed = version("1.5")
+    kept, lost = ask(made, 2), ask(made, 2, THERE)
+    begin(made, [*kept, *lost])
+    made.chain = Chain(bases=(0, 4), head=version("2.4"))
+    made.manifests[version("2.4")] = manifest(version("2.4"))
+    made.collecting = 4
+    assert ids(made.recall(NOW_MS)) == ids(lost)
+    assert made.minimum == version("2.4") > version("1.5")
+
+
+def test_on_policy_the_version_that_is_to_come_is_the_oldest_of_use() -> None:
+    made = workload("1.9", head="1.9", window=0, busy=True)
+    assert made.minimum == version("1.10")
+
+
+def test_who_gives_back_is_free_sooner_and_proves_slower() -> None:
+    made = workload(*ALL, head="1.9", window=2, ahead=9.0)
+    made.worker(HERE).installed = version("1.7")
+    measured(made, 8.0)
+    leases = ask(made, 8)
+    begin(made, leases)
+    takes_a_batch(made)
+    later_ms = NOW_MS + 60_000
+    assert ids(made.recall(later_ms)) == ids(leases)
+    held = sum(sizes(leases))
+    assert made.worker(HERE).speed.seconds(held) > 8.0 * held / 8, "it has not made them in 60 s"
+    made.worker(HERE).free_ms = later_ms + 1e6
+    assert made.given_back(HERE, [*ids(leases), lease_id(99)], later_ms) == leases
+    assert made.worker(HERE).free_ms == later_ms
+    assert made._together == {}
+
+
+def test_what_is_recalled_early_says_nothing_of_speed() -> None:
+    made = workload(*ALL, head="1.9", window=2)
+    made.worker(HERE).installed = version("1.7")
+    measured(made, 8.0)
+    leases = ask(made, 4)
+    begin(made, leases)
+    takes_a_batch(made)
+    assert made.recall(NOW_MS + 10) == leases
+    assert made.worker(HERE).speed.seconds(8) == 8.0
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    window=st.integers(0, 4),
+    kappa=st.integers(1, 3),
+    moves=st.lists(st.tuples(st.sampled_from("alibbgtttr"), st.integers(0, 9)), min_size=30, max_size=90),
+)
+def test_recalled_is_what_can_never_be_trained_on_and_nothing_else(
+    window: int, kappa: int, moves: list[tuple[int, int]]
+) -> None:
+    """Two peers lease, install, begin with what they like and deliver when they like; batches are taken and trained,
+    and now and then a restart goes back. What the learner knows of a lease says whether a batch may hold it.
+    """
+    made = workload("1.0", head="1.0", window=window, ahead=4.0)
+    begun: dict[LeaseId, PolicyVersion] = {}
+
+    def knows(granted: GrantedLease) -> PolicyVersion | None:
+        installed = made.worker(granted.peer).installed
+        return begun.get(granted.id, max(installed, granted.lease.minimum) if installed else None)
+
+    def next_batch_holds(one: PolicyVersion) -> bool:
+        """As the buffer says that forms it."""
+        chain = made.chain.advanced() if made.busy else made.chain
+        buffer = Buffer(window=window)
+        buffer.add(Group(lease=lease_id(1), peer=HERE, prompt_index=0, prompt=(1,), completions=(ONE,),
+                         behaviour=frozenset([one])))  # fmt: skip
+        return buffer.take(1, chain) is not None
+
+    for kind, number in moves:
+        peer, versions = (HERE, THERE)[number % 2], sorted(made.manifests)
+        match kind:
+            case "a" | "l":
+                ask(made, number + 1, peer)
+            case "i":
+                made.worker(peer).installed = versions[-1 - number % len(versions)]
+            case "b" if made.leasing.open:
+                granted = list(made.leasing.open.values())[number % len(made.leasing.open)]
+                with_what = max(granted.lease.minimum, versions[number % len(versions)])
+                if made.started(granted.peer, granted.id, with_what, NOW_MS):
+                    begun[granted.id] = with_what
+            case "g" if made.leasing.open:
+                made.given_back(peer, [list(made.leasing.open)[number % len(made.leasing.open)]], NOW_MS)
+            case "t" if made.busy:
+                made.chain = made.chain.advanced()
+                made.busy = False
+                if made.chain.head.version % kappa == 0:
+                    made.manifests[made.chain.head] = manifest(made.chain.head)
+            case "t":
+                takes_a_batch(made)
+            case "r" if number < 3:
+                made.chain = made.chain.restarted(max(0, made.chain.head.version - 2))
+                made.collecting, made.busy = made.chain.head.version, False
+                made.manifests[made.chain.head] = manifest(made.chain.head)
+        before = set(made.leasing.recalled)
+        recalled = made.recall(NOW_MS)
+        for granted in recalled:
+            assert granted.id not in before
+            known = knows(granted)
+            assert known is not None
+            assert not next_batch_holds(known), "it would have been stale"
+            assert known < made.minimum, "and its peer drops it when it hears so"
+        for granted in made.leasing.open.values():
+            known = knows(granted)
+            if granted.id not in made.leasing.recalled:
+                assert known is None or known > made.chain.head or next_batch_holds(known)
+        counted = [one for one in made.leasing.open.values() if one.id not in made.leasing.recalled]
+        assert made.leasing.open_rollouts == sum(sizes(counted))
+
+
 # What always holds
 
 
@@ -385,7 +554,7 @@ def test_what_was_leased_is_used_when_delivered_in_time_and_a_batch_always_comes
     kappa: int,
     moves: list[tuple[int, int, float]],
 ) -> None:
-    """Peers deliver in the order in which they were leased; whatever is asked, nothing is dropped, and when all is
+    """Peers deliver what is made with older versions first; whatever is asked, nothing is dropped, and when all is
     delivered and asked for again there is a batch."""
     kappa = min(kappa, max(1, window))
     terms = LeaseTerms(group_size=group, temperature=1.0, max_new_tokens=4, stop_ids=(0,), deadline_s=60)
@@ -412,7 +581,7 @@ def test_what_was_leased_is_used_when_delivered_in_time_and_a_batch_always_comes
         nonlocal open_leases
         for _, leases in made.serve(now_ms):
             begin(made, leases, now_ms)
-            open_leases += leases
+            open_leases = sorted(open_leases + leases, key=lambda granted: granted.lease.minimum)
 
     for kind, number, seconds in moves:
         now_ms += round(1000 * seconds)

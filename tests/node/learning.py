@@ -32,6 +32,7 @@ from node.events import EventLog, Field
 from node.intake_loop import IntakeLoop
 from node.learner_desk import LearnerDesk
 from node.learner_run import LearnerRun
+from node.lease_desk import LeaseDesk
 from node.recorder import Recorder
 from node.relay_desk import RelayDesk
 from node.training_loop import TrainingLoop, TrainingTerms
@@ -255,7 +256,7 @@ class Learner:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.intake.work, self.arriving)
             nursery.start_soon(self.desk.watch)
-            nursery.start_soon(self.desk.serve)
+            nursery.start_soon(self.desk.leases.serve)
             nursery.start_soon(self.desk.relays.work)
             for peer in peers:
                 nursery.start_soon(peer.work, self)
@@ -378,13 +379,21 @@ def _wire(
         now_ms=wall.now_ms,
         events=events,
     )
-    desk = CountingDesk(
+    leases = LeaseDesk(
         run=run,
         ledger=ledger,
-        relays=relays,
         witness=witness,
         keypair=SWARM.learner,
         swarm=SWARM.authority.swarm,
+        now_ms=wall.now_ms,
+        events=events,
+    )
+    desk = CountingDesk(
+        run=run,
+        ledger=ledger,
+        leases=leases,
+        relays=relays,
+        witness=witness,
         token=settings.token,
         heartbeat_s=HEARTBEAT_S,
         now_ms=wall.now_ms,

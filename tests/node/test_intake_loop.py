@@ -110,6 +110,49 @@ async def test_a_group_is_written_then_acknowledged_then_ready_to_be_trained_on(
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize(("made_by", "rule"), [("1.3", Rule.ADMITTED), ("1.2", Rule.ADMITTED), ("1.1", Rule.STALE)])
+async def test_a_delivery_that_crosses_its_recall_is_judged_like_any_other(
+    tmp_path: Path, made_by: str, rule: Rule
+) -> None:
+    async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
+        open_chain(learner)
+        [lease] = lend(learner, 1)
+        learner.run.manifests[version("1.1")] = manifest(version("1.1"))
+        learner.run.leasing.recall(lease.id)
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        answer = await hand_in(learner, PEER.peer_id, delivery(lease, made_by=made_by))
+        assert rules(answer.receipt) == [rule] * 2
+        assert learner.run.leasing.recalled == {}
+        assert (learner.run.leasing.open_rollouts, learner.run.leasing.pending(PEER.peer_id)) == (0, 0)
+        nursery.cancel_scope.cancel()
+
+
+async def test_those_who_wait_for_leases_are_looked_at_when_a_delivery_frees_room_and_not_else(tmp_path: Path) -> None:
+    async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
+        open_chain(learner)
+        good, old, halved = lend(learner, 1, 2, 3)
+        looked: list[int] = []
+
+        async def look() -> None:
+            while True:
+                await learner.run.wait_leasable()
+                looked.append(len(learner.run.leasing.open))
+
+        nursery.start_soon(look)
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        await hand_in(learner, PEER.peer_id, delivery(good))
+        await hand_in(learner, PEER.peer_id, delivery(good))  # again: it changes nothing
+        await wait_all_tasks_blocked()
+        assert looked == []
+        await hand_in(learner, PEER.peer_id, delivery(old, made_by="1.0"))
+        await wait_all_tasks_blocked()
+        assert looked == [1]
+        await hand_in(learner, PEER.peer_id, delivery(halved, group(halved)[:1]))
+        await wait_all_tasks_blocked()
+        assert looked == [1, 0]
+        nursery.cancel_scope.cancel()
+
+
 async def test_nothing_leaves_when_nothing_could_be_written(tmp_path: Path) -> None:
     async with open_learner(tmp_path) as learner:
         open_chain(learner)
@@ -223,7 +266,8 @@ async def test_a_lease_whose_delivery_is_being_judged_is_nobody_elses_any_more(t
         while not answers:
             await learner.run.wait_changed()
         assert rules(answers[0].receipt) == [Rule.ADMITTED] * 2  # type: ignore[union-attr]
-        assert learner.logged("leases_returned") == [{"peer": PEER.peer_id, "leases": 0, "reason": "changed my mind"}]
+        returned = {"peer": PEER.peer_id, "leases": 0, "recalled": 0, "reason": "changed my mind"}
+        assert learner.logged("leases_returned") == [returned]
         nursery.cancel_scope.cancel()
 
 

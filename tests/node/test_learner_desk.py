@@ -14,19 +14,22 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from learner.intake import GrantedLease
 from learner.leasing import Prompt
-from node.learner_desk import GRANT_WAIT_S, LATE_GRACE_MS, TICK_S
+from node.learner_desk import TICK_S
+from node.lease_desk import GRANT_WAIT_S, LATE_GRACE_MS
 from protocol.codec import encode
 from protocol.cost import Price
 from protocol.exchange import PeerAddresses
 from protocol.ids import LeaseId, PeerId
-from protocol.limits import MAX_PROMPT_TOKENS, MAX_WORK_BYTES, PROTOCOL_VERSION
+from protocol.limits import MAX_LEASES_PER_GRANT, MAX_PROMPT_TOKENS, MAX_WORK_BYTES, PROTOCOL_VERSION
 from protocol.work import (
+    LEASE_RECALLS,
     RELAY_RECEIPTS,
     Farewell,
     Grant,
     Heartbeat,
     Introduction,
     Lease,
+    LeaseRecall,
     LeaseRequest,
     LeaseReturn,
     Refused,
@@ -57,7 +60,7 @@ async def opened(root: Path, settings: Settings = ROOMY, *peers: PeerId) -> Asyn
     async with open_learner(root, settings) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
         nursery.start_soon(learner.desk.watch)
-        nursery.start_soon(learner.desk.serve)
+        nursery.start_soon(learner.desk.leases.serve)
         for peer in peers:
             assert isinstance(await learner.desk.welcome(peer, hello()), Welcome)
         yield learner
@@ -101,6 +104,18 @@ async def tick(learner: Learner, clock: MockClock, seconds: float = TICK_S) -> N
     learner.wall.ms += round(seconds * 1000)
     clock.jump(seconds)
     await until(lambda: learner.desk.rounds > rounds)
+
+
+class Lines:
+    """Notes what a reception would send."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[PeerId, object]] = []
+
+    def tell(self, peer: PeerId, message: object) -> None:
+        self.said.append((peer, message))
+
+    dismiss = tell
 
 
 # Joining.
@@ -357,7 +372,7 @@ async def test_leases_go_on_after_a_restart_until_their_peer_stays_silent(
     async with open_learner(tmp_path, ROOMY) as again, trio.open_nursery() as nursery:
         again.desk.recover_leases()
         nursery.start_soon(again.desk.watch)
-        nursery.start_soon(again.desk.serve)
+        nursery.start_soon(again.desk.leases.serve)
         assert set(again.run.leasing.open) == {*mine, *theirs}
         await again.desk.welcome(HERE, hello(leases=mine))
         for _ in range(6):
@@ -373,6 +388,119 @@ async def test_stopping_the_learner_gives_nobodys_leases_away(tmp_path: Path) ->
         held = ids_of(await ask(learner))
     learner.desk.left(HERE, "the learner stopped")
     assert statuses(learner) == dict.fromkeys(held, "open")
+
+
+# What has become hopeless.
+
+
+def takes_a_batch(learner: Learner, steps: int = 1) -> None:
+    """As the training loop does, so many times; S is 1."""
+    learner.run.busy, learner.run.collecting = True, learner.run.chain.head.version + steps
+    learner.run.notify()
+
+
+def recalls(lines: Lines) -> list[tuple[PeerId, LeaseRecall]]:
+    return [(to, said) for to, said in lines.said if isinstance(said, LeaseRecall)]
+
+
+@asynccontextmanager
+async def recalling(root: Path, *, ext: dict[str, bytes]) -> AsyncIterator[tuple[Learner, Lines, list[LeaseId]]]:
+    """A peer that says `ext` in its greeting has begun one lease with 1.0 and holds another; the head is 1.1."""
+    async with opened(root, ROOMY) as learner:
+        lines = Lines()
+        learner.desk.reception = lines  # type: ignore[assignment]
+        await learner.desk.welcome(HERE, hello(ext=ext))
+        learner.desk.heard(HERE, Heartbeat(installed=version("1.0")))
+        leases = ids_of(await ask(learner))
+        learner.desk.started(HERE, Started(lease=leases[0], version=version("1.0")))
+        learner.run.chain = learner.run.chain.advanced()
+        learner.run.collecting = 1
+        yield learner, lines, leases
+
+
+TAKES_RECALLS = {LEASE_RECALLS: b""}
+
+
+async def test_a_peer_is_told_at_once_and_once_when_a_batch_leaves_its_leases_behind(tmp_path: Path) -> None:
+    async with recalling(tmp_path, ext=TAKES_RECALLS) as (learner, lines, leases):
+        learner.run.notify()
+        await wait_all_tasks_blocked()
+        assert recalls(lines) == [], "the batch that is being collected can hold them"
+        takes_a_batch(learner)
+        learner.run.notify()
+        await wait_all_tasks_blocked()
+        assert recalls(lines) == [(HERE, LeaseRecall(leases=list(leases), minimum=version("1.1")))]
+        told = {"peer": HERE, "leases": 2, "rollouts": 4, "minimum": "1.1"}
+        assert learner.logged("leases_recalled") == [told]
+        assert set(learner.run.leasing.open) == set(leases), "a delivery may be on its way"
+        assert learner.run.leasing.open_rollouts == 0
+
+
+async def test_it_is_reminded_with_every_heartbeat_until_they_are_back(tmp_path: Path) -> None:
+    async with recalling(tmp_path, ext=TAKES_RECALLS) as (learner, lines, leases):
+        takes_a_batch(learner)
+        await wait_all_tasks_blocked()
+        lines.said.clear()
+        learner.desk.returned(HERE, LeaseReturn(leases=leases[:1], reason="too old"))
+        learner.desk.heard(HERE, Heartbeat(installed=version("1.0")))
+        assert [said.leases for _, said in recalls(lines)] == [leases[1:]]
+        learner.desk.returned(HERE, LeaseReturn(leases=leases[1:], reason="too old"))
+        lines.said.clear()
+        learner.desk.heard(HERE, Heartbeat(installed=version("1.0")))
+        assert recalls(lines) == []
+        assert [event["recalled"] for event in learner.logged("leases_returned")] == [1, 1]
+        await become(learner, dict.fromkeys(leases, "returned"))
+        assert recalled(learner) == set(leases)
+
+
+async def test_who_comes_back_without_them_has_dropped_them(tmp_path: Path) -> None:
+    async with recalling(tmp_path, ext=TAKES_RECALLS) as (learner, _, leases):
+        takes_a_batch(learner)
+        await wait_all_tasks_blocked()
+        learner.desk.left(HERE, "the connection was reset")
+        await learner.desk.welcome(HERE, hello(ext=TAKES_RECALLS))
+        await become(learner, dict.fromkeys(leases, "returned"))
+        assert recalled(learner) == set(leases)
+
+
+def recalled(learner: Learner) -> set[bytes]:
+    with closing(sqlite3.connect(learner.root / "ledger.sqlite")) as db:
+        return {lease for (lease,) in db.execute("SELECT lease FROM recalled")}
+
+
+async def test_who_does_not_know_of_recalls_is_not_told_and_not_counted_on(tmp_path: Path) -> None:
+    async with recalling(tmp_path, ext={}) as (learner, lines, leases):
+        takes_a_batch(learner)
+        await wait_all_tasks_blocked()
+        learner.desk.heard(HERE, Heartbeat(installed=version("1.0")))
+        assert recalls(lines) == []
+        assert set(learner.run.leasing.open) == set(leases)
+        assert learner.run.leasing.open_rollouts == 0
+
+
+async def test_what_is_begun_with_too_old_a_version_is_recalled_as_it_is_begun(tmp_path: Path) -> None:
+    async with recalling(tmp_path, ext=TAKES_RECALLS) as (learner, lines, leases):
+        learner.desk.heard(HERE, Heartbeat(installed=version("1.1")))
+        takes_a_batch(learner)
+        await wait_all_tasks_blocked()
+        assert [said.leases for _, said in recalls(lines)] == [leases[:1]], "the other one would be made with 1.1"
+        learner.desk.started(HERE, Started(lease=leases[1], version=version("1.0")))
+        assert [said.leases for _, said in recalls(lines)] == [leases[:1], leases[1:]]
+
+
+async def test_many_are_recalled_in_several_messages(tmp_path: Path) -> None:
+    many = Settings(prompts=300, group_size=2, ahead=2.0, steps=99)
+    async with opened(tmp_path, many) as learner:
+        lines = Lines()
+        learner.desk.reception = lines  # type: ignore[assignment]
+        await learner.desk.welcome(HERE, hello(ext=TAKES_RECALLS))
+        learner.desk.heard(HERE, Heartbeat(installed=version("1.0")))
+        leases = ids_of(await ask(learner, rollouts=512)) + ids_of(await ask(learner, rollouts=88))
+        learner.run.chain = learner.run.chain.advanced()
+        takes_a_batch(learner)
+        await wait_all_tasks_blocked()
+        assert [len(said.leases) for _, said in recalls(lines)] == [MAX_LEASES_PER_GRANT, 44]
+        assert {lease for _, said in recalls(lines) for lease in said.leases} == set(leases)
 
 
 # What peers count.
@@ -430,18 +558,6 @@ async def test_no_word_of_a_peer_makes_the_node_wait_for_the_disk(tmp_path: Path
             learner.desk.left(THERE, IN_GOOD_ORDER)
             learner.desk.left(HERE, IN_GOOD_ORDER)
         await become(learner, {lease: "lost", other: "returned"})
-
-
-class Lines:
-    """Notes what a reception would send."""
-
-    def __init__(self) -> None:
-        self.said: list[tuple[PeerId, object]] = []
-
-    def tell(self, peer: PeerId, message: object) -> None:
-        self.said.append((peer, message))
-
-    dismiss = tell
 
 
 async def test_everybody_is_introduced_and_in_the_end_dismissed(tmp_path: Path, mock_clock: MockClock) -> None:

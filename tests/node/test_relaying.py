@@ -11,20 +11,12 @@ import pytest
 import trio
 
 from learner.provisioning.recording import Installed, Joined
-from node.engine.fake import FakeConfig, open_fake_engine
-from node.events import EventLog
-from node.receipts import Receipts
-from node.rollout_role import RolloutRole, line_reporter
 from protocol import exchange
-from protocol.work import Heartbeat
-from swarm.delivery import WorkLine
-from swarm.following import Arrival
-from swarm.reception import Reception
-from swarm.serving import Knowledge, Serving
 from swarm.testing.memory import MemoryNetwork, Transfer
-from tests.learner.working import NOW_MS, SWARM
-from tests.node.learning import Learner, Settings, fast_directory, hello, open_learner
-from tests.swarm.swarming import SwarmNode, hello_from, key_of, open_node
+from tests.learner.working import SWARM
+from tests.node.learning import Settings, fast_directory, hello, open_learner
+from tests.node.rolling import serve, work_with
+from tests.swarm.swarming import open_node
 
 SETTINGS = Settings(steps=3, staleness=3)
 
@@ -40,70 +32,6 @@ async def deaf(transfer: Transfer) -> bytes:
     if transfer.protocol == exchange.EXCHANGE:
         await trio.sleep_forever()
     return transfer.data
-
-
-def ignore(*told: object) -> None:
-    pass
-
-
-def serve(learner: Learner) -> None:
-    """Have the learner answer questions, give chunks, and take work lines, as `node.app_learner` has it."""
-    Serving(
-        transport=learner.transport,
-        store=learner.store,
-        knowledge=Knowledge(genesis=SWARM.genesis, newest=lambda: learner.training.newest, peers=list),
-        report=ignore,
-        trouble=ignore,
-    ).start()
-    learner.desk.reception = Reception(transport=learner.transport, desk=learner.desk, inbox=learner.inbox)
-    learner.desk.reception.start()
-
-
-async def work_with(node: SwarmNode, learner: Learner, root: Path, seconds_per_token: float = 0.0) -> None:
-    """Play the rollout role, as `node.app_rollout` wires it, until cancelled."""
-    events = EventLog()
-    line = WorkLine(
-        transport=node.transport,
-        authority=SWARM.authority,
-        learner=learner.transport.addresses(),
-        hello=lambda: hello_from(node.name),
-        heartbeat=lambda: Heartbeat(installed=role.installed, tokens_per_s=role.counts.tokens_per_s or 0.0),
-        now_ms=lambda: NOW_MS,
-        on_event=line_reporter(events, ignore),
-        report=ignore,
-    )
-    async with (
-        open_fake_engine(FakeConfig(seconds_per_token=seconds_per_token)) as engine,
-        trio.open_nursery() as nursery,
-    ):
-        with closing(Receipts(root / "receipts.sqlite")) as receipts:
-            role = RolloutRole(
-                engine=engine,
-                store=node.store,
-                keypair=key_of(node.name),
-                swarm=SWARM.authority.swarm,
-                line=line,
-                receipts=receipts,
-                in_flight=lambda: None,
-                batch_rollouts=4,
-                now_ms=lambda: NOW_MS,
-                events=events,
-            )
-            arrive(node, role)
-            nursery.start_soon(line.run)
-            await role.run()
-
-
-def arrive(node: SwarmNode, role: RolloutRole) -> None:
-    """Hand the role what has arrived and what will."""
-
-    def arrived(arrival: Arrival) -> None:
-        node.arrivals.append(arrival)
-        role.arrived(arrival)
-
-    for arrival in node.arrivals:
-        role.arrived(arrival)
-    node.following.arrived = arrived
 
 
 async def test_who_passed_a_version_on_is_credited_when_it_was_worked_with(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_one_hour_of_two_peers(story: Story) -> None:
 
 def test_every_fate_of_a_lease(story: Story) -> None:
     story.join(peer_row(ALPHA, "atlas"))
-    for fate in ("expired", "returned", "lost"):
+    for fate in ("expired", "returned", "recalled", "lost"):
         story.ledger.leases_closed([story.lease(ALPHA)], fate, story.now_ms)
     story.lease(ALPHA)
     story.deliver(story.lease(ALPHA), ALPHA, Rule.ADMITTED, version=V0)
@@ -121,7 +121,8 @@ def test_every_fate_of_a_lease(story: Story) -> None:
     story.now_s = 10
     story.here(ALPHA)
     leases = row_of(swarm_report(story.ledger.path), ALPHA).leases
-    assert (leases.issued, leases.open, leases.delivered, leases.late) == (6, 1, 2, 1)
+    assert (leases.issued, leases.open, leases.delivered, leases.late) == (7, 1, 2, 1)
+    assert (leases.recalled, leases.recalled_rollouts) == (1, 4)
     assert (leases.expired, leases.returned, leases.lost, leases.in_time, leases.failed) == (1, 1, 1, 1, 4)
     reputation = row_of(swarm_report(story.ledger.path), ALPHA).reputation
     assert reputation is not None
@@ -495,8 +496,8 @@ def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
     ]  # fmt: skip
     assert list(told["totals"]) == [
         "admitted", "rejected", "verdicts", "trained", "dropped", "tokens", "bytes_up", "bytes_down",
-        "bytes_relayed", "costs", "versions_published", "steps", "incarnations", "weight_bytes", "learner_utilisation",
-        "bubble", "mean_train_s", "mean_waited_s", "mean_step_s",
+        "bytes_relayed", "recalled_rollouts", "costs", "versions_published", "steps", "incarnations", "weight_bytes",
+        "learner_utilisation", "bubble", "mean_train_s", "mean_waited_s", "mean_step_s",
     ]  # fmt: skip
     assert list(told["peers"][0]) == [
         "peer",

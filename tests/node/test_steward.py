@@ -134,7 +134,7 @@ async def test_who_is_on_is_leased_to_and_who_stands_by_is_told_why(tmp_path: Pa
 async def test_who_is_switched_on_while_it_asks_is_served_at_once(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(ahead=4.0)) as learner, trio.open_nursery() as nursery:
         await joined(learner)
-        nursery.start_soon(learner.desk.serve)
+        nursery.start_soon(learner.desk.leases.serve)
         steward = steward_of(learner, Written(({HERE}, 1), ({HERE, THERE}, 1)))
         await steward.review()
         grants: list[Grant] = []

@@ -243,7 +243,7 @@ async def test_room_that_comes_from_dropping_is_told_to_those_who_wait_for_it(tm
             grants.append(await learner.desk.grant(OTHER.peer_id, LeaseRequest(rollouts=4)))
             nursery.cancel_scope.cancel()
 
-        nursery.start_soon(learner.desk.serve)
+        nursery.start_soon(learner.desk.leases.serve)
         nursery.start_soon(ask)
         await wait_all_tasks_blocked()
         assert grants == []
@@ -258,6 +258,24 @@ async def test_groups_of_another_size_from_before_a_restart_do_not_stop_the_run(
     async with open_learner(tmp_path, Settings(prompts=4, group_size=2, ahead=1.0, steps=2)) as again:
         await again.train(FakePeer())
         assert again.run.finished
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+async def test_after_a_batch_that_diverged_its_step_is_taken_with_another(tmp_path: Path, staleness: int) -> None:
+    """The version that makes the next batch is the one that made this: on-policy, no other will come."""
+    failed: list[str] = []
+
+    def script(op: str, moment: str) -> None:
+        if (op, moment) == ("step", "before") and learner.trainer.calls.count("step") == 2:
+            failed.append(op)
+            raise ChildRefused("diverged", "the loss is infinite")
+
+    async with open_learner(
+        tmp_path, Settings(staleness=staleness, ahead=1.0, steps=3), trainer=FakeTrainer(script=script)
+    ) as learner:
+        await learner.train(FakePeer())
+        assert (failed, learner.run.chain.head) == (["step"], PolicyVersion(1, 3))
+        assert len(learner.logged("batch_dropped")) == 1
 
 
 # The trainer's process ends.

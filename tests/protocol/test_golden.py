@@ -59,6 +59,7 @@ from protocol.work import (
     InboxFull,
     Introduction,
     Lease,
+    LeaseRecall,
     LeaseRequest,
     LeaseReturn,
     Receipt,
@@ -797,6 +798,18 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
           a6 6e6f775f6d73 cf 0000018bcfe56800                       # now_ms: 1_700_000_000_000
           a6 726561736f6e a5 7061636564                             # reason: "paced"
           ae 72657472795f61667465725f6d73 cd 01f4                   # retry_after_ms: 500
+        """,
+    ),
+    (
+        LeaseRecall(leases=[LEASE], minimum=PolicyVersion(2, 700)),
+        """
+        83                                                          # LeaseRecall: map of 3
+          a4 74797065 a6 726563616c6c                               # type: "recall"
+          a6 6c6561736573 91                                        # leases: array of 1
+            c4 10 1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e                  # [0]: LEASE
+          a7 6d696e696d756d 92                                      # minimum: PolicyVersion, array of 2
+            02                                                      # incarnation: 2
+            cd 02bc                                                 # version: 700
         """,
     ),
     (

@@ -118,8 +118,8 @@ def receipt_envelope(
     return sign_receipt(by or swarm.learner, swarm.authority.swarm, receipt)
 
 
-def hello_from(name: str) -> Hello:
-    return Hello(protocol=PROTOCOL_VERSION, name=name, price=Price())
+def hello_from(name: str, **changes: Any) -> Hello:
+    return Hello(protocol=PROTOCOL_VERSION, name=name, price=Price(), **changes)
 
 
 def welcome_with(*, heartbeat_ms: int = 1000, **changes: Any) -> Welcome:

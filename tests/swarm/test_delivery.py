@@ -15,7 +15,7 @@ from trio.testing import MockClock
 
 from protocol.codec import encode
 from protocol.errors import Fault, LocalProtocolError
-from protocol.ids import LeaseId, PeerId
+from protocol.ids import LeaseId, PeerId, PolicyVersion
 from protocol.limits import MAX_LEASES_PER_GRANT, MAX_REASON_CHARS, MAX_WORK_BYTES
 from protocol.work import (
     RELAY_RECEIPTS,
@@ -30,6 +30,7 @@ from protocol.work import (
     Hello,
     InboxFull,
     Introduction,
+    LeaseRecall,
     LeaseRequest,
     LeaseReturn,
     Receipt,
@@ -770,6 +771,22 @@ async def test_the_end_of_the_run_reaches_the_node(world: World, autojump_clock:
     world.nursery.start_soon(dismiss)
     with pytest.raises(RunFinished, match="done"):
         await world.line.run()
+
+
+async def test_what_the_learner_recalls_is_handed_on(world: World, autojump_clock: MockClock) -> None:
+    recall = LeaseRecall(leases=[lease_id_of(1), lease_id_of(2)], minimum=PolicyVersion(1, 3))
+
+    async def recalling(frames: FrameStream) -> None:
+        await world.welcome(frames)
+        await frames.send(recall)
+        await frames.send(LeaseRecall(leases=[], minimum=PolicyVersion(1, 3)))
+        await world.next(frames, Goodbye)
+
+    world.script(recalling)
+    world.start()
+    await trio.testing.wait_all_tasks_blocked()
+    assert [event for event in world.events if isinstance(event, LeaseRecall)][:1] == [recall]
+    assert world.disconnections() == []
 
 
 # Relay receipts.

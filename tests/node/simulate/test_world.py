@@ -98,11 +98,26 @@ def test_who_is_back_before_it_was_missed_loses_what_it_held_and_keeps_what_it_g
 
 def test_a_lease_that_runs_out_is_withdrawn_and_its_delivery_is_in_vain() -> None:
     pool = [*machines(5), machine("slow", 0.5, changes=[Change(at_s=60.0, speed=0.02)])]
-    simulated, events = world(pool, lease_s=120.0)
+    simulated, events = world(pool, lease_s=120.0, staleness=9)
     outcome = simulated.run(until_s=HOUR_S / 2)
     expired = [event for event in of(events, Withdrawn) if event.status == "expired"]
     assert {event.peer for event in expired} == {"slow"}
     assert outcome.stale >= sum(event.rollouts for event in expired[:1])
+
+
+def test_a_machine_that_became_slow_is_told_that_what_it_makes_comes_too_late() -> None:
+    pool = [*machines(5), machine("slow", 0.5, changes=[Change(at_s=60.0, speed=0.02)])]
+    simulated, events = world(pool)
+    outcome = simulated.run(until_s=HOUR_S / 2)
+    recalled = [event for event in of(events, Withdrawn) if event.status == "recalled"]
+    assert {event.peer for event in recalled} == {"slow"}
+    assert outcome.recalled == sum(event.rollouts for event in recalled) > 0
+    assert (outcome.stale, outcome.lost) == (0, 0)
+    assert simulated.workload.leasing.recalled == {}
+    taken = [step.at_s - step.busy_s for step in of(events, Stepped)]
+    line_s = 2 * pool[-1].line_s
+    told = [min(abs(event.at_s - line_s - at_s) for at_s in taken) for event in recalled]
+    assert max(told) < 0.001, "at once, when a batch is taken"
 
 
 def test_prices_change_what_is_paid_from_then_on() -> None:

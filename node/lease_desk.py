@@ -1,0 +1,255 @@
+"""Who gets which lease, and what becomes of it until its delivery is judged: granted, begun, recalled, withdrawn.
+
+What always holds: a lease is in the ledger before it is handed out; one that is withdrawn is nobody's, and what is
+issued instead has a new id and new seeds; one that is recalled is told to its peer again with every heartbeat until it
+is given back or delivered, since the first word may be lost with a line. Nobody looks at all requests that wait, or at
+all leases, but when something happened that they wait for. The trio thread never waits for the disk but to grant: what
+else happens is written by `write`, a moment later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from learner.intake import GrantedLease
+from learner.leasing import own_lease
+from learner.ledger import LeaseRow, Ledger
+from learner.workload import Held
+from node.events import EventLog
+from node.learner_run import LearnerRun
+from node.witness import Witness
+from protocol.identity import Keypair
+from protocol.ids import LeaseId, PeerId, PolicyVersion, SwarmId
+from protocol.limits import MAX_LEASES_PER_GRANT
+from protocol.work import FromLearner, Grant, LeaseRecall, LeaseRequest, LeaseReturn, Started, sign_lease
+
+GRANT_WAIT_S = 10.0
+"""How long a request for leases is held open before it is answered with none."""
+
+GRANT_RETRY_MS = 100
+"""When to ask again after that: at once, since it is here that a request waits."""
+
+LATE_GRACE_MS = 2_000
+"""A lease is withdrawn this long after its deadline, so that a delivery under way hears LATE with its figures."""
+
+
+@dataclass(kw_only=True, eq=False)
+class _Waiting:
+    """A request for leases that is held open."""
+
+    leases: list[GrantedLease] = field(default_factory=list)
+    answered: trio.Event = field(default_factory=trio.Event)
+
+
+@dataclass(kw_only=True)
+class LeaseDesk:
+    """See the module's paragraph. `tell` says something to a peer, if its line is up."""
+
+    run: LearnerRun
+    ledger: Ledger
+    witness: Witness
+    keypair: Keypair
+    swarm: SwarmId
+    now_ms: Callable[[], int]
+    events: EventLog
+    tell: Callable[[PeerId, FromLearner], None] = lambda peer, message: None
+    changed: trio.Event = field(default_factory=trio.Event)
+    """Something is to be written."""
+    _closed: dict[LeaseId, str] = field(default_factory=dict)
+    _started: dict[LeaseId, PolicyVersion] = field(default_factory=dict)
+    _waiting: dict[PeerId, _Waiting] = field(default_factory=dict)
+    _recalled_at: tuple[int, tuple[int, ...]] | None = None
+
+    async def serve(self) -> None:
+        """Recall what has become hopeless and serve those who wait, whenever there may be more to lease; until
+        cancelled."""
+        while True:
+            await self.run.wait_leasable()
+            self._recall_all()
+            self.serve_now()
+
+    async def grant(self, peer: PeerId, request: LeaseRequest) -> Grant:
+        """Wait for room, then lease as much as was asked for, as the pace allows, and as the peer can do in time."""
+        leases = await self._wait_granted(peer, request.rollouts)
+        if not leases:
+            why = "The run is finished." if self.run.finished else self._why_not(peer)
+            return Grant(leases=[], now_ms=self.now_ms(), reason=why, retry_after_ms=GRANT_RETRY_MS)
+        issued = [(granted, sign_lease(self.keypair, self.swarm, granted.lease)) for granted in leases]
+        ids = [granted.id for granted, _ in issued]
+        rows = [_row(granted, raw) for granted, raw in issued]
+        try:
+            await trio.to_thread.run_sync(self.ledger.leases_issued, rows)
+        except BaseException:  # the peer has left, or asks anew, and will never hear of these
+            self.withdraw(peer, ids)
+            raise
+        # What was withdrawn while we wrote was closed before it was there; close it again.
+        self._close([lease for lease in ids if lease not in self.run.leasing.open], "lost")
+        return Grant(leases=[raw for _, raw in issued], now_ms=self.now_ms())
+
+    def serve_now(self, only: PeerId | None = None) -> None:
+        """Hand out what can be leased now; with the run over, tell all that wait."""
+        if self.run.finished:
+            for waiting in self._waiting.values():
+                waiting.answered.set()
+            return
+        for peer, leases in self.run.serve(self.now_ms(), only):
+            waiting = self._waiting[peer]
+            waiting.leases = leases
+            waiting.answered.set()
+
+    def started(self, peer: PeerId, started: Started) -> None:
+        """Note which version a lease is generated with; the first word counts. A hopeless one is recalled at once."""
+        lease = LeaseId(started.lease)
+        if self.run.started(peer, lease, started.version, self.now_ms()):
+            self._started[lease] = started.version
+            self.witness.started(lease)
+            if recalled := self.run.recall(self.now_ms(), lease):
+                self._recall(peer, recalled)
+                self.run.notify()
+
+    def returned(self, peer: PeerId, leases: LeaseReturn) -> None:
+        """Take leases back. Those that were recalled are nobody's fault."""
+        back, recalled = self._take_back(peer, [LeaseId(lease) for lease in leases.leases], "returned")
+        self.events.emit("leases_returned", peer=peer, leases=back, recalled=recalled, reason=leases.reason)
+
+    def remind(self, peer: PeerId) -> None:
+        """Tell the peer again what was recalled and is open still."""
+        if mine := [granted for granted in self.run.leasing.recalled.values() if granted.peer == peer]:
+            self._tell(peer, mine)
+
+    def release(self, peer: PeerId) -> int:
+        """The peer is gone: withdraw all its leases; return how many."""
+        released = self.run.leasing.release(peer)
+        self._withdrawn(released, "lost")
+        return len(released)
+
+    def withdraw(self, peer: PeerId, leases: Iterable[LeaseId]) -> None:
+        """Withdraw those of `leases` that are the peer's, who knows nothing of them, or no longer."""
+        self._take_back(peer, leases, "lost")
+
+    def withdraw_but(self, peer: PeerId, held: set[LeaseId]) -> None:
+        """Withdraw what `peer` does not remember: a grant that never arrived, or work that its own restart lost."""
+        theirs = [lease for lease, granted in self.run.leasing.open.items() if granted.peer == peer]
+        self.withdraw(peer, [lease for lease in theirs if lease not in held])
+
+    def expire(self) -> None:
+        """Withdraw what is not delivered in time."""
+        self._withdrawn(self.run.leasing.expire(self.now_ms(), LATE_GRACE_MS), "expired")
+
+    def recover(self) -> list[PeerId]:
+        """After a restart: take up the leases that are still open; return whose they are."""
+        rows = self.ledger.open_leases()
+        for row in rows:
+            lease = own_lease(row.envelope, self.swarm)
+            self.run.leasing.recover(GrantedLease(lease=lease, prompt_index=row.prompt))
+        return [row.peer for row in rows]
+
+    def write(self) -> Callable[[], None]:
+        """What the ledger does not know yet, to be called on a thread."""
+        closed, self._closed = self._closed, {}
+        started, self._started = self._started, {}
+        now_ms = self.now_ms()
+
+        def write() -> None:
+            if started:
+                self.ledger.leases_started(list(started.items()))
+            for status in sorted(set(closed.values())):
+                self.ledger.leases_closed([lease for lease, word in closed.items() if word == status], status, now_ms)
+
+        return write
+
+    async def _wait_granted(self, peer: PeerId, rollouts: int) -> list[GrantedLease]:
+        """Ask the workload for the peer, and wait for its turn; nothing after GRANT_WAIT_S, or when the run is over."""
+        if self.run.finished or peer not in self.run.present:
+            return []
+        waiting = self._waiting[peer] = _Waiting()
+        self.run.ask(peer, rollouts)
+        try:
+            with trio.move_on_after(GRANT_WAIT_S):
+                self.serve_now(peer)
+                await waiting.answered.wait()
+            return waiting.leases
+        except trio.Cancelled:  # the peer has left, or asks anew, and will never hear of these
+            self.withdraw(peer, [granted.id for granted in waiting.leases])
+            raise
+        finally:
+            if self._waiting.get(peer) is waiting:
+                del self._waiting[peer]
+                self.run.withdraw(peer)
+
+    def _why_not(self, peer: PeerId) -> str:
+        match self.run.held(peer):
+            case Held.STANDBY:
+                return self.run.worker(peer).standby
+            case Held.ROOM:
+                return "Enough rollouts are under way; wait for a batch to be trained on."
+            case Held.VERSION:
+                return "What you could deliver in time is under way; wait for the next version."
+
+    def _recall_all(self) -> None:
+        """Recall what a batch that was taken, or a restart, has made hopeless."""
+        now = self.run.collecting, self.run.chain.bases
+        if now == self._recalled_at:
+            return
+        self._recalled_at = now
+        by_peer: dict[PeerId, list[GrantedLease]] = {}
+        for granted in self.run.recall(self.now_ms()):
+            by_peer.setdefault(granted.peer, []).append(granted)
+        for peer, recalled in by_peer.items():
+            self._recall(peer, recalled)
+
+    def _recall(self, peer: PeerId, recalled: Sequence[GrantedLease]) -> None:
+        self.events.emit(
+            "leases_recalled",
+            peer=peer,
+            leases=len(recalled),
+            rollouts=sum(len(granted.lease.seeds) for granted in recalled),
+            minimum=str(self.run.minimum),
+        )
+        self._tell(peer, recalled)
+
+    def _tell(self, peer: PeerId, recalled: Sequence[GrantedLease]) -> None:
+        presence = self.run.present.get(peer)
+        if presence is None or not presence.takes_recalls:
+            return
+        for first in range(0, len(recalled), MAX_LEASES_PER_GRANT):
+            some: list[bytes] = [granted.id for granted in recalled[first : first + MAX_LEASES_PER_GRANT]]
+            self.tell(peer, LeaseRecall(leases=some, minimum=self.run.minimum))
+
+    def _take_back(self, peer: PeerId, leases: Iterable[LeaseId], status: str) -> tuple[int, int]:
+        """How many were the peer's and open, and how many of these had been recalled."""
+        known = set(self.run.leasing.recalled)
+        back = self.run.given_back(peer, leases, self.now_ms())
+        recalled = [granted for granted in back if granted.id in known]
+        self._withdrawn(recalled, "recalled")
+        self._withdrawn([granted for granted in back if granted.id not in known], status)
+        return len(back), len(recalled)
+
+    def _withdrawn(self, leases: Sequence[GrantedLease], status: str) -> None:
+        self.witness.withdrawn(leases, status)
+        self._close([granted.id for granted in leases], status)
+
+    def _close(self, leases: Sequence[LeaseId], status: str) -> None:
+        """Have leases that were withdrawn written as such, soon."""
+        if leases:
+            self.run.withdrawn(leases)
+            self._closed.update(dict.fromkeys(leases, status))
+            self.changed.set()
+            self.run.notify()
+
+
+def _row(granted: GrantedLease, envelope: bytes) -> LeaseRow:
+    lease = granted.lease
+    return LeaseRow(
+        lease=granted.id,
+        peer=granted.peer,
+        task=lease.task,
+        prompt=granted.prompt_index,
+        rollouts=len(lease.seeds),
+        issued_ms=lease.issued_ms,
+        deadline_ms=lease.deadline_ms,
+        envelope=envelope,
+    )

@@ -1,0 +1,60 @@
+"""What a rollout node hears over its work line beside leases: whom to dial, what to log, what to drop.
+
+What always holds: of two peers that can both be dialled one dials; nothing that is heard raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from node.events import EventLog
+from protocol.ids import PeerId
+from protocol.work import Introduction, LeaseRecall
+from swarm.delivery import Connected, Disconnected, LineEvent, NoLease
+from swarm.transport import DialFailed, Transport
+
+
+@dataclass(kw_only=True)
+class Neighbours:
+    """Dials the peers the learner introduces, so that chunks travel among peers and not from the learner alone.
+
+    Of two peers that can both be dialled the one with the smaller id dials, or each pair would dial twice.
+    """
+
+    transport: Transport
+
+    async def meet(self, introduction: Sequence[tuple[PeerId, Sequence[str]]]) -> None:
+        """Dial those we should; what fails is tried again with the next introduction."""
+        me = self.transport.peer_id
+        reachable = bool(self.transport.addresses())
+        for peer, addresses in introduction:
+            if peer == me or not addresses or peer in self.transport.connected() or (reachable and peer < me):
+                continue
+            try:
+                await self.transport.dial(list(addresses))
+            except DialFailed:
+                continue
+
+
+def line_reporter(
+    events: EventLog, meet: Callable[[Introduction], None], recalled: Callable[[LeaseRecall], None]
+) -> Callable[[LineEvent], None]:
+    """What the work line's events become: log lines, introductions to peers, and leases that are dropped."""
+
+    def on_event(event: LineEvent) -> None:
+        match event:
+            case Connected(learner=learner, welcome=welcome):
+                newest = str(welcome.newest) if welcome.newest else None
+                events.emit("joined", learner=learner, staleness=welcome.staleness, newest=newest)
+                meet(Introduction(peers=welcome.peers))
+            case Disconnected(reason=reason, pause_s=pause):
+                events.emit("learner_unreachable", reason=reason, retry_s=round(pause, 1))
+            case Introduction():
+                meet(event)
+            case LeaseRecall():
+                recalled(event)
+            case NoLease(reason=reason):
+                events.emit("no_lease", reason=reason)
+
+    return on_event

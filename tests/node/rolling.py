@@ -1,0 +1,94 @@
+"""Rollout nodes for tests: real lines and roles over a network in memory, with an engine that makes up what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import trio
+
+from node.engine.fake import FakeConfig, open_fake_engine
+from node.events import EventLog
+from node.neighbours import line_reporter
+from node.receipts import Receipts
+from node.rollout_role import RolloutRole
+from protocol.work import LEASE_RECALLS, Heartbeat
+from swarm.delivery import WorkLine
+from swarm.following import Arrival
+from swarm.reception import Reception
+from swarm.serving import Knowledge, Serving
+from tests.learner.working import NOW_MS, SWARM
+from tests.node.learning import Learner
+from tests.swarm.swarming import SwarmNode, hello_from, key_of
+
+
+def ignore(*told: object) -> None:
+    pass
+
+
+def serve(learner: Learner) -> None:
+    """Have the learner answer questions, give chunks, and take work lines, as `node.app_learner` has it."""
+    Serving(
+        transport=learner.transport,
+        store=learner.store,
+        knowledge=Knowledge(genesis=SWARM.genesis, newest=lambda: learner.training.newest, peers=list),
+        report=ignore,
+        trouble=ignore,
+    ).start()
+    learner.desk.reception = Reception(transport=learner.transport, desk=learner.desk, inbox=learner.inbox)
+    learner.desk.reception.start()
+
+
+async def work_with(
+    node: SwarmNode,
+    learner: Learner,
+    root: Path,
+    seconds_per_token: float = 0.0,
+    on_role: Callable[[RolloutRole, EventLog], None] = ignore,
+) -> None:
+    """Play the rollout role, as `node.app_rollout` wires it, until cancelled. `on_role` is told of it."""
+    events = EventLog()
+    line = WorkLine(
+        transport=node.transport,
+        authority=SWARM.authority,
+        learner=learner.transport.addresses(),
+        hello=lambda: hello_from(node.name, leases=sorted(role.holding), ext={LEASE_RECALLS: b""}),
+        heartbeat=lambda: Heartbeat(installed=role.installed, tokens_per_s=role.counts.tokens_per_s or 0.0),
+        now_ms=lambda: NOW_MS,
+        on_event=line_reporter(events, ignore, lambda recall: role.recalled(recall)),
+        report=ignore,
+    )
+    async with (
+        open_fake_engine(FakeConfig(seconds_per_token=seconds_per_token)) as engine,
+        trio.open_nursery() as nursery,
+    ):
+        with closing(Receipts(root / "receipts.sqlite")) as receipts:
+            role = RolloutRole(
+                engine=engine,
+                store=node.store,
+                keypair=key_of(node.name),
+                swarm=SWARM.authority.swarm,
+                line=line,
+                receipts=receipts,
+                in_flight=lambda: None,
+                batch_rollouts=4,
+                now_ms=lambda: NOW_MS,
+                events=events,
+            )
+            on_role(role, events)
+            arrive(node, role)
+            nursery.start_soon(line.run)
+            await role.run()
+
+
+def arrive(node: SwarmNode, role: RolloutRole) -> None:
+    """Hand the role what has arrived and what will."""
+
+    def arrived(arrival: Arrival) -> None:
+        node.arrivals.append(arrival)
+        role.arrived(arrival)
+
+    for arrival in node.arrivals:
+        role.arrived(arrival)
+    node.following.arrived = arrived

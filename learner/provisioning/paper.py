@@ -103,11 +103,12 @@ def explain_infeasible(timings: Timings, staleness: int) -> str:
     kappa = max(k for k in range(1, _most(staleness) + 1) if tightened_lag_bound(timings, k) <= staleness)
     quickest = math.floor(timings.delay_s / timings.train_s) + 1
     window = tightened_lag_bound(timings, quickest)  # it grows with kappa, so no smaller window has a period at all
+    steps = "1 training step" if kappa == 1 else f"{kappa} training steps"
     return (
-        f"With S = {staleness} versions are published every {kappa} training steps at most, {kappa} x "
-        f"{timings.train_s:g} s, and the first rollouts of one come after T_bcast + T_gen = {timings.delay_s:g} s: the "
-        f"learner would wait with any number of machines. It would not with T_bcast + T_gen below "
-        f"{kappa * timings.train_s:g} s, or T_train above {timings.delay_s / kappa:g} s, or S = {window}."
+        f"With S = {staleness} a version lasts {steps} at most, {kappa * timings.train_s:.4g} s, and the first rollouts "
+        f"of one come after T_bcast + T_gen = {timings.delay_s:.4g} s: the learner would wait with any number of "
+        f"machines. It would not with T_bcast + T_gen below {kappa * timings.train_s:.4g} s, or T_train above "
+        f"{timings.delay_s / kappa:.4g} s, or S = {window}."
     )
 
 

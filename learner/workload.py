@@ -8,6 +8,7 @@ is granted only if
   one needs, this lease included (the condition of earliest deadline first: it then displaces nothing);
 - by what is known of the peer's speed it arrives before that, else it is made smaller, or waits for a newer version; if
   the learner waits for rollouts that nobody makes yet, anybody may;
+- it is done before the hours end in which the peer's owner lends it, else it is made smaller, or not granted;
 - no more is leased or waits than `pace`: what would be made too early is made with an older policy than need be.
 
 What was leased may still become hopeless, since peers and links are slower than they were: then it is recalled, if no
@@ -67,6 +68,7 @@ class Held(Enum):
     """Why a request waits, which is also what it waits for."""
 
     STANDBY = "standing by"
+    HOURS = "its owner's hours"
     VERSION = "the next version"
     ROOM = "a batch to be taken"
 
@@ -82,13 +84,16 @@ class Together:
 
 @dataclass(kw_only=True, slots=True)
 class Worker:
-    """A peer: what it has installed, how fast it is, when it will have done what it holds, why it stands by if so."""
+    """A peer: what it has installed, how fast it is, when it will have done what it holds, why it stands by if so, and
+    when its owner's hours end: that is past while it is outside them.
+    """
 
     installed: PolicyVersion | None = None
     speed: Speed = field(default_factory=Speed)
     free_ms: float = 0.0
     asked: int = 0
     standby: str = ""
+    until_ms: float = math.inf
     newest: Together | None = None
 
 
@@ -278,10 +283,13 @@ class Workload:
                 del self._asks[peer]
                 yield peer, leases
 
-    def held(self, peer: PeerId) -> Held:
+    def held(self, peer: PeerId, now_ms: int) -> Held:
         """Why the peer's request waits."""
-        if self.worker(peer).standby:
+        worker = self.worker(peer)
+        if worker.standby:
             return Held.STANDBY
+        if self._in_hours(worker, SMALLEST_GROUP, now_ms) < SMALLEST_GROUP:
+            return Held.HOURS
         return Held.ROOM if self._room() <= 0 else Held.VERSION
 
     def _room(self) -> int:
@@ -292,7 +300,9 @@ class Workload:
         worker, group = self.worker(peer), self.leasing.terms.group_size
         if worker.standby:
             return []
-        wanted = math.ceil(rollouts / group) * group
+        wanted = self._in_hours(worker, math.ceil(rollouts / group) * group, now_ms)
+        if wanted < SMALLEST_GROUP:
+            return []
         for minimum in self._versions(worker.installed):
             if self._due(minimum) <= 0:
                 continue
@@ -305,6 +315,13 @@ class Workload:
                 worker.free_ms = start_ms + 1000 * worker.speed.seconds(taken) if taken else start_ms
                 return granted
         return []
+
+    def _in_hours(self, worker: Worker, rollouts: int, now_ms: int) -> int:
+        """How many of so many it makes before its owner's hours end, once it has done what it holds."""
+        if worker.until_ms <= now_ms:
+            return 0
+        left_s = (worker.until_ms - max(worker.free_ms, now_ms)) / 1000
+        return worker.speed.within(left_s / LATE_MARGIN, rollouts, self.leasing.terms.group_size)
 
     def _grant(self, peer: PeerId, minimum: PolicyVersion, count: int, slow: bool, now_ms: int) -> list[GrantedLease]:
         """Groups of `count` rollouts together, as far as pace, batches and a frame have room.

@@ -22,10 +22,12 @@ from node.engines import open_engine
 from node.errors import RunError, UsageError
 from node.events import Clock, EventLog
 from node.home import write_durably
+from node.hours import parse_hours
 from node.keys import load_or_create_key
 from node.neighbours import Neighbours, line_reporter
 from node.receipts import PeerTraffic, Receipts, ReceiptsError
 from node.rollout_role import RolloutRole
+from node.shift import Shift
 from node.volunteer import VolunteerHome, open_volunteer_home
 from protocol import exchange
 from protocol.cost import MICROS, Price
@@ -217,6 +219,7 @@ class _Rollout:
             batch_rollouts=config.engine.batch_rollouts,
             now_ms=Clock.now_ms,
             events=events,
+            shift=Shift(parse_hours(config.engine.hours)),
         )
         self.neighbours = Neighbours(transport=transport)
 
@@ -290,6 +293,7 @@ class _Rollout:
             bytes_down=self.distribution.fetched_bytes,
             engine_s=counts.engine_s,
             tokens_per_s=counts.tokens_per_s or 0.0,
+            hours_left_s=self.role.shift.left_s,
         )
 
     def traffic(self) -> set[PeerTraffic]:

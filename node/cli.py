@@ -106,6 +106,9 @@ def join(
     upload_mbit: Annotated[float | None, typer.Option(help="Send at most so many million bits a second.")] = None,
     download_mbit: Annotated[float | None, typer.Option(help="Receive at most so many million bits a second.")] = None,
     quota_gb: Annotated[float | None, typer.Option(help="Let the model's versions take so much of the disk.")] = None,
+    hours: Annotated[
+        str | None, typer.Option(help='Work only then, by the local clock: "19:00-07:30,12:00-13:00".')
+    ] = None,
     no_listen: Annotated[bool, typer.Option("--no-listen", help="Only dial out; nobody can dial this node.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")] = False,
 ) -> None:
@@ -123,6 +126,7 @@ def join(
         upload_mbit=upload_mbit,
         download_mbit=download_mbit,
         quota_gb=quota_gb,
+        hours=hours,
         no_listen=no_listen,
         plain=plain,
     )

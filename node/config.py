@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from learner.leasing import delivery_bytes
 from node.errors import UsageError
+from node.hours import MAX_CHARS, HoursError, parse_hours
 from protocol.limits import (
     MAX_ADDRESS_CHARS,
     MAX_ADDRESSES,
@@ -171,7 +172,7 @@ class SwarmConfig(Section, frozen=True, kw_only=True):
 
 
 class EngineSection(Section, frozen=True, kw_only=True):
-    """What generates: the engine, where it runs, and how much at a time.
+    """What generates: the engine, where it runs, how much at a time, and in which hours.
 
     `fake_token_s`: the "fake" engine pretends to take so many seconds for each token of a batch's longest completion.
     """
@@ -183,6 +184,7 @@ class EngineSection(Section, frozen=True, kw_only=True):
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
     batch_rollouts: Annotated[int, Meta(ge=1, le=65_536)] = 64
     nice: Annotated[int, Meta(ge=0, le=19)] = 5
+    hours: Annotated[str, Meta(max_length=MAX_CHARS)] = ""
     fake_token_s: Annotated[float, Meta(ge=0, le=3600)] = 0.0
 
 
@@ -266,13 +268,25 @@ def _require_consistent(path: Path, learn: LearnSection, trainer: TrainerSection
 
 def read_node_config(path: Path | None) -> NodeConfig:
     """Return `node.toml`, or the defaults when there is none. Raises UsageError."""
-    return NodeConfig() if path is None else _read(path, NodeConfig)
+    if path is None:
+        return NodeConfig()
+    config = _read(path, NodeConfig)
+    require_hours(config.engine, f"{path}: [engine] hours")
+    return config
+
+
+def require_hours(engine: EngineSection, where: str) -> None:
+    """Raises UsageError, beginning with `where`, unless `engine.hours` can be read."""
+    try:
+        parse_hours(engine.hours)
+    except HoursError as error:
+        raise UsageError(f"{where}: {error}") from None
 
 
 S = TypeVar("S", bound=Section)
 
 
-def replaced(section: S, **values: float) -> S:
+def replaced(section: S, **values: float | str) -> S:
     """`section` with values from the command line, each judged as one in the file is. Raises UsageError."""
     for key, value in values.items():
         try:

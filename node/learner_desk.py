@@ -8,6 +8,7 @@ trio thread never waits for the disk: what peers tell us in passing is written b
 from __future__ import annotations
 
 import hmac
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -121,7 +122,14 @@ class LearnerDesk:
             self.leases.serve_now(peer)
         self.leases.remind(peer)
         self._count(peer, presence, heartbeat)
+        left_s, worker = heartbeat.hours_left_s, self.run.worker(peer)
+        was_over = worker.until_ms <= self.now_ms()
+        worker.until_ms = math.inf if left_s is None else self.now_ms() + 1000 * left_s
+        if was_over and left_s != 0:  # it may have asked before it said so
+            self.leases.serve_now(peer)
         self.witness.heard(peer, heartbeat)
+        if self.witness.heard_hours(peer, left_s):
+            self.peers_changed()
         self.events.emit(
             "heartbeat",
             peer=peer,

@@ -181,9 +181,11 @@ class LeaseDesk:
                 self.run.withdraw(peer)
 
     def _why_not(self, peer: PeerId) -> str:
-        match self.run.held(peer):
+        match self.run.held(peer, self.now_ms()):
             case Held.STANDBY:
                 return self.run.worker(peer).standby
+            case Held.HOURS:
+                return "Your hours are over, or end before you could deliver more. Ask again when they begin."
             case Held.ROOM:
                 return "Enough rollouts are under way; wait for a batch to be trained on."
             case Held.VERSION:

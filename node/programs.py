@@ -10,7 +10,7 @@ import msgspec
 
 from node.app_learner import TRAINER, run_learner
 from node.app_rollout import run_rollout
-from node.config import NodeConfig, PriceSection, read_node_config, read_swarm_config, replaced
+from node.config import NodeConfig, PriceSection, read_node_config, read_swarm_config, replaced, require_hours
 from node.console import Terminal, open_terminal, run_shown
 from node.door import require_addresses, require_model
 from node.errors import UsageError
@@ -70,6 +70,7 @@ async def join(
     upload_mbit: float | None = None,
     download_mbit: float | None = None,
     quota_gb: float | None = None,
+    hours: str | None = None,
     no_listen: bool,
     plain: bool,
 ) -> int:
@@ -82,6 +83,7 @@ async def join(
         upload_mbit=upload_mbit,
         download_mbit=download_mbit,
         quota_gb=quota_gb,
+        hours=hours,
         no_listen=no_listen,
     )
     require_addresses(settings.network.listen, settings.network.announce)
@@ -135,6 +137,7 @@ def adjusted(
     upload_mbit: float | None,
     download_mbit: float | None,
     quota_gb: float | None,
+    hours: str | None,
     no_listen: bool,
 ) -> NodeConfig:
     """The configuration with what the command line says on top. Raises UsageError naming the option."""
@@ -145,6 +148,9 @@ def adjusted(
         changes["price"] = PriceSection(per_hour=price, currency=config.price.currency)
     if quota_gb is not None:
         changes["store"] = replaced(config.store, quota_gb=quota_gb)
+    if hours is not None:
+        changes["engine"] = replaced(config.engine, hours=hours)
+        require_hours(changes["engine"], "--hours")
     caps = {"upload_mbit": upload_mbit, "download_mbit": download_mbit}
     network = replaced(config.network, **{key: mbit for key, mbit in caps.items() if mbit is not None})
     changes["network"] = msgspec.structs.replace(network, listen=[], announce=[]) if no_listen else network

@@ -11,6 +11,7 @@ consumes them; each delivery waits for its receipt in a task of its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -30,6 +31,7 @@ from node.engine.port import (
 from node.events import EventLog
 from node.evidence import record_of, requests_of
 from node.receipts import Receipts
+from node.shift import Shift
 from node.speed import measure_speed
 from protocol.identity import Keypair
 from protocol.ids import LeaseId, ManifestHash, PolicyVersion, SwarmId
@@ -41,6 +43,9 @@ from swarm.store import ChunkStore
 
 GOODBYE_S = 1.0
 """How long a goodbye may take when we leave."""
+
+LATE = "they would be late: this node takes longer than is left until their deadline, or of its owner's hours"
+OVER = "the hours are over in which this machine's owner lends it"
 
 INSTALL_RETRY_S = 5.0
 """Pause after an installation failed for a reason that may pass."""
@@ -81,6 +86,7 @@ class RolloutRole:
     batch_rollouts: int
     now_ms: Callable[[], int]
     events: EventLog
+    shift: Shift = field(default_factory=Shift)
     counts: RolloutCounts = field(default_factory=RolloutCounts)
     holding: set[LeaseId] = field(default_factory=set)
     _newest: Arrival | None = None
@@ -118,6 +124,7 @@ class RolloutRole:
         # Nothing waits in the channel: `_lease` holds the batch that is next, which is enough to keep the engine busy.
         send, receive = trio.open_memory_channel[list[Granted]](0)
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.shift.run, self._shift_changed)
             nursery.start_soon(self._install)
             nursery.start_soon(self._lease, send)
             nursery.start_soon(self._generate, receive, nursery)
@@ -147,8 +154,6 @@ class RolloutRole:
             self.events.emit("version_installed", version=str(version.name), seconds=seconds)
             self.line.beat_now()
             self._pin()
-            if self.counts.tokens_per_s is None:  # before the first lease, so that nothing else runs meanwhile
-                await self._measure()
             self._stir()
             await trio.to_thread.run_sync(self.store.evict, self._keep())
 
@@ -192,11 +197,33 @@ class RolloutRole:
         while self.installed is None:
             await self._stirred.wait()
         while True:
-            granted = await self.line.request_leases(self.batch_rollouts)
+            granted: list[Granted] = []
+            await self.shift.wait_on()
+            with self.shift.until_over():
+                if self.counts.tokens_per_s is None:  # before the first lease, so that nothing else runs meanwhile
+                    await self._measure()
+                granted = await self.line.request_leases(self.batch_rollouts)
+            if not granted:
+                continue
             self.holding |= {LeaseId(grant.lease.id) for grant in granted}
             self._in_hand |= {LeaseId(grant.lease.id): grant for grant in granted}
             self.counts.pending += sum(len(grant.lease.seeds) for grant in granted)
-            await batches.send(granted)
+            if self.shift.is_on:
+                await batches.send(granted)
+            else:  # they came as the hours ended
+                self._give_up(granted, OVER)
+
+    def _shift_changed(self) -> None:
+        """The owner's hours begin, or end: then what was not made goes back, and the machine is the owner's."""
+        if self.shift.is_on:
+            self.events.emit("hours_began", until=self.shift.turns_at)
+        else:
+            self.events.emit("hours_ended", again_at=self.shift.turns_at)
+            self._give_up(list(self._in_hand.values()), OVER)
+            self._stir()
+            if self._begun is not None:
+                self._begun.scope.cancel()
+        self.line.beat_now()
 
     async def _generate(self, batches: trio.MemoryReceiveChannel[list[Granted]], nursery: trio.Nursery) -> None:
         async for granted in batches:
@@ -208,8 +235,10 @@ class RolloutRole:
                 self._give_up(granted, "the version these leases ask for did not arrive before their deadline")
                 continue
             if late := self._late(granted):
-                self._give_up(late, "they would be late: this node takes longer than is left until their deadline")
+                self._give_up(late, LATE)
                 granted = granted[: -len(late)]
+            if not granted:
+                continue
             started_ms = self.now_ms()
             try:
                 made = await self._generate_batch(granted, version)
@@ -285,13 +314,16 @@ class RolloutRole:
     def _late(self, granted: Sequence[Granted]) -> Sequence[Granted]:
         """The last ones, which would be delivered after their deadline by what the engine took of late: others make
         them sooner, and hear of them now. One is always tried, or a node could never find out that it has become
-        faster.
+        faster; but nothing that would not be made within the owner's hours.
         """
+        left_s = self.shift.left_s
         kept = len(granted)
-        while kept > 1:
+        end_ms = math.inf if left_s is None else self.now_ms() + 1000 * left_s
+        while kept > 0:
             rollouts = sum(len(grant.lease.seeds) for grant in granted[:kept])
             deadline_ms = min(grant.lease.deadline_ms - grant.clock_offset_ms for grant in granted[:kept])
-            if self.now_ms() + 1000 * self._speed.seconds(rollouts) <= deadline_ms:
+            made_ms = self.now_ms() + 1000 * self._speed.seconds(rollouts)
+            if made_ms <= end_ms and (kept == 1 or made_ms <= deadline_ms):
                 break
             kept -= 1
         return granted[kept:]

@@ -41,6 +41,7 @@ class Steward:
     now_ms: Callable[[], int]
     events: EventLog
     _last: Decision | None = None
+    _resting: frozenset[str] = frozenset()
     _called: trio.Event = field(default_factory=trio.Event)
 
     def call(self) -> None:
@@ -64,7 +65,9 @@ class Steward:
         decision = await trio.to_thread.run_sync(self.planner.review, situation)
         is_new = self._is_new(decision)
         standing = [peer for peer in self.run.present if peer not in decision.active]
-        to_tell = [peer for peer in standing if is_new or not self.run.worker(peer).standby]
+        others = self._resting.symmetric_difference(situation.resting)  # why they stand by is another thing now
+        self._resting = frozenset(situation.resting)
+        to_tell = [peer for peer in standing if is_new or peer in others or not self.run.worker(peer).standby]
         # On a thread as well: an answer looks at the whole pool.
         told = await trio.to_thread.run_sync(lambda: {peer: self.planner.explain(peer) for peer in to_tell})
         self._switch(decision, told)

@@ -86,14 +86,16 @@ class Notice:
 class ViewState:
     """See the module's paragraph. Versions are in their text form ("1.14"); None or 0 is not known, or not this role's.
 
-    `lags` counts rollouts by lag; `buffered` of `batch` rollouts wait for the next step; `fetching` is (bytes here,
-    bytes in all) of a version under way. Call `tick` about once a second: it moves the clock and the rates.
+    `resting` says until when, outside the owner's hours; `lags` counts rollouts by lag; `buffered` of `batch` rollouts
+    wait for the next step; `fetching` is (bytes here, bytes in all) of a version under way. Call `tick` about once a
+    second: it moves the clock and the rates.
     """
 
     role: Role
     title: str = ""
     me: PeerId | None = None
     activity: str = "starting"
+    resting: str = ""
     newest: str | None = None
     installed: str | None = None
     fetching: tuple[int, int] | None = None

@@ -24,6 +24,8 @@ SENTENCES: Mapping[str, str] = {
     "engine_crashed": "the engine crashed: {reason}",
     "install_failed": "version {version} could not be installed: {reason}",
     "leases_given_back": "gave back {leases} leases: {reason}",
+    "hours_ended": "outside the owner's hours: this node passes versions on, and works again from {again_at}",
+    "hours_began": "the owner's hours have begun: at work until {until}",
     "learner_unreachable": "the learner cannot be reached: {reason}; again in {retry_s} s",
     "evaluation_failed": "version {version} could not be evaluated: {reason}",
     "evaluated": "version {version}: greedy {greedy}, sampled {sampled}",
@@ -81,9 +83,12 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
         case "receipt":
             _receipt(state, fields)
         case "joined":
-            state.activity = "at work"
+            state.activity = state.resting or "at work"
             state.newest = str(fields["newest"]) if fields.get("newest") else state.newest
             state.note("joined the swarm")
+        case "hours_ended" | "hours_began":
+            state.resting = f"resting until {fields.get('again_at')}" if event == "hours_ended" else ""
+            state.activity = state.resting or "at work"
     if event == "evaluated":
         state.greedy, state.sampled = _figure(fields, "greedy"), _figure(fields, "sampled")
     if event in ("learner_unreachable", "finished"):

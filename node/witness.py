@@ -1,11 +1,13 @@
 """What peers do, as events of the recording: who came, has which version, began, delivered, was withdrawn from.
 
 What always holds: everything is dated by the learner's own clock at the moment it was heard; what a peer says of its
-speed is taken once a stay. What is remembered is bounded by those present and by the leases that are open.
+speed is taken once a stay, what it says of its owner's hours when it is something else, and not too often. What is
+remembered is bounded by those present and by the leases that are open.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -18,6 +20,12 @@ from node.recorder import Recorder
 from protocol.cost import MICROS, Price
 from protocol.ids import LeaseId, PeerId, PolicyVersion
 from protocol.work import Heartbeat, Hello
+
+HOURS_SLACK_S = 60.0
+"""Hours end when they were said to, but for the time that words take to come, and for clocks."""
+
+HOURS_AGAIN_S = 30.0
+"""At most so often is written, and planned with, what one peer says of its hours: an honest one says it twice a day."""
 
 FASTEST = 1e6
 """Rollouts per second of one peer: what claims more is no engine, and a recording takes no more than 1e12."""
@@ -33,6 +41,7 @@ class Witness:
         self._max_new_tokens = max_new_tokens
         self._joined: dict[PeerId, Joined] = {}
         self._installed: dict[PeerId, PolicyVersion] = {}
+        self._hours_said_s: dict[PeerId, float] = {}
         self._started_s: dict[LeaseId, float] = {}
 
     def joined(self, peer: PeerId, hello: Hello) -> None:
@@ -49,6 +58,7 @@ class Witness:
     def left(self, peer: PeerId, reason: str) -> None:
         """It is here no more."""
         self._joined.pop(peer, None)
+        self._hours_said_s.pop(peer, None)
         self._installed.pop(peer, None)
         self._recorder.record(Left(at_s=self._recorder.now_s(), peer=peer, reason=reason))
 
@@ -60,6 +70,19 @@ class Witness:
             return
         self._installed[peer] = installed
         self._recorder.record(Installed(at_s=self._recorder.now_s(), peer=peer, version=installed.version))
+
+    def heard_hours(self, peer: PeerId, left_s: float | None) -> bool:
+        """So long does its owner still lend it, 0 for not now, None for always; whether that is news, and written."""
+        joined, at_s = self._joined.get(peer), self._recorder.now_s()
+        until_s = None if left_s is None else at_s + left_s
+        if joined is None or _is_known(joined.until_s, until_s, at_s):
+            return False
+        if at_s - self._hours_said_s.get(peer, -math.inf) < HOURS_AGAIN_S:
+            return False  # it says so again
+        self._hours_said_s[peer] = at_s
+        self._joined[peer] = replace(joined, at_s=at_s, until_s=until_s)
+        self._recorder.record(self._joined[peer])
+        return True
 
     def started(self, lease: LeaseId) -> None:
         """The open lease was begun; the first word counts."""
@@ -110,3 +133,10 @@ class Witness:
                 "for the other. Agree on one currency in [price].",
             )
         return price.micros_per_hour / MICROS
+
+
+def _is_known(known_s: float | None, until_s: float | None, at_s: float) -> bool:
+    """Whether hours that end at `until_s` are those that were thought to end at `known_s`."""
+    if known_s is None or until_s is None:
+        return known_s is until_s
+    return max(known_s, until_s) <= at_s or abs(until_s - known_s) <= HOURS_SLACK_S

@@ -72,6 +72,8 @@ RELAY_RECEIPTS = "volery.relay-receipts"
 """The extension of Welcome, empty, by which a learner says that it understands Relayed."""
 LEASE_RECALLS = "volery.lease-recalls"
 """The extension of Hello, empty, by which a rollout node says that it understands LeaseRecall."""
+MAX_HOURS_LEFT_S = 7 * 86_400
+"""Owner's hours are those of days and weeks; whoever stays for longer has no need to say so."""
 MAX_TOKEN_CHARS = 128
 """A join token is a password that people paste."""
 
@@ -221,8 +223,10 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
 class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
     """Still here: the version installed, rollouts queued or running, and chunk bytes moved since the start.
 
-    Also sent at once when a version was installed. `tokens_per_s` is what the engine was measured to generate when the
-    node began, 0 while that is not known: the learner expects as much until it has seen what comes.
+    Also sent at once when a version was installed, and when the owner's hours end or begin. `tokens_per_s` is what the
+    engine was measured to generate when the node began, 0 while that is not known: the learner expects as much until it
+    has seen what comes. `hours_left_s`: so long does the machine's owner still lend it, 0 when not now; absent, there
+    is no such end.
     """
 
     installed: PolicyVersion | None = None
@@ -231,6 +235,7 @@ class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
     bytes_down: Count = 0
     engine_s: Amount = 0.0
     tokens_per_s: Amount = 0.0
+    hours_left_s: Annotated[float, Meta(ge=0, le=MAX_HOURS_LEFT_S)] | None = None
 
 
 class LeaseRequest(Message, frozen=True, kw_only=True, tag="lease?"):

@@ -11,7 +11,8 @@ with useful_i(t) = min(kappa T_train, max(0, t - delay_i)), the time for which i
 
 Two ways to choose: `greedy`, the paper's, in the order of price per rollout (ECHO-2, section 3.4); and `cheapest`, the
 exact optimum by scipy's HiGHS, or the best found in a bounded time. There, who is not on yet is charged its start over
-the time for which the plan is likely to stand, so that a set is not left for another that saves less than moving costs.
+the time for which the plan is likely to stand, or for which it stays if that is shorter, so that a set is not left for
+another that saves less than moving costs.
 What always holds: a set that is returned suffices, to the solver's millionth, which the margin covers; where none does,
 the answer says how far all machines together are from it, and is a value.
 """
@@ -55,6 +56,7 @@ class Candidate:
         start_s: from being asked until it supplies: download, loading. It is paid meanwhile.
         start_price: what starting costs beside that time.
         stops_per_hour: how often it is taken away (spot machines, owners who come home), each costing a start.
+        stays_s: so long will it be there, by its owner's hours; more than 0.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Candidate:
     start_s: float = 0.0
     start_price: float = 0.0
     stops_per_hour: float = 0.0
+    stays_s: float = math.inf
 
     @property
     def usable_rate(self) -> float:
@@ -82,9 +85,13 @@ class Candidate:
         """Price of a rollout: rho = c / mu (section 3.4)."""
         return self.running_price / (_HOUR * self.usable_rate) if self.usable_rate > 0 else math.inf
 
+    def charged_s(self, stands_s: float) -> float:
+        """Over so long its start is charged: as long as a plan stands, or it stays."""
+        return min(stands_s, max(1.0, self.stays_s))
+
     def moving_price(self, stands_s: float) -> float:
         """Per hour, the price of starting it once for a plan that stands for `stands_s`."""
-        return (self.start_price + self.price * self.start_s / _HOUR) * _HOUR / stands_s
+        return (self.start_price + self.price * self.start_s / _HOUR) * _HOUR / self.charged_s(stands_s)
 
     def supplier(self) -> Supplier:
         """It, as the capacity model sees it: what no version reaches supplies nothing."""

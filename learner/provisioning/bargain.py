@@ -54,7 +54,8 @@ class Bargain:
 
         What those cost whom it could replace, less what a move must save, and less its starts.
         """
-        one, stands_s = pool[name], self.stands_s(now_s)
+        one = pool[name]
+        stands_s = one.charged_s(self.stands_s(now_s))
         saved = pool.price(pool.replaceable(on, name)) - SAVING * pool.price(on)
         starts_per_hour = PAYS * 3600 / stands_s + one.stops_per_hour
         return (saved - one.start_price * starts_per_hour) / (1 + PAYS * one.start_s / stands_s)

@@ -180,8 +180,13 @@ class Observatory:
         """Those who are here, by their ids."""
         return [self._profiles[peer] for peer in sorted(self._present)]
 
-    def candidates(self) -> list[Candidate]:
-        """Everybody who is here, on or standing by, as a machine that could be on; `name` is the peer's id.
+    def resting(self, now_s: float) -> frozenset[str]:
+        """Those who are here and outside their owner's hours at `now_s`, by the clock of the recording."""
+        return frozenset(one.peer for one in self.profiles() if one.stays_s(now_s) == 0)
+
+    def candidates(self, now_s: float | None = None) -> list[Candidate]:
+        """Everybody who is here, on or standing by, as a machine that could be on; `name` is the peer's id. Who is
+        outside its owner's hours at `now_s` is left out; without `now_s` it is the time of the last event.
 
         What a newcomer has not shown is taken to be the median of those who have; a rate that nobody has shown or
         claimed is 0. Who has a version in service starts at once, so what its stops cost is taken off its rate.
@@ -195,7 +200,10 @@ class Observatory:
         batch = _median([many.value for one in profiles if (many := one.batch_rollouts) is not None])
         start_s = _median([one.start_s.value for one in profiles if one.start_s is not None])
         candidates = []
+        now_s = self.now_s if now_s is None else now_s
         for one in profiles:
+            if (stays_s := one.stays_s(now_s)) == 0:
+                continue
             own_start_s = _value(one.start_s, start_s) or 0.0
             lost = one.stops_per_hour(self.now_s) * own_start_s / _HOUR
             candidates.append(
@@ -207,6 +215,7 @@ class Observatory:
                     generation_s=_value(one.usual_generation_s, generation_s) or 0.0,
                     batch_rollouts=_value(one.batch_rollouts, batch) or 0.0,
                     start_s=0.0 if self._journeys.has(one.peer) else own_start_s,
+                    stays_s=stays_s,
                 )
             )
         return candidates

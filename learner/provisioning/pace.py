@@ -47,6 +47,10 @@ SURPLUS = 1.1
 RELEASED = 0.1
 """Share of those on that is released at a review, at least one: if estimates were wrong, little is lost by then."""
 
+ENDING_REVIEWS = 2
+"""So many before its owner's hours end, and the start of who takes over, is somebody taken for gone: an end can fall
+just after a review, and a first lease takes a moment."""
+
 STAYS_REVIEWS = 20
 """Ten minutes at least stays on who was switched on, so that nobody goes on and off more than six times an hour."""
 

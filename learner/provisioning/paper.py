@@ -105,9 +105,9 @@ def explain_infeasible(timings: Timings, staleness: int) -> str:
     window = tightened_lag_bound(timings, quickest)  # it grows with kappa, so no smaller window has a period at all
     steps = "1 training step" if kappa == 1 else f"{kappa} training steps"
     return (
-        f"With S = {staleness} a version lasts {steps} at most, {kappa * timings.train_s:.4g} s, and the first rollouts "
-        f"of one come after T_bcast + T_gen = {timings.delay_s:.4g} s: the learner would wait with any number of "
-        f"machines. It would not with T_bcast + T_gen below {kappa * timings.train_s:.4g} s, or T_train above "
+        f"With S = {staleness} a version lasts {steps} at most, {kappa * timings.train_s:.4g} s, and the first "
+        f"rollouts of one come after T_bcast + T_gen = {timings.delay_s:.4g} s: the learner would wait with any number "
+        f"of machines. It would not with T_bcast + T_gen below {kappa * timings.train_s:.4g} s, or T_train above "
         f"{timings.delay_s / kappa:.4g} s, or S = {window}."
     )
 

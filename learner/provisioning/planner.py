@@ -3,8 +3,9 @@
 Pure: `Planner.review` takes what is known now and answers with who is to be on, kappa, and every change with its
 reason; the time is in the `Situation`, in seconds of any clock. ECHO-2 (sections 3.4, 3.5, B.2.1) adds cheap workers
 when the pool is persistently below target and gradually releases expensive ones when it is well above; here that is
-three rules, tried in this order:
+rules, tried in this order:
 
+    ends     the hours of somebody who is on end soon: who takes over is switched on as long before as it takes to start
     short    what is on supplies too little, for longer the less it lacks, or somebody left: the cheapest addition, now
     better   another set has been cheaper, by what moving to it costs and more, for a while: who is new in it is
              switched on, and once they supply, who is not in it is released, the dearest first, a few per review
@@ -12,11 +13,12 @@ three rules, tried in this order:
 
 What always holds: nobody is released on the word of a newcomer, whose rate is a promise until it has delivered, nor
 before the others suffice with half of their margin or more; who was switched on stays so long that its start was worth
-it, unless it delivers nothing; where not even everybody suffices, everybody is on, but for those whose trial came to
-nothing. With S = 0 too: learner and peers take turns, so each of them makes the step shorter.
+it, unless it delivers nothing; nobody is switched on whose owner's hours end before it has started; where not even
+everybody suffices, everybody else is on, but for those whose trial came to nothing. With S = 0 too: learner and peers
+take turns, so each of them makes the step shorter.
 
-What is short is `shortage`'s to say, what is better `bargain`'s, whose turn it is `turns`'; here it is done. The
-numbers are in `pace`.
+Who takes over is `succession`'s to say, what is short `shortage`'s, what is better `bargain`'s, whose turn it is
+`turns`'; here it is done. The numbers are in `pace`.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from learner.provisioning.period import Period, Publishing, usual_delay_s
 from learner.provisioning.pool import Pool
 from learner.provisioning.review import Change, Decision, Settings, Situation
 from learner.provisioning.shortage import Shortages
+from learner.provisioning.succession import is_brief, succession
 from learner.provisioning.turns import Turns
 
 __all__ = ["Change", "Decision", "Planner", "Settings", "Situation"]
@@ -54,24 +57,29 @@ class Planner:
         self._kappa = settings.kappa or 1
         self._now_s = self._train_s = 0.0
         self._changes: list[Change] = []
+        self._resting: Collection[str] = ()
+        self._brief: Collection[str] = ()
 
     def review(self, situation: Situation) -> Decision:
         """Decide anew; at any time, in order of `now_s`."""
         self._now_s, self._changes = situation.now_s, []
         self._train_s = situation.train_s or 0.0
+        self._resting = situation.resting
         unproven = {*situation.unproven, *(one.name for one in situation.candidates if one.rate == 0)}
         num_left = self._follow(situation, unproven)
         before, kappa = self._kappa, self._review_kappa(situation)
         self._kappa = kappa
+        everybody = self._everybody = self._why_everybody(situation)
         pool = self._pool = self._pool_of(situation, unproven, kappa)
         self._bargain.note_offers(pool, self._now_s)
-        everybody = self._everybody = self._why_everybody(situation)
         if everybody is not None:
             self._switch_on(pool, pool.names - self._on, everybody)
-        elif not self._replenish(pool, num_left):
-            aim = self._bargain.review(pool, self._on, self._now_s)
-            if aim is not None:
-                self._move(pool, aim)
+        else:
+            self._succeed(pool)
+            if not self._replenish(pool, num_left):
+                aim = self._bargain.review(pool, self._on, self._now_s)
+                if aim is not None:
+                    self._move(pool, aim)
         return Decision(
             active=self._on,
             kappa=kappa,
@@ -84,8 +92,12 @@ class Planner:
 
     def explain(self, name: str) -> str:
         """Why this peer is on or stands by, and what would change that: one or two sentences for its owner."""
+        if name in self._resting:
+            return reasons.resting()
         if name in self._turns.failed_s:
             return reasons.failed()
+        if name in self._brief:
+            return reasons.too_brief()
         pool, on = self._pool, self._on
         if pool is None or name not in pool:
             return reasons.unknown()
@@ -104,8 +116,11 @@ class Planner:
             self._changes.append(Change(peer=name, on=True, reason=reason))
 
     def _follow(self, situation: Situation, unproven: Collection[str]) -> int:
-        """Who is on no more, having left or failed a trial. Returns how many of them left."""
+        """Who is on no more: it left, its owner's hours are over, or it failed a trial. Returns how many are no longer
+        to be had."""
         turns, now_s = self._turns, self._now_s
+        for name in sorted(self._on.intersection(situation.resting)):
+            self._changes.append(Change(peer=name, on=False, reason=reasons.hours_over()))
         num_left = turns.follow(now_s, situation.candidates)
         if not self._settings.activate:
             return num_left
@@ -116,12 +131,18 @@ class Planner:
     def _pool_of(self, situation: Situation, unproven: Collection[str], kappa: int) -> Pool:
         """Who may be on. Of whom nothing was admitted of late, and who promises nothing, is taken to be like the
         others: a figure of 0 would stay as it is, since who stands by delivers nothing."""
+        everybody, on = self._everybody is not None, self._on
+        self._brief = {
+            one.name
+            for one in situation.candidates
+            if not everybody and one.name not in on and is_brief(one, self._settings.review_s)
+        }
         proven = [one.rate for one in situation.candidates if one.name not in unproven]
         usual = median(proven) if proven else 0.0
         candidates = [
             replace(one, rate=usual) if one.rate == 0 else one
             for one in situation.candidates
-            if one.name not in self._turns.failed_s
+            if one.name not in self._turns.failed_s and one.name not in self._brief
         ]
         clock = Clockwork(
             train_s=(situation.train_s or 1.0) + situation.publish_s / kappa,
@@ -152,6 +173,13 @@ class Planner:
             publish_s=situation.publish_s,
         )
         return self._period.review(publishing, settings.staleness, self._now_s)
+
+    # Ends: somebody will be missing.
+
+    def _succeed(self, pool: Pool) -> None:
+        found = succession(pool, self._on, self._settings.review_s)
+        if found is not None:
+            self._switch_on(pool, found.names, reasons.succeeds(found.num_ending, found.in_s, found.share))
 
     # Short: somebody is missing.
 

@@ -22,6 +22,7 @@ class Pool:
         self.candidates = tuple(candidates)
         self.unproven = unproven
         self.target = Requirement(clock, candidates, MARGIN)
+        self._clock = clock
         self._index = {one.name: index for index, one in enumerate(candidates)}
         self._ordered: tuple[frozenset[str], list[str], np.ndarray] | None = None
 
@@ -35,6 +36,10 @@ class Pool:
     def names(self) -> frozenset[str]:
         """Everybody."""
         return frozenset(self._index)
+
+    def without(self, names: Collection[str]) -> Pool:
+        """The others."""
+        return Pool(self._clock, [one for one in self.candidates if one.name not in names], self.unproven)
 
     def share(self, names: Collection[str]) -> float:
         """What they supply of what the learner takes."""

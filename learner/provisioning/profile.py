@@ -58,6 +58,7 @@ class Profile:
         "peer",
         "present",
         "price",
+        "until_s",
     )
 
     def __init__(self, peer: str) -> None:
@@ -69,6 +70,7 @@ class Profile:
         self.present = False
         self.joined_s = 0.0
         self.left_s: float | None = None
+        self.until_s: float | None = None
         self._busy = Spells()
         self._open: _Batch | None = None
         self._rates = RecentRatio()
@@ -85,6 +87,7 @@ class Profile:
     def joined(self, event: Joined) -> None:
         """It came, or says again who it is."""
         self.name, self.machine, self.price = event.name, event.machine, event.price
+        self.until_s = event.until_s
         self.claimed_rate = event.rate if event.rate >= SLOWEST else 0.0
         if self.present:
             return
@@ -94,9 +97,11 @@ class Profile:
         self.left_s = None
 
     def left(self, at_s: float) -> None:
-        """It went. That may prove to be a stop."""
+        """It went. That may prove to be a stop, unless its owner's hours were over anyway, or nearly."""
         if self.present:
             self.interrupted(at_s)
+            if self.stays_s(at_s) <= BRIEF_S:
+                return
             self._stops += 1
             self.left_s = at_s
 
@@ -193,6 +198,10 @@ class Profile:
         if len(self._batches) or self._open is None:
             return self._batches.median()
         return Recent([self._open.rollouts]).median()
+
+    def stays_s(self, now_s: float) -> float:
+        """So long will its owner's hours go on, 0 outside them, without end if there are none."""
+        return math.inf if self.until_s is None else max(0.0, self.until_s - now_s)
 
     def stops_per_hour(self, now_s: float) -> float:
         """How often it is taken away, per hour that it is here."""

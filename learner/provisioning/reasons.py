@@ -51,6 +51,20 @@ def added(share: float, lasted_s: float, num_left: int) -> str:
     return f"on: the pool supplied {_number(share)} of what the learner takes {since}; this is the cheapest addition"
 
 
+def succeeds(num_ending: int, in_s: float, share: float) -> str:
+    """One of the cheapest addition to a pool that will supply `share` when the hours of `num_ending` are over."""
+    who = "the hours of 1 machine's owner end" if num_ending == 1 else f"the hours of {num_ending} machines' owners end"
+    return (
+        f"on: {who} in {in_s / 60:.0f} min, and the others supply {_number(share)} of what the learner takes; this is "
+        "the cheapest addition"
+    )
+
+
+def hours_over() -> str:
+    """Its owner's hours have ended."""
+    return "released: its owner's hours are over"
+
+
 def joins(before: float, after: float, currency: str, *, on_trial_s: float | None) -> str:
     """One of a cheaper set, `before` and `after` per hour; its rate is to be proven within `on_trial_s`."""
     trial = "" if on_trial_s is None else f", if it delivers what it promises; tried for {on_trial_s:.0f} s"
@@ -86,6 +100,16 @@ def trial_failed(trial_s: float) -> str:
 def failed() -> str:
     """To its owner; true for as long as it is so, since it is told once."""
     return "Standing by: nothing from here was admitted in a trial. There will be another within an hour."
+
+
+def resting() -> str:
+    """To its owner, outside his hours."""
+    return "Standing by: your hours are over. You can be on again when they begin."
+
+
+def too_brief() -> str:
+    """To its owner, whose hours end soon."""
+    return "Standing by: your hours end too soon for you to be switched on. You can be on when they begin again."
 
 
 def unknown() -> str:

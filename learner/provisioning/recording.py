@@ -52,13 +52,17 @@ class Began(Event, frozen=True, kw_only=True, tag="began"):
 
 
 class Joined(Event, frozen=True, kw_only=True, tag="joined"):
-    """A peer came: its price per hour, and how many rollouts a second its own benchmark promises, 0 if unknown."""
+    """A peer came, or says again what it is: its price per hour, and how many rollouts a second its own benchmark
+    promises, 0 if unknown. `until_s`: when its owner's hours end, by the clock of `at_s`; once that is past, it is
+    outside them; absent, it has none.
+    """
 
     peer: str
     name: str = ""
     machine: str = ""
     price: Rate = 0.0
     rate: Rate = 0.0
+    until_s: Seconds | None = None
 
 
 class Left(Event, frozen=True, kw_only=True, tag="left"):

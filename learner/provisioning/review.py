@@ -52,6 +52,7 @@ class Situation:
         now_s: seconds of a clock that never goes back.
         train_s: T_train, without publication; None as long as there was no step.
         candidates: all peers present, each once; a rate of 0 of an unproven one: nothing is known of it.
+        resting: names of those who are present and outside their owners' hours, and so no candidates.
         unproven: names of those whose rate is a prior, since nothing of theirs was admitted yet.
         broadcast_s: so long is the source busy with one version.
         publish_s: so long does a publication hold the learner up.
@@ -61,6 +62,7 @@ class Situation:
     train_s: float | None
     candidates: Sequence[Candidate]
     unproven: Collection[str] = frozenset()
+    resting: Collection[str] = frozenset()
     broadcast_s: float = 0.0
     publish_s: float = 0.0
 

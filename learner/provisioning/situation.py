@@ -16,7 +16,8 @@ def situation_of(observatory: Observatory, now_s: float) -> Situation:
     return Situation(
         now_s=now_s,
         train_s=step.value if step is not None and step.value > 0 else None,
-        candidates=observatory.candidates(),
+        candidates=observatory.candidates(now_s),
+        resting=observatory.resting(now_s),
         unproven=frozenset(
             one.peer for one in observatory.profiles() if (shown := one.shown_rate) is None or shown.value <= 0
         ),

@@ -176,13 +176,19 @@ def _spread(deliveries: Sequence[Delivered]) -> float | None:
 
 
 def _stays(events: Sequence[Joined | Left], began_s: float, until_s: float) -> Iterator[tuple[float, float]]:
-    """From when until when it was here, from the beginning on."""
+    """From when until when it was here, and within its owner's hours, from the beginning on."""
     since_s: float | None = None
-    for event in events:
-        at_s = event.at_s - began_s
+    lent_s = math.inf
+    for event in [*events, None]:
+        at_s = (until_s if event is None else event.at_s) - began_s
+        if since_s is not None and lent_s < at_s:
+            yield since_s, max(since_s, lent_s)
+            since_s = None
         match event:
             case Joined():
-                since_s = at_s if since_s is None else since_s
+                lent_s = math.inf if event.until_s is None else event.until_s - began_s
+                if since_s is None and lent_s > at_s:
+                    since_s = at_s
             case Left() if since_s is not None:
                 went_s = at_s - SILENCE_S if event.reason == "silent" else at_s
                 yield since_s, max(since_s, went_s)

@@ -1,7 +1,8 @@
-"""A swarm whose members allow it only so much: caps on what they send and receive, and quotas of their stores."""
+"""A swarm whose members allow it only so much: caps on what they send and receive, quotas of their stores, hours."""
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,21 @@ def test_a_run_within_limits(swarm: Swarm) -> None:
     assert not node.events("trouble"), node.story()
     assert disk_gb(swarm.directory / "node" / "store") <= quota_gb
     assert disk_gb(swarm.state / "store") <= most_gb
+
+
+def test_outside_its_owners_hours_a_node_holds_what_is_newest_and_makes_nothing(swarm: Swarm) -> None:
+    swarm.configure(steps=STEPS)
+    learner = swarm.learn()
+    begin, end = ((datetime.now() + timedelta(hours=hours)).strftime("%H:%M") for hours in (6, 12))
+    resting = swarm.join("resting", "--hours", f"{begin}-{end}")
+    assert wait_event(resting, "hours_ended", learner)["again_at"] == begin
+    wait_event(resting, "version_installed", learner)
+    wait_done(learner, swarm.join("node"), resting)
+    check_ledger(swarm, Run(steps=STEPS))
+    leased = "SELECT DISTINCT name FROM leases JOIN peers USING (peer)"
+    assert swarm.rows(leased) == [("node",)]
+    assert not resting.events("speed_measured"), "nor is it tried"
+    assert len(resting.events("version_installed")) > 1
 
 
 def test_a_quota_that_holds_one_version_keeps_that_in_service_and_says_what_to_set(swarm: Swarm) -> None:

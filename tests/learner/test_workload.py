@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -109,7 +110,7 @@ def minimum(made: Workload, peer: PeerId = HERE) -> str | None:
 def test_nothing_before_the_first_version() -> None:
     made = workload(head="1.0", window=3)
     assert ask(made, 4) == []
-    assert made.held(HERE) is Held.VERSION
+    assert made.held(HERE, NOW_MS) is Held.VERSION
 
 
 @pytest.mark.parametrize(
@@ -246,7 +247,7 @@ def test_who_asked_first_is_served_first_and_nobody_twice() -> None:
     assert [(peer, sum(sizes(leases))) for peer, leases in served] == [(HERE, 6), (THERE, 2)]
     assert list(made.serve(NOW_MS)) == []
     assert ask(made, 2) == []
-    assert made.held(HERE) is Held.ROOM
+    assert made.held(HERE, NOW_MS) is Held.ROOM
     made.withdraw(HERE)
     made.collecting += 1
     finish(made, served[0][1], NOW_MS, keep=False)
@@ -257,7 +258,7 @@ def test_who_stands_by_is_not_served() -> None:
     made = workload("1.9", head="1.9", window=3)
     made.worker(HERE).standby = "too dear"
     assert ask(made, 4) == []
-    assert made.held(HERE) is Held.STANDBY
+    assert made.held(HERE, NOW_MS) is Held.STANDBY
     made.worker(HERE).standby = ""
     assert list(made.serve(NOW_MS)) != []
 
@@ -316,7 +317,32 @@ def test_who_can_deliver_nothing_in_time_waits_for_a_newer_version() -> None:
     made.worker(THERE).speed.observe(1000, 1.0)
     measured(made, 100.0)
     assert ask(made, 8) == []
-    assert made.held(HERE) is Held.VERSION
+    assert made.held(HERE, NOW_MS) is Held.VERSION
+
+
+def test_a_lease_is_no_larger_than_what_is_made_before_the_owners_hours_end() -> None:
+    """8 rollouts take 8 s, with the margin 10: so four are made in five."""
+    made = workload(*ALL, head="1.9", window=3, ahead=9.0)
+    made.worker(HERE).installed = version("1.9")
+    measured(made, 8.0)
+    made.worker(HERE).until_ms = NOW_MS + 5_000
+    assert sizes(ask(made, 8)) == [2, 2]
+    assert sizes(ask(made, 8)) == [], "they take four of the five seconds, and two more would take 2.5"
+    assert made.held(HERE, NOW_MS) is Held.HOURS
+    assert ask(made, 8, THERE), "nobody else is kept from anything"
+    made.worker(HERE).until_ms = math.inf
+    assert made.held(HERE, NOW_MS) is not Held.HOURS
+    assert list(made.serve(NOW_MS)) != []
+
+
+def test_nothing_is_granted_outside_the_owners_hours() -> None:
+    """Whatever is known of the peer, and however much the learner waits."""
+    made = workload("1.9", head="1.9", window=3)
+    made.worker(HERE).until_ms = NOW_MS
+    assert ask(made, 8) == []
+    assert made.held(HERE, NOW_MS) is Held.HOURS
+    made.worker(HERE).until_ms = NOW_MS + 1
+    assert sizes(ask(made, 4)) == [2, 2], "of whom nothing is known it is not known that it is too slow"
 
 
 def test_a_swarm_of_slow_peers_is_not_kept_from_what_only_it_can_do() -> None:

@@ -54,7 +54,11 @@ async def work_with(
         authority=SWARM.authority,
         learner=learner.transport.addresses(),
         hello=lambda: hello_from(node.name, leases=sorted(role.holding), ext={LEASE_RECALLS: b""}),
-        heartbeat=lambda: Heartbeat(installed=role.installed, tokens_per_s=role.counts.tokens_per_s or 0.0),
+        heartbeat=lambda: Heartbeat(
+            installed=role.installed,
+            tokens_per_s=role.counts.tokens_per_s or 0.0,
+            hours_left_s=role.shift.left_s,
+        ),
         now_ms=lambda: NOW_MS,
         on_event=line_reporter(events, ignore, lambda recall: role.recalled(recall)),
         report=ignore,

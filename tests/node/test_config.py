@@ -231,6 +231,8 @@ def test_without_a_node_file_everything_has_a_default(tmp_path: Path) -> None:
         ("[network]\ndownload_mbit = inf", "[network] download_mbit: expected `float` <= 100000.0."),
         ('[network]\ndownload_mbit = "40"', "[network] download_mbit: expected `float`, got `str`."),
         ("[store]\nquota_gb = 0", "[store] quota_gb: expected `float` > 0.0."),
+        ("[engine]\nhours = 19", "[engine] hours: expected `str`, got `int`."),
+        ('[engine]\nhours = "12:00-13:00, 19:00-25:00"', "[engine] hours: '19:00-25:00': 25:00 is no time of day."),
     ],
 )
 def test_a_mistake_in_a_node_file(tmp_path: Path, text: str, says: str) -> None:

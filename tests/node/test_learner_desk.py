@@ -215,6 +215,29 @@ async def test_a_request_that_waits_in_vain_is_told_when_to_ask_again(tmp_path: 
         assert answers[0].retry_after_ms > 0
 
 
+async def test_a_request_outside_the_owners_hours_is_told_so(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with opened(tmp_path, ROOMY, HERE, THERE) as learner, trio.open_nursery() as nursery:
+        learner.run.membership.silence_s = 2 * GRANT_WAIT_S
+        learner.desk.heard(HERE, Heartbeat(hours_left_s=0.0))
+        answers: list[Grant] = []
+
+        async def wait() -> None:
+            answers.append(await ask(learner))
+
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        assert (await ask(learner, THERE)).leases
+        mock_clock.jump(GRANT_WAIT_S)
+        await wait_all_tasks_blocked()
+        assert answers[0].leases == []
+        assert answers[0].reason.startswith("Your hours are over, or end before you could deliver more.")
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        learner.desk.heard(HERE, Heartbeat(hours_left_s=3600.0))
+        await until(lambda: len(answers) == 2)
+        assert answers[1].leases, "at once when they begin"
+
+
 async def test_no_lease_before_the_first_version_after_the_last_step_or_without_a_welcome(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from node.app_learner import open_transport
 from node.config import NetworkSection, NodeConfig, NodeNetworkSection
+from node.errors import UsageError
 from node.programs import adjusted
 from swarm.libp2p.host import Host
 
@@ -18,6 +19,7 @@ NOTHING_SAID: dict[str, Any] = {
     "upload_mbit": None,
     "download_mbit": None,
     "quota_gb": None,
+    "hours": None,
     "no_listen": False,
 }
 
@@ -45,4 +47,7 @@ def test_what_the_command_line_says_goes_before_the_file() -> None:
     assert said.network == NodeNetworkSection(listen=["/ip4/127.0.0.1/tcp/1"], upload_mbit=10.0, download_mbit=2.0)
     assert said.store.quota_gb == 100.0
     deaf = adjusted(config, **NOTHING_SAID | {"download_mbit": 40.0, "no_listen": True})
+    assert adjusted(config, **NOTHING_SAID | {"hours": "19:00-07:30"}).engine.hours == "19:00-07:30"
+    with pytest.raises(UsageError, match=r"^--hours: '19-7' is not a range of hours"):
+        adjusted(config, **NOTHING_SAID | {"hours": "19-7"})
     assert deaf.network == NodeNetworkSection(listen=[], upload_mbit=1.0, download_mbit=40.0)

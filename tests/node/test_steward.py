@@ -23,7 +23,7 @@ from node.reports import swarm_report
 from node.steward import Steward
 from protocol.cost import Price
 from protocol.ids import PeerId
-from protocol.work import Grant, LeaseRequest
+from protocol.work import Grant, Heartbeat, LeaseRequest
 from tests.learner.working import OTHER, PEER
 from tests.node.learning import Learner, Settings, fast_directory, hello, open_learner
 
@@ -110,7 +110,7 @@ async def test_who_is_on_is_leased_to_and_who_stands_by_is_told_why(tmp_path: Pa
         await steward.review()
         assert granted(learner, HERE)
         assert not granted(learner, THERE)
-        assert learner.run.held(THERE) is Held.STANDBY
+        assert learner.run.held(THERE, learner.wall.now_ms()) is Held.STANDBY
         reason = learner.run.worker(THERE).standby
         assert reason.startswith("Standing by")
         assert len(reason) <= 512, "it fits a message"
@@ -229,3 +229,46 @@ async def test_those_who_come_together_are_looked_at_together(tmp_path: Path, mo
         await wait_all_tasks_blocked()
         assert steward.reviews == 2
         nursery.cancel_scope.cancel()
+
+
+async def test_who_is_outside_its_owners_hours_stands_by_until_they_begin(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(ahead=4.0)) as learner:
+        await joined(learner)
+        calls: list[None] = []
+        learner.desk.peers_changed = lambda: calls.append(None)
+        steward = steward_of(learner, Planner(Planning(rollouts=4, staleness=1, activate=False)))
+        await steward.review()
+        assert granted(learner, THERE)
+        learner.desk.heard(THERE, Heartbeat(hours_left_s=0.0))
+        assert not granted(learner, THERE), "before any review"
+        assert learner.run.held(THERE, learner.wall.now_ms()) is Held.HOURS
+        assert len(calls) == 1
+        await steward.review()
+        assert not granted(learner, THERE)
+        assert learner.run.worker(THERE).standby.startswith("Standing by: your hours are over.")
+        assert [fields["reason"] for fields in learner.logged("peer_released")] == [
+            "released: its owner's hours are over"
+        ]
+        assert learner.recorder.observatory.active == {HERE}
+        learner.wall.ms += 40_000_000
+        learner.desk.heard(THERE, Heartbeat(hours_left_s=3600.0))
+        assert len(calls) == 2
+        await steward.review()
+        assert granted(learner, THERE)
+        assert learner.run.worker(THERE).standby == ""
+
+
+async def test_the_reason_to_stand_by_is_told_anew_when_hours_begin(tmp_path: Path) -> None:
+    """Also to who was not on before, and is not on then, so that no plan changes."""
+    async with open_learner(tmp_path, Settings(ahead=4.0)) as learner:
+        await joined(learner)
+        planner = Written(({HERE}, 1))
+        steward = steward_of(learner, planner)
+        await steward.review()
+        before = learner.run.worker(THERE).standby
+        planner.explain = lambda name: "Standing by: something else"  # type: ignore[method-assign]
+        await steward.review()
+        assert learner.run.worker(THERE).standby == before
+        learner.desk.heard(THERE, Heartbeat(hours_left_s=0.0))
+        await steward.review()
+        assert learner.run.worker(THERE).standby == "Standing by: something else"

@@ -93,6 +93,20 @@ def test_a_rollout_node_shows_its_own_work() -> None:
         assert part in text
 
 
+def test_outside_its_owners_hours_a_node_shows_when_it_goes_on() -> None:
+    state = ViewState(role=Role.ROLLOUT, me=ALPHA)
+    apply(state, "hours_ended", {"again_at": "19:00"})
+    assert "resting until 19:00" in text_of(state, 120)
+    assert "passes versions on, and works again from 19:00" in text_of(state, 120)
+    apply(state, "learner_unreachable", {"reason": "gone", "retry_s": 1})
+    assert state.activity == "learner unreachable"
+    apply(state, "joined", {"learner": LEARNER})
+    assert state.activity == "resting until 19:00", "a new line wakes nobody"
+    apply(state, "hours_began", {"until": "07:30"})
+    assert (state.activity, state.resting) == ("at work", "")
+    assert "at work until 07:30" in text_of(state, 120)
+
+
 def test_rendering_changes_nothing() -> None:
     state = busy_state()
     assert text_of(state) == text_of(state)
@@ -145,7 +159,17 @@ def test_events_that_the_view_does_not_know_change_nothing() -> None:
 
 def test_an_event_without_its_fields_is_no_error() -> None:
     state = learner_state()
-    for event in ("peer_left", "delivery_judged", "step", "evaluated", "receipt", "child_died", "heartbeat", "joined"):
+    for event in (
+        "peer_left",
+        "delivery_judged",
+        "step",
+        "evaluated",
+        "receipt",
+        "child_died",
+        "heartbeat",
+        "joined",
+        "hours_ended",
+    ):
         apply(state, event, {})
     assert (state.admitted, state.greedy) == (0, None)
 

@@ -21,7 +21,7 @@ from learner.provisioning.recording import (
     Stepped,
     Withdrawn,
 )
-from node.witness import FASTEST
+from node.witness import FASTEST, HOURS_AGAIN_S
 from protocol.cost import Price
 from protocol.ids import LeaseId
 from protocol.work import Heartbeat, LeaseRequest, LeaseReturn, Started, Welcome, open_lease
@@ -200,3 +200,57 @@ async def test_a_trial_speed_is_taken_once_a_stay_and_in_reason(tmp_path: Path) 
         learner.desk.heard(HERE, Heartbeat(tokens_per_s=80.0))
     # Completions may have four tokens, and are taken to have them until one was seen.
     assert [event.rate for event in of(learner, Joined) if isinstance(event, Joined)] == [0, 20, 0, FASTEST]
+
+
+def ends(learner: Learner) -> list[float | None]:
+    """What was written of when hours end, in seconds from NOW_S."""
+    said = [event.until_s for event in of(learner, Joined) if isinstance(event, Joined)]
+    return [None if until_s is None else until_s - NOW_S for until_s in said]
+
+
+async def test_owners_hours_are_written_when_they_change_and_not_at_each_heartbeat(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, ROOMY) as learner:
+        await learner.training.begin()
+        called: list[int] = []
+        learner.desk.peers_changed = lambda: called.append(learner.wall.ms - NOW_MS)
+
+        def hear(left_s: float | None, after_s: float) -> None:
+            learner.wall.ms += round(1000 * after_s)
+            learner.desk.heard(HERE, Heartbeat(hours_left_s=left_s))
+
+        await learner.desk.welcome(HERE, hello())
+        called.clear()
+        hear(None, 0)
+        hear(3600.0, 5)
+        for _ in range(100):
+            hear(3600.0 - (learner.wall.ms - NOW_MS) / 1000, 35)  # the same end, as far as words and clocks tell
+        hear(0.0, 105)
+        hear(0.0, 5)
+        assert called == [5000]
+        assert learner.recorder.observatory.resting(learner.recorder.now_s()) == {HERE}
+        hear(43_200.0, 40_000)
+        assert learner.recorder.observatory.resting(learner.recorder.now_s()) == frozenset()
+        hear(None, 60)
+    assert ends(learner) == [None, 3605.0, 43_615.0 + 43_200.0, None]
+
+
+async def test_a_peer_that_says_something_else_each_time_is_not_listened_to_each_time(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, ROOMY) as learner:
+        await learner.training.begin()
+        await learner.desk.welcome(HERE, hello())
+        for number in range(300):
+            learner.wall.ms += 1000
+            learner.desk.heard(HERE, Heartbeat(hours_left_s=(0.0, 1e5)[number % 2]))
+        assert learner.run.worker(HERE).until_ms == learner.wall.ms + 1e8, "leases go by its last word"
+    assert 300 / HOURS_AGAIN_S <= len(ends(learner)) - 1 <= 300 / HOURS_AGAIN_S + 1
+
+
+async def test_hours_stand_where_a_recording_goes_on_in_another_file(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, ROOMY) as learner:
+        await learner.training.begin()
+        await learner.desk.welcome(HERE, hello())
+        learner.desk.heard(HERE, Heartbeat(hours_left_s=600.0))
+        learner.recorder.begin(0)
+        again = [event for event in of(learner, Joined) if isinstance(event, Joined)][-1]
+        assert again.until_s == NOW_S + 600
+        assert fit(learner.recorded()).candidates(NOW_S + 100)[0].stays_s == 500

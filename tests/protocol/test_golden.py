@@ -695,6 +695,22 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
         """,
     ),
     (
+        Heartbeat(hours_left_s=1800.0),
+        """
+        82                                                          # Heartbeat: map of 2
+          a4 74797065 a9 686561727462656174                         # type: "heartbeat"
+          ac 686f7572735f6c6566745f73 cb 409c200000000000           # hours_left_s: 1800.0
+        """,
+    ),
+    (
+        Heartbeat(hours_left_s=0.0),
+        """
+        82                                                          # Heartbeat: map of 2
+          a4 74797065 a9 686561727462656174                         # type: "heartbeat"
+          ac 686f7572735f6c6566745f73 cb 0000000000000000           # hours_left_s: 0.0, not nil: outside them
+        """,
+    ),
+    (
         LeaseRequest(rollouts=32),
         """
         82                                                          # LeaseRequest: map of 2

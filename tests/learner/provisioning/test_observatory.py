@@ -211,7 +211,8 @@ def runs(draw: st.DrawFn) -> list[Recorded]:
             case "leave":
                 events.append(left(peer, at_s))
             case "join":
-                events.append(Joined(at_s=at_s, peer=peer, rate=draw(st.floats(0, 10))))
+                until_s = draw(st.none() | st.floats(0, 5000))
+                events.append(Joined(at_s=at_s, peer=peer, rate=draw(st.floats(0, 10)), until_s=until_s))
             case "withdraw":
                 events.append(Withdrawn(at_s=at_s, peer=peer, rollouts=8, status="expired"))
             case _:
@@ -230,12 +231,13 @@ def test_every_figure_is_a_number_within_its_interval(events: list[Recorded]) ->
     for estimate in estimates:
         assert estimate is None or 0 <= estimate.low <= estimate.value <= estimate.high
     candidates = swarm.candidates()
-    assert [one.name for one in candidates] == sorted(swarm.present)
+    assert {one.name for one in candidates} | swarm.resting(swarm.now_s) == swarm.present
     for candidate in candidates:
+        assert candidate.stays_s > 0
         assert all(
             math.isfinite(value) and value >= 0
             for name, value in dataclasses.asdict(candidate).items()
-            if name != "name"
+            if name not in ("name", "stays_s")
         )
 
 

@@ -15,6 +15,7 @@ from learner.provisioning.activation import MARGIN, Candidate, Choice, cheapest
 from learner.provisioning.overlap import Clockwork
 from learner.provisioning.pace import (
     BETTER_REVIEWS,
+    ENDING_REVIEWS,
     LOOK_REVIEWS,
     RELEASED,
     REVIEW_S,
@@ -47,14 +48,18 @@ class Story:
         self.now_s = 1e6
         self.train_s: float | None = TRAIN_S
         self.broadcast_s = self.publish_s = 0.0
+        self.hours: dict[str, tuple[float, float]] = {}
+        """From when until when an owner does not lend its machine."""
         self.log: list[tuple[float, Change]] = []
         self.last: Decision | None = None
 
     def review(self) -> Decision:
+        resting = {name for name, (end_s, begin_s) in self.hours.items() if end_s <= self.now_s < begin_s}
         situation = Situation(
             now_s=self.now_s,
             train_s=self.train_s,
-            candidates=list(self.pool.values()),
+            candidates=[self.lent(one) for one in self.pool.values() if one.name not in resting],
+            resting=resting & self.pool.keys(),
             unproven=self.unproven,
             broadcast_s=self.broadcast_s,
             publish_s=self.publish_s,
@@ -72,6 +77,11 @@ class Story:
             decision = self.review()
         assert decision is not None
         return decision
+
+    def lent(self, one: Candidate) -> Candidate:
+        """It, with what is left of its owner's hours."""
+        end_s, _ = self.hours.get(one.name, (math.inf, math.inf))
+        return replace(one, stays_s=end_s - self.now_s) if end_s > self.now_s else one
 
     def alter(self, name: str, **fields: float) -> None:
         self.pool[name] = replace(self.pool[name], **fields)
@@ -467,3 +477,103 @@ def test_left_in_peace_it_comes_within_a_hundredth_of_the_optimum(num: int, seed
         new = [one for one in best.chosen if one.name not in decision.active]
         moving = sum(one.moving_price(3600.0) for one in new)
         assert decision.price <= 1.0101 * best.price + 1.5 * moving + 1e-9
+
+
+# Owner's hours
+
+
+def switched_on_s(story: Story, name: str) -> float:
+    return next(at_s for at_s, change in story.log if change.peer == name and change.on)
+
+
+@pytest.mark.parametrize("start_s", [0.0, 90.0, 700.0])
+def test_whose_hours_end_is_replaced_before_within_its_successors_start(start_s: float) -> None:
+    story = Story([*FOUR, machine("spare", 0.6, 0.4, start_s=start_s)])
+    ends_s = story.now_s + 1010.0
+    story.hours["a"] = ends_s, ends_s + 3600
+    story.review()
+    shares = []
+    while story.now_s < ends_s + 300:
+        decision = story.go_on(1)
+        shares.append(decision.share)
+    assert min(share for share in shares if share is not None) >= 1.2, "nothing was ever missing"
+    lead_s = ends_s - switched_on_s(story, "spare")
+    assert start_s + (ENDING_REVIEWS - 1) * REVIEW_S <= lead_s <= start_s + ENDING_REVIEWS * REVIEW_S
+    (reason,) = story.reasons("spare")
+    assert reason.startswith("on: the hours of 1 machine's owner end in")
+    assert "the others supply 0.9 of what the learner takes" in reason
+    assert story.reasons("a")[-1] == "released: its owner's hours are over"
+    assert story.planner.explain("a").startswith("Standing by: your hours are over.")
+    assert decision.active == {"b", "c", "d", "spare"}
+    story.hours.clear()
+    assert "a" in story.go_on(LOOK_REVIEWS + BETTER_REVIEWS + 2).active, "it is back, and cheaper"
+
+
+def test_who_is_not_missed_has_no_successor() -> None:
+    story = Story([*FOUR, machine("spare", 0.6, 0.4)])
+    story.train_s = None
+    story.hours["spare"] = story.now_s + 100.0, math.inf
+    assert len(story.review().active) == 5
+    story.train_s = TRAIN_S
+    assert story.go_on(10).active == {"a", "b", "c", "d"}
+    assert story.reasons("spare")[-1] == "released: its owner's hours are over"
+
+
+def test_several_that_end_together_are_all_replaced() -> None:
+    story = Story([*FOUR, *(machine(f"spare{i}", 0.6, 0.3, start_s=30.0) for i in range(4))])
+    for number, name in enumerate("abc"):
+        story.hours[name] = story.now_s + 1000.0 + 20 * number, math.inf
+    story.review()
+    shares = [story.go_on(1).share for _ in range(40)]
+    assert min(share for share in shares if share is not None) >= MARGIN
+    assert story.last is not None
+    assert story.last.active == {"d", "spare0", "spare1", "spare2"}
+
+
+def test_nobody_is_switched_on_who_would_be_gone_before_it_had_started() -> None:
+    """Not even where it is the only one to be had: its start would be paid for nothing."""
+    story = Story(FOUR)
+    story.review()
+    story.pool["late"] = machine("late", 0.01, 5.0, start_s=600.0)
+    story.hours["late"] = story.now_s + 640.0, math.inf
+    del story.pool["a"]
+    story.go_on(30)
+    assert story.reasons("late") == []
+    story.hours["late"] = story.now_s + 640.0, story.now_s + 700.0
+    story.go_on(1)
+    assert story.planner.explain("late").startswith("Standing by: your hours end too soon")
+    story.go_on(25)
+    assert story.last is not None
+    assert "late" in story.last.active, "when they have begun again"
+
+
+def test_a_start_is_charged_to_the_time_that_is_left() -> None:
+    """Ten minutes' start at 0.7 instead of 1 an hour: worth it over an hour, and not over half of one."""
+    for left_s, expected in ((math.inf, {"there"}), (2000.0, {"here"})):
+        story = Story([machine("here", 1.0, 1.2)])
+        story.review()
+        story.hours["there"] = story.now_s + left_s, math.inf
+        story.pool["there"] = machine("there", 0.7, 1.2, start_s=600.0)
+        story.go_on(60)
+        assert story.last is not None
+        assert story.last.active == expected
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=20, deadline=None)
+def test_hours_that_were_told_leave_the_learner_nothing_to_wait_for(seed: int) -> None:
+    """Whatever ends when: whoever is switched on has time to start, and no review finds less than enough."""
+    rng = random.Random(seed)
+    story = Story(
+        machine(f"m{i}", rng.uniform(0.0, 0.6), rng.uniform(0.1, 0.3), start_s=rng.choice([0.0, 0.0, 60.0]))
+        for i in range(30)
+    )
+    for name in rng.sample(sorted(story.pool), 14):
+        story.hours[name] = story.now_s + rng.uniform(400, 2400), math.inf
+    story.review()
+    for _ in range(90):
+        decision = story.go_on(1)
+        for change in decision.changes:
+            assert not change.on or story.lent(story.pool[change.peer]).stays_s > story.pool[change.peer].start_s
+        assert decision.share is not None
+        assert decision.share >= 1.0

@@ -130,6 +130,20 @@ def test_stops_are_counted_over_the_time_it_was_here() -> None:
     assert profile.stops_per_hour(1e6) == pytest.approx((10 + STOPS_PER_HOUR * KNOWN_HOURS) / (10 + KNOWN_HOURS))
 
 
+def test_who_goes_when_its_owners_hours_are_over_was_not_taken_away() -> None:
+    profile = Profile("a")
+    for night in range(10):
+        at_s = 86_400.0 * night
+        profile.joined(Joined(at_s=at_s, peer="a", until_s=at_s + 3600.0))
+        assert profile.stays_s(at_s + 600) == 3000
+        profile.left(at_s + 3600.0 + (-BRIEF_S, 0.0, 5000.0)[night % 3])
+    assert profile.stops_per_hour(1e6) < STOPS_PER_HOUR
+    profile.joined(Joined(at_s=1e6, peer="a", until_s=1e6 + 3600.0))
+    before = profile.stops_per_hour(1e6 + 1800)
+    profile.left(1e6 + 1800)
+    assert profile.stops_per_hour(1e6 + 1800) > before, "in the middle of them it was"
+
+
 def test_a_line_that_broke_is_no_stop() -> None:
     profile = Profile("a")
     profile.joined(Joined(at_s=0, peer="a"))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from learner.provisioning.recording import Joined
 from learner.provisioning.situation import situation_of
 from tests.learner.provisioning.observing import delivered, installed, joined, published, seen, stepped
 
@@ -31,3 +34,17 @@ def test_the_source_is_busy_no_longer_than_peers_show() -> None:
 def test_who_delivered_in_vain_is_unproven() -> None:
     events = [*joined("ab"), delivered(10, 5.0, "a"), delivered(11, 5.0, "b", admitted=0, refused=8)]
     assert situation_of(seen(*events), 11.0).unproven == {"b"}
+
+
+def test_who_is_outside_its_owners_hours_is_no_candidate_and_is_told_of() -> None:
+    """Also when nothing was heard since they ended."""
+    said = [
+        Joined(at_s=10, peer=peer, rate=0.5, until_s=until_s)
+        for peer, until_s in zip("abc", (60.0, 90.0, None), strict=True)
+    ]
+    situation = situation_of(seen(*said), 70.0)
+    assert [(one.name, one.stays_s) for one in situation.candidates] == [("b", 20.0), ("c", math.inf)]
+    assert situation.resting == {"a"}
+    again = Joined(at_s=80, peer="a", rate=0.5, until_s=3680.0)
+    assert situation_of(seen(*said, again), 80.0).resting == frozenset()
+    assert situation_of(seen(*said, again), 80.0).candidates[0].stays_s == 3600.0

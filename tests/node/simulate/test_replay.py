@@ -6,12 +6,14 @@ contains the way to the learner; T_bcast contains the batch that a version waits
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from learner.provisioning.recording import Began, Installed, Left, Planned
+from learner.provisioning.recording import Began, Installed, Joined, Left, Planned, encode_line
 from node.plan.fitted import read_run
 from node.plan.recordings import read_events
 from node.simulate.program import answer
@@ -70,6 +72,20 @@ def test_machines_are_read_off_with_their_absences(recording: Path) -> None:
     for one in machines.values():
         assert one.rate == pytest.approx(0.5, rel=TOLERANCE)
         assert one.broadcast_s == pytest.approx(6.0, abs=4.0)
+
+
+def test_outside_its_owners_hours_a_machine_is_away(recording: Path, tmp_path: Path) -> None:
+    is_it = [isinstance(event, Joined) and event.name == "cheap #1" for event in read_events(recording)]
+    said = [replace(one, until_s=600.0) if it else one for one, it in zip(read_events(recording), is_it, strict=True)]
+    again = replace(said[is_it.index(True)], at_s=1800.0, until_s=5000.0)
+    said.insert(next(number for number, event in enumerate(said) if event.at_s > 1800), again)
+    path = tmp_path / "recording.jsonl"
+    path.write_bytes(b"".join(map(encode_line, said)))
+    machines = {one.name: one for one in read_replay(path).swarm.machines}
+    first, second = machines["cheap #1"].absences
+    assert (first.from_s, first.until_s) == (600.0, 1800.0)
+    assert (second.from_s, second.until_s) == (5000.0, math.inf)
+    assert machines["cheap #3"].absences == ()
 
 
 def test_what_if_is_told_beside_what_was(recording: Path) -> None:

@@ -24,14 +24,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum
 
 from learner.buffer import Buffer
 from learner.intake import GrantedLease
 from learner.leasing import Leasing, Prompt
 from learner.provisioning.lag import batches_ahead
 from learner.provisioning.overlap import Supply
-from learner.speed import Speed
+from learner.workers import Held, Together, Worker
 from protocol.envelope import OVERHEAD_BYTES
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
 from protocol.limits import KIB, MAX_LEASES_PER_GRANT, MAX_WORK_BYTES
@@ -62,39 +61,6 @@ class Tempo:
     train_s: float = 0.0
     generation_s: float = 0.0
     supply: Supply = field(default_factory=lambda: Supply([]))
-
-
-class Held(Enum):
-    """Why a request waits, which is also what it waits for."""
-
-    STANDBY = "standing by"
-    HOURS = "its owner's hours"
-    VERSION = "the next version"
-    ROOM = "a batch to be taken"
-
-
-@dataclass(kw_only=True, slots=True)
-class Together:
-    """Leases that a peer began to generate at the same time."""
-
-    began_ms: int
-    rollouts: int = 0
-    left: int = 0
-
-
-@dataclass(kw_only=True, slots=True)
-class Worker:
-    """A peer: what it has installed, how fast it is, when it will have done what it holds, why it stands by if so, and
-    when its owner's hours end: that is past while it is outside them.
-    """
-
-    installed: PolicyVersion | None = None
-    speed: Speed = field(default_factory=Speed)
-    free_ms: float = 0.0
-    asked: int = 0
-    standby: str = ""
-    until_ms: float = math.inf
-    newest: Together | None = None
 
 
 @dataclass(kw_only=True)

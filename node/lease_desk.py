@@ -17,7 +17,7 @@ import trio
 from learner.intake import GrantedLease
 from learner.leasing import own_lease
 from learner.ledger import LeaseRow, Ledger
-from learner.workload import Held
+from learner.workers import Held
 from node.events import EventLog
 from node.learner_run import LearnerRun
 from node.witness import Witness

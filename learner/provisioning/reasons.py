@@ -33,8 +33,8 @@ def not_enough(pool: Pool) -> str:
     if pool.target.is_overtaken:
         return "on: versions are published faster than they can be sent, so no number of machines is enough"
     return (
-        f"on: all {len(pool.candidates)} machines together supply {_number(share)} of what the learner takes, and "
-        f"{MARGIN:g} is wanted"
+        f"on: all {len(pool.candidates)} machines together supply {_share(share)} of what the learner takes, and "
+        f"{_share(MARGIN)} is wanted"
     )
 
 
@@ -48,14 +48,14 @@ def chosen(num_on: int, price: float, currency: str) -> str:
 def added(share: float, lasted_s: float, num_left: int) -> str:
     """One of the cheapest addition to a pool that supplied `share`."""
     since = f"after {_machines(num_left)} left" if num_left else f"for {lasted_s:.0f} s"
-    return f"on: the pool supplied {_number(share)} of what the learner takes {since}; this is the cheapest addition"
+    return f"on: the pool supplied {_share(share)} of what the learner takes {since}; this is the cheapest addition"
 
 
 def succeeds(num_ending: int, in_s: float, share: float) -> str:
     """One of the cheapest addition to a pool that will supply `share` when the hours of `num_ending` are over."""
     who = "the hours of 1 machine's owner end" if num_ending == 1 else f"the hours of {num_ending} machines' owners end"
     return (
-        f"on: {who} in {in_s / 60:.0f} min, and the others supply {_number(share)} of what the learner takes; this is "
+        f"on: {who} in {in_s / 60:.0f} min, and the others supply {_share(share)} of what the learner takes; this is "
         "the cheapest addition"
     )
 
@@ -78,8 +78,8 @@ def released(one: Candidate, before: float, after: float, currency: str) -> str:
     what = "the slowest" if one.running_price == 0 else "the dearest per rollout"
     offer = f"{_money(one.running_price, currency)}/h for {_number(one.usable_rate)} rollouts/s"
     return (
-        f"released: {offer} is {what} that the pool can do without; it supplied {_number(before)} of what the "
-        f"learner takes, now {_number(after)}"
+        f"released: {offer} is {what} that the pool can do without; it supplied {_share(before)} of what the "
+        f"learner takes, now {_share(after)}"
     )
 
 
@@ -144,7 +144,7 @@ def standing_by(pool: Pool, names: Collection[str], name: str, *, price: float, 
 
 
 def _supplied(pool: Pool, names: Collection[str]) -> str:
-    return f"{_number(pool.share(names))} of what the learner takes"
+    return f"{_share(pool.share(names))} of what the learner takes"
 
 
 def _machines(count: int) -> str:
@@ -153,6 +153,10 @@ def _machines(count: int) -> str:
 
 def _money(amount: float, currency: str) -> str:
     return f"{_number(amount)} {currency}"
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.3g} %"
 
 
 def _number(value: float) -> str:

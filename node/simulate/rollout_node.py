@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from learner.intake import GrantedLease
 from learner.provisioning.recording import Installed, Joined, Left
-from learner.workload import Worker
+from learner.workers import Worker
 from node.simulate.machines import Change, Luck, Machine
 from protocol.ids import LeaseId, PeerId, PolicyVersion
 

@@ -15,7 +15,8 @@ from learner.buffer import Buffer, Completion, Group
 from learner.intake import GrantedLease
 from learner.leasing import LeaseTerms, Leasing, Prompt
 from learner.speed import Speed
-from learner.workload import TOGETHER_MS, Held, Workload
+from learner.workers import Held
+from learner.workload import TOGETHER_MS, Workload
 from protocol.ids import LeaseId, PeerId, PolicyVersion
 from protocol.limits import MAX_PROMPT_TOKENS, MAX_WORK_BYTES
 from protocol.staleness import Chain

@@ -18,7 +18,7 @@ from learner.provisioning.planner import Planner
 from learner.provisioning.recording import Planned
 from learner.provisioning.review import Change, Decision, Situation
 from learner.provisioning.review import Settings as Planning
-from learner.workload import Held
+from learner.workers import Held
 from node.reports import swarm_report
 from node.steward import Steward
 from protocol.cost import Price

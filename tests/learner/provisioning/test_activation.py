@@ -59,16 +59,19 @@ def test_no_set_that_suffices_is_cheaper(pool: list[Candidate], window: tuple[in
     sets = [np.array(on, dtype=float) for on in itertools.product((0, 1), repeat=len(pool))]
     prices = np.array([one.running_price for one in pool])
     sufficient = [float(prices @ on) for on in sets if requirement.share(on) >= 1]
+    # To the solver's tolerance, which the margin covers.
+    nearly = [float(prices @ on) for on in sets if requirement.share(on) >= 1 - 1e-5]
     best, simple = cheapest(requirement, [one.name for one in pool]), greedy(requirement)
-    if not sufficient:
+    if not nearly:
         assert isinstance(best, Shortage)
         assert isinstance(simple, Shortage)
         assert best.share < 1
+    if not sufficient:
         return
     assert isinstance(best, Choice)
     assert isinstance(simple, Choice)
     assert best.exact
-    assert best.price == pytest.approx(min(sufficient), abs=1e-4)
+    assert min(nearly) - 1e-4 <= best.price <= min(sufficient) + 1e-4
     assert simple.price >= best.price - 1e-4
     for choice in (best, simple):
         suppliers = [one.supplier() for one in choice.chosen]

@@ -113,7 +113,7 @@ def test_who_left_is_replaced_at_once() -> None:
     decision = story.review()
     assert decision.active == {"b", "c", "d", "spare"}
     (reason,) = story.reasons("spare")
-    assert "supplied 0.9 of what the learner takes after 1 machine left" in reason
+    assert "supplied 90 % of what the learner takes after 1 machine left" in reason
 
 
 def test_half_the_pool_killed_is_made_good_in_one_review() -> None:
@@ -295,7 +295,7 @@ def test_of_volunteers_alone_the_fastest_are_on_and_the_slowest_go_first() -> No
     assert decision.active == {"v6", "v7", "v8", "v9"}
     assert "is the slowest that the pool can do without" in story.reasons("v0")[-1]
     assert story.planner.explain("v0") == (
-        "Standing by: 4 faster volunteers supply 1.1 of what the learner takes. You will be on when one of them leaves "
+        "Standing by: 4 faster volunteers supply 110 % of what the learner takes. You will be on when one of them leaves "
         "and is missed."
     )
 
@@ -304,7 +304,7 @@ def test_where_everybody_is_not_enough_everybody_is_on_and_told_how_far_it_is() 
     story = Story(FOUR[:3])
     assert story.review().active == {"a", "b", "c"}
     assert story.reasons("a") == [
-        "on: all 3 machines together supply 0.9 of what the learner takes, and 1.05 is wanted"
+        "on: all 3 machines together supply 90 % of what the learner takes, and 105 % is wanted"
     ]
     assert story.go_on(100).changes == ()
     story.pool["d"] = FOUR[3]
@@ -352,7 +352,7 @@ def test_a_standby_peer_is_told_the_price_at_which_it_would_be_on() -> None:
     story = Story([*FOUR, machine("dear", 0.9, 0.31)])
     story.review()
     told = story.planner.explain("dear")
-    assert told.startswith("Standing by: 4 machines supply 1.2 of what the learner takes. At about ")
+    assert told.startswith("Standing by: 4 machines supply 120 % of what the learner takes. At about ")
     price = float(told.split("At about ")[1].split()[0])
     story.alter("dear", price=price * 1.05)
     assert "dear" not in story.go_on(100).active
@@ -364,7 +364,7 @@ def test_somebody_is_told_when_there_is_no_such_price() -> None:
     story = Story([*FOUR, machine("tiny", 0.9, 0.01)])
     story.review()
     assert "could replace none of them" in story.planner.explain("tiny")
-    assert story.planner.explain("a") == "On: one of 4 machines that supply 1.2 of what the learner takes."
+    assert story.planner.explain("a") == "On: one of 4 machines that supply 120 % of what the learner takes."
     assert "came after the last review" in story.planner.explain("stranger")
 
 
@@ -501,7 +501,7 @@ def test_whose_hours_end_is_replaced_before_within_its_successors_start(start_s:
     assert start_s + (ENDING_REVIEWS - 1) * REVIEW_S <= lead_s <= start_s + ENDING_REVIEWS * REVIEW_S
     (reason,) = story.reasons("spare")
     assert reason.startswith("on: the hours of 1 machine's owner end in")
-    assert "the others supply 0.9 of what the learner takes" in reason
+    assert "the others supply 90 % of what the learner takes" in reason
     assert story.reasons("a")[-1] == "released: its owner's hours are over"
     assert story.planner.explain("a").startswith("Standing by: your hours are over.")
     assert decision.active == {"b", "c", "d", "spare"}

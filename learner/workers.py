@@ -1,0 +1,46 @@
+"""What the learner remembers of a peer that works, and why a request of one waits.
+
+What always holds: nothing here decides; `learner.workload` does, and keeps these true.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+
+from learner.speed import Speed
+from protocol.ids import PolicyVersion
+
+
+class Held(Enum):
+    """Why a request waits, which is also what it waits for."""
+
+    STANDBY = "standing by"
+    HOURS = "its owner's hours"
+    VERSION = "the next version"
+    ROOM = "a batch to be taken"
+
+
+@dataclass(kw_only=True, slots=True)
+class Together:
+    """Leases that a peer began to generate at the same time."""
+
+    began_ms: int
+    rollouts: int = 0
+    left: int = 0
+
+
+@dataclass(kw_only=True, slots=True)
+class Worker:
+    """A peer: what it has installed, how fast it is, when it will have done what it holds, why it stands by if so, and
+    when its owner's hours end: that is past while it is outside them.
+    """
+
+    installed: PolicyVersion | None = None
+    speed: Speed = field(default_factory=Speed)
+    free_ms: float = 0.0
+    asked: int = 0
+    standby: str = ""
+    until_ms: float = math.inf
+    newest: Together | None = None

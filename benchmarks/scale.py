@@ -24,7 +24,8 @@ from statistics import median as middle
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Bar, arguments, conclude, main, median, number, say, scratch, table
-from node.reports.picture import BLUE, DPI, FAINT, GREEN, INK, ORANGE
+from node.reports.picture import BLUE, FAINT, GREEN, INK, ORANGE
+from node.reports.png import draw_png
 from protocol.layout import chunk_size_for
 from protocol.limits import MIB
 from swarm.neighbourhood import neighbourhoods
@@ -33,6 +34,7 @@ from swarm.testing.simulation import Peer, Scenario, Simulation, bound_s
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 REPS = 3
 SIZES = (10, 100, 1000)
@@ -259,17 +261,15 @@ STYLES = ((BLUE, "-"), (ORANGE, "--"), (GREEN, "-."), (INK, ":"))
 
 def draw(runs: Sequence[Run], path: Path) -> None:
     """Write the picture to `path` as PNG. Raises OSError."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    draw_png(path, lambda figure: _draw(figure, runs), size_in=SIZE_IN)
 
-    figure = Figure(figsize=SIZE_IN, dpi=DPI, facecolor="white")
-    FigureCanvasAgg(figure)
+
+def _draw(figure: Figure, runs: Sequence[Run]) -> None:
     growth, times = figure.subplots(1, 2, gridspec_kw={"wspace": 0.2})
     figure.subplots_adjust(left=0.06, right=0.98, top=0.82, bottom=0.14)
     figure.text(0.06, 0.92, "One version to any number of peers", fontsize=16, fontweight="bold", color=INK)
     _draw_growth(growth, runs)
     _draw_times(times, runs)
-    figure.savefig(path, format="png", metadata={"Software": None})
 
 
 def _draw_growth(axes: Axes, runs: Sequence[Run]) -> None:

@@ -295,8 +295,8 @@ def test_of_volunteers_alone_the_fastest_are_on_and_the_slowest_go_first() -> No
     assert decision.active == {"v6", "v7", "v8", "v9"}
     assert "is the slowest that the pool can do without" in story.reasons("v0")[-1]
     assert story.planner.explain("v0") == (
-        "Standing by: 4 faster volunteers supply 110 % of what the learner takes. You will be on when one of them leaves "
-        "and is missed."
+        "Standing by: 4 faster volunteers supply 110 % of what the learner takes. You will be on when one of them "
+        "leaves and is missed."
     )
 
 

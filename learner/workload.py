@@ -251,7 +251,7 @@ class Workload:
 
     def held(self, peer: PeerId, now_ms: int) -> Held:
         """Why the peer's request waits."""
-        worker = self.worker(peer)
+        worker = self.workers.get(peer) or Worker()  # who is gone by now stays forgotten
         if worker.standby:
             return Held.STANDBY
         if self._in_hours(worker, SMALLEST_GROUP, now_ms) < SMALLEST_GROUP:
@@ -328,13 +328,13 @@ class Workload:
         """Rollouts of that version that may still be leased, so that everything leased or waiting is used in time.
 
         Up to the batch at version x + S, (x + S - collecting + 1) R rollouts are trained on: as many as there may be of
-        version x and those before it, for every x from this version on.
+        version x and those before it, for every x from this version on. Only where some are of x itself is it strict;
+        and who says that it begins with version 2^50 must not have us count up to that.
         """
         counts = self.leasing.by_version + self.buffer.by_version
-        newest = max(max(counts, default=0), minimum.version)
         total = sum(number for version, number in counts.items() if version < minimum.version)
         least = math.inf
-        for version in range(minimum.version, newest + 1):
+        for version in sorted({minimum.version, *(one for one in counts if one > minimum.version)}):
             total += counts[version]
             least = min(least, (version + self.window - self.collecting + 1) * self.batch - total)
         return round(least)

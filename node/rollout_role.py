@@ -47,6 +47,10 @@ GOODBYE_S = 1.0
 LATE = "they would be late: this node takes longer than is left until their deadline, or of its owner's hours"
 OVER = "the hours are over in which this machine's owner lends it"
 
+ASK_AGAIN_S = 10.0
+"""Pause after a batch none of which would be made within the owner's hours: who granted it thinks us faster than we
+are, and would grant as much again at once."""
+
 INSTALL_RETRY_S = 5.0
 """Pause after an installation failed for a reason that may pass."""
 
@@ -97,6 +101,7 @@ class RolloutRole:
     _stirred: trio.Event = field(default_factory=trio.Event)
     _in_hand: dict[LeaseId, Granted] = field(default_factory=dict)
     _begun: _Begun | None = None
+    _asks_again_s: float = -math.inf
 
     @property
     def installed(self) -> PolicyVersion | None:
@@ -200,6 +205,7 @@ class RolloutRole:
             granted: list[Granted] = []
             await self.shift.wait_on()
             with self.shift.until_over():
+                await trio.sleep_until(self._asks_again_s)
                 if self.counts.tokens_per_s is None:  # before the first lease, so that nothing else runs meanwhile
                     await self._measure()
                 granted = await self.line.request_leases(self.batch_rollouts)
@@ -238,6 +244,7 @@ class RolloutRole:
                 self._give_up(late, LATE)
                 granted = granted[: -len(late)]
             if not granted:
+                self._asks_again_s = trio.current_time() + ASK_AGAIN_S
                 continue
             started_ms = self.now_ms()
             try:

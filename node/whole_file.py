@@ -25,8 +25,7 @@ def require_place(path: Path, option: str, *, ending: str = "", makes_directory:
     if ending and path.suffix.lower() != ending:
         raise UsageError(f"{option} {path}: what is written there ends in {ending}. Name such a file.")
     try:
-        _replaced(path)
-        directory = path.absolute().parent
+        directory = _replaced(path).parent
         while makes_directory and not directory.exists():
             directory = directory.parent
         if not directory.is_dir():

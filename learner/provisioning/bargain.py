@@ -68,8 +68,12 @@ class Bargain:
         """What to move to now, if there is anything."""
         if now_s - self._changed_s >= PLAN_STANDS_S:
             self.patience, self._changed_s = max(1.0, self.patience / 2), now_s
-        if self.aim is not None and not self._stands(pool, on, self.aim, now_s):
-            self.aim = None
+        if self.aim is not None:
+            has_lost = not self.aim.names <= pool.names
+            if not self._stands(pool, on, self.aim, now_s):
+                self.aim = None
+                if has_lost:  # or who comes and goes, and is there whenever we look, keeps us from all others
+                    self._looked_s = -math.inf
         aim = self.aim = self.aim or self._look(pool, on, now_s)
         if aim is None or aim.begun:
             return aim

@@ -64,7 +64,7 @@ class Observatory:
 
     def handle(self, event: Recorded) -> None:
         """Take in what happened next."""
-        self.now_s = event.at_s
+        before_s, self.now_s = self.now_s, event.at_s
         match event:
             case Delivered():
                 self._delivered(event)
@@ -87,6 +87,9 @@ class Observatory:
                 self.plan, self._active = event, frozenset(event.active)
             case Began():
                 self._began(event)
+                if event.at_s < before_s:
+                    for profile in self._profiles.values():
+                        profile.set_back()
 
     # The swarm.
 

@@ -109,7 +109,12 @@ class Profile:
         """It is here no more, and not by its own doing."""
         if self.present:
             self.present = False
-            self._present_s += at_s - self.joined_s
+            self._present_s += max(0.0, at_s - self.joined_s)
+
+    def set_back(self) -> None:
+        """The clock was set back between two runs: what follows is later than all that was, whatever it says."""
+        self._close()
+        self._busy, self.left_s = Spells(), None
 
     def installed(self, delays_s: list[float], first_after_s: float | None) -> None:
         """Versions came into service so long after their publication; the first one of a stay so long after it came."""

@@ -392,6 +392,21 @@ def test_the_first_word_on_a_version_counts(word: str) -> None:
     assert made.leasing.by_version == {max(version(word), lease.lease.minimum).version: 2}
 
 
+def test_who_is_gone_stays_forgotten_when_its_request_is_answered() -> None:
+    made = workload("1.9", head="1.9", window=3)
+    made.ask(HERE, 2)
+    made.forget(HERE)
+    made.held(HERE, NOW_MS)
+    assert made.workers == {}
+
+
+def test_nobody_counts_up_to_a_version_that_a_peer_makes_up() -> None:
+    made = workload("1.9", head="1.9", window=3)
+    (lease,) = ask(made, 2)
+    assert made.started(HERE, lease.id, PolicyVersion(1, (1 << 53) - 1), NOW_MS)
+    assert sizes(ask(made, 2, THERE)) == [2]
+
+
 # What has become hopeless
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from learner.provisioning.recording import Withdrawn
 from node.events import EventLog
@@ -217,4 +218,33 @@ async def test_leases_that_come_as_they_end_go_back(tmp_path: Path) -> None:
         assert lent.told("leases_given_back")[0]["reason"] == OVER
         assert (lent.role.holding, lent.role.counts.pending) == (set(), 0)
         await until(lambda: not learner.run.leasing.open)
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_has_no_time_left_does_not_ask_for_the_same_again_and_again(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    """The learner knows less of the node than it does itself, after a restart for example, and grants what it wants."""
+    network, lent = MemoryNetwork(), Lent("07:29:30")
+    async with (
+        open_learner(tmp_path, ROOMY, network=network) as learner,
+        open_node(network, SWARM, tmp_path, "lent", follows=True) as node,
+        trio.open_nursery() as nursery,
+    ):
+        serve(learner)
+
+        def slow(role: RolloutRole, events: EventLog) -> None:
+            lent(role, events)
+            role.counts.tokens_per_s = 1.0
+            role._speed.observe(4, 600.0)
+
+        nursery.start_soon(work_with, node, learner, tmp_path, NEVER_S, slow)
+        nursery.start_soon(learner.train)
+        await until(lambda: lent.told("leases_given_back") != [])
+        for _ in range(1000):  # enough for a hundred more
+            await trio.to_thread.run_sync(int)
+        given_back = len(lent.told("leases_given_back"))
+        assert given_back <= 2, "what it held, and what it had asked for by then"
+        mock_clock.autojump_threshold = 0.0  # time passes from here on
+        await until(lambda: len(lent.told("leases_given_back")) > given_back)
         nursery.cancel_scope.cancel()

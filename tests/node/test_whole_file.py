@@ -45,6 +45,12 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert [(one.name, one.read_bytes()) for one in kept.iterdir()] == [("plan.png", b"new")]
 
 
+def test_where_a_link_leads_nothing_can_be_written_is_found_out_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "plan.png").symlink_to(tmp_path / "none" / "plan.png")
+    with pytest.raises(RunError, match="No such file"):
+        require_place(tmp_path / "plan.png", "--picture", ending=PICTURE)
+
+
 def test_a_device_or_a_directory_is_never_replaced(tmp_path: Path) -> None:
     """Root may: a picture named /dev/null would be the end of /dev/null."""
     pipe = tmp_path / "pipe.png"

@@ -64,3 +64,15 @@ def test_the_price_that_is_told_is_the_one_from_which_on_it_is_worth_it(
     for price, moves in ((told * 0.99, True), (told * 1.01, False)):
         pool = Pool(CLOCK, [DEAR, replace(one, price=price)])
         assert (reviews_until_moved(Bargain(REVIEW_S), pool) is not None) is moves
+
+
+def test_who_comes_and_goes_keeps_nobody_from_being_replaced_by_others() -> None:
+    """It is there at every other review, and so whenever a better set is looked for."""
+    bargain, fickle = Bargain(REVIEW_S), replace(CHEAP, name="fickle", price=0.1)
+    for number in range(20 * BETTER_REVIEWS):
+        pool = Pool(CLOCK, [DEAR, CHEAP, *([] if number % 2 else [fickle])])
+        bargain.note_offers(pool, number * REVIEW_S)
+        if (aim := bargain.review(pool, ON, number * REVIEW_S)) is not None:
+            assert aim.names == {"cheap"}
+            return
+    pytest.fail("nothing was moved to")

@@ -174,6 +174,18 @@ def test_a_restart_is_nobodys_stop() -> None:
     assert profile.stops_per_hour(7300) < 0.1
 
 
+def test_a_clock_that_was_set_back_between_two_runs_hides_nothing() -> None:
+    day = [replace(event, at_s=event.at_s + 90_000) for event in (BEGAN, *joined("a"))]
+    before = [delivered(90_000 + 20 * k, 10) for k in range(1, 11)]
+    swarm = seen(*day, *before, BEGAN, *joined("a"))
+    profile = swarm.profile("a")
+    assert profile is not None
+    for k in range(1, 41):
+        swarm.handle(delivered(20 * k, 20))  # half as fast as it was
+    assert swarm.candidates()[0].rate == pytest.approx(0.4, rel=0.02)
+    assert profile.stops_per_hour(800) > 0
+
+
 def test_mean_length_is_of_what_was_admitted() -> None:
     swarm = seen(*joined("a"), delivered(100, 10), delivered(200, 10, admitted=4, refused=4))
     assert swarm.tokens_per_rollout == 100

@@ -149,7 +149,8 @@ class Workload:
     def withdrawn(self, leases: Iterable[LeaseId]) -> None:
         """These leases will not be delivered."""
         for lease in leases:
-            self._together.pop(lease, None)
+            if (together := self._together.pop(lease, None)) is not None:
+                together.left -= 1
 
     def given_back(self, peer: PeerId, leases: Iterable[LeaseId], now_ms: int) -> list[GrantedLease]:
         """The peer will not deliver those of `leases` that are its own and open; return them."""

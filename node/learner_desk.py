@@ -117,16 +117,17 @@ class LearnerDesk:
         self.run.membership.handle(Heard(peer=peer, installed=heartbeat.installed), trio.current_time())
         if (presence := self.run.present.get(peer)) is None:
             return
-        if heartbeat.installed is not None and self.run.worker(peer).installed != heartbeat.installed:
-            self.run.worker(peer).installed = heartbeat.installed
-            self.leases.serve_now(peer)
-        self.leases.remind(peer)
-        self._count(peer, presence, heartbeat)
         left_s, worker = heartbeat.hours_left_s, self.run.worker(peer)
         was_over = worker.until_ms <= self.now_ms()
         worker.until_ms = math.inf if left_s is None else self.now_ms() + 1000 * left_s
-        if was_over and left_s != 0:  # it may have asked before it said so
+        is_back = was_over and left_s != 0  # it may have asked before it said so
+        is_newer = heartbeat.installed is not None and worker.installed != heartbeat.installed
+        if is_newer:
+            worker.installed = heartbeat.installed
+        if is_back or is_newer:
             self.leases.serve_now(peer)
+        self.leases.remind(peer)
+        self._count(peer, presence, heartbeat)
         self.witness.heard(peer, heartbeat)
         if self.witness.heard_hours(peer, left_s):
             self.peers_changed()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,7 +40,8 @@ def require_place(path: Path, option: str, *, ending: str = "", makes_directory:
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a file beside `path`, and put that in its place. Raises OSError."""
     target = _replaced(path)
-    partial = target.with_name(f".{target.name}.partial")
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
+    partial.touch(exist_ok=False)  # nobody's link lies there
     try:
         write(partial)
         partial.replace(target)

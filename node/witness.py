@@ -45,13 +45,15 @@ class Witness:
         self._started_s: dict[LeaseId, float] = {}
 
     def joined(self, peer: PeerId, hello: Hello) -> None:
-        """It was welcomed."""
+        """It was welcomed. Its owner's hours are what they were until it says so, with its first heartbeat."""
+        known = self._recorder.observatory.profile(peer)
         self._joined[peer] = Joined(
             at_s=self._recorder.now_s(),
             peer=peer,
             name=hello.name,
             machine=hello.machine,
             price=self._price(hello.name or peer, hello.price),
+            until_s=None if known is None else known.until_s,
         )
         self._recorder.record(self._joined[peer])
 

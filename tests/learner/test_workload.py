@@ -373,6 +373,15 @@ def test_how_fast_a_peer_is_shows_when_leases_that_began_together_are_all_delive
     assert made._together == {}
 
 
+def test_how_fast_a_peer_is_shows_although_some_of_a_batch_went_back() -> None:
+    made = workload("1.9", head="1.9", window=3, ahead=9.0)
+    leases = ask(made, 6)
+    begin(made, leases)
+    made.given_back(HERE, [leases[0].id], NOW_MS + 1000)
+    finish(made, leases[1:], NOW_MS + 6000)
+    assert made.worker(HERE).speed.seconds(6) == pytest.approx(6.0), "all of them were generated"
+
+
 def test_a_clock_that_was_set_back_makes_nobody_fast() -> None:
     made = workload("1.9", head="1.9", window=3, ahead=9.0)
     leases = ask(made, 4)

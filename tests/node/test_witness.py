@@ -234,6 +234,17 @@ async def test_owners_hours_are_written_when_they_change_and_not_at_each_heartbe
     assert ends(learner) == [None, 3605.0, 43_615.0 + 43_200.0, None]
 
 
+async def test_who_comes_back_outside_its_hours_is_still_outside_them(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, ROOMY) as learner:
+        await learner.training.begin()
+        for left_s in (0.0, None):
+            await learner.desk.welcome(HERE, hello())
+            learner.desk.heard(HERE, Heartbeat(hours_left_s=left_s))
+            learner.desk.left(HERE, IN_GOOD_ORDER)
+        await learner.desk.welcome(HERE, hello())
+    assert ends(learner) == [None, 0.0, 0.0, None, None]
+
+
 async def test_a_peer_that_says_something_else_each_time_is_not_listened_to_each_time(tmp_path: Path) -> None:
     async with open_learner(tmp_path, ROOMY) as learner:
         await learner.training.begin()

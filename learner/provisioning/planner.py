@@ -29,7 +29,7 @@ from dataclasses import replace
 from statistics import median
 
 from learner.provisioning import reasons
-from learner.provisioning.activation import Choice, cheapest, greedy
+from learner.provisioning.activation import MARGIN, Choice, cheapest, greedy
 from learner.provisioning.bargain import Aim, Bargain
 from learner.provisioning.overlap import Clockwork
 from learner.provisioning.pace import EXACT_ADDITIONS, RELEASED, SHORT
@@ -79,7 +79,7 @@ class Planner:
             if not self._replenish(pool, num_left):
                 aim = self._bargain.review(pool, self._on, self._now_s)
                 if aim is not None:
-                    self._move(pool, aim)
+                    self._move(pool, aim, least=MARGIN if num_left else 0.0)
         return Decision(
             active=self._on,
             kappa=kappa,
@@ -215,15 +215,16 @@ class Planner:
 
     # Better: the same for less.
 
-    def _move(self, pool: Pool, aim: Aim) -> None:
-        """One stride towards it: first who is new, then, once all of it supply, some of the others go."""
+    def _move(self, pool: Pool, aim: Aim, *, least: float) -> None:
+        """One stride towards it: first who is new, then, once all of it supply, some of the others go, while the share
+        stays above `least`."""
         aim.begun = True
         self._doubt(aim.names - self._on)
         before, after = pool.price(self._on), pool.price(aim.names)
         for name in sorted(aim.names - self._on):
             self._switch_on(pool, [name], self._why_joins(pool, name, before, after))
         if all(name not in pool.unproven and self._turns.supplies(name, self._now_s) for name in aim.names):
-            self._release(pool, self._on - aim.names)
+            self._release(pool, self._on - aim.names, least)
         if self._on == aim.names:
             self._bargain.aim = None
 
@@ -233,7 +234,7 @@ class Planner:
             on_trial_s = pool[name].start_s + self._turns.trial_s(pool[name], train_s=self._train_s)
         return reasons.joins(before, after, self._settings.currency, on_trial_s=on_trial_s)
 
-    def _release(self, pool: Pool, names: Collection[str]) -> None:
+    def _release(self, pool: Pool, names: Collection[str], least: float) -> None:
         """The dearest of them, a few at a time."""
         turns, now_s, currency = self._turns, self._now_s, self._settings.currency
         if now_s - max(turns.released_s.values(), default=-math.inf) < self._settings.review_s:
@@ -241,6 +242,8 @@ class Planner:
         most = max(1, int(RELEASED * len(self._on)))
         for name in [name for name in pool.dearest_first(names) if turns.may_end(pool[name], now_s)][:most]:
             before, after = pool.share(self._on), pool.share(self._on - {name})
+            if after < least:  # somebody has just left, and whoever is missed then is replaced at once
+                continue
             turns.release(name, now_s)
             reason = reasons.released(pool[name], before, after, currency)
             self._changes.append(Change(peer=name, on=False, reason=reason))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from learner.provisioning.activation import MARGIN, Candidate, Choice, cheapest
@@ -425,6 +425,7 @@ def test_noise_makes_no_more_than_a_few_changes_an_hour(num: int, seed: int) -> 
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 12), st.integers(0, 1 << 30))
+@example(12, 15594)  # somebody leaves in the review in which a bargain is done with
 def test_whatever_happens_the_plan_is_among_those_present_and_suffices_where_that_is_possible(
     num: int, seed: int
 ) -> None:

@@ -29,7 +29,7 @@ SENTENCES: Mapping[str, str] = {
     "learner_unreachable": "the learner cannot be reached: {reason}; again in {retry_s} s",
     "evaluation_failed": "version {version} could not be evaluated: {reason}",
     "evaluated": "version {version}: greedy {greedy}, sampled {sampled}",
-    "period_changed": "a version every {kappa} training steps: {reason}",
+    "period_changed": "{reason}",
     "no_lease": "no lease: {reason}",
     "finished": "finished after {steps} steps",
     "trouble": "{text}",
@@ -57,7 +57,7 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
         case "peer_activated" | "peer_released":
             peer = _peer(state, fields)
             peer.standing_by = event == "peer_released"
-            state.note(f"{_called(peer)} {'stands by' if peer.standing_by else 'is on'}: {fields.get('reason')}")
+            state.note(f"{_called(peer)} {fields.get('reason')}")
         case "heartbeat":
             _heartbeat(_peer(state, fields), fields)
         case "traffic":

@@ -146,19 +146,27 @@ class Workload:
                 worker.speed.observe(together.rollouts, (now_ms - together.began_ms) / 1000)
         self._see_free(peer, worker, now_ms)
 
-    def withdrawn(self, leases: Iterable[LeaseId]) -> None:
-        """These leases will not be delivered."""
-        for lease in leases:
-            if (together := self._together.pop(lease, None)) is not None:
-                together.left -= 1
-
     def given_back(self, peer: PeerId, leases: Iterable[LeaseId], now_ms: int) -> list[GrantedLease]:
         """The peer will not deliver those of `leases` that are its own and open; return them."""
-        back = self.leasing.give_back(peer, list(dict.fromkeys(leases)))
-        self.withdrawn(granted.id for granted in back)
+        back = self._withdrawn(self.leasing.give_back(peer, list(dict.fromkeys(leases))))
         if (worker := self.workers.get(peer)) is not None:
             self._see_free(peer, worker, now_ms)
         return back
+
+    def release(self, peer: PeerId) -> list[GrantedLease]:
+        """The peer is gone: withdraw all its leases; return them."""
+        return self._withdrawn(self.leasing.release(peer))
+
+    def expire(self, now_ms: int, grace_ms: int) -> list[GrantedLease]:
+        """Withdraw leases whose deadline passed more than `grace_ms` ago; return them."""
+        return self._withdrawn(self.leasing.expire(now_ms, grace_ms))
+
+    def _withdrawn(self, leases: list[GrantedLease]) -> list[GrantedLease]:
+        """These will not be delivered, so none waits for them to know how fast their peer is."""
+        for granted in leases:
+            if (together := self._together.pop(granted.id, None)) is not None:
+                together.left -= 1
+        return leases
 
     def recall(self, now_ms: int, only: LeaseId | None = None) -> list[GrantedLease]:
         """Recall the leases that have become hopeless, or one if it has; return those that were not recalled before.

@@ -122,7 +122,7 @@ class LeaseDesk:
 
     def release(self, peer: PeerId) -> int:
         """The peer is gone: withdraw all its leases; return how many."""
-        released = self.run.leasing.release(peer)
+        released = self.run.release(peer)
         self._withdrawn(released, "lost")
         return len(released)
 
@@ -137,7 +137,7 @@ class LeaseDesk:
 
     def expire(self) -> None:
         """Withdraw what is not delivered in time."""
-        self._withdrawn(self.run.leasing.expire(self.now_ms(), LATE_GRACE_MS), "expired")
+        self._withdrawn(self.run.expire(self.now_ms(), LATE_GRACE_MS), "expired")
 
     def recover(self) -> list[PeerId]:
         """After a restart: take up the leases that are still open; return whose they are."""
@@ -223,7 +223,8 @@ class LeaseDesk:
 
     def _take_back(self, peer: PeerId, leases: Iterable[LeaseId], status: str) -> tuple[int, int]:
         """How many were the peer's and open, and how many of these had been recalled."""
-        known = set(self.run.leasing.recalled)
+        leases = list(leases)
+        known = self.run.leasing.recalled.keys() & leases
         back = self.run.given_back(peer, leases, self.now_ms())
         recalled = [granted for granted in back if granted.id in known]
         self._withdrawn(recalled, "recalled")
@@ -237,7 +238,6 @@ class LeaseDesk:
     def _close(self, leases: Sequence[LeaseId], status: str) -> None:
         """Have leases that were withdrawn written as such, soon."""
         if leases:
-            self.run.withdrawn(leases)
             self._closed.update(dict.fromkeys(leases, status))
             self.changed.set()
             self.run.notify()

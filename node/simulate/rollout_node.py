@@ -161,10 +161,7 @@ class Node:
 
     def _let_go(self) -> None:
         """What was leased to it before is for others now."""
-        world = self.world
-        gone = world.workload.leasing.release(self.peer)
-        world.workload.withdrawn(granted.id for granted in gone)
-        world.lose(self.peer, gone, "lost")
+        self.world.lose(self.peer, self.world.workload.release(self.peer), "lost")
 
     def _soon(self, delay_s: float, action: Callable[[], None]) -> None:
         """Do it then, unless the machine was taken away meanwhile."""

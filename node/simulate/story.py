@@ -77,12 +77,6 @@ class Story:
         """Over all of it; None without a step."""
         return self.outcome.cost / self.num_steps if self.num_steps else None
 
-    @property
-    def lost_share(self) -> float:
-        """Rollouts leased and never delivered, of all that were leased and ended."""
-        total = self.outcome.completed + self.outcome.lost
-        return self.outcome.lost / total if total else 0.0
-
 
 def tell(
     swarm: Swarm, asked: WhatIf, *, seed: int, limit: Limit, spans: bool = False, record: list[Recorded] | None = None

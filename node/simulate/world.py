@@ -306,8 +306,7 @@ class World(Calendar):
 
     def _expire(self) -> None:
         """Leases end that are not delivered in time; looked for four times while one lasts."""
-        for granted in self.workload.leasing.expire(self.now_ms, 0):
-            self.workload.withdrawn([granted.id])
+        for granted in self.workload.expire(self.now_ms, 0):
             self.lose(granted.peer, [granted], "expired")
         self.after(self.learning.lease_s / 4, self._expire)
 

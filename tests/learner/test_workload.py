@@ -369,7 +369,7 @@ def test_how_fast_a_peer_is_shows_when_leases_that_began_together_are_all_delive
     assert not made.worker(HERE).speed.is_known
     finish(made, leases[1:2], NOW_MS + 4000)
     assert made.worker(HERE).speed.seconds(4) == pytest.approx(4.0)
-    made.withdrawn(granted.id for granted in made.leasing.release(HERE))
+    made.release(HERE)
     assert made._together == {}
 
 

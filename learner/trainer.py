@@ -51,7 +51,7 @@ from learner.requests import (
     Step,
     Supervised,
 )
-from learner.session import Diverged, Session
+from learner.training import Diverged, Training
 from protocol.pipe import Arrays, BadFrame, Header, encode_frame
 
 
@@ -60,10 +60,10 @@ class BadRequest(ValueError):
 
 
 class Trainer:
-    """Turns requests into replies. Holds at most one `Session`; needs no process, so tests talk to it directly."""
+    """Turns requests into replies. Holds at most one `Training`; needs no process, so tests talk to it directly."""
 
     def __init__(self) -> None:
-        self._session: Session | None = None
+        self._training: Training | None = None
 
     def answer(self, header: Mapping[str, Any], arrays: Arrays) -> tuple[Header, Arrays]:
         """Do one request and return the reply. Failures become replies; only KeyboardInterrupt and the like travel."""
@@ -73,8 +73,8 @@ class Trainer:
             request = msgspec.convert(fields, AnyRequest)
             reply, found = self._do(request, arrays)
         except Exception as error:
-            if self._session is not None:
-                self._session.forget_gradients()
+            if self._training is not None:
+                self._training.forget_gradients()
             kind, text = explain(error)
             if kind == "internal":
                 traceback.print_exc()
@@ -91,15 +91,15 @@ class Trainer:
             case Load():
                 reply = self._load(request)
             case Supervised():
-                session = self._require_session()
-                reply = session.supervised(supervised_batch(arrays, session.policy.vocab_size), request.learning_rate)
+                training = self._require_training()
+                reply = training.supervised(supervised_batch(arrays, training.policy.vocab_size), request.learning_rate)
             case Step():
-                session = self._require_session()
-                reply = session.step(rollout_batch(arrays, session.policy.vocab_size))
-                reply["steps"] = session.steps
+                training = self._require_training()
+                reply = training.step(rollout_batch(arrays, training.policy.vocab_size))
+                reply["steps"] = training.steps
             case Logprobs():
-                session = self._require_session()
-                found = session.logprobs(completion_batch(arrays, session.policy.vocab_size), request.temperature)
+                training = self._require_training()
+                found = training.logprobs(completion_batch(arrays, training.policy.vocab_size), request.temperature)
                 reply = {}
             case Export():
                 reply = {"files": self._export(Path(request.directory), request.dtype, request.max_shard_bytes)}
@@ -113,11 +113,11 @@ class Trainer:
         require_objective(request.hyperparameters.objective)
         torch.set_num_threads(request.threads)
         torch.manual_seed(request.seed)
-        self._session = None  # two models at once might not fit
+        self._training = None  # two models at once might not fit
         policy = load_policy(
             Path(request.directory), gradient_checkpointing=request.hyperparameters.gradient_checkpointing
         )
-        self._session = Session(policy, request.hyperparameters)
+        self._training = Training(policy, request.hyperparameters)
         return {
             "parameters": policy.num_parameters,
             "vocab_size": policy.vocab_size,
@@ -125,42 +125,42 @@ class Trainer:
         }
 
     def _export(self, directory: Path, dtype: ExportDtype, max_shard_bytes: int) -> list[str]:
-        return self._require_session().policy.export(directory, dtype, max_shard_bytes)
+        return self._require_training().policy.export(directory, dtype, max_shard_bytes)
 
     def _save(self, directory: Path) -> Header:
-        session = self._require_session()
+        training = self._require_training()
         head = CheckpointHead(
-            fingerprint=session.policy.fingerprint,
-            steps=session.steps,
-            supervised_steps=session.supervised_steps,
+            fingerprint=training.policy.fingerprint,
+            steps=training.steps,
+            supervised_steps=training.supervised_steps,
             threads=torch.get_num_threads(),
             torch=str(torch.__version__),
-            hyperparameters=msgspec.to_builtins(session.hyperparameters),
+            hyperparameters=msgspec.to_builtins(training.hyperparameters),
         )
-        sources = [tensor_source(name, tensor, tensor.dtype) for name, tensor in session.tensors().items()]
+        sources = [tensor_source(name, tensor, tensor.dtype) for name, tensor in training.tensors().items()]
         size_bytes = write_checkpoint(directory, head, sources)
-        return {"steps": session.steps, "bytes": size_bytes}
+        return {"steps": training.steps, "bytes": size_bytes}
 
     def _restore(self, directory: Path, *, keep_hyperparameters: bool) -> Header:
-        session = self._require_session()
-        checkpoint = read_checkpoint(directory, session.policy.fingerprint, session.expected, session.required)
+        training = self._require_training()
+        checkpoint = read_checkpoint(directory, training.policy.fingerprint, training.expected, training.required)
         head = checkpoint.head
-        hyperparameters = session.hyperparameters if keep_hyperparameters else _hyperparameters_of(directory, head)
-        self._session = None  # a disk that fails from here on leaves neither the old state nor the new
-        session.configure(hyperparameters)
-        session.adopt(head, checkpoint.tensors())
-        self._session = session
+        hyperparameters = training.hyperparameters if keep_hyperparameters else _hyperparameters_of(directory, head)
+        self._training = None  # a disk that fails from here on leaves neither the old state nor the new
+        training.configure(hyperparameters)
+        training.adopt(head, checkpoint.tensors())
+        self._training = training
         return {
             "steps": head.steps,
             "supervised_steps": head.supervised_steps,
             "threads": head.threads,
-            "hyperparameters": msgspec.to_builtins(session.hyperparameters),
+            "hyperparameters": msgspec.to_builtins(training.hyperparameters),
         }
 
-    def _require_session(self) -> Session:
-        if self._session is None:
+    def _require_training(self) -> Training:
+        if self._training is None:
             raise BadRequest('no model is loaded; send "load" first')
-        return self._session
+        return self._training
 
 
 def require_objective(name: str) -> None:

@@ -28,8 +28,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from learner.requests import Hyperparameters
 from learner.optimizer import learning_rate_at
+from learner.requests import Hyperparameters
 from node.config import SwarmConfig, read_swarm_config
 from node.schooling import Schooling, open_schooling
 from node.stopping import STOP_ON_EOF

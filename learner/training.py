@@ -28,7 +28,7 @@ class Diverged(ArithmeticError):
     """A loss or a gradient is not finite. The weights were not changed."""
 
 
-class Session:
+class Training:
     """A loaded policy with its optimizers: everything that training changes, and everything that a checkpoint holds.
 
     `steps` counts training steps. The warm start has an optimizer of its own, dropped at the first training step.

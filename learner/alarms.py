@@ -1,0 +1,107 @@
+"""Alarms before a collapse: figures of training steps in, alarms raised and cleared out.
+
+A pure core. What always holds: it reads the trainer's own figures and rewards, all of which a run has anyway; what is
+usual is learned from the run itself by medians and the median absolute deviation (MAD), so one odd step moves nothing;
+an alarm is raised when its rule holds for `confirm` steps in a row, and cleared after `calm` steps below half of what
+raises it, so it does not flap; memory is bounded by HISTORY. It never changes training: what to do is said to people.
+
+    for change in alarms(rows): print(change.step, change.said)        # rows: mappings, as a learner's `steps` hold
+
+That importance ratios go wide before the reward falls, and that the reward of lagged rollouts hides the fall: arXiv
+2510.01161 (M2PO), 2503.14476 (DAPO, section 3.1: entropy).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from learner.alarm_rules import ADVICE, LIMITS, RULES, Alarm, AtLag, Finding, Limits, Observation
+
+HISTORY = 64
+"""Steps remembered: twice the window that a course is read from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """An alarm was raised at `step`, or cleared. `said` is one paragraph: what was measured, what is usual, what to
+    do."""
+
+    step: int
+    alarm: Alarm
+    raised: bool
+    measured: float
+    usual: float
+    said: str
+
+
+@dataclass(kw_only=True)
+class Watchman:
+    """See the module's paragraph. `raised` are the alarms that stand, in the order in which they came."""
+
+    limits: Limits = LIMITS
+    raised: dict[Alarm, Change] = field(default_factory=dict)
+    _steps: deque[Observation] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    _bad: dict[Alarm, int] = field(default_factory=dict)
+    _calm: dict[Alarm, int] = field(default_factory=dict)
+
+    def handle(self, seen: Observation) -> list[Change]:
+        """Take in one step; return what changed with it."""
+        self._steps.append(seen)
+        steps = tuple(self._steps)
+        return [change for alarm, rule in RULES.items() if (change := self._judge(alarm, rule(steps, self.limits)))]
+
+    def _judge(self, alarm: Alarm, found: Finding | None) -> Change | None:
+        severity = 0.0 if found is None else found.severity
+        self._bad[alarm] = self._bad.get(alarm, 0) + 1 if severity >= 1 else 0
+        self._calm[alarm] = self._calm.get(alarm, 0) + 1 if severity < 0.5 else 0
+        confirm = 1 if alarm is Alarm.BATCHES_DROPPED else self.limits.confirm  # the rule waits for nothing
+        if alarm not in self.raised and self._bad[alarm] >= confirm and found is not None:
+            said = f"{found.said} {ADVICE[alarm]}"
+            self.raised[alarm] = self._change(alarm, found.measured, found.usual, said, raised=True)
+            return self.raised[alarm]
+        if alarm in self.raised and self._calm[alarm] >= self.limits.calm:
+            before = self.raised.pop(alarm)
+            over = f"{alarm.value.replace('_', ' ')}: over since {self.limits.calm} steps."
+            return self._change(alarm, before.measured, before.usual, over, raised=False)
+        return None
+
+    def _change(self, alarm: Alarm, measured: float, usual: float, said: str, *, raised: bool) -> Change:
+        return Change(step=self._steps[-1].step, alarm=alarm, raised=raised, measured=measured, usual=usual, said=said)
+
+
+def alarms(rows: Iterable[Mapping[str, Any]], limits: Limits = LIMITS) -> list[Change]:
+    """All changes over steps that were recorded, oldest first; each row as `observation` takes it."""
+    watchman = Watchman(limits=limits)
+    return [change for row in rows for change in watchman.handle(observation(row))]
+
+
+def observation(row: Mapping[str, Any]) -> Observation:
+    """A step's figures as the trainer replies them, with `step`, `reward`, and `evaluation` and `diverged` if any.
+
+    Keys that are missing, or figures that are not finite, count as not measured.
+    """
+    return Observation(
+        step=int(row.get("step", row.get("steps", 0))),
+        reward=_figure(row, "reward"),
+        evaluation=_figure(row, "evaluation"),
+        entropy=_figure(row, "entropy"),
+        kl=_figure(row, "mismatch_kl"),
+        effective=_figure(row, "effective"),
+        clip_share=_figure(row, "clip_share"),
+        grad_norm=_figure(row, "grad_norm"),
+        by_lag={int(lag): _at_lag(told) for lag, told in row.get("by_lag", {}).items()},
+        diverged=int(row.get("diverged", 0)),
+    )
+
+
+def _at_lag(told: Mapping[str, Any]) -> AtLag:
+    return AtLag(tokens=_figure(told, "tokens") or 0.0, kl=_figure(told, "kl"), reward=_figure(told, "reward"))
+
+
+def _figure(row: Mapping[str, Any], key: str) -> float | None:
+    value = row.get(key)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -1,0 +1,144 @@
+"""Alarms: what a healthy run does is none; each way of going wrong is one, early, once."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from learner.alarm_rules import ADVICE, LIMITS, RULES, Alarm
+from learner.alarms import HISTORY, Change, Watchman, alarms, observation
+
+Row = dict[str, Any]
+
+
+def healthy(steps: int = 120, seed: int = 0) -> list[Row]:
+    """A run that learns: reward up, entropy down along an exponential, small mismatch that grows with lag."""
+    rng = random.Random(seed)
+    return [
+        {
+            "step": step,
+            "reward": 0.3 + 0.65 * (1 - math.exp(-step / 40)) + rng.gauss(0, 0.03),
+            "entropy": (0.1 + 1.2 * math.exp(-step / 50)) * rng.gauss(1, 0.04),
+            "mismatch_kl": 0.004,
+            "effective": 0.9 + rng.gauss(0, 0.01),
+            "clip_share": max(0.0, 0.03 + rng.gauss(0, 0.01)),
+            "grad_norm": math.exp(rng.gauss(-1, 0.3)),
+            "by_lag": {str(lag): {"tokens": 100.0, "kl": 0.0002 + 0.002 * lag, "reward": 0.5} for lag in (0, 1, 3)},
+        }
+        for step in range(1, steps + 1)
+    ]
+
+
+def raised(changes: list[Change]) -> dict[Alarm, int]:
+    return {change.alarm: change.step for change in reversed(changes) if change.raised}
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000))
+def test_a_healthy_run_is_silent(seed: int) -> None:
+    assert alarms(healthy(seed=seed)) == []
+
+
+BEGINS = 80
+"""The step after which each of the runs below goes wrong."""
+
+
+def wrong(change: Callable[[Row, int], object]) -> list[Row]:
+    """A healthy run that `change` spoils: told the row, and how many steps it has been going wrong."""
+    rows = healthy()
+    for row in rows[BEGINS:]:
+        change(row, row["step"] - BEGINS)
+    return rows
+
+
+def every_lag(row: Row, figure: str, of_lag: Callable[[int], float]) -> None:
+    for lag, told in row["by_lag"].items():
+        told[figure] = of_lag(int(lag))
+
+
+WRONG: dict[Alarm, Callable[[Row, int], object]] = {
+    Alarm.ENTROPY_FALLS: lambda row, since: row.update(entropy=row["entropy"] * math.exp(-since / 4)),
+    Alarm.ENTROPY_RISES: lambda row, since: row.update(entropy=row["entropy"] * math.exp(since / 8)),
+    Alarm.ENGINE_MISMATCH: lambda row, since: every_lag(row, "kl", lambda lag: 0.03),
+    Alarm.TOO_STALE: lambda row, since: every_lag(row, "kl", lambda lag: 0.002 + 0.02 * lag * since / 3),
+    Alarm.FEW_EFFECTIVE: lambda row, since: row.update(effective=0.9 * math.exp(-since / 5)),
+    Alarm.CLIPPED: lambda row, since: row.update(clip_share=0.85),
+    Alarm.GRADIENT_SPIKES: lambda row, since: row.update(grad_norm=row["grad_norm"] * 30),
+    Alarm.REWARD_FALLS: lambda row, since: row.update(reward=row["reward"] - 0.02 * since),
+    Alarm.HIDDEN_FALL: lambda row, since: every_lag(row, "reward", lambda lag: 0.3 if lag < 2 else 0.6),
+    Alarm.BATCHES_DROPPED: lambda row, since: row.update(diverged=int(since == 3)),
+}
+
+
+def test_every_alarm_is_tried_ruled_and_advised() -> None:
+    assert set(WRONG) == set(RULES) == set(ADVICE) == set(Alarm)
+
+
+@pytest.mark.parametrize("alarm", WRONG)
+def test_what_goes_wrong_is_noticed_soon_and_by_its_name(alarm: Alarm) -> None:
+    changes = alarms(wrong(WRONG[alarm]))
+    first = changes[0]
+    assert (first.alarm, first.raised) == (alarm, True)
+    assert BEGINS < first.step <= BEGINS + 16
+    assert ADVICE[alarm] in first.said
+
+
+def test_a_hidden_fall_is_seen_in_held_out_scores() -> None:
+    rows = healthy()
+    for step, score in ((10, 0.4), (30, 0.7), (50, 0.85), (70, 0.9), (90, 0.7)):
+        rows[step - 1]["evaluation"] = score
+    assert raised(alarms(rows)) == {Alarm.HIDDEN_FALL: 91}  # said with the second step that shows it
+
+
+def test_a_fall_that_the_batches_show_too_is_not_hidden() -> None:
+    rows = healthy()
+    for step, score in ((30, 0.7), (50, 0.85), (70, 0.9), (100, 0.6)):
+        rows[step - 1]["evaluation"] = score
+    for row in rows[90:]:
+        row["reward"] -= 0.35
+    assert set(raised(alarms(rows))) == {Alarm.REWARD_FALLS}
+
+
+def test_one_odd_step_is_no_alarm() -> None:
+    rows = healthy()
+    rows[BEGINS] |= {"entropy": 9.0, "grad_norm": 99.0, "reward": 0.0, "effective": 0.01, "clip_share": 1.0}
+    assert alarms(rows) == []
+
+
+def test_mismatch_that_lag_explains_is_not_the_engines() -> None:
+    rows = wrong(lambda row, since: every_lag(row, "kl", lambda lag: 0.001 + 0.2 * lag))
+    assert set(raised(alarms(rows))) == {Alarm.TOO_STALE}
+
+
+def test_one_alarm_is_one_word_however_it_flickers() -> None:
+    rows = wrong(lambda row, since: row.update(clip_share=0.85 if since % 6 < 4 else 0.4))
+    assert [change.alarm for change in alarms(rows)] == [Alarm.CLIPPED]
+
+
+def test_an_alarm_is_cleared_after_calm_and_may_come_again() -> None:
+    rows = healthy(160)
+    for row in (*rows[60:70], *rows[110:120]):
+        row["clip_share"] = 0.9
+    changes = alarms(rows)
+    assert [change.raised for change in changes] == [True, False, True, False]
+    recovered = changes[1].step
+    assert 70 + LIMITS.calm <= recovered <= 70 + LIMITS.calm + LIMITS.recent
+
+
+def test_what_is_not_measured_raises_nothing() -> None:
+    rows: Iterator[Row] = ({"step": step, "entropy": math.nan, "grad_norm": math.inf} for step in range(100))
+    assert alarms(rows) == []
+    assert observation({"steps": 4}).step == 4
+
+
+def test_memory_is_bounded() -> None:
+    watchman = Watchman()
+    for row in healthy(3 * HISTORY):
+        watchman.handle(observation(row))
+    assert len(watchman._steps) == HISTORY

@@ -15,15 +15,33 @@ from dataclasses import dataclass, field
 
 from protocol.ids import LeaseId, PeerId, PolicyVersion
 from protocol.staleness import Admissibility, Chain, judge, lag_of
+from protocol.work import SignedRecord
 
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """What training needs of one admitted record: token ids, behaviour logprobs, reward."""
+    """What training needs of one admitted rollout.
+
+    `tokens` is all that follows the prompt. The policy generated those in the ranges [start, end) of `generated`, or
+    all of them where that is empty; what lies between came from the environment. Of the generated tokens, in order,
+    `logprobs` are one each, and `spans` say how many each version made. `reward` is the whole episode's.
+    """
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     reward: float
+    spans: tuple[tuple[int, PolicyVersion], ...]
+    generated: tuple[tuple[int, int], ...] = ()
+
+
+def completion_of(signed: SignedRecord, reward: float) -> Completion:
+    """An admitted record as training wants it."""
+    return Completion(
+        tokens=signed.tokens,
+        logprobs=signed.logprobs,
+        reward=reward,
+        spans=tuple((span.end - span.start, span.version) for span in signed.record.spans),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from learner.packing import Ragged, Rollouts
+from learner.packing import Prepared, Ragged
 
 
-def mini_batches(batch: Rollouts, wanted: int) -> list[Rollouts]:
+def mini_batches(batch: Prepared, wanted: int) -> list[Prepared]:
     """Cut `batch` into `wanted` parts; into as many as it has groups, where those are fewer."""
     ends = np.cumsum(batch.groups)
     count = min(wanted, len(ends))
@@ -28,17 +28,16 @@ def mini_batches(batch: Rollouts, wanted: int) -> list[Rollouts]:
     return [_part(batch, first, last) for first, last in pairwise([*borders, len(ends)])]
 
 
-def _part(batch: Rollouts, first: int, last: int) -> Rollouts:
+def _part(batch: Prepared, first: int, last: int) -> Prepared:
     """The groups from `first` up to `last`, which is not in it."""
     begin, end = (int(batch.groups[:number].sum()) for number in (first, last))
     sequences = batch.sequences
     tokens = slice(*(int(sequences.lengths[:number].sum()) for number in (begin, end)))
     targets = slice(*(int(sequences.target_counts[:number].sum()) for number in (begin, end)))
-    return Rollouts(
+    return Prepared(
         sequences=Ragged(
             tokens=sequences.tokens[tokens], lengths=sequences.lengths[begin:end], targets=sequences.targets[tokens]
         ),
-        behaviour=batch.behaviour[targets],
-        advantages=batch.advantages[begin:end],
         groups=batch.groups[first:last],
+        columns={name: column[targets] for name, column in batch.columns.items()},
     )

@@ -27,12 +27,14 @@ make the loss of a whole batch infinite.
 class Terms:
     """What an objective sees of one microbatch of N completion tokens in R sequences.
 
-    `logprobs` [N] under the current weights, differentiable; `behaviour` [N] as the engine reported them;
-    `advantages` [N], per token so that a critic fits; `segments` [N] int64 in [0, R) names each token's sequence.
+    `logprobs` [N] under the current weights, differentiable; `behaviour` [N] as the engine reported them; `lags` [N]
+    int64, training steps from the version that made each token to this step's weights; `advantages` [N], per token so
+    that a critic fits; `segments` [N] int64 in [0, R) names each token's sequence.
     """
 
     logprobs: Tensor
     behaviour: Tensor
+    lags: Tensor
     advantages: Tensor
     segments: Tensor
     num_sequences: int

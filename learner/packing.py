@@ -78,14 +78,40 @@ class Microbatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Rollouts:
-    """One training batch: B sequences, and for their T completion tokens `behaviour` logprobs [T] and `advantages`
-    [B]. `groups` [G] are the numbers of sequences of its groups, in order.
+    """One training batch as it came: B sequences in groups, whose T targets are the tokens that a policy generated.
+
+    For each target `behaviour` [T], its logprob under the policy that made it, and `lags` [T] int64, how many training
+    steps older than this step's weights that policy was. For each sequence its `rewards` [B] and `origins` [B] uint8
+    (`SWARM` or `OFFLINE`). `groups` [G] are the numbers of sequences of its groups, in order.
     """
 
     sequences: Ragged
     behaviour: Floats
-    advantages: Floats
+    lags: Ints
+    rewards: Floats
+    origins: NDArray[np.uint8]
     groups: Ints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A batch, or a part of one, that is ready for updates: its sequences, its groups, and numbers for each of its T
+    targets, by the names they have in `objective.Terms`, `advantages` float32 among them.
+    """
+
+    sequences: Ragged
+    groups: Ints
+    columns: Mapping[str, NDArray[Any]]
+
+    @property
+    def teaches(self) -> Flags:
+        """Which sequences have an advantage anywhere, [B]."""
+        found: Flags = np.logical_or.reduceat(self.columns["advantages"] != 0, _starts(self.sequences.target_counts))
+        return found
+
+
+SWARM, OFFLINE = 0, 1
+"""Where a sequence comes from: a rollout of the swarm, or a log, whose policy nobody vouches for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +241,7 @@ positions it is still far below the cost of the layers around it, and one prompt
 
 def supervised_batch(arrays: Arrays, vocab_size: int) -> Ragged:
     """Read `tokens` int32 [M], `lengths` int32 [B], `mask` uint8 [M] (1: the token is learnt). Raises BadBatch."""
-    tokens, lengths = _sequences(arrays, "tokens", "lengths", vocab_size, shortest=2)
+    tokens, lengths = _sequences(arrays, vocab_size)
     mask = _array(arrays, "mask", "uint8")
     if mask.shape != tokens.shape or mask.max() > 1:
         raise BadBatch(f"mask must hold a 0 or 1 for each of the {len(tokens)} tokens")
@@ -227,45 +253,43 @@ def supervised_batch(arrays: Arrays, vocab_size: int) -> Ragged:
     return Ragged(tokens=tokens, lengths=lengths, targets=targets)
 
 
-def completion_batch(arrays: Arrays, vocab_size: int) -> Ragged:
-    """Read prompts and completions, B each, as sequences whose targets are the completion tokens. Raises BadBatch.
-
-    Arrays: `prompt_tokens` int32 [P], `prompt_lengths` int32 [B], `completion_tokens` int32 [C],
-    `completion_lengths` int32 [B].
-    """
-    prompts, prompt_lengths = _sequences(arrays, "prompt_tokens", "prompt_lengths", vocab_size, shortest=1)
-    completions, lengths = _sequences(arrays, "completion_tokens", "completion_lengths", vocab_size, shortest=1)
-    if len(prompt_lengths) != len(lengths):
-        raise BadBatch(f"{len(prompt_lengths)} prompt_lengths but {len(lengths)} completion_lengths")
-    targets = np.repeat(np.tile([False, True], len(lengths)), np.stack([prompt_lengths, lengths], axis=1).ravel())
-    tokens = np.empty(len(targets), np.int64)
-    tokens[targets], tokens[~targets] = completions, prompts
-    return Ragged(tokens=tokens, lengths=prompt_lengths + lengths, targets=targets)
-
-
 def rollout_batch(arrays: Arrays, vocab_size: int) -> Rollouts:
-    """`completion_batch` with `behaviour_logprobs` float32 [C], `advantages` float32 [B], `group_sizes` int32 [G].
+    """Read one training batch of B sequences in G groups, of whose M tokens a policy generated C. Raises BadBatch.
 
-    Raises BadBatch.
+    Arrays: `tokens` int32 [M], `lengths` int32 [B], `mask` uint8 [M] (1: generated, and trained on; a sequence begins
+    with one 0 at least and holds one 1 at least), `behaviour_logprobs` float32 [C], `lags` int32 [C], `rewards`
+    float32 [B], `group_sizes` int32 [G], `origins` uint8 [B] (0: a rollout of the swarm, 1: from a log).
     """
-    sequences = completion_batch(arrays, vocab_size)
-    behaviour = _array(arrays, "behaviour_logprobs", "float32")
-    advantages = _array(arrays, "advantages", "float32")
+    sequences = supervised_batch(arrays, vocab_size)
+    if not sequences.target_counts.all():
+        raise BadBatch("mask marks no token of some sequence, so its reward belongs to nothing")
+    count, tokens = len(sequences), int(sequences.targets.sum())
+    behaviour = _numbers(arrays, "behaviour_logprobs", "float32", tokens, "generated tokens")
+    lags = _numbers(arrays, "lags", "int32", tokens, "generated tokens").astype(np.int64)
+    rewards = _numbers(arrays, "rewards", "float32", count, "sequences")
+    origins = _numbers(arrays, "origins", "uint8", count, "sequences")
     groups = _array(arrays, "group_sizes", "int32").astype(np.int64)
-    if len(behaviour) != int(sequences.targets.sum()):
-        raise BadBatch(
-            f"behaviour_logprobs has {len(behaviour)} values for {int(sequences.targets.sum())} completion tokens"
-        )
-    if len(advantages) != len(sequences):
-        raise BadBatch(f"advantages has {len(advantages)} values for {len(sequences)} sequences")
-    if groups.min() < 1 or int(groups.sum()) != len(sequences):
-        raise BadBatch(f"group_sizes must each be at least 1 and sum to the {len(sequences)} sequences")
-    for name, values in (("behaviour_logprobs", behaviour), ("advantages", advantages)):
-        if not np.isfinite(values).all():
-            raise BadBatch(f"{name} holds a value that is not finite")
+    if groups.min() < 1 or int(groups.sum()) != count:
+        raise BadBatch(f"group_sizes must each be at least 1 and sum to the {count} sequences")
     if behaviour.max() > LOGPROB_SLACK:
         raise BadBatch("behaviour_logprobs holds a value above 0, which is no logprob")
-    return Rollouts(sequences=sequences, behaviour=behaviour, advantages=advantages, groups=groups)
+    if lags.min() < 0:
+        raise BadBatch("lags holds a negative value: a token cannot come from weights that were not there yet")
+    if origins.max() > OFFLINE:
+        raise BadBatch(f"origins must hold {SWARM} (a rollout of the swarm) or {OFFLINE} (from a log)")
+    return Rollouts(
+        sequences=sequences, behaviour=behaviour, lags=lags, rewards=rewards, origins=origins, groups=groups
+    )
+
+
+def _numbers(arrays: Arrays, name: str, dtype: str, count: int, of_what: str) -> NDArray[Any]:
+    """One finite value for each of `count` things."""
+    values = _array(arrays, name, dtype)
+    if len(values) != count:
+        raise BadBatch(f"{name} has {len(values)} values for {count} {of_what}")
+    if not np.isfinite(values).all():
+        raise BadBatch(f"{name} holds a value that is not finite")
+    return values
 
 
 LOGPROB_SLACK = 1e-3
@@ -283,18 +307,18 @@ def _array(arrays: Arrays, name: str, dtype: str) -> NDArray[Any]:
     return array
 
 
-def _sequences(
-    arrays: Arrays, tokens_name: str, lengths_name: str, vocab_size: int, *, shortest: int
-) -> tuple[Ints, Ints]:
-    tokens = _array(arrays, tokens_name, "int32").astype(np.int64)
-    lengths = _array(arrays, lengths_name, "int32").astype(np.int64)
-    if lengths.min() < shortest or int(lengths.sum()) != len(tokens):
-        raise BadBatch(
-            f"{lengths_name} must each be at least {shortest} and sum to the {len(tokens)} values of {tokens_name}"
-        )
+def _sequences(arrays: Arrays, vocab_size: int) -> tuple[Ints, Ints]:
+    tokens = _array(arrays, "tokens", "int32").astype(np.int64)
+    lengths = _array(arrays, "lengths", "int32").astype(np.int64)
+    if lengths.min() < SHORTEST or int(lengths.sum()) != len(tokens):
+        raise BadBatch(f"lengths must each be at least {SHORTEST} and sum to the {len(tokens)} values of tokens")
     if tokens.min() < 0 or tokens.max() >= vocab_size:
-        raise BadBatch(f"{tokens_name} holds an id outside the model's vocabulary of {vocab_size}")
+        raise BadBatch(f"tokens holds an id outside the model's vocabulary of {vocab_size}")
     return tokens, lengths
+
+
+SHORTEST = 2
+"""A token, and one that it predicts."""
 
 
 def _starts(lengths: Ints) -> Ints:

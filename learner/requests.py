@@ -45,6 +45,7 @@ class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     grad_clip: Positive = 1.0
     updates_per_step: Count = 1
     objective: str = "grpo"
+    advantage: str = "group_mean"
     clip_low: Annotated[float, Meta(gt=0, le=1)] = 0.2
     clip_high: Positive = 0.28
     weight_cap: Positive = 2.0
@@ -94,7 +95,7 @@ class Step(Request, tag="step", frozen=True, kw_only=True):
 
 
 class Logprobs(Request, tag="logprobs", frozen=True, kw_only=True):
-    """Score completions: arrays of `packing.completion_batch`. Reply arrays: `logprobs`, `entropy` float32 [C]."""
+    """Score tokens: arrays of `packing.supervised_batch`. Reply arrays: `logprobs`, `entropy` float32 [C]."""
 
     temperature: Positive | None = None
 

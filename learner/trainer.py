@@ -34,9 +34,10 @@ from typing import Any, BinaryIO
 import msgspec
 import torch
 
+from learner.advantage import ADVANTAGES
 from learner.checkpoint import BadCheckpoint, CheckpointHead, read_checkpoint, write_checkpoint
 from learner.objective import OBJECTIVES
-from learner.packing import BadBatch, completion_batch, rollout_batch, supervised_batch
+from learner.packing import BadBatch, rollout_batch, supervised_batch
 from learner.policy import BadModel, load_policy, make_model, quiet_transformers, tensor_source
 from learner.requests import (
     AnyRequest,
@@ -99,7 +100,7 @@ class Trainer:
                 reply["steps"] = training.steps
             case Logprobs():
                 training = self._require_training()
-                found = training.logprobs(completion_batch(arrays, training.policy.vocab_size), request.temperature)
+                found = training.logprobs(supervised_batch(arrays, training.policy.vocab_size), request.temperature)
                 reply = {}
             case Export():
                 reply = {"files": self._export(Path(request.directory), request.dtype, request.max_shard_bytes)}
@@ -110,7 +111,7 @@ class Trainer:
         return {**reply, "seconds": time.perf_counter() - started}, found
 
     def _load(self, request: Load) -> Header:
-        require_objective(request.hyperparameters.objective)
+        require_objective(request.hyperparameters)
         torch.set_num_threads(request.threads)
         torch.manual_seed(request.seed)
         self._training = None  # two models at once might not fit
@@ -163,16 +164,18 @@ class Trainer:
         return self._training
 
 
-def require_objective(name: str) -> None:
-    """Raise BadRequest unless `name` is an objective we have."""
-    if name not in OBJECTIVES:
-        raise BadRequest(f"hyperparameters.objective: {name!r} is none of {', '.join(OBJECTIVES)}")
+def require_objective(hyperparameters: Hyperparameters) -> None:
+    """Raise BadRequest unless `hyperparameters` name an objective that we have."""
+    for field, table in (("objective", OBJECTIVES), ("advantage", ADVANTAGES)):
+        name = getattr(hyperparameters, field)
+        if name not in table:
+            raise BadRequest(f"hyperparameters.{field}: {name!r} is none of {', '.join(table)}")
 
 
 def _hyperparameters_of(directory: Path, head: CheckpointHead) -> Hyperparameters:
     try:
         hyperparameters = msgspec.convert(head.hyperparameters, Hyperparameters)
-        require_objective(hyperparameters.objective)
+        require_objective(hyperparameters)
     except (msgspec.ValidationError, BadRequest) as error:
         raise BadCheckpoint(f"{directory} holds hyperparameters that this version does not know: {error}") from error
     return hyperparameters

@@ -7,18 +7,20 @@ pipes nor files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from learner.advantage import advantages
 from learner.checkpoint import CheckpointHead
 from learner.minibatches import mini_batches
 from learner.objective import OBJECTIVES, Bounds, MismatchSums, Objective, Terms, Totals
 from learner.optimizer import MOMENTS, all_or_nothing, learning_rate_at, make_adamw, set_learning_rate
-from learner.packing import BadBatch, Microbatch, Ragged, Rollouts, microbatches
+from learner.packing import BadBatch, Microbatch, Prepared, Ragged, Rollouts, microbatches
 from learner.policy import Policy
 from learner.requests import Hyperparameters
 from protocol.pipe import Arrays
@@ -68,13 +70,13 @@ class Training:
         Sequences of zero advantage only count in the divisor; a mini-batch with no others leaves the weights.
         """
         self._require_within_budget(batch)
-        parts = mini_batches(batch, self.hyperparameters.updates_per_step)
+        parts = mini_batches(self._prepare(batch), self.hyperparameters.updates_per_step)
         learning_rate = learning_rate_at(self.steps, self.hyperparameters)
         set_learning_rate(self._optimizer, learning_rate)
         sums, loss, norms = MismatchSums(), 0.0, []
-        with all_or_nothing(self._optimizer, sum(bool(part.advantages.any()) for part in parts)):
+        with all_or_nothing(self._optimizer, sum(bool(part.teaches.any()) for part in parts)):
             for part in parts:
-                if part.advantages.any():
+                if part.teaches.any():
                     part_loss, norm = self._update(part, sums)
                     loss += part_loss * (len(part.sequences) / len(batch.sequences))
                     norms.append(norm)
@@ -84,14 +86,23 @@ class Training:
         told = {"loss": loss, "grad_norm": max(norms, default=0.0), "learning_rate": learning_rate}
         return {**told, **sums.metrics(), **counts}
 
-    def _update(self, batch: Rollouts, sums: MismatchSums) -> tuple[float, float]:
+    def _prepare(self, batch: Rollouts) -> Prepared:
+        """What the updates need of the batch as it came."""
+        relative = advantages(batch.rewards, batch.groups, self.hyperparameters.advantage)
+        columns: dict[str, NDArray[Any]] = {
+            "behaviour": batch.behaviour,
+            "lags": batch.lags,
+            "advantages": np.repeat(relative, batch.sequences.target_counts),
+        }
+        return Prepared(sequences=batch.sequences, groups=batch.groups, columns=columns)
+
+    def _update(self, batch: Prepared, sums: MismatchSums) -> tuple[float, float]:
         """One optimizer update on a batch of its own divisor; return its loss and the gradient's norm."""
         totals = self._totals(batch)
-        advantages = torch.from_numpy(np.repeat(batch.advantages, batch.sequences.target_counts))
-        behaviour = torch.from_numpy(batch.behaviour.copy())
         loss = 0.0
-        for part in self._parts(batch.sequences, batch.advantages != 0):
-            loss += self._backward(part, behaviour[part.numbers], advantages[part.numbers], totals, sums)
+        for part in self._parts(batch.sequences, batch.teaches):
+            columns = {name: torch.from_numpy(column[part.numbers]) for name, column in batch.columns.items()}
+            loss += self._backward(part, columns, totals, sums)
         return loss, self._apply(self._optimizer, loss)
 
     @torch.no_grad()
@@ -117,25 +128,17 @@ class Training:
                 "the budget that it was leased under"
             )
 
-    def _totals(self, batch: Rollouts) -> Totals:
+    def _totals(self, batch: Prepared) -> Totals:
         return Totals(
             sequences=len(batch.sequences),
             tokens=int(batch.sequences.targets.sum()),
             max_new_tokens=self.hyperparameters.max_new_tokens,
         )
 
-    def _backward(
-        self, part: Microbatch, behaviour: Tensor, advantages: Tensor, totals: Totals, sums: MismatchSums
-    ) -> float:
+    def _backward(self, part: Microbatch, columns: Mapping[str, Tensor], totals: Totals, sums: MismatchSums) -> float:
         h = self.hyperparameters
         scores = self.policy.score(part, h.temperature)
-        terms = Terms(
-            logprobs=scores.logprobs,
-            behaviour=behaviour,
-            advantages=advantages,
-            segments=part.segments,
-            num_sequences=part.num_sequences,
-        )
+        terms = Terms(logprobs=scores.logprobs, segments=part.segments, num_sequences=part.num_sequences, **columns)
         bounds = Bounds(clip_low=h.clip_low, clip_high=h.clip_high, weight_cap=h.weight_cap)
         corrected = self._objective(terms, bounds, totals)
         corrected.loss.backward()  # type: ignore[no-untyped-call]

@@ -332,7 +332,6 @@ class _Learner:
                 steps=learn.steps,
                 weights_dtype=self.config.model.weights_dtype,
                 keep_checkpoints=learn.keep_checkpoints,
-                advantage="group_mean",
                 load=load_request(self.config),
             ),
             checkpoints=home.checkpoints,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import trio
 
-from learner.buffer import Completion, Group
+from learner.buffer import Group, completion_of
 from learner.intake import GrantedLease, JudgedDelivery, RewardFunction, Terms, judge_delivery
 from learner.ledger import Ledger, RecordRow
 from node.events import EventLog
@@ -178,9 +178,7 @@ def group_of(granted: GrantedLease, judged: JudgedDelivery) -> Group:
         peer=granted.peer,
         prompt_index=granted.prompt_index,
         prompt=unpack_tokens(granted.lease.prompt),
-        completions=tuple(
-            Completion(tokens=r.signed.tokens, logprobs=r.signed.logprobs, reward=r.reward) for r in judged.group
-        ),
+        completions=tuple(completion_of(record.signed, record.reward) for record in judged.group),
         behaviour=frozenset(version for record in judged.group for version in record.signed.behaviour),
     )
 

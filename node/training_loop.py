@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,8 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 import trio
 
-from learner.advantage import advantages
-from learner.buffer import Batch, Completion, Group
+from learner.buffer import Batch, Completion, Group, completion_of
 from learner.leasing import own_lease
 from learner.ledger import CheckpointRow, Ledger, StepRow
 from learner.provisioning.recording import Published, Stepped
@@ -78,7 +77,6 @@ class TrainingTerms:
     steps: int
     weights_dtype: str
     keep_checkpoints: int
-    advantage: str
     load: Mapping[str, Any]
 
 
@@ -253,7 +251,7 @@ class TrainingLoop:
         began_ms, began = self.now_ms(), trio.current_time()
         run.busy, run.busy_since_ms, run.collecting = True, began_ms, run.chain.head.version + 1
         run.notify()  # taking the batch made room for leases
-        arrays = await trio.to_thread.run_sync(batch_arrays, batch, self.terms.advantage)
+        arrays = await trio.to_thread.run_sync(batch_arrays, batch, run.chain.head)
         try:
             reply = await self._ask("step", {}, arrays)
         except ChildRefused as refused:
@@ -448,24 +446,38 @@ def _explained(refused: ChildRefused) -> RunError | UsageError:
             return RunError(f"The policy cannot be loaded: {refused.error}")
 
 
-def batch_arrays(batch: Batch, advantage: str) -> Arrays:
-    """The trainer's arrays for one step: sequences laid end to end, group by group, advantages per completion."""
+def batch_arrays(batch: Batch, head: PolicyVersion) -> Arrays:
+    """The trainer's arrays for the step after `head`, as `learner.packing.rollout_batch` reads them."""
     sequences = [(group, completion) for group in batch.groups for completion in group.completions]
     return {
-        "prompt_tokens": _flat([group.prompt for group, _ in sequences]),
-        "prompt_lengths": np.array([len(group.prompt) for group, _ in sequences], np.int32),
-        "completion_tokens": _flat([completion.tokens for _, completion in sequences]),
-        "completion_lengths": np.array([len(completion.tokens) for _, completion in sequences], np.int32),
-        "behaviour_logprobs": np.concatenate([np.asarray(c.logprobs, np.float32) for _, c in sequences]),
-        "advantages": np.concatenate(
-            [advantages([c.reward for c in group.completions], advantage) for group in batch.groups]
-        ),
+        "tokens": _flat([(*group.prompt, *completion.tokens) for group, completion in sequences], np.int32),
+        "lengths": np.array([len(group.prompt) + len(one.tokens) for group, one in sequences], np.int32),
+        "mask": np.concatenate([_mask(group, completion) for group, completion in sequences]),
+        "behaviour_logprobs": _flat([completion.logprobs for _, completion in sequences], np.float32),
+        "lags": np.concatenate([_lags(completion, head) for _, completion in sequences]),
+        "rewards": np.array([completion.reward for _, completion in sequences], np.float32),
         "group_sizes": np.array([len(group.completions) for group in batch.groups], np.int32),
+        "origins": np.zeros(len(sequences), np.uint8),
     }
 
 
-def _flat(rows: list[tuple[int, ...]]) -> np.ndarray[Any, Any]:
-    return np.concatenate([np.asarray(row, np.int32) for row in rows])
+def _flat(rows: Sequence[Sequence[float]], dtype: type[np.int32 | np.float32]) -> np.ndarray[Any, Any]:
+    return np.concatenate([np.asarray(row, dtype) for row in rows])
+
+
+def _mask(group: Group, completion: Completion) -> np.ndarray[Any, Any]:
+    """1 for each token that the policy generated, of the prompt and all that follows."""
+    prompt, end = len(group.prompt), len(completion.tokens)
+    mask = np.zeros(prompt + end, np.uint8)
+    for start, stop in completion.generated or ((0, end),):
+        mask[prompt + start : prompt + stop] = 1
+    return mask
+
+
+def _lags(completion: Completion, head: PolicyVersion) -> np.ndarray[Any, Any]:
+    """Training steps between the version that made each generated token and `head`."""
+    counts = [count for count, _ in completion.spans]
+    return np.repeat(np.array([head.version - made.version for _, made in completion.spans], np.int32), counts)
 
 
 def _step_row(batch: Batch, head: PolicyVersion, began_ms: int, waited_s: float, reply: Mapping[str, Any]) -> StepRow:
@@ -494,9 +506,6 @@ def _recovered(
         peer=members[0][3],
         prompt_index=members[0][2],
         prompt=prompt,
-        completions=tuple(
-            Completion(tokens=signed.tokens, logprobs=signed.logprobs, reward=reward)
-            for signed, reward, _, _ in members
-        ),
+        completions=tuple(completion_of(signed, reward) for signed, reward, _, _ in members),
         behaviour=frozenset(version for signed, _, _, _ in members for version in signed.behaviour),
     )

@@ -4,7 +4,7 @@
 
 What always holds: a step takes TRAIN_S; every export is a model of SIZE_BYTES, all of whose bytes are random and
 differ from those of the version before, so that nothing compresses, no patch is worth while, and every version travels
-whole; `load` is not answered before the file BEGIN exists. Rewards and advantages come and are not looked at.
+whole; `load` is not answered before the file BEGIN exists. Rewards come and are not looked at.
 """
 
 from __future__ import annotations

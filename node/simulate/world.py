@@ -33,7 +33,6 @@ from protocol.staleness import Admissibility, Chain, judge
 __all__ = ["SILENCE_S", "Learning", "Node", "Outcome", "Span", "Steering", "World"]
 
 _PROMPT = Prompt(task="simulated", index=0, tokens=(1,))
-_COMPLETION = Completion(tokens=(1,), logprobs=(0.0,), reward=0.0)
 _MANIFEST = ManifestHash(bytes(32))
 
 SIMULATED = "simulated"
@@ -250,13 +249,14 @@ class World(Calendar):
             return
         admitted = judge(work.chain, [version], work.window) is Admissibility.ADMISSIBLE
         if admitted:
+            made = Completion(tokens=(1,), logprobs=(0.0,), reward=0.0, spans=((1, version),))
             work.buffer.add(
                 Group(
                     lease=granted.id,
                     peer=node.peer,
                     prompt_index=0,
                     prompt=(1,),
-                    completions=(_COMPLETION,) * size,
+                    completions=(made,) * size,
                     behaviour=frozenset([version]),
                 )
             )

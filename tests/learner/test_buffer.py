@@ -20,7 +20,7 @@ def group(number: int, *made_by: str, size: int = 2) -> Group:
         peer=PEER.peer_id,
         prompt_index=number,
         prompt=(1,),
-        completions=(Completion(tokens=(1,), logprobs=(-1.0,), reward=0.0),) * size,
+        completions=(Completion(tokens=(1,), logprobs=(-1.0,), reward=0.0, spans=((1, version(made_by[0])),)),) * size,
         behaviour=frozenset(map(version, made_by)),
     )
 

@@ -10,25 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.minibatches import mini_batches
-from learner.packing import Rollouts, rollout_batch
+from learner.packing import Prepared, supervised_batch
 
 VOCAB = 50
 
 
-def batch_of(groups: list[int], seed: int = 0) -> Rollouts:
+def batch_of(groups: list[int], seed: int = 0) -> Prepared:
     generator = np.random.default_rng(seed)
     sequences = sum(groups)
     prompts, lengths = generator.integers(1, 4, sequences), generator.integers(1, 6, sequences)
     arrays = {
-        "prompt_tokens": generator.integers(0, VOCAB, prompts.sum()).astype(np.int32),
-        "prompt_lengths": prompts.astype(np.int32),
-        "completion_tokens": generator.integers(0, VOCAB, lengths.sum()).astype(np.int32),
-        "completion_lengths": lengths.astype(np.int32),
-        "behaviour_logprobs": -generator.random(lengths.sum()).astype(np.float32),
-        "advantages": generator.normal(size=sequences).astype(np.float32),
-        "group_sizes": np.array(groups, np.int32),
+        "tokens": generator.integers(0, VOCAB, (prompts + lengths).sum()).astype(np.int32),
+        "lengths": (prompts + lengths).astype(np.int32),
+        "mask": np.repeat(np.tile([0, 1], sequences), np.stack([prompts, lengths], 1).ravel()).astype(np.uint8),
     }
-    return rollout_batch(arrays, VOCAB)
+    columns = {name: generator.normal(size=lengths.sum()) for name in ("behaviour", "advantages")}
+    return Prepared(sequences=supervised_batch(arrays, VOCAB), groups=np.array(groups), columns=columns)
 
 
 @given(groups=st.lists(st.integers(1, 9), min_size=1, max_size=12), wanted=st.integers(1, 14), seed=st.integers(0, 99))
@@ -42,11 +39,10 @@ def test_the_parts_are_the_batch_in_whole_groups(groups: list[int], wanted: int,
         joined = np.concatenate([getattr(part.sequences, name) for part in parts])
         assert np.array_equal(joined, getattr(batch.sequences, name)), name
     for name in ("behaviour", "advantages"):
-        assert np.array_equal(np.concatenate([getattr(part, name) for part in parts]), getattr(batch, name)), name
+        assert np.array_equal(np.concatenate([part.columns[name] for part in parts]), batch.columns[name]), name
     for part in parts:
         assert len(part.sequences.tokens) == part.sequences.lengths.sum() == len(part.sequences.targets)
-        assert len(part.behaviour) == part.sequences.targets.sum()
-        assert len(part.advantages) == len(part.sequences)
+        assert all(len(column) == part.sequences.targets.sum() for column in part.columns.values())
 
 
 @given(groups=st.integers(1, 40), size=st.integers(1, 5), wanted=st.integers(1, 8))

@@ -65,6 +65,7 @@ def draw(seed: int, lengths: list[int] = LENGTHS) -> Terms:
     return Terms(
         logprobs=logprobs,
         behaviour=behaviour,
+        lags=torch.zeros(size, dtype=torch.int64),
         advantages=per_sequence[segments],
         segments=segments,
         num_sequences=len(lengths),
@@ -110,6 +111,7 @@ def test_losses_of_microbatches_add_up(aggregation: str, cut: int, seed: int) ->
             Terms(
                 logprobs=whole.logprobs[part],
                 behaviour=whole.behaviour[part],
+                lags=whole.lags[part],
                 advantages=whole.advantages[part],
                 segments=whole.segments[part] - first,
                 num_sequences=count,
@@ -128,6 +130,7 @@ def test_mismatch_sums_over_two_microbatches() -> None:
         return Terms(
             logprobs=torch.tensor(logprobs),
             behaviour=torch.tensor(behaviour),
+            lags=torch.zeros(size, dtype=torch.int64),
             advantages=torch.ones(size),
             segments=torch.zeros(size, dtype=torch.int64),
             num_sequences=1,

@@ -13,7 +13,6 @@ from learner.packing import (
     BadBatch,
     Microbatch,
     Ragged,
-    completion_batch,
     microbatches,
     plan,
     rollout_batch,
@@ -132,40 +131,45 @@ def test_masks_of_several_turns_keep_what_lies_between_as_context() -> None:
 
 def rollouts() -> dict[str, np.ndarray[Any, Any]]:
     return {
-        "prompt_tokens": np.array([1, 2, 3], np.int32),
-        "prompt_lengths": np.array([2, 1], np.int32),
-        "completion_tokens": np.array([4, 5, 6, 7], np.int32),
-        "completion_lengths": np.array([1, 3], np.int32),
-        "behaviour_logprobs": np.full(4, -1, np.float32),
-        "advantages": np.array([1, -1], np.float32),
+        "tokens": np.array([1, 2, 4, 3, 5, 6, 7], np.int32),
+        "lengths": np.array([3, 4], np.int32),
+        "mask": np.array([0, 0, 1, 0, 1, 0, 1], np.uint8),
+        "behaviour_logprobs": np.array([-1, -2, -3], np.float32),
+        "lags": np.array([0, 3, 1], np.int32),
+        "rewards": np.array([1, -1], np.float32),
         "group_sizes": np.array([2], np.int32),
+        "origins": np.array([0, 1], np.uint8),
     }
 
 
-def test_prompts_and_completions_are_joined() -> None:
-    batch = completion_batch(rollouts(), VOCAB)
-    assert batch.tokens.tolist() == [1, 2, 4, 3, 5, 6, 7]
-    assert batch.lengths.tolist() == [3, 4]
-    assert batch.targets.tolist() == [False, False, True, False, True, True, True]
-    assert batch.target_counts.tolist() == [1, 3]
+def test_rollouts_keep_what_was_said_of_them() -> None:
+    batch = rollout_batch(rollouts(), VOCAB)
+    assert batch.sequences.tokens.tolist() == [1, 2, 4, 3, 5, 6, 7]
+    assert batch.sequences.target_counts.tolist() == [1, 2]
+    assert (batch.behaviour.tolist(), batch.lags.tolist()) == ([-1, -2, -3], [0, 3, 1])
+    assert (batch.rewards.tolist(), batch.origins.tolist(), batch.groups.tolist()) == ([1, -1], [0, 1], [2])
 
 
 @pytest.mark.parametrize(
     ("name", "array", "said"),
     [
-        ("prompt_tokens", np.array([1, 2, 3], np.int64), "prompt_tokens.*must be int32"),
-        ("prompt_tokens", np.array([1, 2, VOCAB], np.int32), "outside the model's vocabulary"),
-        ("prompt_tokens", np.array([1, 2, -1], np.int32), "outside the model's vocabulary"),
-        ("prompt_lengths", np.array([3, 0], np.int32), "prompt_lengths must each be at least 1"),
-        ("prompt_lengths", np.array([2, 2], np.int32), "sum to the 3 values"),
-        ("prompt_lengths", np.array([1, 1, 1], np.int32), "3 prompt_lengths but 2 completion_lengths"),
-        ("completion_lengths", np.array([0, 4], np.int32), "completion_lengths must each be at least 1"),
-        ("behaviour_logprobs", np.full(3, -1, np.float32), "3 values for 4 completion tokens"),
-        ("behaviour_logprobs", np.array([-1, -1, np.nan, -1], np.float32), "behaviour_logprobs.*not finite"),
-        ("behaviour_logprobs", np.full(4, 0.5, np.float32), "above 0"),
-        ("advantages", np.array([1], np.float32), "1 values for 2 sequences"),
-        ("advantages", np.array([np.inf, 0], np.float32), "advantages.*not finite"),
-        ("advantages", np.zeros((2, 1), np.float32), "one-dimensional"),
+        ("tokens", np.arange(7, dtype=np.int64), "tokens.*must be int32"),
+        ("tokens", np.array([1, 2, 4, 3, 5, 6, VOCAB], np.int32), "outside the model's vocabulary"),
+        ("tokens", np.array([1, 2, 4, 3, 5, 6, -1], np.int32), "outside the model's vocabulary"),
+        ("lengths", np.array([6, 1], np.int32), "lengths must each be at least 2"),
+        ("lengths", np.array([3, 3], np.int32), "sum to the 7 values"),
+        ("mask", np.array([1, 0, 1, 0, 1, 0, 1], np.uint8), "first token"),
+        ("mask", np.array([0, 0, 0, 0, 1, 1, 1], np.uint8), "no token of some sequence"),
+        ("mask", np.array([0, 0, 2, 0, 1, 1, 1], np.uint8), "0 or 1"),
+        ("behaviour_logprobs", np.full(4, -1, np.float32), "4 values for 3 generated tokens"),
+        ("behaviour_logprobs", np.array([-1, np.nan, -1], np.float32), "behaviour_logprobs.*not finite"),
+        ("behaviour_logprobs", np.full(3, 0.5, np.float32), "above 0"),
+        ("lags", np.array([0], np.int32), "1 values for 3 generated tokens"),
+        ("lags", np.array([0, -1, 0], np.int32), "negative"),
+        ("rewards", np.array([1], np.float32), "1 values for 2 sequences"),
+        ("rewards", np.array([np.inf, 0], np.float32), "rewards.*not finite"),
+        ("rewards", np.zeros((2, 1), np.float32), "one-dimensional"),
+        ("origins", np.array([0, 2], np.uint8), "origins must hold 0"),
         ("group_sizes", np.array([1, 2], np.int32), "group_sizes must .* sum to the 2 sequences"),
         ("group_sizes", np.array([2, 0], np.int32), "group_sizes must each be at least 1"),
     ],
@@ -177,8 +181,8 @@ def test_rollouts_that_do_not_fit_are_refused(name: str, array: np.ndarray[Any, 
 
 def test_a_missing_array_is_named() -> None:
     arrays = rollouts()
-    del arrays["advantages"]
-    with pytest.raises(BadBatch, match="'advantages' is missing"):
+    del arrays["lags"]
+    with pytest.raises(BadBatch, match="'lags' is missing"):
         rollout_batch(arrays, VOCAB)
 
 

@@ -82,21 +82,33 @@ def rollouts(seed: int, **changed: Any) -> Arrays:
     generator = np.random.default_rng(seed)
     prompts = [generator.integers(0, 40, 5)] * 4 + [generator.integers(0, 40, 3)] * 4
     lengths = generator.integers(1, 5, 8)
-    advantages = np.concatenate([generator.normal(size=4), np.zeros(4)])
-    arrays = {
-        "prompt_tokens": np.concatenate(prompts).astype(np.int32),
-        "prompt_lengths": np.array([len(prompt) for prompt in prompts], np.int32),
-        "completion_tokens": generator.integers(0, 40, lengths.sum()).astype(np.int32),
-        "completion_lengths": lengths.astype(np.int32),
+    answers = np.split(generator.integers(0, 40, lengths.sum()), np.cumsum(lengths)[:-1])
+    arrays = sequences_of(prompts, answers) | {
         "behaviour_logprobs": (np.log(1 / 40) + 0.3 * generator.normal(size=lengths.sum())).astype(np.float32),
-        "advantages": advantages.astype(np.float32),
+        "lags": np.zeros(lengths.sum(), np.int32),
+        "rewards": np.concatenate([generator.normal(size=4), np.zeros(4)]).astype(np.float32),
         "group_sizes": np.array([4, 4], np.int32),
+        "origins": np.zeros(8, np.uint8),
     }
     return arrays | changed
 
 
+def sequences_of(prompts: list[Any], answers: list[Any]) -> Arrays:
+    pairs = list(zip(prompts, answers, strict=True))
+    return {
+        "tokens": np.concatenate([part for pair in pairs for part in pair]).astype(np.int32),
+        "lengths": np.array([len(prompt) + len(answer) for prompt, answer in pairs], np.int32),
+        "mask": np.concatenate([[0] * len(prompt) + [1] * len(answer) for prompt, answer in pairs]).astype(np.uint8),
+    }
+
+
 def completions(arrays: Arrays) -> Arrays:
-    return {name: arrays[name] for name in arrays if name not in ("behaviour_logprobs", "advantages", "group_sizes")}
+    return {name: arrays[name] for name in ("tokens", "lengths", "mask")}
+
+
+def counts_of(arrays: Arrays) -> np.ndarray[Any, Any]:
+    """Generated tokens of each sequence."""
+    return np.add.reduceat(arrays["mask"].astype(np.int64), np.cumsum(arrays["lengths"]) - arrays["lengths"])
 
 
 def warm_start(seed: int) -> Arrays:
@@ -119,15 +131,15 @@ def literal_step(directory: Path, arrays: Arrays) -> tuple[float, float, dict[st
     """
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.0, foreach=False)
-    prompts = np.split(arrays["prompt_tokens"], np.cumsum(arrays["prompt_lengths"])[:-1])
-    ends = np.cumsum(arrays["completion_lengths"])[:-1]
-    answers, behaviour = np.split(arrays["completion_tokens"], ends), np.split(arrays["behaviour_logprobs"], ends)
+    sequences = np.split(arrays["tokens"], np.cumsum(arrays["lengths"])[:-1])
+    behaviour = np.split(arrays["behaviour_logprobs"], np.cumsum(counts_of(arrays))[:-1])
+    means = np.repeat([arrays["rewards"][:4].mean(), arrays["rewards"][4:].mean()], 4)
     loss = torch.zeros(())
-    for prompt, answer, old, advantage in zip(prompts, answers, behaviour, arrays["advantages"], strict=True):
-        tokens = torch.from_numpy(np.concatenate([prompt, answer]).astype(np.int64))
+    for sequence, old, advantage in zip(sequences, behaviour, arrays["rewards"] - means, strict=True):
+        tokens = torch.from_numpy(sequence.astype(np.int64))
         logprobs = torch.log_softmax(model(tokens[None]).logits[0], dim=-1)
-        for i in range(len(answer)):
-            place = len(prompt) + i
+        for i in range(len(old)):
+            place = len(tokens) - len(old) + i
             ratio = torch.exp(logprobs[place - 1, tokens[place]] - float(old[i]))
             clipped = torch.clamp(ratio, 0.8, 1.28)
             loss = loss - torch.minimum(ratio * float(advantage), clipped * float(advantage)) / (8 * 4)
@@ -158,8 +170,8 @@ def test_a_step_tells_what_it_did(trainer: Trainer) -> None:
     arrays = rollouts(1)
     _, found = ask(trainer, "logprobs", completions(arrays))
     reply = ok(trainer, "step", arrays)
-    kept = int(arrays["completion_lengths"][:4].sum())
-    assert reply["tokens"] == len(arrays["completion_tokens"])
+    kept = int(counts_of(arrays)[:4].sum())
+    assert reply["tokens"] == arrays["mask"].sum()
     assert reply["trained_tokens"] == kept
     assert reply["steps"] == 1
     log_ratio = (found["logprobs"] - arrays["behaviour_logprobs"])[:kept].astype(np.float64)
@@ -172,8 +184,8 @@ def test_a_step_tells_what_it_did(trainer: Trainer) -> None:
 
 def test_steps_make_the_better_completion_likelier(trainer: Trainer) -> None:
     arrays = rollouts(2)
-    arrays["advantages"] = np.array([1, -1, 0, 0, 0, 0, 0, 0], np.float32)
-    better, worse = (slice(0, arrays["completion_lengths"][0]), slice(*np.cumsum(arrays["completion_lengths"])[:2]))
+    arrays["rewards"] = np.array([1, -1, 0, 0, 0, 0, 0, 0], np.float32)
+    better, worse = (slice(0, counts_of(arrays)[0]), slice(*np.cumsum(counts_of(arrays))[:2]))
     _, before = ask(trainer, "logprobs", completions(arrays))
     for _ in range(5):
         ok(
@@ -189,7 +201,7 @@ def test_steps_make_the_better_completion_likelier(trainer: Trainer) -> None:
 def test_a_batch_that_teaches_nothing_counts_but_changes_nothing(tmp_path: Path, trainer: Trainer) -> None:
     ok(trainer, "step", rollouts(3))  # so that AdamW has moments that could drift on
     before = weights(trainer, tmp_path / "before")
-    reply = ok(trainer, "step", rollouts(4, advantages=np.zeros(8, np.float32)))
+    reply = ok(trainer, "step", rollouts(4, rewards=np.ones(8, np.float32)))
     assert (reply["steps"], reply["updates"], reply["trained_tokens"]) == (2, 0, 0)
     assert weights(trainer, tmp_path / "after") == before
 
@@ -246,7 +258,7 @@ def test_logprobs_heed_the_temperature(trainer: Trainer) -> None:
 def test_steps_that_diverge_are_undone(tmp_path: Path, trainer: Trainer) -> None:
     before = weights(trainer, tmp_path / "before")
     broken = rollouts(6)
-    broken["advantages"] = np.full_like(broken["advantages"], -3e38)  # the sum over tokens leaves float32
+    broken["rewards"] = HUGE
     assert "not finite" in refused(trainer, "diverged", "step", broken)
     assert weights(trainer, tmp_path / "after") == before
     literal = ok(trainer, "step", rollouts(6))
@@ -255,13 +267,16 @@ def test_steps_that_diverge_are_undone(tmp_path: Path, trainer: Trainer) -> None
     assert ok(fresh, "step", rollouts(6))["grad_norm"] == literal["grad_norm"]
 
 
+HUGE = np.array([3e38, -3e38] * 4, np.float32)
+"""Rewards whose sum over tokens leaves float32."""
+
 # Several updates in one step.
 
 
 def halves(arrays: Arrays) -> tuple[Arrays, Arrays]:
     """The two groups of `rollouts`, each as a batch of its own."""
-    tokens = int(arrays["completion_lengths"][:4].sum())
-    cuts = {"prompt_tokens": 20, "completion_tokens": tokens, "behaviour_logprobs": tokens, "group_sizes": 1}
+    tokens, targets = int(arrays["lengths"][:4].sum()), int(counts_of(arrays)[:4].sum())
+    cuts = {"tokens": tokens, "mask": tokens, "behaviour_logprobs": targets, "lags": targets, "group_sizes": 1}
     first, second = (
         {name: array[: cuts.get(name, 4)] for name, array in arrays.items()},
         {name: array[cuts.get(name, 4) :] for name, array in arrays.items()},
@@ -271,7 +286,7 @@ def halves(arrays: Arrays) -> tuple[Arrays, Arrays]:
 
 def two_groups(seed: int) -> Arrays:
     """`rollouts` both of whose groups teach something."""
-    return rollouts(seed, advantages=np.random.default_rng(seed + 100).normal(size=8).astype(np.float32))
+    return rollouts(seed, rewards=np.random.default_rng(seed + 100).normal(size=8).astype(np.float32))
 
 
 def loaded(model: Path, **changes: Any) -> Trainer:
@@ -324,7 +339,7 @@ def test_an_update_that_diverges_undoes_those_before_it(tmp_path: Path, model: P
         ok(trainer, "step", two_groups(seed))
     ok(trainer, "save", directory=str(tmp_path / "before"))
     broken = two_groups(6)
-    broken["advantages"][4:] = -3e38  # only the second update meets it
+    broken["rewards"][4:] = HUGE[4:]  # only the second update meets it
     assert "not finite" in refused(trainer, "diverged", "step", broken)
     ok(trainer, "save", directory=str(tmp_path / "after"))
     assert state_of(tmp_path / "after") == state_of(tmp_path / "before")
@@ -350,7 +365,6 @@ def test_forged_logprobs_leave_every_number_finite(tmp_path: Path, trainer: Trai
     ok(trainer, "load", directory=str(tmp_path / "model"), hyperparameters=HYPERPARAMETERS | {"objective": objective})
     forged = rollouts(6)
     forged["behaviour_logprobs"] = np.full_like(forged["behaviour_logprobs"], -1e4)  # a ratio of e^10000
-    forged["advantages"] = -np.ones_like(forged["advantages"])
     reply = ok(trainer, "step", forged)
     assert all(np.isfinite(value) for value in reply.values() if isinstance(value, float))
 
@@ -374,6 +388,7 @@ def test_nothing_works_before_a_model_is_loaded(tmp_path: Path, op: str) -> None
         ("load", {"directory": "x", "hyperparameters": {**HYPERPARAMETERS, "learning_rate": 0}}, "learning_rate"),
         ("load", {"directory": "x", "hyperparameters": {**HYPERPARAMETERS, "betas": [0.9, 1.5]}}, "betas"),
         ("load", {"directory": "x", "hyperparameters": {**HYPERPARAMETERS, "objective": "magic"}}, "grpo"),
+        ("load", {"directory": "x", "hyperparameters": {**HYPERPARAMETERS, "advantage": "best_of_n"}}, "leave_one_out"),
         ("load", {"directory": "x", "hyperparameters": {}}, "max_new_tokens"),
     ],
 )
@@ -390,13 +405,11 @@ def test_a_model_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
 
 def test_arrays_that_do_not_fit_are_named(trainer: Trainer) -> None:
     arrays = rollouts(7)
-    assert "advantages" in refused(trainer, "bad_request", "step", arrays | {"advantages": np.zeros(3, np.float32)})
-    tokens = np.full_like(arrays["completion_tokens"], 40)
-    assert "vocabulary of 40" in refused(trainer, "bad_request", "step", arrays | {"completion_tokens": tokens})
-    longer = rollouts(7, completion_lengths=np.ones(8, np.int32))
-    longer["completion_lengths"][7] = 5
-    longer["completion_tokens"] = np.zeros(12, np.int32)
-    longer["behaviour_logprobs"] = -np.ones(12, np.float32)
+    assert "rewards" in refused(trainer, "bad_request", "step", arrays | {"rewards": np.zeros(3, np.float32)})
+    tokens = np.full_like(arrays["tokens"], 40)
+    assert "vocabulary of 40" in refused(trainer, "bad_request", "step", arrays | {"tokens": tokens})
+    longer = arrays | sequences_of([[1]] * 8, [[2]] * 7 + [[2] * 5])
+    longer |= {"behaviour_logprobs": -np.ones(12, np.float32), "lags": np.zeros(12, np.int32)}
     assert "max_new_tokens = 4" in refused(trainer, "bad_request", "step", longer)
 
 
@@ -584,7 +597,7 @@ def test_training_goes_on_bit_for_bit_in_another_process(tmp_path: Path, model: 
 
 
 def test_frames_end_with_the_stream_wherever_it_is_cut() -> None:
-    frame = encode_frame({"id": 1, "op": "step"}, {"advantages": np.zeros(3, np.float32)})
+    frame = encode_frame({"id": 1, "op": "step"}, {"rewards": np.zeros(3, np.float32)})
     for cut in range(1, len(frame)):
         assert len(list(requests_of(BytesIO(frame + frame[:cut])))) == 1
 

@@ -27,7 +27,7 @@ HERE, THERE = PEER.peer_id, OTHER.peer_id
 GROUP = 2
 BATCH = 4
 ALL = [f"1.{number}" for number in range(10)]
-ONE = Completion(tokens=(1,), logprobs=(-1.0,), reward=0.0)
+ONE = Completion(tokens=(1,), logprobs=(-1.0,), reward=0.0, spans=((1, version("1.0")),))
 
 
 def prompts(*lengths: int) -> Iterator[Prompt]:

@@ -19,7 +19,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import trio
 
 from learner.buffer import Buffer
@@ -114,10 +113,15 @@ class FakeTrainer:
 
     def _step(self, header: Header, arrays: Arrays) -> Header:
         assert self._weights is not None
-        sequences = len(arrays["prompt_lengths"])
-        assert all(len(arrays[name]) == sequences for name in ("completion_lengths", "advantages"))
-        assert len(arrays["completion_tokens"]) == arrays["completion_lengths"].sum()
-        assert arrays["advantages"].dtype == arrays["behaviour_logprobs"].dtype == np.float32
+        tokens, generated, sequences = (
+            len(arrays["tokens"]),
+            int(arrays["mask"].sum()),
+            int(arrays["group_sizes"].sum()),
+        )
+        assert len(arrays["mask"]) == tokens == arrays["lengths"].sum()
+        assert all(len(arrays[name]) == generated for name in ("behaviour_logprobs", "lags"))
+        assert all(len(arrays[name]) == sequences for name in ("lengths", "rewards", "origins"))
+        assert 0 <= arrays["lags"].min() <= arrays["lags"].max() <= self._steps
         self._weights = digest_of(self._weights + b"".join(arrays[name].tobytes() for name in sorted(arrays)))
         self._steps += 1
         return {"steps": self._steps, "loss": 0.25, "updates": 1}
@@ -423,7 +427,6 @@ def _wire(
             steps=settings.steps,
             weights_dtype="float32",
             keep_checkpoints=settings.keep_checkpoints,
-            advantage="group_mean",
             load={"directory": "model"},
         ),
         checkpoints=root / "checkpoints",

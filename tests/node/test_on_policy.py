@@ -53,7 +53,12 @@ def group_of(number: int, prompt: tuple[int, ...], made: Sequence[Generation], v
         prompt_index=number,
         prompt=prompt,
         completions=tuple(
-            Completion(tokens=one.tokens, logprobs=one.logprobs, reward=float(np.mean(np.array(one.tokens) % 2)))
+            Completion(
+                tokens=one.tokens,
+                logprobs=one.logprobs,
+                reward=float(np.mean(np.array(one.tokens) % 2)),
+                spans=((len(one.tokens), version),),
+            )
             for one in made
         ),
         behaviour=frozenset([version]),
@@ -77,7 +82,7 @@ async def batch_of(engine: TransformersEngine, version: PolicyVersion, generator
     made = await engine.generate(requests)
     assert {one.spans[0].version.name for one in made} == {version}
     groups = [group_of(i, prompt, made[i * GROUP : (i + 1) * GROUP], version) for i, prompt in enumerate(prompts)]
-    return batch_arrays(Batch(groups=tuple(groups), lags={}, dropped={}), "group_mean")
+    return batch_arrays(Batch(groups=tuple(groups), lags={}, dropped={}), version)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -13,7 +13,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -227,7 +226,7 @@ async def test_room_that_comes_from_dropping_is_told_to_those_who_wait_for_it(tm
     async with open_learner(tmp_path, Settings(staleness=0, ahead=1.0)) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
         await learner.desk.welcome(OTHER.peer_id, hello())
-        one = Completion(tokens=(1,), logprobs=(-1.0,), reward=0.0)
+        one = Completion(tokens=(1,), logprobs=(-1.0,), reward=0.0, spans=((1, version("1.9")),))
         old = Group(
             lease=lease_id(1),
             peer=OTHER.peer_id,
@@ -610,28 +609,35 @@ async def test_an_export_that_is_not_whole_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_a_batch_as_arrays() -> None:
-    def group(number: int, *completions: tuple[tuple[int, ...], float]) -> Group:
+    def group(number: int, *completions: Completion) -> Group:
         return Group(
             lease=lease_id(number),
             peer=OTHER.peer_id,
             prompt_index=number,
             prompt=tuple(range(number)),
-            completions=tuple(
-                Completion(tokens=tokens, logprobs=(-0.25,) * len(tokens), reward=reward)
-                for tokens, reward in completions
-            ),
-            behaviour=frozenset([version("1.0")]),
+            completions=completions,
+            behaviour=frozenset(made for completion in completions for _, made in completion.spans),
         )
 
-    groups = (group(2, ((7, 8), 1.0), ((9,), 0.0)), group(1, ((5, 5, 5), 0.5), ((6,), 0.5)))
-    arrays = batch_arrays(Batch(groups=groups, lags={}, dropped={}), "group_mean")
+    def completion(tokens: tuple[int, ...], reward: float, **changes: Any) -> Completion:
+        whole = {"logprobs": (-0.25,) * len(tokens), "spans": ((len(tokens), version("1.4")),)}
+        return Completion(tokens=tokens, reward=reward, **whole | changes)
+
+    old_and_new = ((1, version("1.2")), (2, version("2.4")))
+    spoken = {"logprobs": (-1.0, -2.0), "spans": ((2, version("1.3")),)}
+    turns = completion((6, 0, 0, 6), 0.5, generated=((0, 1), (3, 4)), **spoken)
+    groups = (
+        group(2, completion((7, 8), 1.0), completion((9,), 0.0)),
+        group(1, completion((5, 5, 5), 0.5, spans=old_and_new), turns),
+    )
+    arrays = batch_arrays(Batch(groups=groups, lags={}, dropped={}), version("2.5"))
     assert {name: (array.dtype.name, array.tolist()) for name, array in arrays.items()} == {
-        "prompt_tokens": ("int32", [0, 1, 0, 1, 0, 0]),
-        "prompt_lengths": ("int32", [2, 2, 1, 1]),
-        "completion_tokens": ("int32", [7, 8, 9, 5, 5, 5, 6]),
-        "completion_lengths": ("int32", [2, 1, 3, 1]),
-        "behaviour_logprobs": ("float32", [-0.25] * 7),
-        "advantages": ("float32", [0.5, -0.5, 0.0, 0.0]),
+        "tokens": ("int32", [0, 1, 7, 8, 0, 1, 9, 0, 5, 5, 5, 0, 6, 0, 0, 6]),
+        "lengths": ("int32", [4, 3, 4, 5]),
+        "mask": ("uint8", [0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 1, 0, 1, 0, 0, 1]),
+        "behaviour_logprobs": ("float32", [-0.25] * 6 + [-1.0, -2.0]),
+        "lags": ("int32", [1, 1, 1, 3, 1, 1, 2, 2]),
+        "rewards": ("float32", [1.0, 0.0, 0.5, 0.5]),
         "group_sizes": ("int32", [2, 2]),
+        "origins": ("uint8", [0, 0, 0, 0]),
     }
-    assert np.isfinite(arrays["advantages"]).all()

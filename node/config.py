@@ -41,6 +41,9 @@ GB = 1_000_000_000
 
 Gigabytes = Annotated[float, Meta(gt=0, le=1e6)]
 
+MAX_TASKS = 64
+"""Tasks of a mixture: each is evaluated on held-out prompts of its own, and a report has a line for each."""
+
 AddressList = Annotated[list[Annotated[str, Meta(max_length=MAX_ADDRESS_CHARS)]], Meta(max_length=MAX_ADDRESSES)]
 
 
@@ -74,11 +77,41 @@ class ModelSection(Section, frozen=True, kw_only=True):
     weights_dtype: Literal["bfloat16", "float32"] = "bfloat16"
 
 
-class TaskSection(Section, frozen=True, kw_only=True):
-    """What to train on: NAME[:key=value,...], see `volery tasks`."""
+class MixtureTask(Section, frozen=True, kw_only=True):
+    """One task of several: its share of the prompts is its weight over the sum of all. `name` is what leases and
+    reports call it; by default what its spec begins with."""
 
     spec: Annotated[str, Meta(min_length=1)]
+    weight: PositiveFloat = 1.0
+    name: Text = ""
+
+    @property
+    def title(self) -> str:
+        return self.name or self.spec.partition(":")[0][:MAX_NAME_CHARS]
+
+
+class TaskSection(Section, frozen=True, kw_only=True):
+    """What to train on: either one task, NAME[:key=value,...], see `volery tasks`, or several with weights.
+
+    `held_out` prompts of each are kept for evaluation.
+    """
+
+    spec: Annotated[str, Meta(min_length=1)] | None = None
+    mixture: Annotated[list[MixtureTask], Meta(max_length=MAX_TASKS)] = []
     held_out: Annotated[int, Meta(ge=0, le=100_000)] = 128
+
+    @property
+    def tasks(self) -> list[MixtureTask]:
+        """All of them, also when it is one."""
+        return self.mixture if self.spec is None else [MixtureTask(spec=self.spec)]
+
+
+class CurriculumSection(Section, frozen=True, kw_only=True):
+    """Which problem of a task comes next, and which groups are trained on, by pass rates; see `learner.curriculum`."""
+
+    order: Literal["shuffled", "easy_first"] = "shuffled"
+    low: Share = 0.0
+    high: Share = 1.0
 
 
 Mode = Literal["async", "sequential"]
@@ -165,6 +198,7 @@ class SwarmConfig(Section, frozen=True, kw_only=True):
     learn: LearnSection
     network: NetworkSection = NetworkSection()
     trainer: TrainerSection = TrainerSection()
+    curriculum: CurriculumSection = CurriculumSection()
     plan: PlanSection = PlanSection()
     evaluate: EvaluateSection = EvaluateSection()
     store: StoreSection = StoreSection()
@@ -221,6 +255,8 @@ def read_swarm_config(path: Path) -> SwarmConfig:
     config = _read(path, SwarmConfig)
     learn = _in_force(config.learn)
     _require_consistent(path, learn, config.trainer)
+    _require_tasks(path, config.task)
+    _require_band(path, config.curriculum)
     base = path.resolve().parent
     return msgspec.structs.replace(
         config,
@@ -263,6 +299,28 @@ def _require_consistent(path: Path, learn: LearnSection, trainer: TrainerSection
         raise UsageError(
             f"{path}: [learn] group_size = {learn.group_size} completions of max_new_tokens = {learn.max_new_tokens} "
             f"take up to {size} bytes, and a delivery has at most {MAX_WORK_BYTES}. Lower one of the two."
+        )
+
+
+def _require_tasks(path: Path, task: TaskSection) -> None:
+    if (task.spec is None) == (not task.mixture):
+        raise UsageError(
+            f"{path}: [task] wants either spec, for one task, or a [[task.mixture]] table for each of several."
+        )
+    titles = [one.title for one in task.tasks]
+    for title in titles:
+        if titles.count(title) > 1:
+            raise UsageError(
+                f"{path}: [[task.mixture]] has {titles.count(title)} tasks called {title!r}. Give each a name = of its "
+                "own: reports tell them apart by it."
+            )
+
+
+def _require_band(path: Path, curriculum: CurriculumSection) -> None:
+    if curriculum.low >= curriculum.high:
+        raise UsageError(
+            f"{path}: [curriculum] low = {curriculum.low} leaves nothing below high = {curriculum.high}. Pass rates "
+            "between the two are the band that is asked in every pass: 0.0 and 1.0 leave out all wrong and all right."
         )
 
 
@@ -326,10 +384,10 @@ def explain_validation(message: str, kind: type[Any]) -> str:
     place = where.rstrip("`").strip(".")
     section, _, key = place.partition(".")
     if (unknown := _UNKNOWN.match(text)) is not None:
-        known = ", ".join(_types(_section(kind, section) or kind))
-        return f"{_place(kind, section, '')}there is no key {unknown[1]!r}. Known keys: {known}."
+        known = ", ".join(_types(_struct_at(kind, place)))
+        return f"{_place(kind, section, key)}there is no key {unknown[1]!r}. Known keys: {known}."
     if (missing := _MISSING.match(text)) is not None:
-        return f"{_place(kind, section, '')}the key {missing[1]!r} is missing."
+        return f"{_place(kind, section, key)}the key {missing[1]!r} is missing."
     plain = text.replace("`object`", "a table").replace("`array`", "a list").replace(" | null`", "`")
     if plain.startswith("Invalid enum value"):
         choices = ", ".join(map(repr, get_args(_types(_section(kind, section) or kind).get(key or section))))
@@ -351,6 +409,16 @@ def _section(kind: type[Any], name: str) -> type[Any] | None:
     """The section called `name`; None when that is a plain key, or nothing."""
     found = _types(kind).get(name)
     return found if isinstance(found, type) and issubclass(found, Section) else None
+
+
+def _struct_at(kind: type[Any], place: str) -> type[Any]:
+    """What stands at a place as msgspec tells it, for example `task.mixture[0]`."""
+    for name in filter(None, re.sub(r"\[[^]]*\]", "", place).split(".")):
+        found = _types(kind)[name]
+        while not isinstance(found, type) or not issubclass(found, Section):
+            found = get_args(found)[0]
+        kind = found
+    return kind
 
 
 def _types(kind: type[Any]) -> dict[str, Any]:

@@ -24,10 +24,11 @@ EVALUATION_SEED = 1 << 40
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """One held-out prompt: token ids, and the reward of a completion's token ids."""
+    """One held-out prompt: token ids, the reward of a completion's token ids, and the name of its task."""
 
     prompt: tuple[int, ...]
     reward: Callable[[tuple[int, ...]], float]
+    task: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,9 @@
-"""What the learner asks and what answers are worth: a task, its curriculum and its held-out prompts, all in tokens.
+"""What the learner asks and what answers are worth: tasks, their curriculum and their held-out prompts, all in tokens.
 
 What always holds: the reward of (prompt index, tokens) is a pure function, so a recovered record is worth what it was,
 and any thread may ask for it; the curriculum moves only when a group is judged, on one thread, and its state travels
-with every checkpoint.
+with every checkpoint. Several tasks share one space of indexes (`learner.curriculum.indexes`); with one, an index is
+the task's own.
 """
 
 from __future__ import annotations
@@ -13,65 +14,107 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from learner.curriculum.indexes import part_of
+from learner.curriculum.levels import LevelCursor
+from learner.curriculum.mixture import Curriculum, Cursor, OtherTask, Part
+from learner.curriculum.passes import PassCursor
 from learner.leasing import Prompt
-from node.config import SwarmConfig
+from node.config import CurriculumSection, MixtureTask, SwarmConfig
 from node.evaluation import HeldOut
-from node.tasks.curriculum import TaskCursor
 from node.tasks.encoded import EncodedTask
+from node.tasks.port import FiniteTask, Task, TaskError
 from node.tasks.registry import open_task
 from node.tasks.text import TextCodec
 
 
 @dataclass(kw_only=True)
 class Schooling:
-    """See the module's paragraph. `held_out` is fixed for the run."""
+    """See the module's paragraph. `tasks` by their names, in the order of the indexes; `held_out` is fixed for the
+    run."""
 
-    encoded: EncodedTask
-    cursor: TaskCursor
+    tasks: Mapping[str, EncodedTask]
+    curriculum: Curriculum
     held_out: list[HeldOut]
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """Token ids that end a completion."""
-        return tuple(sorted(self.encoded.codec.stop_ids))
+        return tuple(sorted(next(iter(self.tasks.values())).codec.stop_ids))
 
     def next_prompt(self) -> Prompt:
         """The next prompt to lease."""
-        index = self.cursor.next_index()
-        return Prompt(task=self.encoded.task.name, index=index, tokens=self.encoded.prompt(index))
+        index = self.curriculum.next_index()
+        inner, name = self.place(index)
+        return Prompt(task=name, index=index, tokens=self.tasks[name].prompt(inner))
+
+    def place(self, index: int) -> tuple[int, str]:
+        """Which problem of which task an index names."""
+        inner, number = part_of(index, len(self.tasks))
+        return inner, self.curriculum.parts[number].name
 
     def reward(self, index: int, tokens: tuple[int, ...]) -> float:
         """The reward of completion `tokens` to training prompt `index`."""
-        return self.encoded.reward(index, tokens)
+        inner, name = self.place(index)
+        return self.tasks[name].reward(inner, tokens)
 
     def observe(self, index: int, mean_reward: float) -> None:
         """A group of prompt `index` was admitted with this mean reward: what the curriculum goes by."""
-        self.cursor.observe(index, mean_reward)
+        self.curriculum.observe(index, mean_reward)
 
     def state(self) -> dict[str, Any]:
         """The curriculum's state, for a checkpoint."""
-        return self.cursor.state()
+        return self.curriculum.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint's state. Raises TaskError when it belongs to another task."""
-        self.cursor = TaskCursor.restore(self.encoded.task, dict(state))
+        """Go on from a checkpoint's state. Raises TaskError when it belongs to other tasks."""
+        try:
+            self.curriculum.restore(state)
+        except OtherTask as other:
+            raise TaskError(
+                f"the task is not the one this run began with ({other}): its options, its seed or its file changed, or "
+                "the tasks of the mixture did. Put them back, or start a new run in another directory."
+            ) from None
 
 
 def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
-    """Open the configured task with the model's tokenizer; paths in the spec are relative to `base`.
+    """Open the configured tasks with the model's tokenizer; paths in a spec are relative to `base`.
 
     Raises TaskError.
     """
-    task = open_task(config.task.spec, directory=base, seed=config.learn.seed)
-    encoded = EncodedTask(task=task, codec=TextCodec.load(Path(config.model.directory)))
-    return Schooling(
-        encoded=encoded, cursor=TaskCursor.start(task), held_out=held_out_of(encoded, config.task.held_out)
+    codec = TextCodec.load(Path(config.model.directory))
+    parts, tasks, held_out = [], {}, []
+    for one in config.task.tasks:
+        task = open_task(one.spec, directory=base, seed=config.learn.seed)
+        parts.append(part_of_mixture(one, task, config.curriculum, config.learn.seed))
+        tasks[one.title] = EncodedTask(task=task, codec=codec)
+        held_out += held_out_of(tasks[one.title], config.task.held_out, name=one.title)
+    return Schooling(tasks=tasks, curriculum=Curriculum(parts=parts), held_out=held_out)
+
+
+def part_of_mixture(one: MixtureTask, task: Task, how: CurriculumSection, seed: int) -> Part:
+    """A task with the cursor that goes with it: passes over one that has an end, levels of one that has none."""
+    cursor: Cursor = (
+        PassCursor(
+            size=task.size,
+            seed=f"{one.title}/{seed}",
+            low=how.low,
+            high=how.high,
+            easy_first=how.order == "easy_first",
+            priors=task.pass_rates,
+        )
+        if isinstance(task, FiniteTask)
+        else LevelCursor(levels=task.levels)
     )
+    return Part(name=one.title, fingerprint=task.fingerprint, weight=one.weight, cursor=cursor)
 
 
-def held_out_of(encoded: EncodedTask, count: int) -> list[HeldOut]:
-    """The first `count` held-out prompts, each with its reward."""
+def held_out_of(encoded: EncodedTask, count: int, *, name: str = "") -> list[HeldOut]:
+    """The first `count` held-out prompts of the task called `name`, each with its reward."""
     return [
-        HeldOut(prompt=encoded.held_out_prompt(index), reward=partial(encoded.held_out_reward, index))
+        HeldOut(
+            prompt=encoded.held_out_prompt(index),
+            reward=partial(encoded.held_out_reward, index),
+            task=name or encoded.task.name,
+        )
         for index in range(count)
     ]

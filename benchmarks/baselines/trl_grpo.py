@@ -203,12 +203,13 @@ def arguments(config: SwarmConfig, h: Hyperparameters, out: Path, steps: int) ->
 
 def prompts(schooling: Schooling, tokenizer: Any, count: int) -> Dataset:
     """The first `count` training prompts, in the order in which the learner leases them."""
-    task, rows = schooling.encoded.task, []
+    rows = []
     for _ in range(count):
         prompt = schooling.next_prompt()
-        text = task.problem(prompt.index).prompt
+        index, name = schooling.place(prompt.index)
+        text = schooling.tasks[name].task.problem(index).prompt
         if not isinstance(text, str) or tuple(tokenizer(text)["input_ids"]) != prompt.tokens:
-            sys.exit(f"TRL would not read prompt {prompt.index} of {task.name!r} as the learner does")
+            sys.exit(f"TRL would not read prompt {prompt.index} of {name!r} as the learner does")
         rows.append({"prompt": text, "index": prompt.index})
     return Dataset.from_list(rows)
 

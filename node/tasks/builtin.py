@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from node.tasks.port import Completion, Option, Problem, Task, TaskArguments, TaskError, TaskKind, place_of
+from learner.curriculum.indexes import place_of
+from node.tasks.port import Completion, Option, Problem, Task, TaskArguments, TaskError, TaskKind
 
 HELD_OUT_ONE_IN = 8
 """Share of the prompts held out: training keeps its variety, and 2**12 prompts give 512 to be evaluated on."""

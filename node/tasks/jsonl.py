@@ -1,7 +1,7 @@
 """Tasks from a file: one JSON object a line with `prompt` (text, or a list of chat messages) and `answer`.
 
 What always holds: a file with a bad line is refused before training starts, naming the line; prompts that occur
-several times lie on one side only, training or held out; every epoch shuffles the training lines anew. Matching is
+several times lie on one side only, training or held out; index i asks training line i % size. Matching is
 `exact` (but for white space around it) or `numeric`: the value after "####" or in \\boxed{}, else the last number,
 whatever its formatting. Other fields of a line are ignored, so that data sets can be used as they are."""
 
@@ -12,9 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from pathlib import Path
-from random import Random
 
 import msgspec
 
@@ -89,20 +87,23 @@ class JsonlTask:
     name: str
     path: Path
     numeric: bool
-    seed: int
     digest: str
     training: tuple[Problem, ...]
     kept_back: tuple[Problem, ...]
+    pass_rates: tuple[float, ...] | None = None
     levels: int = 1
 
     @property
     def fingerprint(self) -> str:
         how = "numeric" if self.numeric else "exact"
-        return f"jsonl/{self.digest}/{how}/{len(self.kept_back)}/{self.seed}"
+        return f"jsonl/{self.digest}/{how}/{len(self.kept_back)}/{self.size}"
+
+    @property
+    def size(self) -> int:
+        return len(self.training)
 
     def problem(self, index: int) -> Problem:
-        epoch, place = divmod(index, len(self.training))
-        return self.training[_shuffled(len(self.training), f"{self.seed}/{epoch}")[place]]
+        return self.training[index % self.size]
 
     def held_out(self, index: int) -> Problem:
         if not self.kept_back:
@@ -116,17 +117,6 @@ class JsonlTask:
             value = last_number(completion.text)
             return float(value is not None and value == last_number(problem.answer))
         return float(completion.text.strip() == problem.answer.strip())
-
-
-@lru_cache(maxsize=4)
-def _shuffled(count: int, seed: str) -> Sequence[int]:
-    """A permutation of range(count), by Fisher and Yates. Cached: this epoch, and the one that leases reach back to."""
-    random = Random(seed)
-    order = list(range(count))
-    for last in range(count - 1, 0, -1):
-        other = int(random.random() * (last + 1))
-        order[last], order[other] = order[other], order[last]
-    return order
 
 
 def _read_lines(path: Path) -> list[tuple[int, bytes]]:
@@ -214,7 +204,6 @@ def _build_jsonl(arguments: TaskArguments) -> Task:
         name="jsonl",
         path=path,
         numeric=numeric,
-        seed=arguments.seed,
         digest=digest.hexdigest(),
         training=training,
         kept_back=kept_back,

@@ -4,7 +4,7 @@ worth.
 What always holds: an index names one problem for ever (a pure function of the task's spec and the index, so that a
 reward can be computed again after a restart or in another process); training and held-out problems never share a
 prompt; a task works on text and knows nothing of tokens, peers or versions. The difficulty is part of the index
-(`index_at`), so a curriculum can move while leases are out.
+(`learner.curriculum.indexes`), so a curriculum can move while leases are out.
 
 Third parties offer a `TaskKind` under the entry point group "volery.tasks"; see docs/tasks.md.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from node.errors import UsageError
 
@@ -85,6 +85,20 @@ class Task(Protocol):
 
     def reward(self, problem: Problem, completion: Completion) -> float:
         """What `completion` is worth: finite, 1.0 for fully right. Pure, cheap: it runs inside the learner's node."""
+
+
+@runtime_checkable
+class FiniteTask(Task, Protocol):
+    """A task of `size` problems: index i asks problem i % size. It is gone through pass by pass, each in an order of
+    its own, and the pass rate of every problem is remembered (`learner.curriculum.passes`)."""
+
+    @property
+    def size(self) -> int:
+        """How many training problems there are, at least 1. `levels` is 1."""
+
+    @property
+    def pass_rates(self) -> Sequence[float] | None:
+        """Pass rates that were measured before, [size] in [0, 1], NaN where there is none; None: of no problem."""
 
 
 class Turn(NamedTuple):
@@ -158,16 +172,3 @@ class TaskKind:
     build: Callable[[TaskArguments], Task]
     argument: str | None = None
     options: tuple[Option, ...] = ()
-
-
-# Difficulty inside the index: index = ordinal * levels + level.
-
-
-def index_at(ordinal: int, level: int, levels: int) -> int:
-    """The index of the problem number `ordinal` at difficulty `level` of a task with `levels` difficulties."""
-    return ordinal * levels + level
-
-
-def place_of(index: int, levels: int) -> tuple[int, int]:
-    """The inverse of `index_at`: (ordinal, level)."""
-    return divmod(index, levels)

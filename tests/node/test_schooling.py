@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from node.config import LearnSection, ModelSection, SwarmConfig, SwarmSection, TaskSection
+from learner.curriculum.levels import MASTERED, WINDOW
+from node.config import LearnSection, MixtureTask, ModelSection, SwarmConfig, SwarmSection, TaskSection
 from node.schooling import Schooling, open_schooling
-from node.tasks.curriculum import MASTERED, WINDOW
 from node.tasks.port import TaskError
 from node.tasks.text import TextCodec, write_character_tokenizer
 
@@ -22,11 +24,14 @@ def base(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def school(base: Path, spec: str = "reverse:letters=4", *, held_out: int = 8, seed: int = 0) -> Schooling:
+def school(
+    base: Path, spec: str | list[MixtureTask] = "reverse:letters=4", *, held_out: int = 8, seed: int = 0
+) -> Schooling:
+    task = TaskSection(spec=spec) if isinstance(spec, str) else TaskSection(mixture=spec)
     config = SwarmConfig(
         swarm=SwarmSection(name="n"),
         model=ModelSection(directory=str(base / "model")),
-        task=TaskSection(spec=spec, held_out=held_out),
+        task=msgspec.structs.replace(task, held_out=held_out),
         learn=LearnSection(steps=1, seed=seed),
     )
     return open_schooling(config, base)
@@ -41,7 +46,7 @@ def test_prompts_are_what_the_task_asks_and_answers_what_it_wants(base: Path) ->
     prompt = schooling.next_prompt()
     word = text(base, prompt.tokens)
     assert prompt.task == "reverse"
-    answer = schooling.encoded.answer(prompt.index)
+    answer = schooling.tasks["reverse"].answer(prompt.index)
     assert answer[-1] in schooling.stop_ids
     assert text(base, answer[:-1])[::-1] in word
     assert schooling.reward(prompt.index, answer) == 1.0
@@ -55,7 +60,7 @@ def test_held_out_prompts_are_fixed_and_never_leased(base: Path) -> None:
     assert [item.prompt for item in other.held_out] == held
     leased = {schooling.next_prompt().tokens for schooling in (one, other) for _ in range(100)}
     assert not leased & set(held)
-    rewards = [item.reward((one.encoded.codec.eos_id,)) for item in one.held_out]
+    rewards = [item.reward((one.tasks["reverse"].codec.eos_id,)) for item in one.held_out]
     assert max(rewards) < 1.0
     assert school(base, held_out=0).held_out == []
 
@@ -77,6 +82,33 @@ def test_a_state_of_another_task_is_refused(base: Path) -> None:
     state = school(base, "reverse:letters=5").state()
     with pytest.raises(TaskError, match=r"not the one this run began with.*start a new run"):
         school(base).restore(state)
+
+
+def test_a_mixture_leases_by_weight_and_rewards_by_task(base: Path) -> None:
+    mixture = [MixtureTask(spec="reverse:letters=4", weight=3), MixtureTask(spec="sort:digits=3", name="digits")]
+    schooling = school(base, mixture, held_out=3)
+    prompts = [schooling.next_prompt() for _ in range(40)]
+    assert Counter(prompt.task for prompt in prompts) == {"reverse": 30, "digits": 10}
+    assert len({prompt.index for prompt in prompts}) == 40
+    for prompt in prompts:
+        inner, name = schooling.place(prompt.index)
+        assert (name, schooling.tasks[name].prompt(inner)) == (prompt.task, prompt.tokens)
+        assert schooling.reward(prompt.index, schooling.tasks[name].answer(inner)) == 1.0
+    assert Counter(held.task for held in schooling.held_out) == {"reverse": 3, "digits": 3}
+
+
+def test_a_mixture_goes_on_where_its_state_was_taken_and_is_refused_in_another_order(base: Path) -> None:
+    mixture = [MixtureTask(spec="arithmetic"), MixtureTask(spec="sort", weight=2.5)]
+    schooling = school(base, mixture)
+    for _ in range(17):
+        schooling.next_prompt()
+    state = json.loads(json.dumps(schooling.state()))
+    following = [schooling.next_prompt() for _ in range(20)]
+    again = school(base, mixture)
+    again.restore(state)
+    assert [again.next_prompt() for _ in range(20)] == following
+    with pytest.raises(TaskError, match="tasks of the mixture did"):
+        school(base, mixture[::-1]).restore(state)
 
 
 def test_files_of_a_task_are_relative_to_the_configuration(base: Path) -> None:

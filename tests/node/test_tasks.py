@@ -1,4 +1,4 @@
-"""Tasks: problems by index, rewards, the two sides, specs, the curriculum, and files with mistakes in them."""
+"""Tasks: problems by index, rewards, the two sides, specs, and files with mistakes in them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from fractions import Fraction
 from importlib.metadata import EntryPoint, EntryPoints
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,8 @@ from hypothesis import strategies as st
 
 from node.tasks import registry
 from node.tasks.builtin import GeneratedTask, is_held_out
-from node.tasks.curriculum import MASTERED, REHEARSAL, WINDOW, TaskCursor
 from node.tasks.jsonl import last_number
-from node.tasks.port import Chat, ChatMessage, Completion, Problem, Task, TaskError, TaskKind, index_at, place_of
+from node.tasks.port import Chat, ChatMessage, Completion, FiniteTask, Problem, TaskError, TaskKind
 from node.tasks.registry import find_kind, list_kinds, open_task, usage
 
 GENERATED = ["reverse", "reverse:letters=3,alphabet=8", "sort", "sort:digits=3", "arithmetic", "arithmetic:levels=1"]
@@ -201,15 +199,17 @@ def test_listing_shows_all_kinds_and_every_failure() -> None:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_epoch_gives_each_training_line_once_in_a_new_order(tmp_path: Path) -> None:
+def test_an_index_names_a_line_for_ever(tmp_path: Path) -> None:
     write_lines(tmp_path / "t.jsonl", *number_rows(50))
     task = open_task("jsonl:t.jsonl:held_out=0.2", directory=tmp_path)
+    assert isinstance(task, FiniteTask)
+    assert task.size == 40
     first, second = [task.problem(i).prompt for i in range(40)], [task.problem(i).prompt for i in range(40, 80)]
     assert len(set(first)) == 40
-    assert set(first) == set(second)
-    assert first != second
+    assert first == second
     assert set(first).isdisjoint(task.held_out(index).prompt for index in range(10))
     assert task.held_out(0) == task.held_out(10)
+    assert not isinstance(open_task("reverse"), FiniteTask)
 
 
 def test_a_prompt_that_occurs_twice_lies_on_one_side(tmp_path: Path) -> None:
@@ -321,80 +321,3 @@ def test_last_number_never_fails(text: str) -> None:
 @given(st.integers(-(10**9), 10**9))
 def test_last_number_reads_every_grouping(number: int) -> None:
     assert last_number(f"= {number}") == last_number(f"= {number:,}") == last_number(f"= {number}.0") == number
-
-
-# --- the curriculum ---------------------------------------------------------------------------------------------------
-
-
-def take(cursor: TaskCursor, count: int) -> list[int]:
-    return list(islice(iter(cursor.next_index, -1), count))
-
-
-def master(cursor: TaskCursor) -> None:
-    """Report full success at the level the cursor is at."""
-    at_level = index_at(0, cursor.level, cursor.levels)
-    for _ in range(WINDOW):
-        cursor.observe(at_level, 1.0)
-
-
-@given(st.integers(0, 10**12), st.integers(1, 50), st.data())
-def test_place_is_the_inverse_of_index(ordinal: int, levels: int, data: st.DataObject) -> None:
-    level = data.draw(st.integers(0, levels - 1))
-    assert place_of(index_at(ordinal, level, levels), levels) == (ordinal, level)
-
-
-def test_difficulty_rises_with_success_and_keeps_rehearsing() -> None:
-    cursor = TaskCursor.start(open_task("arithmetic"))
-    assert {place_of(index, 5)[1] for index in take(cursor, 40)} == {0}
-    master(cursor)
-    master(cursor)
-    levels = [place_of(index, 5)[1] for index in take(cursor, 80)]
-    assert set(levels) == {0, 1, 2}
-    assert levels.count(2) == 80 - 80 // REHEARSAL
-
-
-def test_difficulty_waits_for_a_full_window_of_its_own_level() -> None:
-    cursor = TaskCursor.start(open_task("arithmetic"))
-    for _ in range(WINDOW - 1):
-        cursor.observe(0, 1.0)
-    cursor.observe(1, 1.0)
-    assert cursor.level == 0
-    cursor.observe(0, MASTERED)
-    assert cursor.level == 1
-
-
-def test_little_success_changes_nothing() -> None:
-    cursor = TaskCursor.start(open_task("arithmetic"))
-    for _ in range(4 * WINDOW):
-        cursor.observe(0, MASTERED - 0.1)
-    assert cursor.level == 0
-
-
-def test_the_hardest_level_is_the_last() -> None:
-    cursor = TaskCursor.start(open_task("arithmetic:levels=2"))
-    for _ in range(5):
-        master(cursor)
-    assert cursor.level == 1
-
-
-@given(st.lists(st.floats(0, 1), max_size=150))
-def test_a_restored_cursor_goes_on_alike_and_never_repeats(rewards: list[float]) -> None:
-    task: Task = open_task("arithmetic")
-    cursor = TaskCursor.start(task)
-    seen: list[int] = []
-    for reward in rewards:
-        seen.append(cursor.next_index())
-        cursor.observe(seen[-1], reward)
-    restored = TaskCursor.restore(task, json.loads(json.dumps(cursor.state())))
-    following = take(restored, 30)
-    assert following == take(cursor, 30)
-    assert len({*seen, *following}) == len(seen) + 30
-
-
-def test_a_cursor_of_another_task_is_refused(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "t.jsonl", *number_rows(4))
-    state = TaskCursor.start(open_task(f"jsonl:{path}")).state()
-    assert TaskCursor.restore(open_task(f"jsonl:{path}"), state).ordinal == 0
-    write_lines(path, *number_rows(5))
-    with pytest.raises(TaskError, match="file changed"):
-        TaskCursor.restore(open_task(f"jsonl:{path}"), state)

@@ -1,0 +1,95 @@
+"""A curriculum: cursors over the tasks of a mixture, drawn from by weight, in one space of indexes.
+
+A pure core. What always holds: an index names one task and one problem of it for ever (`joint_index`); each task's
+share of the prompts converges to its weight; `state()` is a plain JSON object, and a curriculum that is given it goes
+on with the very same indexes; a state of other tasks, or of the same in another order, is refused, since its indexes
+would name other problems. Weights, bands and orders may change between two starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from learner.curriculum.indexes import joint_index, part_of
+from learner.curriculum.shares import Shares
+
+
+class OtherTask(ValueError):
+    """A state that belongs to another mixture. The message says what is different."""
+
+
+class Cursor(Protocol):
+    """Which problem of one task is next; `levels.LevelCursor` and `passes.PassCursor`."""
+
+    def next_index(self) -> int:
+        """The index of the next problem to lease."""
+
+    def observe(self, index: int, pass_rate: float) -> None:
+        """A group of that problem was admitted with this pass rate, 0 to 1."""
+
+    def state(self) -> dict[str, Any]:
+        """All of it as a plain JSON object."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from it."""
+
+    def standing(self) -> dict[str, float]:
+        """A few figures to be told."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One task of the mixture. `fingerprint` changes whenever an index of it may mean another problem."""
+
+    name: str
+    fingerprint: str
+    weight: float
+    cursor: Cursor
+
+
+@dataclass(kw_only=True)
+class Curriculum:
+    """See the module's paragraph."""
+
+    parts: Sequence[Part]
+    _shares: Shares = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._shares = Shares.of([part.weight for part in self.parts])
+
+    def next_index(self) -> int:
+        """The index of the next problem to lease."""
+        number = self._shares.draw()
+        return joint_index(self.parts[number].cursor.next_index(), number, len(self.parts))
+
+    def observe(self, index: int, mean_reward: float) -> None:
+        """A group of that problem was admitted with this mean reward, 1.0 being all right."""
+        inner, number = part_of(index, len(self.parts))
+        self.parts[number].cursor.observe(inner, min(max(mean_reward, 0.0), 1.0))
+
+    def state(self) -> dict[str, Any]:
+        """All of it, for a checkpoint."""
+        return {
+            "tasks": [part.fingerprint for part in self.parts],
+            "credits": list(self._shares.credits),
+            "cursors": [part.cursor.state() for part in self.parts],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint's state. Raises OtherTask, and leaves all as it was."""
+        then, now = list(state.get("tasks", ["of an older program"])), [part.fingerprint for part in self.parts]
+        if then != now:
+            raise OtherTask(f"now {_listed(now)}, then {_listed(then)}")
+        self._shares.credits = [float(credit) for credit in state["credits"]]
+        for part, kept in zip(self.parts, state["cursors"], strict=True):
+            part.cursor.restore(kept)
+
+    def standing(self) -> dict[str, dict[str, float]]:
+        """Of each task a few figures to be told, by its name."""
+        return {part.name: part.cursor.standing() for part in self.parts}
+
+
+def _listed(fingerprints: Sequence[str]) -> str:
+    return " and ".join(map(str, fingerprints))

@@ -1,0 +1,197 @@
+"""A cursor over a finite task: pass after pass, each in an order of its own, with the pass rate of every problem.
+
+A pure core. A problem is asked at most once a pass. One whose pass rate lay inside the band is asked again in the next
+pass; one at its upper end, all right by default, sits out 1, 3, 7, 15 passes, since what is known is soon known still;
+one at its lower end sits out 1, then 3, since a policy that learns may come to it. The band is `low` to `high`, ends
+excluded: outside it groups teach nothing, or not enough. What always holds: a pass gives something, however many sit
+out; an index, number * size + problem, is given once; `state()` is a plain JSON object of at most STATE_CHARS
+characters, and a cursor that is given it goes on with the very same indexes.
+
+With `easy_first` a pass is ordered by what was known of its problems when it began, the highest pass rate first, those
+of which nothing is known in the middle.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+TRACKED = 1 << 18
+"""Problems whose pass rates are remembered, 4 bytes each; more groups than most runs ever train on. Of a longer task
+the first so many; the others are asked once a pass."""
+
+STATE_CHARS = 7 * TRACKED + 4096
+"""Base64 of 5 bytes a problem, were they not compressible at all, and what surrounds them."""
+
+MOST_RIGHT, MOST_WRONG = 16, 4
+"""From one visit to the next, in passes, at most: what was learnt can be forgotten, what was out of reach come near."""
+
+UNKNOWN = 255
+STEPS = 254
+"""Pass rates are remembered in 254ths: any group's size up to 254 gives rates that are told apart."""
+
+MIDDLE = STEPS // 2
+
+SCAN = 4096
+"""Places of a pass looked at together for the next problem that does not sit out."""
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(kw_only=True)
+class PassCursor:
+    """See the module's paragraph.
+
+    Args:
+        size: number of problems, at least 1.
+        seed: orders the passes.
+        low, high: the band of pass rates; a rate at or beyond an end is outside.
+        priors: pass rates measured before, [size] in [0, 1], NaN where there is none; those outside the band sit out
+            the first pass.
+    """
+
+    size: int
+    seed: str
+    low: float = 0.0
+    high: float = 1.0
+    easy_first: bool = False
+    priors: Sequence[float] | None = None
+    number: int = 0
+    place: int = 0
+    given: int = 0
+    _gave: bool = False
+    _rates: Bytes = field(init=False)
+    _streaks: Bytes = field(init=False)
+    _due: NDArray[np.uint16] = field(init=False)
+    _ranks: Bytes = field(init=False)
+    _order: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        tracked = min(self.size, TRACKED)
+        self._rates = np.full(tracked, UNKNOWN, np.uint8)
+        self._streaks = np.zeros(tracked, np.uint8)
+        self._due = np.zeros(tracked, np.uint16)
+        if self.priors is not None:
+            priors = np.asarray(self.priors, np.float64)[:tracked]
+            known = np.isfinite(priors)
+            self._rates[known] = np.rint(priors[known].clip(0, 1) * STEPS)
+            self._due[known & ((priors <= self.low) | (priors >= self.high))] = 1
+        self._ranks = self._rates.copy()
+        self._order = self._ordered()
+
+    def next_index(self) -> int:
+        """The index of the next problem to lease."""
+        while (found := self._next_place()) is None:
+            self._begin_pass()
+        problem = int(self._order[found])
+        self.place, self._gave = found + 1, True
+        self.given += 1
+        return self.number * self.size + problem
+
+    def observe(self, index: int, pass_rate: float) -> None:
+        """Take note of a finished group: when its problem comes again."""
+        number, problem = divmod(index, self.size)
+        if problem >= len(self._rates):
+            return
+        rate = min(max(pass_rate, 0.0), 1.0)
+        before = int(self._rates[problem])
+        self._rates[problem] = round(rate * STEPS)
+        if self.low < rate < self.high:
+            self._streaks[problem] = 0
+            return
+        is_right = rate >= self.high
+        was_right = before != UNKNOWN and before >= self.high * STEPS
+        streak = min(int(self._streaks[problem]), 15) + 1 if is_right == was_right else 1
+        self._streaks[problem] = streak
+        most = MOST_RIGHT if is_right else MOST_WRONG
+        self._due[problem] = min(number + min(1 << streak, most), np.iinfo(np.uint16).max)
+
+    def state(self) -> dict[str, Any]:
+        """All of it, for a checkpoint."""
+        return {
+            "size": self.size,
+            "number": self.number,
+            "place": self.place,
+            "given": self.given,
+            "gave": self._gave,
+            "rates": _packed(self._rates),
+            "streaks": _packed(self._streaks),
+            "due": _packed(self._due.astype("<u2").view(np.uint8)),
+            "ranks": _packed(self._ranks) if self.easy_first else "",
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of the same task. Raises ValueError for one that is damaged."""
+        tracked = len(self._rates)
+        self._rates, self._streaks = _unpacked(state["rates"], tracked), _unpacked(state["streaks"], tracked)
+        self._due = _unpacked(state["due"], 2 * tracked).view("<u2").astype(np.uint16)
+        self._ranks = _unpacked(state["ranks"], tracked) if state["ranks"] else self._rates.copy()
+        self.number, self.place = int(state["number"]), int(state["place"])
+        self.given, self._gave = int(state["given"]), bool(state["gave"])
+        self._order = self._ordered()
+
+    def standing(self) -> dict[str, float]:
+        """What is told of it: groups given, passes, problems known, and of these those all right and all wrong."""
+        known = self._rates[self._rates != UNKNOWN]
+        return {
+            "given": self.given,
+            "passes": self.number,
+            "known": len(known),
+            "all_right": int((known == STEPS).sum()),
+            "all_wrong": int((known == 0).sum()),
+            "rate": round(float(known.mean()) / STEPS, 4) if len(known) else 0.0,
+        }
+
+    def _next_place(self) -> int | None:
+        """The next place of this pass whose problem does not sit out."""
+        for first in range(self.place, self.size, SCAN):
+            some = self._order[first : first + SCAN]
+            comes = np.ones(len(some), np.bool_)
+            tracked = some < len(self._due)
+            comes[tracked] = self._due[some[tracked]] <= self.number
+            if comes.any():
+                return first + int(comes.argmax())
+        return None
+
+    def _begin_pass(self) -> None:
+        """The next pass; when this one gave nothing, the first in which somebody comes."""
+        soonest = self.number + 1
+        if not self._gave and self.size == len(self._due):
+            soonest = max(soonest, int(self._due.min()))
+        self.number, self.place, self._gave = soonest, 0, False
+        self._ranks = self._rates.copy()
+        self._order = self._ordered()
+
+    def _ordered(self) -> NDArray[np.int64]:
+        """The problems of this pass in its order: shuffled, and then easy first if that is wanted."""
+        words = np.frombuffer(hashlib.blake2b(f"{self.seed}/{self.number}".encode(), digest_size=32).digest(), "<u4")
+        # RandomState and not Generator: its stream is promised never to change (NEP 19).
+        order = np.random.RandomState(words).permutation(self.size)
+        if not self.easy_first:
+            return order
+        ranks = np.full(self.size, MIDDLE, np.uint8)
+        ranks[: len(self._ranks)] = np.where(self._ranks == UNKNOWN, MIDDLE, self._ranks)
+        return order[np.argsort(STEPS - ranks[order], kind="stable")]
+
+
+def _packed(values: Bytes) -> str:
+    return base64.b64encode(zlib.compress(values.tobytes(), 1)).decode("ascii")
+
+
+def _unpacked(text: str, count: int) -> Bytes:
+    """Raises ValueError."""
+    unzip = zlib.decompressobj()
+    try:
+        raw = unzip.decompress(base64.b64decode(text, validate=True), count + 1)
+    except zlib.error as error:
+        raise ValueError(f"packed values are damaged: {error}") from error
+    if len(raw) != count:
+        raise ValueError(f"{len(raw)} packed values where {count} were expected")
+    return np.frombuffer(raw, np.uint8).copy()

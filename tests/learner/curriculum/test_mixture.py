@@ -1,0 +1,77 @@
+"""Draws among tasks: shares, and what is restored."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from learner.curriculum.indexes import part_of
+from learner.curriculum.levels import LevelCursor
+from learner.curriculum.mixture import Curriculum, OtherTask, Part
+from learner.curriculum.passes import PassCursor
+from learner.curriculum.shares import Shares
+
+weights = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=8)
+
+
+@given(weights, st.integers(0, 200), st.integers(1, 400))
+def test_shares_converge_from_whatever_point_on_one_counts(chosen: list[float], skipped: int, draws: int) -> None:
+    shares = Shares.of(chosen)
+    for _ in range(skipped):
+        shares.draw()
+    counts = Counter(shares.draw() for _ in range(draws))
+    for number, weight in enumerate(chosen):
+        assert abs(counts[number] - draws * weight / sum(chosen)) < len(chosen) + 1e-6
+
+
+def test_equal_weights_take_turns_and_none_comes_in_runs() -> None:
+    shares = Shares.of([5, 1, 1])
+    assert [shares.draw() for _ in range(14)] == [0, 0, 1, 0, 2, 0, 0] * 2
+
+
+def mixture(chosen: list[float]) -> Curriculum:
+    cursors = [PassCursor(size=5 + n, seed=f"{n}") if n % 2 else LevelCursor(levels=2) for n in range(len(chosen))]
+    return Curriculum(
+        parts=[
+            Part(name=f"task {n}", fingerprint=f"f{n}", weight=weight, cursor=cursor)
+            for n, (weight, cursor) in enumerate(zip(chosen, cursors, strict=True))
+        ]
+    )
+
+
+@given(weights, st.lists(st.floats(-1, 2), max_size=80))
+def test_a_restored_curriculum_gives_the_very_same_indexes(chosen: list[float], rewards: list[float]) -> None:
+    curriculum = mixture(chosen)
+    for reward in rewards:
+        curriculum.observe(curriculum.next_index(), reward)
+    restored = mixture(chosen)
+    restored.restore(json.loads(json.dumps(curriculum.state())))
+    following = [curriculum.next_index() for _ in range(40)]
+    assert [restored.next_index() for _ in range(40)] == following
+    assert len(set(following)) == 40
+    assert restored.standing() == curriculum.standing()
+    assert {part_of(index, len(chosen))[1] for index in following} <= set(range(len(chosen)))
+
+
+def test_a_state_of_other_tasks_is_refused_and_changes_nothing() -> None:
+    two, three = mixture([1, 1]), mixture([1, 1, 1])
+    before = two.state()
+    with pytest.raises(OtherTask, match="now f0 and f1, then f0 and f1 and f2"):
+        two.restore(three.state())
+    with pytest.raises(OtherTask, match="older program"):
+        two.restore({"ordinal": 3})
+    assert two.state() == before
+
+
+def test_weights_may_change_between_two_starts() -> None:
+    old = mixture([1, 1])
+    for _ in range(7):
+        old.next_index()
+    new = mixture([1, 9])
+    new.restore(old.state())
+    drawn = Counter(part_of(new.next_index(), 2)[1] for _ in range(100))
+    assert 88 <= drawn[1] <= 91

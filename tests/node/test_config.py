@@ -111,9 +111,9 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
         (
             'spec = "reverse"',
             '[[task.mixture]]\nspec = "sort"\nwheight = 2',
-            "[task] mixture[...]: there is no key 'wheight'. Known keys: spec, weight, name",
+            "[task] mixture[0]: there is no key 'wheight'. Known keys: spec, weight, name",
         ),
-        ('spec = "reverse"', '[[task.mixture]]\nspec = "sort"\nweight = 0', "[task] mixture[...].weight: expected `fl"),
+        ('spec = "reverse"', '[[task.mixture]]\nspec = "sort"\nweight = 0', "[task] mixture[0].weight: expected `fl"),
         ("[learn]", "[curriculum]\nlow = 0.5\nhigh = 0.5\n[learn]", "[curriculum] low = 0.5 leaves nothing below high"),
         ("[learn]", "[[learn]]", "[learn] expected a table, got a list."),
         ("[learn]\nsteps = 5", "", "the key 'learn' is missing."),

@@ -45,9 +45,7 @@ weights_dtype = "bfloat16" # what travels to the peers: "bfloat16" or "float32"
 [task]
 spec = "reverse:letters=6" # (set this) see `volery tasks`, for example "jsonl:data/train.jsonl:match=numeric"
 held_out = 128             # prompts of each task kept for evaluation, never trained on
-# [[task.mixture]]         # several tasks in place of spec: one such table for each
-# spec = "reverse:letters=6"
-# weight = 1.0             # its share of the prompts is its weight over the sum of all
+# mixture = []             # several tasks in place of spec: [{{ spec = "sort", weight = 3.0 }}, {{ spec = "arithmetic" }}]
 
 [curriculum]
 order = "shuffled"         # of the problems of a file in each pass; or "easy_first", by their pass rates

@@ -45,7 +45,7 @@ weights_dtype = "bfloat16" # what travels to the peers: "bfloat16" or "float32"
 [task]
 spec = "reverse:letters=6" # (set this) see `volery tasks`, for example "jsonl:data/train.jsonl:match=numeric"
 held_out = 128             # prompts of each task kept for evaluation, never trained on
-# mixture = []             # several tasks in place of spec: [{{ spec = "sort", weight = 3.0 }}, {{ spec = "arithmetic" }}]
+# mixture = []             # several in place of spec: [{{ spec = "sort", weight = 3.0 }}, {{ spec = "reverse" }}]
 
 [curriculum]
 order = "shuffled"         # of the problems of a file in each pass; or "easy_first", by their pass rates

@@ -2,8 +2,9 @@
 
 A pure core. What always holds: a batch never holds a group whose lag at that moment exceeds the window S (this check is
 the guarantee; the one at intake only saves work); groups leave in the order of their oldest version, then of arrival,
-so that none grows stale behind fresher ones; a group is handed out once. How much it holds is bounded by what is leased
-(`learner.leasing`).
+so that none grows stale behind fresher ones; a group is handed out once. Where only informative groups are wanted, one
+whose rewards are all equal never waits: it is dropped, and makes room for another (dynamic sampling, DAPO, arXiv
+2503.14476, section 3.2). How much it holds is bounded by what is leased (`learner.leasing`).
 """
 
 from __future__ import annotations
@@ -58,17 +59,34 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Groups to train on now, each with its lag, and those that had grown too old, each with the reason: `stale`
-    rollouts together."""
+    """Groups to train on now, each with its lag, and those that were dropped since the last, each with the reason:
+    `stale` rollouts that had grown too old, `uninformative` ones whose group has one reward."""
 
     groups: tuple[Group, ...]
     lags: Mapping[LeaseId, int]
     dropped: Mapping[LeaseId, str]
     stale: int = 0
+    uninformative: int = 0
 
     @property
     def rollouts(self) -> int:
         return sum(len(group.completions) for group in self.groups)
+
+
+UNINFORMATIVE = "uninformative"
+"""Why a group is dropped whose rewards are all equal: every advantage in it is zero."""
+
+KEPT_MEMORY = 1 / 32
+"""Weight of one group in `Buffer.kept`: two batches of 16 groups."""
+
+LEAST_KEPT = 0.1
+"""However little is kept, no more than ten times what a batch takes is leased for it: most of it would be in vain."""
+
+
+def is_informative(group: Group) -> bool:
+    """Whether its rewards differ, so that some completion was better than another."""
+    rewards = [completion.reward for completion in group.completions]
+    return min(rewards) < max(rewards)
 
 
 @dataclass(kw_only=True)
@@ -76,6 +94,11 @@ class Buffer:
     """See the module's paragraph. `window` is S, in training steps."""
 
     window: int
+    informative_only: bool = False
+    kept: float = 1.0
+    """Of what is admitted, the share that waits to be trained on and is not dropped at once: a moving mean."""
+    alike: int = 0
+    """Groups dropped at once since the last that was not."""
     by_version: Counter[int] = field(default_factory=Counter)
     """Rollouts waiting, admissible or not, by the training step of their oldest version."""
     _heap: list[tuple[PolicyVersion, int, Group]] = field(default_factory=list)
@@ -84,24 +107,34 @@ class Buffer:
     _fresh: list[Group] = field(default_factory=list)
     _dropped: dict[LeaseId, str] = field(default_factory=dict)
     _stale: int = 0
+    _uninformative: int = 0
 
     def __len__(self) -> int:
         """Rollouts waiting, admissible or not."""
         return self.by_version.total()
 
-    def add(self, group: Group) -> None:
-        """Take in one admitted group."""
+    def add(self, group: Group) -> bool:
+        """Take in one admitted group; False when it is dropped at once, since it teaches nothing."""
+        is_kept = not self.informative_only or is_informative(group)
+        self.kept = max(LEAST_KEPT, self.kept + KEPT_MEMORY * (is_kept - self.kept))
+        if not is_kept:
+            self._dropped[group.lease] = UNINFORMATIVE
+            self._uninformative += len(group.completions)
+            self.alike += 1
+            return False
+        self.alike = 0
         self._arrivals += 1
         oldest = min(group.behaviour)
         self._count(oldest, len(group.completions))
         heapq.heappush(self._heap, (oldest, self._arrivals, group))
         self._fresh.append(group)
+        return True
 
     def clear(self) -> None:
         """Forget everything; what is durable is in the ledger."""
         self._heap.clear()
         self._dropped.clear()
-        self._stale = 0
+        self._stale = self._uninformative = 0
         self._fresh.clear()
         self.by_version.clear()
 
@@ -121,8 +154,9 @@ class Buffer:
                 break
         dropped, self._dropped = self._dropped, {}
         stale, self._stale = self._stale, 0
+        uninformative, self._uninformative = self._uninformative, 0
         lags = {group.lease: lag_of(chain.head, group.behaviour) for group in groups}
-        return Batch(groups=tuple(groups), lags=lags, dropped=dropped, stale=stale)
+        return Batch(groups=tuple(groups), lags=lags, dropped=dropped, stale=stale, uninformative=uninformative)
 
     def _pop(self) -> Iterator[Group]:
         while self._heap:

@@ -11,6 +11,10 @@ is granted only if
 - it is done before the hours end in which the peer's owner lends it, else it is made smaller, or not granted;
 - no more is leased or waits than `pace`: what would be made too early is made with an older policy than need be.
 
+Where groups that teach nothing are dropped (`learner.buffer`), a leased rollout counts as much as is usually kept of
+one, so that leasing makes up for the others; not with S = 0, where what is beyond the batch would be made in vain, and
+what is dropped is leased again once that is known.
+
 What was leased may still become hopeless, since peers and links are slower than they were: then it is recalled, if no
 batch that is still to be formed can hold it, and not counted on from then on.
 
@@ -268,7 +272,13 @@ class Workload:
         return Held.ROOM if self._room() <= 0 else Held.VERSION
 
     def _room(self) -> int:
-        return self.pace - len(self.buffer) - self.leasing.open_rollouts
+        """Rollouts that may be leased now."""
+        return math.floor((self.pace - len(self.buffer)) / self._kept) - self.leasing.open_rollouts
+
+    @property
+    def _kept(self) -> float:
+        """What one leased rollout is counted on for; exactly 1 where nothing is dropped for teaching nothing."""
+        return self.buffer.kept if self.window else 1.0
 
     def _serve(self, peer: PeerId, rollouts: int, now_ms: int) -> list[GrantedLease]:
         """Leases for this request, none while it has to wait."""
@@ -340,13 +350,14 @@ class Workload:
         version x and those before it, for every x from this version on. Only where some are of x itself is it strict;
         and who says that it begins with version 2^50 must not have us count up to that.
         """
-        counts = self.leasing.by_version + self.buffer.by_version
+        kept, leased, waiting = self._kept, self.leasing.by_version, self.buffer.by_version
+        counts = {version: kept * leased[version] + waiting[version] for version in leased.keys() | waiting.keys()}
         total = sum(number for version, number in counts.items() if version < minimum.version)
         least = math.inf
         for version in sorted({minimum.version, *(one for one in counts if one > minimum.version)}):
-            total += counts[version]
+            total += counts.get(version, 0)
             least = min(least, (version + self.window - self.collecting + 1) * self.batch - total)
-        return round(least)
+        return math.floor(least / kept)
 
     def _window_s(self, rate: float, minimum: PolicyVersion, start_ms: float, now_ms: int) -> float:
         """How long after `start_ms` rollouts of that version, by a peer of this rate, are still in time."""
@@ -357,13 +368,14 @@ class Workload:
         next_ms = max(now_ms, self.busy_since_ms + 1000 * tempo.train_s) if self.busy else now_ms
         until_ms = next_ms + 1000 * tempo.train_s * batches
         # And none is formed before its rollouts are there, however quickly the others make them.
-        there = len(self.buffer) + self.leasing.open_rollouts
+        there = len(self.buffer) + self._kept * self.leasing.open_rollouts
         if not self.busy and there < self.batch:
             return math.inf  # the learner waits for what nobody makes yet: whoever makes it is in time
         missing = (batches + 1) * self.batch - there
         if missing > 0:
             others = 1 - rate / tempo.supply.rate if tempo.supply.rate > rate else 0.0
-            until_ms = max(until_ms, now_ms + 1000 * tempo.supply.time(missing / others) if others else math.inf)
+            to_make = missing / self._kept
+            until_ms = max(until_ms, now_ms + 1000 * tempo.supply.time(to_make / others) if others else math.inf)
         return (until_ms - start_ms) / 1000
 
     def _prompt(self, short: bool) -> Prompt:

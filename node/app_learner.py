@@ -148,7 +148,7 @@ class _Learner:
             batch=batch,
             ahead=learn.ahead,
             chain=Chain(bases=(0,), head=PolicyVersion(1, 0)),
-            buffer=Buffer(window=learn.staleness),
+            buffer=Buffer(window=learn.staleness, informative_only=config.curriculum.dynamic_sampling),
             leasing=Leasing(
                 terms=LeaseTerms(
                     group_size=learn.group_size,

@@ -112,6 +112,7 @@ class CurriculumSection(Section, frozen=True, kw_only=True):
     order: Literal["shuffled", "easy_first"] = "shuffled"
     low: Share = 0.0
     high: Share = 1.0
+    dynamic_sampling: bool = False
 
 
 Mode = Literal["async", "sequential"]

@@ -51,6 +51,7 @@ held_out = 128             # prompts of each task kept for evaluation, never tra
 order = "shuffled"         # of the problems of a file in each pass; or "easy_first", by their pass rates
 low = 0.0                  # problems whose pass rate was at or below it, or at or above high, sit out passes
 high = 1.0
+dynamic_sampling = false   # groups whose rewards are all equal are credited, but no batch counts them
 
 [learn]
 steps = 1000               # (set this) training steps; the run ends after the last

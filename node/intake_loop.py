@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import trio
 
-from learner.buffer import Group, completion_of
+from learner.buffer import UNINFORMATIVE, Group, completion_of
 from learner.intake import GrantedLease, JudgedDelivery, RewardFunction, Terms, judge_delivery
 from learner.ledger import Ledger, RecordRow
 from node.events import EventLog
@@ -27,6 +27,10 @@ from swarm.reception import Incoming
 
 MAX_BATCH = 32
 """Deliveries judged and committed together: one fsync for all of them."""
+
+
+ALIKE_TOLD = 256
+"""So many groups in a row that teach nothing, 16 batches of 16, are no chance: the operator is told, and again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,11 +88,12 @@ class IntakeLoop:
         take = self.run.leasing.take
         pairs = [(incoming, take(LeaseId(incoming.delivery.lease), incoming.peer)) for incoming in batch]
         answers = await trio.to_thread.run_sync(self._judge_all, pairs, terms, self.now_ms())
+        dropped = False
         for answer in answers:
-            self._admit(answer)
+            dropped = self._admit(answer) or dropped
             answer.incoming.answer(Acknowledgement(lease=answer.lease, receipt=answer.receipt))
         # Rollouts that wait to be trained on take the room that they took while they were leased.
-        self.run.notify(leasable=any(_frees_room(answer) for answer in answers))
+        self.run.notify(leasable=dropped or any(_frees_room(answer) for answer in answers))
 
     def _judge_all(self, pairs: list[tuple[Incoming, GrantedLease | None]], terms: Terms, now_ms: int) -> list[_Answer]:
         answers: list[_Answer] = []
@@ -130,21 +135,23 @@ class IntakeLoop:
         raw = sign_receipt(self.keypair, self.swarm, receipt)
         return _Answer(incoming=incoming, granted=granted, judged=judged, receipt=raw)
 
-    def _admit(self, answer: _Answer) -> None:
+    def _admit(self, answer: _Answer) -> bool:
+        """Do what the verdicts say; whether a group was admitted and dropped, for it teaches nothing."""
         judged, granted = answer.judged, answer.granted
         if granted is not None:
             self.run.leasing.close(granted.id)
             self.run.delivered(granted.peer, granted.id, self.now_ms())
         if judged is None:
-            return
-        if granted is not None:
-            self.witness.judged(granted, judged)
+            return False
         rewards = [record.reward for record in judged.group]
         mean = sum(rewards) / len(rewards) if rewards else None
+        is_kept = True
         if granted is not None and mean is not None:
-            self.run.buffer.add(group_of(granted, judged))
+            is_kept = self.run.buffer.add(group_of(granted, judged))
             self.observe(granted.prompt_index, mean)
             self.used(granted.peer, manifests_of(judged))
+        if granted is not None:
+            self.witness.judged(granted, judged, is_kept=is_kept)
         refused = next((verdict for verdict in judged.verdicts if not verdict.admitted), None)
         self.events.emit(
             "delivery_judged",
@@ -157,7 +164,15 @@ class IntakeLoop:
             lag=judged.lag,
             reward=None if mean is None else round(mean, 4),
             tokens=judged.tokens,
+            dropped=None if is_kept else UNINFORMATIVE,
         )
+        if not is_kept and self.run.buffer.alike % ALIKE_TOLD == 0:
+            self.events.emit(
+                "trouble",
+                text=f"The last {self.run.buffer.alike} groups each had one reward for all, {mean:.2g} in the newest, "
+                "so no batch takes them. The task is too hard or too easy for this model: change [task], or warm up.",
+            )
+        return not is_kept
 
 
 def _frees_room(answer: _Answer) -> bool:

@@ -270,6 +270,7 @@ class TrainingLoop:
             waited_s=round(row.waited_s, 4),
             max_lag=max(batch.lags.values()),
             dropped=len(batch.dropped),
+            uninformative=batch.uninformative,
             buffered=len(run.buffer),
         )
         publishing = trio.current_time()

@@ -98,8 +98,11 @@ class Witness:
             at_s, rollouts = self._recorder.now_s(), len(granted.lease.seeds)
             self._recorder.record(Withdrawn(at_s=at_s, peer=granted.peer, rollouts=rollouts, status=word))
 
-    def judged(self, granted: GrantedLease, judged: JudgedDelivery) -> None:
-        """A lease was delivered. Who never said that it began is taken to have begun when it was leased: no gain."""
+    def judged(self, granted: GrantedLease, judged: JudgedDelivery, *, is_kept: bool = True) -> None:
+        """A lease was delivered; not `is_kept`: what was admitted teaches nothing, and no batch takes it.
+
+        Who never said that it began is taken to have begun when it was leased: no gain.
+        """
         leased_s = granted.lease.issued_ms / 1000
         behaviour = [version for record in judged.group for version in record.signed.behaviour]
         self._recorder.record(
@@ -108,6 +111,7 @@ class Witness:
                 peer=granted.peer,
                 admitted=len(judged.group),
                 refused=len(granted.lease.seeds) - len(judged.group),
+                dropped=0 if is_kept else len(judged.group),
                 tokens=judged.tokens,
                 version=min(behaviour, default=granted.lease.minimum).version,
                 leased_s=leased_s,

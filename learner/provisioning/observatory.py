@@ -60,6 +60,7 @@ class Observatory:
         self._publish = Recent()
         self._generation = Recent(window=DELIVERIES)
         self._tokens = RecentRatio(window=DELIVERIES)
+        self._kept = RecentRatio(window=DELIVERIES)
         self._journeys = Journeys()
 
     def handle(self, event: Recorded) -> None:
@@ -162,6 +163,12 @@ class Observatory:
         ratio = self._tokens.ratio()
         return None if ratio is None else ratio.value
 
+    @property
+    def kept(self) -> float:
+        """Of the rollouts admitted of late, the share that batches take: the others' groups teach nothing."""
+        ratio = self._kept.ratio()
+        return 1.0 if ratio is None else ratio.value
+
     def timings(
         self, *, train_s: float | None = None, broadcast_s: float | None = None, generation_s: float | None = None
     ) -> Timings | None:
@@ -192,7 +199,8 @@ class Observatory:
         outside its owner's hours at `now_s` is left out; without `now_s` it is the time of the last event.
 
         What a newcomer has not shown is taken to be the median of those who have; a rate that nobody has shown or
-        claimed is 0. Who has a version in service starts at once, so what its stops cost is taken off its rate.
+        claimed is 0. Who has a version in service starts at once, so what its stops cost is taken off its rate; and so
+        is what is dropped of anybody's for teaching nothing, which is the prompts' doing and not a peer's.
         """
         profiles = self.profiles()
         shown = [rate.value for one in profiles if (rate := one.shown_rate) is not None]
@@ -202,7 +210,7 @@ class Observatory:
         generation_s = _median([took.value for one in profiles if (took := one.usual_generation_s) is not None])
         batch = _median([many.value for one in profiles if (many := one.batch_rollouts) is not None])
         start_s = _median([one.start_s.value for one in profiles if one.start_s is not None])
-        candidates = []
+        candidates, kept = [], self.kept
         now_s = self.now_s if now_s is None else now_s
         for one in profiles:
             if (stays_s := one.stays_s(now_s)) == 0:
@@ -213,7 +221,7 @@ class Observatory:
                 Candidate(
                     name=one.peer,
                     price=one.price,
-                    rate=(_value(one.rate(most), usual_rate) or 0.0) / (1 + lost),
+                    rate=(_value(one.rate(most), usual_rate) or 0.0) * kept / (1 + lost),
                     broadcast_s=_value(one.broadcast_s, broadcast_s) or 0.0,
                     generation_s=_value(one.usual_generation_s, generation_s) or 0.0,
                     batch_rollouts=_value(one.batch_rollouts, batch) or 0.0,
@@ -265,6 +273,7 @@ class Observatory:
         if event.admitted == 0:
             return
         self._tokens.add(event.tokens, event.admitted)
+        self._kept.add(event.admitted - event.dropped, event.admitted)
         if self._active is None or event.peer in self._active:
             self._generation.add(max(0.0, event.at_s - event.started_s))
 

@@ -104,7 +104,8 @@ class Installed(Event, frozen=True, kw_only=True, tag="installed"):
 
 
 class Delivered(Event, frozen=True, kw_only=True, tag="delivered"):
-    """A lease was delivered and judged: `admitted` and `refused` rollouts of `version`.
+    """A lease was delivered and judged: `admitted` and `refused` rollouts of `version`; `dropped` of the admitted will
+    be in no batch, since their group teaches nothing.
 
     `leased_s` and `started_s`: when it was leased, and when the peer said that it began to generate.
     """
@@ -112,6 +113,7 @@ class Delivered(Event, frozen=True, kw_only=True, tag="delivered"):
     peer: str
     admitted: Number
     refused: Number = 0
+    dropped: Number = 0
     tokens: Number = 0
     version: Number
     leased_s: Seconds

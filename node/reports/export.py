@@ -5,8 +5,8 @@ Money is in whole units of `currency` (and exactly in `cost_micros`), times in s
 since 1970, UTC), shares in [0, 1], sizes in bytes; null is not known from here.
 
 JSON of a swarm: format, kind ("swarm"), swarm (hex), started_ms, ended_ms, wall_s, mode, staleness_bound, totals
-{admitted, rejected, verdicts {rule: count}, trained, dropped, tokens, bytes_up, bytes_down, bytes_relayed,
-recalled_rollouts, costs {currency: amount}, versions_published, steps, incarnations, weight_bytes,
+{admitted, rejected, verdicts {rule: count}, trained, dropped, uninformative, tokens, bytes_up, bytes_down,
+bytes_relayed, recalled_rollouts, costs {currency: amount}, versions_published, steps, incarnations, weight_bytes,
 learner_utilisation, bubble, mean_train_s, mean_waited_s, mean_step_s}, lag_histogram {lag: count}, incarnations
 [{incarnation, base, at_s}], evaluations [{version, at_s, prompts, greedy, sampled, survives}], versions [{version,
 at_s, total_bytes, new_bytes}], steps [{step, incarnation, at_s, waited_s, train_s, rollouts, tokens, reward}], plans
@@ -91,6 +91,7 @@ def _swarm(report: SwarmReport) -> dict[str, Any]:
             "verdicts": {rule.value: number for rule, number in report.verdicts.items()},
             "trained": report.trained,
             "dropped": report.dropped,
+            "uninformative": report.uninformative,
             "tokens": report.tokens,
             "bytes_up": report.bytes_up,
             "bytes_down": report.bytes_down,

@@ -63,7 +63,8 @@ class LeaseCounts:
 class PeerReport:
     """One peer's work. `verdicts` counts its judged records by the rule that decided, `tokens` the admitted tokens.
 
-    `trained` and `dropped` are how many of the admitted records went into a batch, or grew too old before one formed.
+    `trained` and `dropped` are how many of the admitted records went into a batch, or never will: they grew too old
+    before one formed, or teach nothing.
     `active_s` is how long it was present and on, `standby_s` how long it stood by, which costs nothing; `engine_s` how
     long its engine says that it generated. `bytes_up` and
     `bytes_down` are its own word, `bytes_relayed` what others signed to have had of it and the learner credited.
@@ -199,7 +200,7 @@ class SwarmReport:
 
     `lags` counts trained rollouts by their lag when the batch formed. The report speaks of the time until `ended_ms`,
     the last moment the ledger knows of: a run that ended yesterday reads the same tomorrow. `staleness` is the window
-    S, when told.
+    S, when told. `uninformative` of the dropped records are of groups whose rewards are all equal.
     """
 
     swarm: SwarmId
@@ -213,6 +214,7 @@ class SwarmReport:
     evaluations: tuple[Evaluation, ...]
     plans: tuple[Plan, ...]
     lags: Mapping[int, int]
+    uninformative: int = 0
 
     @property
     def wall_s(self) -> float:

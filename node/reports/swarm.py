@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from learner.buffer import UNINFORMATIVE
 from learner.ledger import LedgerError, require_schema
 from node.reports.facts import Evaluation, Incarnation, LeaseCounts, Plan, Publication, Step, SwarmReport
 from node.reports.peers import PeerFacts, Presence, in_order, peer_report
@@ -70,6 +71,7 @@ def swarm_report(path: Path, *, staleness: int | None = None) -> SwarmReport:
             evaluations=_evaluations(db, started_ms, chain),
             plans=_plans(db, started_ms),
             lags=lags,
+            uninformative=_uninformative(db),
         )
 
 
@@ -247,8 +249,17 @@ def _relayed(db: sqlite3.Connection) -> dict[str, int]:
     return dict(db.execute("SELECT relay, sum(bytes) FROM relayed GROUP BY relay"))
 
 
+def _uninformative(db: sqlite3.Connection) -> int:
+    """Admitted records whose group was dropped since it teaches nothing."""
+    (count,) = db.execute(
+        "SELECT count(*) FROM records r JOIN dropped d USING (lease) WHERE r.rule = 'admitted' AND d.reason = ?",
+        (UNINFORMATIVE,),
+    ).fetchone()
+    return int(count)
+
+
 def _work(db: sqlite3.Connection) -> defaultdict[str, Row]:
-    """By peer: admitted tokens, records trained on, and records that were dropped when a batch formed."""
+    """By peer: admitted tokens, records trained on, and records that were dropped."""
     found: defaultdict[str, Row] = defaultdict(lambda: (0, 0, 0))
     for peer, *sums in db.execute(
         "SELECT r.peer, sum(r.tokens), sum(r.step IS NOT NULL), sum(d.lease IS NOT NULL)"

@@ -91,8 +91,10 @@ def _story(report: SwarmReport) -> Iterator[tuple[str, str]]:
     if report.utilisation is not None:
         busy = words.share(report.utilisation)
         yield "learner", f"trained {busy} of its time, else waited for rollouts{_pace(report)}"
-    unused = f", {report.dropped:,} of them too old when a batch formed" if report.dropped else ""
-    yield "rollouts", f"{report.admitted:,} admitted{unused}, {report.rejected:,} rejected"
+    old = report.dropped - report.uninformative
+    unused = f", {old:,} of them too old when a batch formed" if old else ""
+    alike = f", {report.uninformative:,} in groups with one reward, which teach nothing" if report.uninformative else ""
+    yield "rollouts", f"{report.admitted:,} admitted{unused}{alike}, {report.rejected:,} rejected"
     yield "lag", _lags(report)
     yield "cost", _cost(report)
 

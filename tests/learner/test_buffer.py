@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.buffer import Buffer, Completion, Group
+from learner.buffer import LEAST_KEPT, UNINFORMATIVE, Buffer, Completion, Group
 from protocol.ids import LeaseId, PolicyVersion
 from protocol.staleness import Chain, lag_of
 from tests.learner.working import CHAIN, PEER, lease_id, version
@@ -27,6 +28,45 @@ def group(number: int, *made_by: str, size: int = 2) -> Group:
 
 def ids(groups: Iterable[Group]) -> list[int]:
     return [int.from_bytes(one.lease, "big") for one in groups]
+
+
+def rewarded(number: int, *rewards: float) -> Group:
+    one = group(number, "2.6").completions[0]
+    return replace(group(number, "2.6"), completions=tuple(replace(one, reward=reward) for reward in rewards))
+
+
+def test_where_only_informative_groups_are_wanted_the_others_are_dropped_at_once_and_told_with_the_next_batch() -> None:
+    buffer = Buffer(window=3, informative_only=True)
+    groups = [(0, 0, 0), (0, 1), (0.5, 0.5), (1, 1), (0.5, 0.75)]
+    kept = [buffer.add(rewarded(number, *rewards)) for number, rewards in enumerate(groups)]
+    assert kept == [False, True, False, False, True]
+    assert len(buffer) == 4
+    assert buffer.alike == 0
+    batch = buffer.take(4, CHAIN)
+    assert batch is not None
+    assert ids(batch.groups) == [1, 4]
+    assert batch.dropped == {lease_id(n): UNINFORMATIVE for n in (0, 2, 3)}
+    assert (batch.uninformative, batch.stale) == (7, 0)
+    assert not buffer.add(rewarded(5, 1, 1))
+    assert buffer.alike == 1
+    buffer.clear()
+    buffer.add(rewarded(6, 0, 1))
+    again = buffer.take(2, CHAIN)
+    assert again is not None
+    assert (again.dropped, again.uninformative) == ({}, 0)
+
+
+def test_what_is_usually_kept_follows_what_comes_and_never_nears_zero() -> None:
+    buffer = Buffer(window=3, informative_only=True)
+    for number in range(200):
+        buffer.add(rewarded(number, 0, number % 4 == 0))
+    assert 0.15 < buffer.kept < 0.35
+    for number in range(200, 500):
+        buffer.add(rewarded(number, 1, 1))
+    assert buffer.kept == LEAST_KEPT
+    untouched = Buffer(window=3)
+    untouched.add(rewarded(1, 1, 1))
+    assert untouched.kept == 1.0
 
 
 def test_the_oldest_version_leaves_first_then_who_came_first() -> None:

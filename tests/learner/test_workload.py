@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.buffer import Buffer, Completion, Group
+from learner.buffer import UNINFORMATIVE, Buffer, Completion, Group
 from learner.intake import GrantedLease
 from learner.leasing import LeaseTerms, Leasing, Prompt
 from learner.speed import Speed
@@ -583,6 +584,46 @@ def test_recalled_is_what_can_never_be_trained_on_and_nothing_else(
                 assert known is None or known > made.chain.head or next_batch_holds(known)
         counted = [one for one in made.leasing.open.values() if one.id not in made.leasing.recalled]
         assert made.leasing.open_rollouts == sum(sizes(counted))
+
+
+# Groups that teach nothing
+
+
+@pytest.mark.parametrize(("window", "kept", "leased"), [(3, 1.0, 8), (3, 0.5, 16), (3, 0.3, 26), (0, 0.5, 8)])
+def test_so_much_is_leased_that_what_is_kept_of_it_fills_the_batches(window: int, kept: float, leased: int) -> None:
+    buffer = Buffer(window=window, informative_only=True, kept=kept)
+    made = workload("1.6", head="1.6", window=window, buffer=buffer, ahead=2.0 if window else 1.0)
+    assert sum(sizes(ask(made, 100))) == (leased if window else BATCH)
+
+
+def test_what_waits_counts_whole_since_it_was_kept() -> None:
+    made = workload("1.6", head="1.6", window=3, buffer=Buffer(window=3, kept=0.5))
+    waits(made, 6, "1.6")
+    made.buffer.kept = 0.5
+    assert sum(sizes(ask(made, 100))) == 4, "two of them will be kept: 2 batches of 4 then"
+
+
+@settings(max_examples=100, deadline=None)
+@given(window=st.integers(0, 3), rewards=st.lists(st.booleans(), min_size=40, max_size=40))
+def test_a_batch_comes_whatever_is_dropped(window: int, rewards: list[bool]) -> None:
+    """Each group is informative or not, as drawn; whoever is asked again delivers until there is a batch."""
+    made = workload("1.0", head="1.0", window=window, buffer=Buffer(window=window, informative_only=True))
+    drawn = iter([*rewards, *[True] * 1000])
+    for _ in range(200):
+        if (batch := made.buffer.take(made.batch, made.chain)) is not None:
+            assert batch.rollouts >= BATCH
+            assert sum(reason == UNINFORMATIVE for reason in batch.dropped.values()) == len(batch.dropped)
+            return
+        leases = ask(made, 3)
+        assert leases, "there is room as long as there is no batch"
+        for granted in leases:
+            assert made.leasing.take(granted.id, granted.peer) is not None
+            best = replace(ONE, reward=float(next(drawn)))
+            completions = (best, *(ONE,) * (len(granted.lease.seeds) - 1))
+            made.buffer.add(Group(lease=granted.id, peer=HERE, prompt_index=0, prompt=(1,), completions=completions,
+                                  behaviour=frozenset([granted.lease.minimum])))  # fmt: skip
+            made.leasing.close(granted.id)
+    raise AssertionError("no batch came")
 
 
 # What always holds

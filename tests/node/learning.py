@@ -180,6 +180,7 @@ class Settings:
     prompts: int = 2
     group_size: int = 2
     ahead: float = 2.0
+    informative_only: bool = False
     keep_checkpoints: int = 2
     token: str = ""
     quota_bytes: int | None = None
@@ -347,7 +348,7 @@ def _wire(
         batch=batch,
         ahead=settings.ahead,
         chain=Chain(bases=(0,), head=PolicyVersion(1, 0)),
-        buffer=Buffer(window=settings.staleness),
+        buffer=Buffer(window=settings.staleness, informative_only=settings.informative_only),
         leasing=Leasing(terms=terms, secret=bytes(32), new_id=lambda: next(ids).to_bytes(16, "big")),
         next_prompt=next_prompt,
         kappa=settings.publish_every,

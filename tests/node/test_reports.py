@@ -174,6 +174,20 @@ def test_groups_dropped_when_a_batch_formed_are_told(story: Story) -> None:
     assert (row.admitted, row.trained, row.dropped, row.share) == (8, 4, 4, 1.0)
 
 
+def test_groups_that_teach_nothing_are_told_apart_from_those_that_are_too_old(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    kept, old, alike = story.lease(ALPHA), story.lease(ALPHA), story.lease(ALPHA)
+    for lease in (kept, old, alike):
+        story.deliver(lease, ALPHA, *[Rule.ADMITTED] * 4, version=V0)
+    story.train(1, {kept: 0}, dropped={old: "stale", alike: "uninformative"})
+    report = swarm_report(story.ledger.path)
+    assert (report.admitted, report.dropped, report.uninformative) == (12, 8, 4)
+    said = " ".join(as_text(report).split())
+    assert (
+        "12 admitted, 4 of them too old when a batch formed, 4 in groups with one reward, which teach nothing" in said
+    )
+
+
 def test_credit_for_relaying_adds_up_by_relay(story: Story) -> None:
     story.join(peer_row(LEARNER, "learner", role="learner"))
     for peer in (ALPHA, BETA, GAMMA):
@@ -495,9 +509,9 @@ def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
         "lag_histogram", "incarnations", "evaluations", "versions", "steps", "plans", "peers",
     ]  # fmt: skip
     assert list(told["totals"]) == [
-        "admitted", "rejected", "verdicts", "trained", "dropped", "tokens", "bytes_up", "bytes_down",
-        "bytes_relayed", "recalled_rollouts", "costs", "versions_published", "steps", "incarnations", "weight_bytes",
-        "learner_utilisation", "bubble", "mean_train_s", "mean_waited_s", "mean_step_s",
+        "admitted", "rejected", "verdicts", "trained", "dropped", "uninformative", "tokens", "bytes_up",
+        "bytes_down", "bytes_relayed", "recalled_rollouts", "costs", "versions_published", "steps", "incarnations",
+        "weight_bytes", "learner_utilisation", "bubble", "mean_train_s", "mean_waited_s", "mean_step_s",
     ]  # fmt: skip
     assert list(told["peers"][0]) == [
         "peer",

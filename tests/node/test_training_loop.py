@@ -18,7 +18,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from learner.buffer import Batch, Completion, Group
-from learner.provisioning.recording import Began, Stepped
+from learner.provisioning.recording import Began, Delivered, Stepped
 from node.children import ChildExit, ChildGaveUp, ChildRefused, RestartLimits
 from node.errors import RunError, UsageError
 from node.training_loop import REANNOUNCE_S, batch_arrays
@@ -481,6 +481,35 @@ async def test_what_a_kill_left_half_done_is_removed(tmp_path: Path) -> None:
         assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["2.4", "2.5"]
         assert list((tmp_path / "exports").iterdir()) == []
         assert orphan.hash not in {held.hash for held in again.store.versions()}
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+async def test_groups_that_teach_nothing_are_credited_and_never_trained_on(tmp_path: Path, staleness: int) -> None:
+    """Of the fake peers' groups of two, half have one reward. Killed on the way, the books are sound all the same."""
+    peer = FakePeer()
+    settings = Settings(steps=8, staleness=staleness, informative_only=True)
+    async with open_learner(tmp_path, settings) as learner:
+        await kill(learner, "step_trained", "after", 4, peer)
+    async with open_learner(tmp_path, settings) as again:
+        again.desk.recover_leases()
+        await again.train(peer)
+        require_sound(again, peer)
+        steps = [fields for name, fields in again.log if name == "step"]
+        judged = again.logged("delivery_judged")
+        recorded = [event for event in again.recorded() if isinstance(event, Delivered)]
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db:
+        groups = db.execute(
+            "SELECT min(reward) < max(reward), max(r.step) IS NOT NULL, max(d.reason) FROM records r"
+            " LEFT JOIN dropped d USING (lease) WHERE rule = 'admitted' GROUP BY r.lease"
+        ).fetchall()
+    alike = [group for group in groups if not group[0]]
+    assert len(alike) > 5
+    assert all(group[1:] in [(0, "uninformative"), (0, None)] for group in alike), "None: after the last batch"
+    assert all(differs for differs, trained, _ in groups if trained)
+    assert sum(int(str(step["uninformative"])) for step in steps) > 0
+    assert {event["dropped"] for event in judged} == {None, "uninformative"}
+    assert {event.dropped for event in recorded} == {0, 2}
+    assert again.recorder.observatory.kept < 0.9
 
 
 async def test_the_curriculum_goes_on_where_the_checkpoint_was(tmp_path: Path) -> None:

@@ -51,6 +51,20 @@ def test_without_a_publication_a_step_is_its_work() -> None:
     assert (train.value, train.high) == (60, math.inf)
 
 
+def test_what_is_dropped_for_teaching_nothing_is_not_supplied_by_anybody() -> None:
+    """Half of all that is admitted; of the one more, of the other less, which is chance and not theirs."""
+    events = by_time(
+        joined("ab"),
+        [replace(one, dropped=8) for one in batches("a", 10, took_s=4, every_s=4, leases=1)],
+        batches("b", 10, took_s=4, every_s=4, leases=1),
+    )
+    swarm = seen(*events)
+    assert swarm.kept == 0.5
+    assert [one.rate for one in swarm.candidates()] == [pytest.approx(1.0)] * 2
+    assert swarm.profiles()[0].rate() is not None
+    assert seen(*batches("a", 10, took_s=4, every_s=4)).kept == 1.0
+
+
 def test_a_plan_sets_the_period_and_who_is_on() -> None:
     swarm = seen(*joined("ab"), Planned(at_s=1, kappa=3, active=["b", "elsewhere"], price=0, reasons=[]))
     assert (swarm.kappa, swarm.active, swarm.present) == (3, {"b"}, {"a", "b"})

@@ -28,6 +28,10 @@ BUSY_S = 10.0
 """How long to wait for another writer, of which there should be none: a backup tool may hold the file for a moment."""
 
 
+ALL = 1 << 62
+"""More leases or records than any ledger has."""
+
+
 class LedgerError(Exception):
     """The ledger cannot be used; its data are untouched. The message names the file and the next step."""
 
@@ -121,12 +125,16 @@ class PlanRow:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRow:
-    """A durable state to go on from: the trainer's directory (its name) and the curriculum's state at that step."""
+    """A durable state to go on from: the trainer's directory (its name), the curriculum's state at that step, and how
+    many leases and records the ledger had then.
+    """
 
     step: int
     incarnation: int
     directory: str
     state: Mapping[str, Any]
+    leases: int = 0
+    records: int = 0
 
 
 class Ledger:
@@ -435,14 +443,32 @@ class Ledger:
         with self.transaction() as db:
             db.execute(
                 "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?)",
-                (row.step, row.incarnation, row.directory, now_ms, json.dumps(dict(row.state))),
+                (row.step, row.incarnation, row.directory, now_ms, _described(row)),
             )
             _forget_payloads(db)
 
     def checkpoints(self) -> list[CheckpointRow]:
         """Durable states, newest first."""
         rows = self._query("SELECT step, incarnation, directory, state FROM checkpoints ORDER BY step DESC")
-        return [CheckpointRow(step=r[0], incarnation=r[1], directory=r[2], state=json.loads(r[3])) for r in rows]
+        return [checkpoint_row(*row) for row in rows]
+
+    def counts(self) -> tuple[int, int]:
+        """How many leases and records there are; none is ever deleted."""
+        leases = self._query("SELECT coalesce(max(rowid), 0) FROM leases")[0][0]
+        return int(leases), int(self._query("SELECT coalesce(max(rowid), 0) FROM records")[0][0])
+
+    def since(self, leases: int, records: int) -> tuple[list[int], list[tuple[int, float]]]:
+        """Beyond the first so many leases and records, in order: the prompts that were leased, and (prompt, mean
+        reward) of each group that was admitted.
+        """
+        given = self._query("SELECT prompt FROM leases WHERE rowid > ? ORDER BY rowid", (leases,))
+        seen = self._query(
+            "SELECT l.prompt, avg(r.reward) FROM records r JOIN leases l USING (lease)"
+            " WHERE r.rule = 'admitted' AND r.rowid > ? AND r.reward IS NOT NULL"
+            " GROUP BY r.lease ORDER BY min(r.rowid)",
+            (records,),
+        )
+        return [prompt for (prompt,) in given], [(prompt, mean) for prompt, mean in seen]
 
     def checkpoints_removed(self, steps: Sequence[int]) -> None:
         """These directories are about to be deleted."""
@@ -488,6 +514,25 @@ def require_schema(path: Path, meta: Mapping[str, bytes]) -> None:
             f"{path} has ledger format {schema or 'unknown'}, this program reads {SCHEMA_VERSION}. Use the volery that"
             " wrote it."
         )
+
+
+def _described(row: CheckpointRow) -> str:
+    return json.dumps({"curriculum": dict(row.state), "leases": row.leases, "records": row.records})
+
+
+def checkpoint_row(step: int, incarnation: int, directory: str, text: str) -> CheckpointRow:
+    """The row as it was written; in one of before counts were kept all is counted."""
+    said = json.loads(text)
+    if "curriculum" not in said:
+        said = {"curriculum": said, "leases": ALL, "records": ALL}
+    return CheckpointRow(
+        step=step,
+        incarnation=incarnation,
+        directory=directory,
+        state=said["curriculum"],
+        leases=said["leases"],
+        records=said["records"],
+    )
 
 
 def _forget_payloads(db: sqlite3.Connection) -> None:

@@ -109,9 +109,14 @@ class Export(Request, tag="export", frozen=True, kw_only=True):
 
 
 class Save(Request, tag="save", frozen=True, kw_only=True):
-    """Write a checkpoint into a directory that does not exist yet. Reply: `steps`, `bytes`."""
+    """Write a checkpoint into a directory that does not exist yet. Reply: `steps`, `bytes`.
+
+    Without `wait` the reply comes when training may go on, and an event when it is durable, or never will be:
+    {"event": "saved", "directory", "bytes"} or {"event": "save_failed", "directory", "error"}.
+    """
 
     directory: str
+    wait: bool = True
 
 
 class Restore(Request, tag="restore", frozen=True, kw_only=True):

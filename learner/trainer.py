@@ -8,6 +8,8 @@ machine with the same number of threads give the same weights, bit for bit, also
 report seconds, and never touches the network.
 
     event    {"event": "ready", "torch": str, "threads": n}
+             {"event": "saved", "directory": str, "bytes": n} after a "save" that was not waited for, or
+             {"event": "save_failed", "directory": str, "error": str}
     request  {"id": n, "op": ..., fields of the struct in learner/requests.py}
     reply    {"id": n, "ok": true, "seconds": s, ...}
              {"id": n, "ok": false, "kind": "bad_model" | "bad_request" | "bad_checkpoint" | "disk" | "internal",
@@ -65,6 +67,8 @@ class Trainer:
 
     def __init__(self) -> None:
         self._training: Training | None = None
+        self.events: list[Header] = []
+        """What the node is to be told beside replies, oldest first; whoever sends them takes them out."""
 
     def answer(self, header: Mapping[str, Any], arrays: Arrays) -> tuple[Header, Arrays]:
         """Do one request and return the reply. Failures become replies; only KeyboardInterrupt and the like travel."""
@@ -105,7 +109,7 @@ class Trainer:
             case Export():
                 reply = {"files": self._export(Path(request.directory), request.dtype, request.max_shard_bytes)}
             case Save():
-                reply = self._save(Path(request.directory))
+                reply = self._save(Path(request.directory)) if request.wait else self._save_unwaited(request.directory)
             case Restore():
                 reply = self._restore(Path(request.directory), keep_hyperparameters=request.keep_hyperparameters)
         return {**reply, "seconds": time.perf_counter() - started}, found
@@ -141,6 +145,16 @@ class Trainer:
         sources = [tensor_source(name, tensor, tensor.dtype) for name, tensor in training.tensors().items()]
         size_bytes = write_checkpoint(directory, head, sources)
         return {"steps": training.steps, "bytes": size_bytes}
+
+    def _save_unwaited(self, directory: str) -> Header:
+        training = self._require_training()
+        try:
+            size_bytes = self._save(Path(directory))["bytes"]
+        except OSError as error:
+            self.events.append({"event": "save_failed", "directory": directory, "error": explain(error)[1]})
+        else:
+            self.events.append({"event": "saved", "directory": directory, "bytes": size_bytes})
+        return {"steps": training.steps}
 
     def _restore(self, directory: Path, *, keep_hyperparameters: bool) -> Header:
         training = self._require_training()
@@ -215,6 +229,8 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     send({"event": "ready", "torch": str(torch.__version__), "threads": torch.get_num_threads()})
     for header, arrays in requests_of(requests):
         send(*trainer.answer(header, arrays))
+        while trainer.events:
+            send(trainer.events.pop(0))
 
 
 def main(requests: BinaryIO, replies: BinaryIO) -> int:

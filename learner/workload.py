@@ -96,6 +96,7 @@ class Workload:
     busy: bool = False
     busy_since_ms: int = 0
     workers: dict[PeerId, Worker] = field(default_factory=dict)
+    _given: set[int] = field(default_factory=set)
     _asks: dict[PeerId, int] = field(default_factory=dict)
     _together: dict[LeaseId, Together] = field(default_factory=dict)
     _prompts: deque[Prompt] = field(default_factory=deque)
@@ -381,9 +382,22 @@ class Workload:
     def _prompt(self, short: bool) -> Prompt:
         """The next prompt; for a slow peer the shortest of the next few."""
         while len(self._prompts) < (PROMPTS_AHEAD if short else 1):
-            self._prompts.append(self.next_prompt())
+            self._prompts.append(self._fresh_prompt())
         if not short:
             return self._prompts.popleft()
         shortest = min(self._prompts, key=lambda prompt: len(prompt.tokens))
         self._prompts.remove(shortest)
         return shortest
+
+    def _fresh_prompt(self) -> Prompt:
+        """The next prompt, but for those that are under way since before a restart, each passed over once."""
+        while (prompt := self.next_prompt()).index in self._given:
+            self._given.discard(prompt.index)
+        return prompt
+
+    def recover_prompts(self, given: Iterable[int]) -> None:
+        """`next_prompt` is where it was some time ago, and gave these prompts since, which were leased, perhaps others
+        that were not.
+        """
+        self._given = {*given, *(granted.prompt_index for granted in self.leasing.open.values())}
+        self._prompts.clear()

@@ -26,7 +26,7 @@ from learner.provisioning.planner import Planner
 from learner.provisioning.recording import FILE, Began
 from learner.provisioning.review import Settings
 from learner.publication import Publisher
-from node.children import Child, ChildCrashed, ChildSpec, open_child
+from node.children import Child, ChildCrashed, ChildDied, ChildEvent, ChildSpec, open_child
 from node.config import BITS_PER_MBIT, GB, EngineSection, NetworkSection, NodeNetworkSection, SwarmConfig
 from node.engine.port import EngineError, PolicyEngine
 from node.engines import child_events, open_engine
@@ -51,6 +51,7 @@ from protocol.ids import PeerId, PolicyVersion
 from protocol.invite import Invite, write_invite
 from protocol.layout import file_chunks
 from protocol.manifest import SignedManifest
+from protocol.pipe import Arrays, Header
 from protocol.staleness import Chain
 from swarm.causes import first_cause
 from swarm.distribution import Distribution
@@ -273,6 +274,7 @@ class _Learner:
             async with self._open_children() as (trainer, engine), trio.open_nursery() as self.nursery:
                 self.evaluation = None if engine is None else self._evaluation(engine)
                 self.training = self._training(trainer)
+                self.run.leave = self.training.saving.leave
                 nursery.start_soon(self.training.announce_again)
                 await self.training.work()
                 await self._say_farewell()
@@ -294,12 +296,28 @@ class _Learner:
             threads=_threads(self.config.learn.threads),
         )
         async with AsyncExitStack() as stack:
-            trainer = await stack.enter_async_context(open_child(spec, on_event=child_events(self.events, "trainer")))
+            trainer = await stack.enter_async_context(
+                open_child(spec, on_event=self._trainer_event(), on_frame=self._trainer_said)
+            )
             engine = None
             if self.schooling.held_out:
                 section = EngineSection(threads=1, nice=10)
                 engine = await stack.enter_async_context(open_engine(section, self.events, name="evaluation"))
             yield trainer, engine
+
+    def _trainer_event(self) -> Callable[[ChildEvent], None]:
+        log = child_events(self.events, "trainer")
+
+        def heard(event: ChildEvent) -> None:
+            log(event)
+            if isinstance(event, ChildDied) and self.training is not None:
+                self.training.saving.died()
+
+        return heard
+
+    def _trainer_said(self, header: Header, arrays: Arrays) -> None:
+        if self.training is not None:
+            self.training.saving.heard(header, arrays)
 
     def _evaluation(self, engine: PolicyEngine) -> Evaluation:
         learn = self.config.learn
@@ -338,6 +356,7 @@ class _Learner:
             exports=home.exports,
             curriculum_state=self.schooling.state,
             restore_curriculum=self.schooling.restore,
+            observe=self.schooling.observe,
             adopted=self._seed,
             published=self._published,
             now_ms=Clock.now_ms,

@@ -8,6 +8,7 @@ become possible or a batch to be complete.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import trio
@@ -49,7 +50,7 @@ class LearnerRun(Workload):
     """See the module's paragraph.
 
     `opened` is set once the chain is known, and so are the manifests; `vocab_size` from then on. `published` is the
-    newest version, `kappa` the publication period in force.
+    newest version, `kappa` the publication period in force; `leave` is awaited before somebody stops the run.
     """
 
     membership: Membership
@@ -58,6 +59,7 @@ class LearnerRun(Workload):
     present: dict[PeerId, Presence] = field(default_factory=dict)
     finished: bool = False
     vocab_size: int = 0
+    leave: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
     opened: trio.Event = field(default_factory=trio.Event)
     judging: trio.Lock = field(default_factory=trio.Lock)
     _changed: trio.Event = field(default_factory=trio.Event)

@@ -45,12 +45,21 @@ async def learn(path: Path, *, plain: bool, trainer: Sequence[str] = TRAINER) ->
     )
     follow(state, events)
     with open_terminal(state, plain=plain) as terminal:
+        running: LearnerRun | None = None
 
         def ready(invite: str, run: LearnerRun) -> None:
+            nonlocal running
+            running = run
             terminal.say(f"Invite for volunteers (run it there):\n\n  volery join {invite}\n")
 
+        async def leave() -> None:
+            if running is not None:
+                await running.leave()
+
         try:
-            outcome = await run_shown(terminal, lambda: run_learner(config, schooling, events, ready, trainer=trainer))
+            outcome = await run_shown(
+                terminal, lambda: run_learner(config, schooling, events, ready, trainer=trainer), leave=leave
+            )
         except Stopped:
             return _stopped(terminal, f"volery learn {path}")
         finally:

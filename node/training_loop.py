@@ -1,14 +1,15 @@
 """Batches in, versions out: the learner's clockwork.
 
 Per training step: wait until R admissible rollouts are there, compute advantages, let the trainer child take the step,
-write what it consumed, and every kappa steps save, export, sign and announce a new version. What always holds: a
-version is announced only after the trainer's state behind it is durable, so a crash can never make one name mean two
-sets of weights; going on after a crash, ours or the trainer's, is the same code as beginning.
+write what it consumed, and every kappa steps export, sign and announce a new version, and have the trainer's state made
+durable while training goes on. What always holds: a version's name is never given to other weights, since every start
+takes the next incarnation; going on after a crash, ours or the trainer's, is the same code as beginning.
 
-    save (checkpoint) -> export -> sign -> adopt into the store -> ledger: checkpoint -> ledger: version -> announce
+    export -> sign -> adopt into the store -> ledger: version -> announce -> save ... ledger: checkpoint
 
 Killed between any two of these, the next start goes on from the newest checkpoint that the ledger knows, as the next
-incarnation, and removes what the ledger does not know.
+incarnation, and removes what the ledger does not know. What the curriculum gave out and saw since that checkpoint is
+told it from the ledger, since leases and verdicts are not undone.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from learner.leasing import own_lease
 from learner.ledger import CheckpointRow, Ledger, StepRow
 from learner.provisioning.recording import Published, Stepped
 from learner.publication import Base, Publisher, new_bytes
+from node.checkpoints import Checkpoints, TrainerLost
 from node.children import ChildCrashed, ChildGaveUp, ChildRefused
 from node.errors import RunError, UsageError
 from node.events import EventLog
@@ -41,6 +43,7 @@ from protocol.pipe import Arrays, Header
 from protocol.staleness import Chain
 from protocol.tensors import LayoutError
 from protocol.work import SignedRecord, read_record
+from swarm.causes import first_cause
 from swarm.store import ChunkStore, StoreError
 from swarm.transport import Transport
 
@@ -66,10 +69,6 @@ class Trainer(Protocol):
     ) -> tuple[Header, Arrays]: ...
 
 
-class _TrainerLost(Exception):
-    """The trainer is not the process that `begin` loaded: all that it knew is gone. The message says why."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainingTerms:
     """What the loop needs of the configuration. `load` is the trainer's load request."""
@@ -85,7 +84,8 @@ class TrainingLoop:
     """See the module's paragraph.
 
     Args:
-        curriculum_state: what to save beside a checkpoint; `restore_curriculum` takes it back.
+        curriculum_state: what to save beside a checkpoint; `restore_curriculum` takes it back, and `observe` what was
+            admitted after it: (index, mean reward).
         adopted: told of each version that the store has taken, before anybody else hears of it.
         published: awaited after each publication.
     """
@@ -106,31 +106,51 @@ class TrainingLoop:
     events: EventLog
     recorder: Recorder
     adopted: Callable[[SignedManifest], None] = lambda signed: None
+    observe: Callable[[int, float], None] = lambda index, mean: None
     newest: bytes = b""
-    _saved: int = 0
     _diverged: int = 0
     _previous: ManifestHash | None = None
     _pinned: ManifestHash | None = None
     _pid: int | None = None
 
+    def __post_init__(self) -> None:
+        self.saving = Checkpoints(
+            directory=self.checkpoints,
+            keep=self.terms.keep_checkpoints,
+            ledger=self.ledger,
+            ask=self._ask,
+            describe=self._describe,
+            now_ms=self.now_ms,
+            events=self.events,
+        )
+
     async def work(self) -> None:
-        """Train until the last step, then return.
+        """Train until the last step and until its state is durable, then return.
 
         Raises UsageError when model or settings cannot be used, RunError when the trainer or the disk cannot go on.
         """
-        begun = False
-        while not begun or self.run.chain.head.version < self.terms.steps:
+        with first_cause():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.saving.work)
+                await self._train()
+                nursery.cancel_scope.cancel()
+
+    async def _train(self) -> None:
+        run, begun = self.run, False
+        while not begun or run.chain.head.version < self.terms.steps or self.saving.saved < run.chain.head.version:
             try:
-                if begun:
-                    await self._step()
-                else:
+                if not begun:
                     await self.begin()
                     begun = True
-            except _TrainerLost as loss:
+                elif run.chain.head.version < self.terms.steps:
+                    await self._step()
+                else:
+                    await self.saving.complete(run.chain.head)
+            except TrainerLost as loss:
                 begun = False
                 self.events.emit("trainer_restarted", reason=str(loss).splitlines()[0])
-        self.run.finished = True
-        self.run.notify()
+        run.finished = True
+        run.notify()
 
     async def begin(self) -> None:
         """Load the policy, go on from the last durable state if there is one, publish under the next incarnation."""
@@ -142,6 +162,7 @@ class TrainingLoop:
         except ChildRefused as refused:
             raise _explained(refused) from None
         self._pid = self.trainer.pid
+        await self.saving.forget()
         base = await self._restore()
         async with run.judging:
             run.vocab_size, run.steps = int(reply["vocab_size"]), self.terms.steps
@@ -161,16 +182,16 @@ class TrainingLoop:
                 await self.transport.publish(topic_of(self.publisher.authority.swarm), self.newest)
 
     async def _ask(self, op: str, header: Mapping[str, object], arrays: Arrays | None = None) -> Header:
-        """One request. Raises _TrainerLost, ChildRefused, RunError."""
+        """One request. Raises TrainerLost, ChildRefused, RunError."""
         try:
             reply, _ = await self.trainer.call(op, header, arrays)
         except ChildCrashed as crash:
-            raise _TrainerLost(str(crash)) from crash
+            raise TrainerLost(str(crash)) from crash
         except ChildGaveUp as end:
             raise RunError(f"The trainer cannot go on: {end}") from end
         except ChildRefused as refused:
             if self._pid is not None and self.trainer.pid != self._pid:  # it died while nobody was asking it anything
-                raise _TrainerLost("it ended between two requests") from refused
+                raise TrainerLost("it ended between two requests") from refused
             raise
         return reply
 
@@ -188,16 +209,43 @@ class TrainingLoop:
                 self.events.emit("checkpoint_unusable", directory=str(directory), reason=refused.error)
                 reasons.append(refused.error)
                 continue
-            self.restore_curriculum(row.state)
-            self._saved = row.step
+            await self._recover_curriculum(row)
+            self.saving.saved = row.step
             return row.step
         if reasons:
             raise RunError(
                 f"None of the {len(reasons)} checkpoints in {self.checkpoints} can be used, and training would begin "
                 f"anew. Restore one from a copy, or choose another [swarm] state. {reasons[0]}"
             )
-        self._saved = 0
+        await self._recover_curriculum(None)
+        self.saving.saved = 0
         return 0
+
+    async def _recover_curriculum(self, row: CheckpointRow | None) -> None:
+        """Put it back to where it was at the checkpoint, if there is one, and tell it what it gave out and saw since:
+        leases and verdicts outlive a step that is lost.
+        """
+        leases, records = (0, 0) if row is None else (row.leases, row.records)
+        async with self.run.judging:
+            if row is not None:
+                self.restore_curriculum(row.state)
+            given, seen = await trio.to_thread.run_sync(self.ledger.since, leases, records)
+            self.run.recover_prompts(given)
+            for index, mean in seen:
+                self.observe(index, mean)
+
+    async def _describe(self, version: PolicyVersion) -> CheckpointRow:
+        async with self.run.judging:  # so that no verdict stands in the ledger of which the curriculum has not heard
+            leases, records = await trio.to_thread.run_sync(self.ledger.counts)
+            state = self.curriculum_state()
+        return CheckpointRow(
+            step=version.version,
+            incarnation=version.incarnation,
+            directory=str(version),
+            state=state,
+            leases=leases,
+            records=records,
+        )
 
     async def _open_chain(self, base: int) -> None:
         """Begin the next incarnation at step `base`. The caller holds `judging`."""
@@ -236,11 +284,7 @@ class TrainingLoop:
         try:
             shutil.rmtree(self.exports, ignore_errors=True)
             self.exports.mkdir(parents=True, exist_ok=True)
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-            known = {row.directory for row in self.ledger.checkpoints()}
-            for directory in self.checkpoints.iterdir():
-                if directory.name not in known:
-                    shutil.rmtree(directory, ignore_errors=True)
+            self.saving.sweep()
         except OSError as error:
             raise RunError(f"{error.filename} cannot be used: {error.strerror}. Check its disk and owner.") from error
 
@@ -323,18 +367,15 @@ class TrainingLoop:
         run.notify()
 
     async def _publish(self) -> None:
-        """Make the trainer's state durable, export it, sign it, adopt it into the store, announce it."""
+        """Export the policy, sign it, adopt it into the store, announce it, and have its state made durable."""
         run, version = self.run, self.run.chain.head
         began = trio.current_time()
-        checkpoint, export = self.checkpoints / str(version), self.exports / str(version)
+        export = self.exports / str(version)
         try:
-            if version.version > self._saved:
-                await self._ask("save", {"directory": str(checkpoint)})
             await self._ask("export", {"directory": str(export), "dtype": self.terms.weights_dtype})
         except ChildRefused as refused:
             raise RunError(f"Version {version} cannot be published: {refused.error}") from None
-        state = self.curriculum_state()
-        signed, fresh_bytes = await trio.to_thread.run_sync(self._seal, version, export, checkpoint.name, state)
+        signed, fresh_bytes = await trio.to_thread.run_sync(self._seal, version, export)
         self._pin(signed.hash)
         self.adopted(signed)
         self.newest = announce(
@@ -372,6 +413,7 @@ class TrainingLoop:
         await self.published(signed)
         keep = {signed.hash, *run.manifests.values()}
         await trio.to_thread.run_sync(self._clean, keep)
+        await self.saving.save(version)
 
     def _pin(self, newest: ManifestHash) -> None:
         """Let the store never make room by evicting the newest version; older ones it may, if there is a quota."""
@@ -380,9 +422,7 @@ class TrainingLoop:
             self.store.unpin(self._pinned)
         self._pinned = newest
 
-    def _seal(
-        self, version: PolicyVersion, export: Path, checkpoint: str, state: Mapping[str, Any]
-    ) -> tuple[SignedManifest, int]:
+    def _seal(self, version: PolicyVersion, export: Path) -> tuple[SignedManifest, int]:
         """Sign and adopt what was exported, and write down that it exists; return it and how many bytes are new."""
         before = None if self._previous is None else self.store.manifest(self._previous)
         try:
@@ -398,12 +438,6 @@ class TrainingLoop:
         for made in (export, *{path.parent for path in published.patches}):  # the store has its own links to the files
             shutil.rmtree(made, ignore_errors=True)
         fresh_bytes = new_bytes(signed.manifest, before.manifest if before else None)
-        if version.version > self._saved:
-            row = CheckpointRow(
-                step=version.version, incarnation=version.incarnation, directory=checkpoint, state=state
-            )
-            self.ledger.checkpointed(row, self.now_ms())
-            self._saved = version.version
         self.ledger.version_published(
             version, signed.hash, self.now_ms(), total_bytes=signed.manifest.total_bytes, new_bytes=fresh_bytes
         )
@@ -427,13 +461,8 @@ class TrainingLoop:
         self.run.manifests = {v: manifest for v, manifest in self.run.manifests.items() if v.version >= oldest}
 
     def _clean(self, keep: set[ManifestHash]) -> None:
-        """Remove all other versions but the last anchor from the store, and checkpoints beyond those to keep."""
+        """Remove all other versions but the last anchor from the store."""
         self.store.evict(keep if (anchor := self._anchor()) is None else keep | {anchor})
-        old = self.ledger.checkpoints()[self.terms.keep_checkpoints :]
-        if old:
-            self.ledger.checkpoints_removed([row.step for row in old])
-        for row in old:
-            shutil.rmtree(self.checkpoints / row.directory, ignore_errors=True)
 
 
 def _explained(refused: ChildRefused) -> RunError | UsageError:

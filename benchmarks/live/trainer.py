@@ -96,7 +96,11 @@ def main(requests: BinaryIO, replies: BinaryIO) -> None:
 
     send({"event": "ready"})
     for header, _ in requests_of(requests):
-        send(trainer.answer(header))
+        saves, directory = header.get("op") == "save" and not header.get("wait", True), header.get("directory")
+        reply = trainer.answer(header)
+        send(reply)
+        if saves and reply["ok"]:
+            send({"event": "saved", "directory": directory, "bytes": 0})
 
 
 if __name__ == "__main__":

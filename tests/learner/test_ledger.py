@@ -399,6 +399,30 @@ def test_checkpoints_and_versions_come_back_as_they_were(ledger: Ledger) -> None
         ledger.version_published(version("1.2"), manifest(version("9.9")), NOW_MS, total_bytes=5, new_bytes=5)
 
 
+def test_what_a_checkpoint_does_not_know_is_told_from_the_ledger(ledger: Ledger) -> None:
+    ledger.leases_issued([lease_row(number) for number in (1, 2)])
+    deliver(ledger, 1)
+    leases, records = ledger.counts()
+    assert ledger.since(leases, records) == ([], [])
+    row = CheckpointRow(step=1, incarnation=1, directory="1.1", state={"ordinal": 3}, leases=leases, records=records)
+    ledger.checkpointed(row, NOW_MS)
+    assert ledger.checkpoints() == [row]
+    ledger.leases_issued([lease_row(number) for number in (3, 4)])
+    deliver(ledger, 2)
+    deliver(ledger, 3, Rule.STALE)
+    assert ledger.since(row.leases, row.records) == ([30, 40], [(20, 0.25)])
+    assert ledger.since(0, 0)[0] == [10, 20, 30, 40]
+
+
+def test_a_checkpoint_of_before_counts_were_kept_can_be_read(ledger: Ledger) -> None:
+    with ledger.transaction() as db:
+        db.execute("INSERT INTO checkpoints VALUES (7, 2, '2.7', 0, '{\"ordinal\": 5}')")
+    [row] = ledger.checkpoints()
+    assert row.state == {"ordinal": 5}
+    ledger.leases_issued([lease_row(1)])
+    assert ledger.since(row.leases, row.records) == ([], []), "nothing can be said of when it was made"
+
+
 # What happens to a record, as a literal model.
 
 

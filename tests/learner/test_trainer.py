@@ -520,6 +520,18 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, trainer: Trainer
     assert "exists already" in refused(trainer, "bad_request", "save", directory=str(tmp_path / "place"))
 
 
+def test_a_checkpoint_that_is_not_waited_for_is_told_of_when_it_is_durable(tmp_path: Path, trainer: Trainer) -> None:
+    ok(trainer, "save", directory=str(tmp_path / "first"), wait=False)
+    [saved] = trainer.events
+    size = (tmp_path / "first" / "state.safetensors").stat().st_size
+    assert saved == {"event": "saved", "directory": str(tmp_path / "first"), "bytes": size}
+    trainer.events.clear()
+    ok(trainer, "save", directory=str(tmp_path / "first"), wait=False)
+    [failed] = trainer.events
+    assert (failed["event"], failed["directory"]) == ("save_failed", str(tmp_path / "first"))
+    assert "exists" in str(failed["error"])
+
+
 class Child:
     """A trainer process and the two ends of its pipe."""
 

@@ -12,7 +12,7 @@ import json
 import shutil
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -26,7 +26,7 @@ from learner.leasing import LeaseTerms, Leasing, Prompt
 from learner.ledger import Ledger
 from learner.provisioning.recording import FILE, Began, Recorded, read_lines
 from learner.publication import Publisher
-from node.children import ChildCrashed, ChildExit, ChildRefused
+from node.children import ChildCrashed, ChildExit, ChildRefused, OnFrame
 from node.events import EventLog, Field
 from node.intake_loop import IntakeLoop
 from node.learner_desk import LearnerDesk
@@ -74,13 +74,22 @@ class Killed(BaseException):
 
 @dataclass(kw_only=True)
 class FakeTrainer:
-    """See the module's paragraph. Weights are 32 bytes; `script` is asked before and after every request."""
+    """See the module's paragraph. Weights are 32 bytes; `script` is asked before and after every request.
 
+    A checkpoint that is not waited for is durable when `patience` more requests were answered; those whose numbers are
+    in `failing`, counted from 1, never are.
+    """
+
+    patience: int = 0
+    failing: Collection[int] = ()
+    on_frame: OnFrame = lambda header, arrays: None
+    died: Callable[[], None] = lambda: None
     script: Callable[[str, str], None] = lambda op, moment: None
     calls: list[str] = field(default_factory=list)
     _pid: int = 1
     _weights: bytes | None = None
     _steps: int = 0
+    _saving: list[tuple[int, Path, str]] = field(default_factory=list)
 
     @property
     def pid(self) -> int | None:
@@ -90,6 +99,8 @@ class FakeTrainer:
         """End while nobody is asking anything; what comes next is a new process that knows nothing."""
         self._pid += 1
         self._weights = None
+        self._saving.clear()
+        self.died()
 
     async def call(
         self, op: str, header: Mapping[str, object] | None = None, arrays: Arrays | None = None
@@ -100,12 +111,30 @@ class FakeTrainer:
             self.script(op, "before")
             if op != "load" and self._weights is None:
                 raise ChildRefused("bad_request", 'no model is loaded; send "load" first')
+            if op in ("save", "restore"):
+                self.write_all()
             reply = getattr(self, f"_{op}")(dict(header or {}), arrays or {})
             self.script(op, "after")
         except ChildCrashed:
             self.die()
             raise
+        self._write_due()
         return {"seconds": 0.5, **reply}, {}
+
+    def write_all(self) -> None:
+        """What is being saved is durable now."""
+        for _, directory, text in self._saving:
+            if self.calls.count("save") in self.failing:
+                self.on_frame({"event": "save_failed", "directory": str(directory), "error": "no space left"}, {})
+                continue
+            directory.mkdir(parents=True)
+            (directory / "trainer.json").write_text(text)
+            self.on_frame({"event": "saved", "directory": str(directory), "bytes": len(text)}, {})
+        self._saving.clear()
+
+    def _write_due(self) -> None:
+        if any(len(self.calls) >= due for due, _, _ in self._saving):
+            self.write_all()
 
     def _load(self, header: Header, arrays: Arrays) -> Header:
         self._weights, self._steps = digest_of(b"the model's own weights"), 0
@@ -128,9 +157,9 @@ class FakeTrainer:
 
     def _save(self, header: Header, arrays: Arrays) -> Header:
         assert self._weights is not None
-        directory = Path(str(header["directory"]))
-        directory.mkdir(parents=True)
-        (directory / "trainer.json").write_text(json.dumps({"steps": self._steps, "weights": self._weights.hex()}))
+        assert header["wait"] is False
+        text = json.dumps({"steps": self._steps, "weights": self._weights.hex()})
+        self._saving.append((len(self.calls) + self.patience, Path(str(header["directory"])), text))
         return {"steps": self._steps}
 
     def _restore(self, header: Header, arrays: Arrays) -> Header:
@@ -439,6 +468,7 @@ def _wire(
         events=events,
         recorder=recorder,
     )
+    trainer.on_frame, trainer.died = training.saving.heard, training.saving.died
     return Learner(
         settings=settings, root=root, run=run, ledger=ledger, store=store, trainer=trainer, transport=transport,
         recorder=recorder, desk=desk, intake=intake, training=training, inbox=send, arriving=receive, wall=wall,

@@ -72,7 +72,7 @@ def require_sound(learner: Learner, *peers: FakePeer) -> None:
     with closing(sqlite3.connect(learner.root / "ledger.sqlite")) as db:
         steps = [step for (step,) in db.execute("SELECT step FROM steps ORDER BY step")]
         refused = dict(db.execute("SELECT rule, count(*) FROM records WHERE rule <> 'admitted' GROUP BY rule"))
-    assert set(refused) <= {Rule.STALE.value}, "honest records are refused for staleness alone"
+    assert set(refused) <= {Rule.STALE.value, Rule.ORPHANED.value}, "honest records are refused for nothing else"
     assert steps == list(range(1, learner.run.chain.head.version + 1))
     taken = Counter(step for _, step, _, _ in rows if step is not None)
     batch = learner.settings.prompts * learner.settings.group_size
@@ -89,11 +89,16 @@ def require_sound(learner: Learner, *peers: FakePeer) -> None:
 
 
 def require_chain(learner: Learner, signed: list[SignedManifest]) -> None:
-    """Versions were published in order, each linked to one before it, none twice."""
+    """Versions were published in order, none twice, each linked to the last one that its start goes on from."""
     names = [one.version for one in signed]
     assert names == sorted(set(names))
+    alive = signed[:1]
     for before, after in pairwise(signed):
-        assert after.manifest.previous == before.hash
+        if after.version.incarnation > before.version.incarnation:
+            alive = [one for one in alive if one.version.version <= after.version.version]
+        if alive:
+            assert after.manifest.previous == alive[-1].hash
+        alive.append(after)
 
 
 def manifests(learner: Learner) -> list[SignedManifest]:
@@ -149,11 +154,12 @@ async def test_with_no_staleness_allowed_every_rollout_is_on_policy_and_none_is_
         assert verdicts == {Rule.ADMITTED: 6 * 4}
 
 
-async def test_a_version_is_announced_when_its_state_is_durable_and_again_for_those_who_missed_it(
+async def test_a_version_is_announced_before_its_state_is_durable_and_again_for_those_who_missed_it(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
+    trainer = FakeTrainer(patience=1000)
     async with (
-        open_learner(tmp_path, Settings(steps=2)) as learner,
+        open_learner(tmp_path, Settings(steps=2), trainer=trainer) as learner,
         learner.transport.network.node("peer") as peer,
         trio.open_nursery() as nursery,
     ):
@@ -166,13 +172,115 @@ async def test_a_version_is_announced_when_its_state_is_durable_and_again_for_th
             assert announced.version == version(name)
             assert learner.store.is_complete(announced.manifest)
             assert (version(name), announced.manifest) in learner.ledger.versions()
-            if name != "1.0":
-                assert learner.ledger.checkpoints()[0].step == announced.version.version
+        await wait_all_tasks_blocked()
+        assert (learner.run.chain.head, learner.ledger.checkpoints()) == (version("1.2"), [])
         nursery.start_soon(learner.training.announce_again)
         await wait_all_tasks_blocked()
         mock_clock.jump(REANNOUNCE_S)
         assert (await heard.receive()).data == announced.raw
         nursery.cancel_scope.cancel()
+
+
+# Checkpoints, which are written while training goes on.
+
+
+async def test_training_goes_on_while_a_checkpoint_is_written_and_the_run_ends_with_its_last(tmp_path: Path) -> None:
+    trainer = FakeTrainer(patience=5)
+    async with open_learner(tmp_path, Settings(steps=9), trainer=trainer) as learner, trio.open_nursery() as nursery:
+        nursery.start_soon(learner.train, FakePeer())
+        while not learner.run.finished:
+            await learner.run.wait_changed()
+            if learner.run.chain.head.version == 9:
+                trainer.patience = 0
+                trainer.write_all()
+        saved = [fields["step"] for fields in learner.logged("checkpoint_saved")]
+        assert saved == sorted(saved)
+        assert 2 <= len(saved) < 9, "some steps had none, since the one before was being written"
+        assert saved[-1] == learner.ledger.checkpoints()[0].step == 9
+
+
+async def test_who_stops_the_learner_waits_for_the_checkpoint_that_is_being_written(tmp_path: Path) -> None:
+    trainer = FakeTrainer(patience=1000)
+    async with open_learner(tmp_path, Settings(steps=50), trainer=trainer) as learner, trio.open_nursery() as nursery:
+        seen = manifests(learner)
+        nursery.start_soon(learner.train, FakePeer())
+        while len(seen) < 4:
+            await learner.run.wait_changed()
+        assert learner.ledger.checkpoints() == []
+        nursery.start_soon(learner.training.saving.leave)
+        while len(seen) < 7:
+            await learner.run.wait_changed()
+        trainer.write_all()
+        await learner.training.saving.leave()
+        assert [row.step for row in learner.ledger.checkpoints()] == [1]
+        assert trainer.calls.count("save") == 1, "and none was begun meanwhile"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_checkpoint_that_fails_is_told_and_the_next_is_tried(tmp_path: Path) -> None:
+    trainer = FakeTrainer(failing={2, 3, 5})
+    async with open_learner(tmp_path, Settings(steps=6), trainer=trainer) as learner:
+        peer = FakePeer()
+        await learner.train(peer)
+        assert [fields["directory"] for fields in learner.logged("checkpoint_failed")] == ["1.2", "1.3", "1.5"]
+        assert [row.step for row in learner.ledger.checkpoints()] == [6, 4]
+        assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["1.4", "1.6"]
+        require_sound(learner, peer)
+
+
+@pytest.mark.parametrize("failing", [{2, 3, 4}, {6, 7, 8}])
+async def test_checkpoints_that_keep_failing_end_the_run_and_it_goes_on_from_the_last(
+    tmp_path: Path, failing: set[int]
+) -> None:
+    peer = FakePeer()
+    async with open_learner(tmp_path, Settings(steps=6), trainer=FakeTrainer(failing=failing)) as learner:
+        with pytest.raises(
+            RunError, match=r"3 checkpoints in a row .*: no space left\. Free its disk, then start again"
+        ):
+            await unwrapped(learner.train, peer)
+        [base] = {row.step for row in learner.ledger.checkpoints()[:1]}
+        assert base == min(failing) - 1
+    async with open_learner(tmp_path, Settings(steps=6)) as again:
+        await again.train(peer)
+        assert again.ledger.incarnations() == [(1, 0), (2, base)]
+        require_sound(again, peer)
+
+
+async def test_a_trainer_that_dies_while_it_writes_the_last_checkpoint_trains_again_what_was_not_durable(
+    tmp_path: Path,
+) -> None:
+    trainer = FakeTrainer(patience=1000)
+    async with open_learner(tmp_path, Settings(steps=3), trainer=trainer) as learner, trio.open_nursery() as nursery:
+        peer = FakePeer()
+        nursery.start_soon(learner.train, peer)
+        while learner.run.chain.head != PolicyVersion(1, 3):
+            await learner.run.wait_changed()
+        await wait_all_tasks_blocked()
+        trainer.patience = 0
+        trainer.die()
+        while not learner.run.finished:
+            await learner.run.wait_changed()
+        assert learner.run.chain.head == PolicyVersion(2, 3)
+        assert learner.ledger.checkpoints()[0].step == 3
+        require_sound(learner, peer)
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_was_leased_after_the_checkpoint_is_not_leased_to_others_again(tmp_path: Path) -> None:
+    """The cursor goes back with the checkpoint, leases do not."""
+    peer, trainer = FakePeer(), FakeTrainer(patience=12)
+    async with open_learner(tmp_path, Settings(steps=9, staleness=3), trainer=trainer) as learner:
+        await kill(learner, "step_trained", "before", 8, peer)
+        assert learner.ledger.checkpoints()[0].leases < learner.ledger.counts()[0]
+    observed: list[int] = []
+    async with open_learner(tmp_path, Settings(steps=9, staleness=3)) as again:
+        again.training.observe = lambda index, mean: observed.append(index)
+        again.desk.recover_leases()
+        await again.train(peer)
+        given, seen = again.ledger.since(0, 0)
+        assert len(set(given)) == len(given)
+        assert set(observed) <= {index for index, _ in seen}
+        assert observed, "groups that were judged after the checkpoint were told to the curriculum again"
 
 
 async def test_nothing_is_left_of_what_a_run_no_longer_needs(tmp_path: Path) -> None:
@@ -310,7 +418,7 @@ async def test_a_trainer_that_died_while_nobody_asked_it_anything(tmp_path: Path
 
         learner.training.published = published
         await learner.train(peer)
-        assert [str(one.version) for one in seen] == ["1.0", "1.1", "1.2", "1.3", "2.3", "2.4", "2.5", "2.6"]
+        assert [str(one.version) for one in seen] == ["1.0", "1.1", "1.2", "1.3", "2.2", "2.3", "2.4", "2.5", "2.6"]
         require_chain(learner, seen)
         require_sound(learner, peer)
 
@@ -359,7 +467,7 @@ async def test_a_trainer_that_is_given_up_ends_the_run(tmp_path: Path) -> None:
         ("load", "bad_request", UsageError, r"^\[trainer\] no weights$"),
         ("load", "internal", RunError, "cannot be loaded: no weights"),
         ("step", "internal", RunError, "refused step 1: no weights"),
-        ("save", "disk", RunError, "Version 1.1 cannot be published: no weights"),
+        ("save", "disk", RunError, "3 checkpoints in a row could not be written to .*, so all since step 0 is at risk"),
         ("export", "disk", RunError, "Version 1.0 cannot be published: no weights"),
     ],
 )
@@ -437,7 +545,8 @@ async def test_killed_anywhere_the_next_process_goes_on_from_the_last_durable_st
             assert incarnations[-1] == (2, base)
         first = seen[0]
         assert first.version == PolicyVersion(len(incarnations), base)
-        assert first.manifest.previous == (versions[-1][1] if versions else b"")
+        surviving = [manifest for name, manifest in versions if name.version <= base]
+        assert first.manifest.previous == (surviving[-1] if surviving else b"")
         for name, weights in known.items():
             if name.version == base:
                 require_chain(again, [first])

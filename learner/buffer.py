@@ -10,7 +10,7 @@ whose rewards are all equal never waits: it is dropped, and makes room for anoth
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -71,6 +71,14 @@ class Batch:
     @property
     def rollouts(self) -> int:
         return sum(len(group.completions) for group in self.groups)
+
+    @property
+    def rewards_by_lag(self) -> Mapping[int, float]:
+        """Mean reward of the rollouts of each lag."""
+        found: defaultdict[int, list[float]] = defaultdict(list)
+        for group in self.groups:
+            found[self.lags[group.lease]] += [completion.reward for completion in group.completions]
+        return {lag: sum(rewards) / len(rewards) for lag, rewards in sorted(found.items())}
 
 
 UNINFORMATIVE = "uninformative"

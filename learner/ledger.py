@@ -84,7 +84,11 @@ class RecordRow:
 
 @dataclass(frozen=True, kw_only=True)
 class StepRow:
-    """One training step: `step` is the version it produced; `reward` the mean over what it was trained on."""
+    """One training step: `step` is the version it produced; `reward` the mean over what it was trained on.
+
+    `metrics` are the figures that the trainer replied, flat, and `by_lag`: by the lag in digits, those of its tokens
+    and the mean `reward` of its rollouts.
+    """
 
     step: int
     incarnation: int
@@ -94,7 +98,7 @@ class StepRow:
     rollouts: int
     tokens: int
     reward: float
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -407,6 +411,21 @@ class Ledger:
             db.executemany(
                 "INSERT INTO dropped VALUES (?, ?, ?)", [(lease, row.step, why) for lease, why in dropped.items()]
             )
+
+    def newest_steps(self, count: int) -> list[StepRow]:
+        """The last `count` steps of the surviving chain, in order."""
+        rows = self._query(
+            "SELECT step, incarnation, began_ms, waited_s, train_s, rollouts, tokens, reward, metrics FROM steps"
+            " ORDER BY step DESC LIMIT ?",
+            (count,),
+        )
+        return [
+            StepRow(
+                step=r[0], incarnation=r[1], began_ms=r[2], waited_s=r[3], train_s=r[4], rollouts=r[5], tokens=r[6],
+                reward=r[7], metrics=json.loads(r[8]),
+            )
+            for r in reversed(rows)
+        ]  # fmt: skip
 
     def batch_dropped(self, step: int, dropped: Mapping[LeaseId, str]) -> None:
         """Groups that step `step` took and could not be trained on (lease -> reason): no later step may take them."""

@@ -1,0 +1,134 @@
+"""From what happens to what is measured: events of the learner, and its training steps, become values on the board.
+
+Pure but for the board that it writes to. Like `node.view_events` it is one `match`: events that are not named here
+measure nothing. Figures that the trainer replies go through by their own names, as far as they are declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from learner.buffer import Batch
+from learner.ledger import StepRow
+from learner.provisioning.observatory import Observatory
+from node.events import Field
+from node.learner_run import LearnerRun
+from node.metrics.board import Board
+from node.metrics.declared import METRICS, Kind
+from protocol.ids import short
+
+BY_LAG: Mapping[str, str] = {
+    "tokens": "tokens_at_lag",
+    "ratio": "ratio_at_lag",
+    "kl": "kl_at_lag",
+    "clip_share": "clip_share_at_lag",
+    "reward": "reward_at_lag",
+}
+"""Figures of one lag, as a step's row has them, and the metric that each one is."""
+
+NOT_THE_TRAINERS = ("step", "incarnation", "reward")
+"""Gauges without labels that a trainer's reply cannot set."""
+
+
+def follow_event(board: Board, event: str, fields: Mapping[str, Field]) -> None:
+    """Measure what an event of the learner says."""
+    match event:
+        case "delivery_judged":
+            _judged(board, fields)
+        case "peer_joined":
+            board.add("peers_joined")
+        case "peer_left":
+            board.add("peers_left")
+        case "peer_fault":
+            board.add("peer_faults", fault=fields.get("fault"))
+        case "heartbeat":
+            board.set("peer_bytes_up", _number(fields, "bytes_up"), peer=_peer(fields))
+            board.set("peer_bytes_down", _number(fields, "bytes_down"), peer=_peer(fields))
+        case "traffic":
+            board.set("learner_bytes_up", _number(fields, "bytes_up"))
+        case "leases_returned":
+            board.add("leases_returned", _number(fields, "leases"), peer=_peer(fields))
+        case "leases_recalled":
+            board.add("leases_recalled", _number(fields, "leases"))
+        case "relays_credited":
+            board.add("relayed_bytes", _number(fields, "bytes"))
+        case "version_published":
+            board.add("versions_published")
+            board.set("version_bytes", _number(fields, "total_bytes"))
+            board.set("version_new_bytes", _number(fields, "new_bytes"))
+            board.set("version_patch_bytes", _number(fields, "patch_bytes"))
+            board.observe("publish_seconds", _number(fields, "seconds"))
+        case "evaluated":
+            for which in ("greedy", "sampled"):
+                board.set(which, _number(fields, which))
+        case "evaluation_failed":
+            board.add("evaluations_failed")
+        case "batch_dropped":
+            board.add("batches_dropped")
+        case "trainer_restarted":
+            board.add("trainer_restarts")
+        case "child_died":
+            board.add("child_deaths", child=fields.get("child"))
+
+
+def follow_step(board: Board, row: StepRow, batch: Batch) -> None:
+    """Measure a training step."""
+    board.set("step", row.step)
+    board.set("incarnation", row.incarnation)
+    board.set("reward", row.reward)
+    board.observe("waited_seconds", row.waited_s)
+    board.observe("train_seconds", row.train_s)
+    board.set("bubble", row.waited_s / (row.waited_s + row.train_s) if row.train_s > 0 else 0.0)
+    board.add("rollouts_stale", batch.stale)
+    for group in batch.groups:
+        board.add("rollouts_trained", len(group.completions), lag=batch.lags[group.lease])
+        for completion in group.completions:
+            board.observe("completion_tokens", len(completion.tokens))
+    for name, value in row.metrics.items():
+        if is_trainers(name) and isinstance(value, int | float):
+            board.set(name, value)
+    for lag, figures in row.metrics.get("by_lag", {}).items():
+        _at_lag(board, lag, figures)
+
+
+def is_trainers(name: str) -> bool:
+    """Whether a figure of that name in the trainer's reply is measured."""
+    metric = METRICS.get(name)
+    return metric is not None and metric.kind is Kind.GAUGE and not metric.labels and name not in NOT_THE_TRAINERS
+
+
+def follow_run(board: Board, run: LearnerRun, seen: Observatory) -> None:
+    """Measure how things stand: who is here, what waits, what things take."""
+    board.set("peers", len(run.present))
+    board.set("peers_active", sum(stay.is_on for stay in run.present.values()))
+    board.set("rollouts_buffered", len(run.buffer))
+    board.set("rollouts_leased", run.leasing.open_rollouts)
+    board.set("period", run.kappa)
+    estimates = {"t_train": seen.train_s, "t_broadcast": seen.broadcast_s, "t_generation": seen.generation_s}
+    for name, estimate in estimates.items():
+        if estimate is not None:
+            board.set(name, estimate.value)
+
+
+def _at_lag(board: Board, lag: str, figures: Mapping[str, Any]) -> None:
+    for name, metric in BY_LAG.items():
+        if isinstance(value := figures.get(name), int | float):
+            board.set(metric, value, lag=lag)
+
+
+def _judged(board: Board, fields: Mapping[str, Field]) -> None:
+    if admitted := _number(fields, "admitted"):
+        board.add("rollouts_admitted", admitted, peer=_peer(fields))
+        board.add("tokens_admitted", _number(fields, "tokens"), peer=_peer(fields))
+    if refused := _number(fields, "refused"):
+        board.add("rollouts_refused", refused, rule=fields.get("reason"))
+
+
+def _peer(fields: Mapping[str, Field]) -> str:
+    return short(str(fields.get("peer")))
+
+
+def _number(fields: Mapping[str, Field], key: str) -> float:
+    value = fields.get(key)
+    return value if isinstance(value, int | float) else 0

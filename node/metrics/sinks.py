@@ -1,0 +1,171 @@
+"""Where rows of metrics go: the port that every sink fits, and the outlet that feeds one.
+
+What always holds: the learner waits for no sink, and no sink's failure reaches it. Each has a queue of its own, of
+QUEUE rows, whose oldest are lost when it cannot keep up (and counted); a thread of its own calls it; when it fails that
+is said once, what it held is closed, and it is tried again after RETRY_S. On the way out it has CLOSE_S to write what
+waits. A sink that goes on from a step is told so first, and rows it has of later steps are superseded.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Protocol
+
+import trio
+
+from node.events import EventLog
+from node.metrics.board import Row
+
+QUEUE = 256
+"""Rows that wait for one sink: minutes of quick steps, hours of slow ones, 10 KB each."""
+
+RETRY_S = 30.0
+"""How long a sink that failed is left alone: a full disk is not freed in less."""
+
+MAX_REASON = 300
+"""Characters of a failure that are told."""
+
+CLOSE_S = 3.0
+"""What all sinks together may take at the end; Ctrl-C is to end the learner within 5 s."""
+
+
+class Sink(Protocol):
+    """Something that keeps rows. Called from one thread at a time, never from trio's; whatever it raises is a failure
+    of its own."""
+
+    @property
+    def name(self) -> str:
+        """What events and `rows_lost` call it."""
+        ...
+
+    def begin(self, incarnation: int, base: int) -> None:
+        """Open it. Rows of `incarnation` follow, of steps after `base`; rows of such steps from before are superseded.
+
+        After `close`, and after a failure, it may be begun again.
+        """
+        ...
+
+    def write(self, row: Row) -> None:
+        """Keep a row. Steps come in order, but for rows that complete an earlier one, such as an evaluation's."""
+        ...
+
+    def close(self) -> None:
+        """Make what was written last, and let go."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Begin:
+    """Among the rows that wait: an incarnation goes on from step `base`."""
+
+    incarnation: int
+    base: int
+
+
+@dataclass(kw_only=True)
+class Outlet:
+    """Feeds one sink. `lost` is told how many rows it did not get, from any thread."""
+
+    sink: Sink
+    events: EventLog
+    lost: Callable[[int], None] = lambda rows: None
+    _queue: deque[_Begin | Row] = field(default_factory=deque)
+    _queueing: Lock = field(default_factory=Lock)
+    _using: Lock = field(default_factory=Lock)
+    _at: _Begin | None = None
+    """Where the sink stands, and below: touched by who holds `_using`."""
+    _is_open: bool = False
+    _failure: str = ""
+    _wake: trio.Event = field(default_factory=trio.Event)
+
+    def begin(self, incarnation: int, base: int) -> None:
+        """Rows that follow are of `incarnation`, of steps after `base`; those that wait may be of steps now lost."""
+        with self._queueing:
+            self._queue = deque([_Begin(incarnation, base)])
+        self._wake.set()
+
+    def put(self, row: Row) -> None:
+        """Have a row written, sooner or later. Never waits."""
+        with self._queueing:
+            if is_full := len(self._queue) >= QUEUE:
+                del self._queue[int(isinstance(self._queue[0], _Begin))]
+            self._queue.append(row)
+        if is_full:
+            self.lost(1)
+        self._wake.set()
+
+    async def work(self) -> None:
+        """Feed the sink until cancelled."""
+        is_said = False
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            await trio.to_thread.run_sync(self._turn, abandon_on_cancel=True)
+            if not self._failure:
+                is_said = False
+                continue
+            if not is_said:
+                self.events.emit("metrics_failed", sink=self.sink.name, reason=self._failure, retry_s=RETRY_S)
+            is_said, self._failure = True, ""
+            await trio.sleep(RETRY_S)
+            self._wake.set()
+
+    async def finish(self) -> None:
+        """Write what waits and close the sink. May be cancelled: a sink that hangs is left to its thread."""
+        await trio.to_thread.run_sync(self._end, abandon_on_cancel=True)
+
+    def _turn(self) -> None:
+        """On a thread: write what waits."""
+        with self._using:
+            item: _Begin | Row | None = None
+            try:
+                while (item := self._next()) is not None:
+                    self._take(item)
+            except Exception as error:  # a library of strangers: whatever it raises, training goes on
+                self._failure = f"{type(error).__name__}: {error}".splitlines()[0][:MAX_REASON]
+                self._is_open = False
+                with suppress(Exception):
+                    self.sink.close()
+                self.lost(int(isinstance(item, Row)))
+
+    def _next(self) -> _Begin | Row | None:
+        with self._queueing:
+            return self._queue.popleft() if self._queue else None
+
+    def _take(self, item: _Begin | Row) -> None:
+        if isinstance(item, _Begin):
+            self._at, self._is_open = item, False
+        if self._at is None:
+            return
+        if not self._is_open:
+            self.sink.begin(self._at.incarnation, self._at.base)
+            self._is_open = True
+        if isinstance(item, Row):
+            self.sink.write(item)
+            # Where to go on after a failure: what was written is not superseded by that.
+            self._at = _Begin(item.incarnation, max(self._at.base, item.step))
+
+    def _end(self) -> None:
+        self._turn()
+        with self._using, suppress(Exception):
+            self.sink.close()
+
+
+@asynccontextmanager
+async def fed(outlets: Sequence[Outlet]) -> AsyncIterator[None]:
+    """Feed all `outlets` while inside, and let them finish, within CLOSE_S, however it ends."""
+    async with trio.open_nursery() as nursery:
+        for outlet in outlets:
+            nursery.start_soon(outlet.work)
+        try:
+            yield
+        finally:
+            with trio.move_on_after(CLOSE_S, shield=True):
+                async with trio.open_nursery() as closing:
+                    for outlet in outlets:
+                        closing.start_soon(outlet.finish)
+            nursery.cancel_scope.cancel()

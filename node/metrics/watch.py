@@ -1,0 +1,115 @@
+"""The learner watched: what happens becomes metrics, alarms and samples, step by step.
+
+What always holds: nothing here waits for a disk or a network on the learner's behalf, and no sink's trouble reaches
+training. After a restart the alarms know what they knew (the ledger's newest steps are read again), and every sink is
+told from which step the series go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+
+from learner.alarm_rules import Alarm
+from learner.alarms import HISTORY, Change, Watchman, observation
+from learner.buffer import Batch
+from learner.ledger import Ledger, StepRow
+from node.events import EventLog, Field
+from node.learner_run import LearnerRun
+from node.metrics.board import Board
+from node.metrics.following import follow_event, follow_run, follow_step
+from node.metrics.sinks import Outlet, Sink, fed
+from node.recorder import Recorder
+from protocol.ids import PolicyVersion
+
+EVALUATED = ("greedy", "sampled")
+"""Metrics that belong to the step of the version that was evaluated, not to the newest."""
+
+
+@dataclass(kw_only=True)
+class Watch:
+    """See the module's paragraph."""
+
+    run: LearnerRun
+    ledger: Ledger
+    recorder: Recorder
+    events: EventLog
+    now_ms: Callable[[], int]
+    board: Board = field(default_factory=Board)
+    _outlets: list[Outlet] = field(default_factory=list)
+    _watchman: Watchman = field(default_factory=Watchman)
+    _evaluation: float | None = None
+    _diverged: int = 0
+
+    def __post_init__(self) -> None:
+        self.events.listen(self._heard)
+
+    @asynccontextmanager
+    async def feeding(self, sinks: Sequence[Sink]) -> AsyncIterator[None]:
+        """Feed these sinks while inside."""
+        self._outlets = [Outlet(sink=sink, events=self.events, lost=partial(self._lost, sink.name)) for sink in sinks]
+        async with fed(self._outlets):
+            yield
+
+    async def began(self, incarnation: int, base: int) -> None:
+        """An incarnation goes on from step `base`."""
+        rows = await trio.to_thread.run_sync(self.ledger.newest_steps, HISTORY)
+        self._watchman, self._evaluation, self._diverged = Watchman(), None, 0
+        for row in rows:
+            self._watchman.handle(observation(alarm_row(row)))
+        for alarm in Alarm:
+            self.board.set("alarm", float(alarm in self._watchman.raised), rule=alarm.value)
+        for outlet in self._outlets:
+            outlet.begin(incarnation, base)
+
+    def stepped(self, row: StepRow, batch: Batch) -> None:
+        """A training step is over, and its version published if one was due."""
+        follow_step(self.board, row, batch)
+        follow_run(self.board, self.run, self.recorder.observatory)
+        told = alarm_row(row) | {"evaluation": self._evaluation, "diverged": self._diverged}
+        self._evaluation, self._diverged = None, 0
+        for change in self._watchman.handle(observation(told)):
+            self._say(change)
+        self._put(row.incarnation, row.step)
+
+    def _say(self, change: Change) -> None:
+        name = change.alarm.value
+        self.board.set("alarm", float(change.raised), rule=name)
+        if change.raised:
+            self.board.add("alarms_raised", rule=name)
+        self.events.emit(
+            "alarm_raised" if change.raised else "alarm_cleared",
+            alarm=name,
+            step=change.step,
+            measured=round(change.measured, 6),
+            usual=round(change.usual, 6),
+            text=change.said,
+        )
+
+    def _heard(self, event: str, fields: Mapping[str, Field]) -> None:
+        follow_event(self.board, event, fields)
+        if event == "batch_dropped":
+            self._diverged += 1
+        if event == "evaluated" and isinstance(sampled := fields.get("sampled"), int | float):
+            self._evaluation = sampled
+            version = PolicyVersion(*map(int, str(fields.get("version")).split(".")))
+            if self.run.chain.contains(version):  # else a restart has cut it off meanwhile
+                self._put(self.run.chain.head.incarnation, version.version, EVALUATED)
+
+    def _put(self, incarnation: int, step: int, only: Sequence[str] = ()) -> None:
+        row = self.board.row(incarnation=incarnation, step=step, at_ms=self.now_ms(), only=only)
+        for outlet in self._outlets:
+            outlet.put(row)
+
+    def _lost(self, sink: str, rows: int) -> None:
+        if rows:
+            self.board.add("rows_lost", rows, sink=sink)
+
+
+def alarm_row(row: StepRow) -> dict[str, object]:
+    """A step of the ledger as the alarms read it."""
+    return {**row.metrics, "step": row.step, "reward": row.reward}

@@ -90,10 +90,10 @@ def observation(row: Mapping[str, Any]) -> Observation:
         evaluation=_figure(row, "evaluation"),
         entropy=_figure(row, "entropy"),
         kl=_figure(row, "mismatch_kl"),
-        effective=_figure(row, "effective"),
+        effective=_figure(row, "ess"),
         clip_share=_figure(row, "clip_share"),
         grad_norm=_figure(row, "grad_norm"),
-        by_lag={int(lag): _at_lag(told) for lag, told in row.get("by_lag", {}).items()},
+        by_lag={int(lag): _at_lag(told) for lag, told in row.get("by_lag", {}).items() if lag.isdecimal()},
         diverged=int(row.get("diverged", 0)),
     )
 

@@ -38,6 +38,9 @@ from node.intake_loop import IntakeLoop
 from node.learner_desk import LearnerDesk
 from node.learner_run import LearnerRun
 from node.lease_desk import LeaseDesk
+from node.metrics.opening import open_sinks, slug
+from node.metrics.prometheus import served
+from node.metrics.watch import Watch
 from node.recorder import Recorder
 from node.relay_desk import RelayDesk
 from node.schooling import Schooling
@@ -47,7 +50,7 @@ from node.witness import Witness
 from protocol.cost import MICROS
 from protocol.errors import Fault
 from protocol.exchange import PeerAddresses
-from protocol.ids import PeerId, PolicyVersion
+from protocol.ids import PeerId, PolicyVersion, short
 from protocol.invite import Invite, write_invite
 from protocol.layout import file_chunks
 from protocol.manifest import SignedManifest
@@ -114,6 +117,7 @@ async def run_learner(
                 transport = await stack.enter_async_context(open_transport(home.learner.seed, config.network))
                 learner = _Learner(config, home, ledger, store, transport, schooling, events, trainer)
                 stack.callback(learner.recorder.close)
+                await stack.enter_async_context(learner.watched())
                 return await learner.work(on_ready)
     except ListenFailed as error:
         raise RunError(f"{error}. End what listens there, or choose another port in [network] listen.") from error
@@ -169,6 +173,14 @@ class _Learner:
             home.root / FILE,
             run_terms(config, batch),
             trouble=lambda text: events.emit("trouble", text=text),
+        )
+        self.watch = Watch(
+            run=self.run,
+            ledger=ledger,
+            recorder=self.recorder,
+            events=events,
+            now_ms=Clock.now_ms,
+            task_of=lambda index: schooling.place(index)[1],
         )
         witness = Witness(self.run, self.recorder, events, max_new_tokens=learn.max_new_tokens)
         self.relays = RelayDesk(
@@ -249,6 +261,17 @@ class _Learner:
             serving=self.serving,
         )
         self.nursery: trio.Nursery | None = None
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Metrics go where the configuration has them, while inside. Raises RunError when a port cannot be had."""
+        section, name, swarm = self.config.metrics, self.config.swarm.name, self.home.authority.swarm
+        async with AsyncExitStack() as stack:
+            if section.prometheus:
+                stack.enter_context(served(section.prometheus, self.watch.board))
+            sinks = open_sinks(section, self.home.root, run=f"{slug(name)}-{short(swarm)}")
+            await stack.enter_async_context(self.watch.feeding(sinks))
+            yield
 
     async def work(self, on_ready: Callable[[str, LearnerRun], None]) -> LearnerOutcome:
         """Be there for peers at once, since some may wait for a learner that comes back; then open the children and
@@ -357,6 +380,8 @@ class _Learner:
             curriculum_state=self.schooling.state,
             restore_curriculum=self.schooling.restore,
             observe=self.schooling.observe,
+            opened=self.watch.began,
+            stepped=self.watch.stepped,
             adopted=self._seed,
             published=self._published,
             now_ms=Clock.now_ms,

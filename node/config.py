@@ -177,6 +177,16 @@ class EvaluateSection(Section, frozen=True, kw_only=True):
     every_versions: Annotated[int, Meta(ge=0)] = 10
 
 
+class MetricsSection(Section, frozen=True, kw_only=True):
+    """Where metrics go."""
+
+    sqlite: bool = True
+    prometheus: Annotated[str, Meta(max_length=256)] = ""
+    tensorboard: bool = False
+    wandb: Annotated[str, Meta(max_length=128)] = ""
+    wandb_offline: bool = False
+
+
 class PriceSection(Section, frozen=True, kw_only=True):
     """What an hour of this machine costs, in whole units of `currency`; only for the report."""
 
@@ -203,6 +213,7 @@ class SwarmConfig(Section, frozen=True, kw_only=True):
     plan: PlanSection = PlanSection()
     evaluate: EvaluateSection = EvaluateSection()
     store: StoreSection = StoreSection()
+    metrics: MetricsSection = MetricsSection()
     price: PriceSection = PriceSection()
 
 

@@ -16,6 +16,7 @@ from node.door import require_addresses, require_model
 from node.errors import UsageError
 from node.events import Clock, EventLog
 from node.learner_run import LearnerRun
+from node.metrics.opening import require_sinks
 from node.reports.facts import Role
 from node.rollout_role import RolloutRole
 from node.schooling import open_schooling
@@ -33,6 +34,7 @@ async def learn(path: Path, *, plain: bool, trainer: Sequence[str] = TRAINER) ->
     config = read_swarm_config(path)
     require_model(Path(config.model.directory))
     require_addresses(config.network.listen, config.network.announce)
+    require_sinks(config.metrics)
     schooling = open_schooling(config, path.resolve().parent)
     events = EventLog(Path(config.swarm.state) / EVENTS_FILE)
     learn = config.learn

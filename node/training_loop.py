@@ -88,6 +88,8 @@ class TrainingLoop:
             admitted after it: (index, mean reward).
         adopted: told of each version that the store has taken, before anybody else hears of it.
         published: awaited after each publication.
+        opened: awaited with (incarnation, step) when an incarnation goes on from that step.
+        stepped: told of each training step when it is over, with what it was trained on.
     """
 
     run: LearnerRun
@@ -105,6 +107,8 @@ class TrainingLoop:
     now_ms: Callable[[], int]
     events: EventLog
     recorder: Recorder
+    opened: Callable[[int, int], Awaitable[None]]
+    stepped: Callable[[StepRow, Batch], None]
     adopted: Callable[[SignedManifest], None] = lambda signed: None
     observe: Callable[[int, float], None] = lambda index, mean: None
     newest: bytes = b""
@@ -260,6 +264,7 @@ class TrainingLoop:
         self._forget_manifests()
         self.events.emit("incarnation_began", incarnation=incarnation, step=base)
         self.recorder.begin(base)
+        await self.opened(incarnation, base)
 
     async def _recover_buffer(self) -> None:
         """Put back what was admitted and not trained on by a surviving step. The caller holds `judging`."""
@@ -322,6 +327,7 @@ class TrainingLoop:
             await self._publish()
         over = trio.current_time()
         self._record(batch, began - waited, over - began, over - publishing if is_due else 0.0)
+        self.stepped(row, batch)
         if (train_s := self.recorder.observatory.train_s) is not None:
             run.measure(train_s.value)
         run.busy = False
@@ -515,6 +521,9 @@ def _step_row(batch: Batch, head: PolicyVersion, began_ms: int, waited_s: float,
     metrics = {
         key: float(value) for key, value in reply.items() if isinstance(value, int | float) and key not in ("id", "ok")
     }
+    by_lag = {str(lag): {"reward": reward} for lag, reward in batch.rewards_by_lag.items()}
+    for lag, figures in reply.get("by_lag", {}).items():
+        by_lag[lag] = {**by_lag.get(lag, {}), **figures}
     return StepRow(
         step=head.version,
         incarnation=head.incarnation,
@@ -524,7 +533,7 @@ def _step_row(batch: Batch, head: PolicyVersion, began_ms: int, waited_s: float,
         rollouts=batch.rollouts,
         tokens=sum(len(completion.tokens) for completion in completions),
         reward=sum(completion.reward for completion in completions) / len(completions),
-        metrics=metrics,
+        metrics={**metrics, "by_lag": by_lag},
     )
 
 

@@ -6,7 +6,8 @@ measure nothing. Figures that the trainer replies go through by their own names,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from learner.buffer import Batch
@@ -23,6 +24,8 @@ BY_LAG: Mapping[str, str] = {
     "ratio": "ratio_at_lag",
     "kl": "kl_at_lag",
     "clip_share": "clip_share_at_lag",
+    "entropy": "entropy_at_lag",
+    "ess": "ess_at_lag",
     "reward": "reward_at_lag",
 }
 """Figures of one lag, as a step's row has them, and the metric that each one is."""
@@ -72,8 +75,8 @@ def follow_event(board: Board, event: str, fields: Mapping[str, Field]) -> None:
             board.add("child_deaths", child=fields.get("child"))
 
 
-def follow_step(board: Board, row: StepRow, batch: Batch) -> None:
-    """Measure a training step."""
+def follow_step(board: Board, row: StepRow, batch: Batch, task_of: Callable[[int], str]) -> None:
+    """Measure a training step; `task_of` names the task of a prompt's index."""
     board.set("step", row.step)
     board.set("incarnation", row.incarnation)
     board.set("reward", row.reward)
@@ -81,10 +84,14 @@ def follow_step(board: Board, row: StepRow, batch: Batch) -> None:
     board.observe("train_seconds", row.train_s)
     board.set("bubble", row.waited_s / (row.waited_s + row.train_s) if row.train_s > 0 else 0.0)
     board.add("rollouts_stale", batch.stale)
+    rewards: defaultdict[str, list[float]] = defaultdict(list)
     for group in batch.groups:
         board.add("rollouts_trained", len(group.completions), lag=batch.lags[group.lease])
+        rewards[task_of(group.prompt_index)] += [completion.reward for completion in group.completions]
         for completion in group.completions:
             board.observe("completion_tokens", len(completion.tokens))
+    for task, values in rewards.items():
+        board.set("reward_of_task", sum(values) / len(values), task=task)
     for name, value in row.metrics.items():
         if is_trainers(name) and isinstance(value, int | float):
             board.set(name, value)

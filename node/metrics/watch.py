@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import trio
 
@@ -32,13 +33,14 @@ EVALUATED = ("greedy", "sampled")
 
 @dataclass(kw_only=True)
 class Watch:
-    """See the module's paragraph."""
+    """See the module's paragraph. `task_of` names the task of a prompt's index."""
 
     run: LearnerRun
     ledger: Ledger
     recorder: Recorder
     events: EventLog
     now_ms: Callable[[], int]
+    task_of: Callable[[int], str]
     board: Board = field(default_factory=Board)
     _outlets: list[Outlet] = field(default_factory=list)
     _watchman: Watchman = field(default_factory=Watchman)
@@ -68,9 +70,9 @@ class Watch:
 
     def stepped(self, row: StepRow, batch: Batch) -> None:
         """A training step is over, and its version published if one was due."""
-        follow_step(self.board, row, batch)
+        follow_step(self.board, row, batch, self.task_of)
         follow_run(self.board, self.run, self.recorder.observatory)
-        told = alarm_row(row) | {"evaluation": self._evaluation, "diverged": self._diverged}
+        told = alarm_row(row, diverged=self._diverged) | {"evaluation": self._evaluation}
         self._evaluation, self._diverged = None, 0
         for change in self._watchman.handle(observation(told)):
             self._say(change)
@@ -110,6 +112,7 @@ class Watch:
             self.board.add("rows_lost", rows, sink=sink)
 
 
-def alarm_row(row: StepRow) -> dict[str, object]:
-    """A step of the ledger as the alarms read it."""
-    return {**row.metrics, "step": row.step, "reward": row.reward}
+def alarm_row(row: StepRow, diverged: int = 0) -> dict[str, Any]:
+    """A step of the ledger as the alarms read it; `diverged` batches were dropped before it."""
+    own = int(row.metrics.get("diverged", 0))
+    return {**row.metrics, "step": row.step, "reward": row.reward, "diverged": own + diverged}

@@ -26,7 +26,7 @@ def healthy(steps: int = 120, seed: int = 0) -> list[Row]:
             "reward": 0.3 + 0.65 * (1 - math.exp(-step / 40)) + rng.gauss(0, 0.03),
             "entropy": (0.1 + 1.2 * math.exp(-step / 50)) * rng.gauss(1, 0.04),
             "mismatch_kl": 0.004,
-            "effective": 0.9 + rng.gauss(0, 0.01),
+            "ess": 0.9 + rng.gauss(0, 0.01),
             "clip_share": max(0.0, 0.03 + rng.gauss(0, 0.01)),
             "grad_norm": math.exp(rng.gauss(-1, 0.3)),
             "by_lag": {str(lag): {"tokens": 100.0, "kl": 0.0002 + 0.002 * lag, "reward": 0.5} for lag in (0, 1, 3)},
@@ -67,7 +67,7 @@ WRONG: dict[Alarm, Callable[[Row, int], object]] = {
     Alarm.ENTROPY_RISES: lambda row, since: row.update(entropy=row["entropy"] * math.exp(since / 8)),
     Alarm.ENGINE_MISMATCH: lambda row, since: every_lag(row, "kl", lambda lag: 0.03),
     Alarm.TOO_STALE: lambda row, since: every_lag(row, "kl", lambda lag: 0.002 + 0.02 * lag * since / 3),
-    Alarm.FEW_EFFECTIVE: lambda row, since: row.update(effective=0.9 * math.exp(-since / 5)),
+    Alarm.FEW_EFFECTIVE: lambda row, since: row.update(ess=0.9 * math.exp(-since / 5)),
     Alarm.CLIPPED: lambda row, since: row.update(clip_share=0.85),
     Alarm.GRADIENT_SPIKES: lambda row, since: row.update(grad_norm=row["grad_norm"] * 30),
     Alarm.REWARD_FALLS: lambda row, since: row.update(reward=row["reward"] - 0.02 * since),
@@ -107,7 +107,7 @@ def test_a_fall_that_the_batches_show_too_is_not_hidden() -> None:
 
 def test_one_odd_step_is_no_alarm() -> None:
     rows = healthy()
-    rows[BEGINS] |= {"entropy": 9.0, "grad_norm": 99.0, "reward": 0.0, "effective": 0.01, "clip_share": 1.0}
+    rows[BEGINS] |= {"entropy": 9.0, "grad_norm": 99.0, "reward": 0.0, "ess": 0.01, "clip_share": 1.0}
     assert alarms(rows) == []
 
 
@@ -134,7 +134,8 @@ def test_an_alarm_is_cleared_after_calm_and_may_come_again() -> None:
 def test_what_is_not_measured_raises_nothing() -> None:
     rows: Iterator[Row] = ({"step": step, "entropy": math.nan, "grad_norm": math.inf} for step in range(100))
     assert alarms(rows) == []
-    assert observation({"steps": 4}).step == 4
+    seen = observation({"steps": 4, "by_lag": {"2": {"tokens": 3}, "offline": {"tokens": 5}}})
+    assert (seen.step, list(seen.by_lag)) == (4, [2])
 
 
 def test_memory_is_bounded() -> None:

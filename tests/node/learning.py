@@ -32,6 +32,7 @@ from node.intake_loop import IntakeLoop
 from node.learner_desk import LearnerDesk
 from node.learner_run import LearnerRun
 from node.lease_desk import LeaseDesk
+from node.metrics.watch import Watch
 from node.recorder import Recorder
 from node.relay_desk import RelayDesk
 from node.training_loop import TrainingLoop, TrainingTerms
@@ -267,6 +268,7 @@ class Learner:
     desk: CountingDesk
     intake: IntakeLoop
     training: TrainingLoop
+    watch: Watch
     inbox: trio.MemorySendChannel[Incoming]
     arriving: trio.MemoryReceiveChannel[Incoming]
     wall: Wall
@@ -446,6 +448,14 @@ def _wire(
         now_ms=wall.now_ms,
         events=events,
     )
+    watch = Watch(
+        run=run,
+        ledger=ledger,
+        recorder=recorder,
+        events=events,
+        now_ms=wall.now_ms,
+        task_of=lambda index: "even",
+    )
     training = TrainingLoop(
         run=run,
         ledger=ledger,
@@ -463,6 +473,8 @@ def _wire(
         exports=root / "exports",
         curriculum_state=lambda: {"ordinal": prompts[0]},
         restore_curriculum=lambda state: prompts.__setitem__(0, state["ordinal"]),
+        opened=watch.began,
+        stepped=watch.stepped,
         published=published,
         now_ms=wall.now_ms,
         events=events,
@@ -471,8 +483,8 @@ def _wire(
     trainer.on_frame, trainer.died = training.saving.heard, training.saving.died
     return Learner(
         settings=settings, root=root, run=run, ledger=ledger, store=store, trainer=trainer, transport=transport,
-        recorder=recorder, desk=desk, intake=intake, training=training, inbox=send, arriving=receive, wall=wall,
-        log=log, prompts=prompts,
+        recorder=recorder, desk=desk, intake=intake, training=training, watch=watch, inbox=send, arriving=receive,
+        wall=wall, log=log, prompts=prompts,
     )  # fmt: skip
 
 

@@ -1,0 +1,156 @@
+"""Every metric is declared in one file, measured by a running learner, and explained on one page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from learner.alarm_rules import Alarm
+from node.events import EventLog, Field
+from node.metrics.board import MAX_SERIES, Board, Series
+from node.metrics.declared import METRICS, TOPICS, Kind, table
+from node.metrics.following import follow_event, is_trainers
+from node.metrics.sinks import Outlet
+from protocol.errors import LocalProtocolError
+from protocol.pipe import Arrays, Header
+from tests.node.learning import FakePeer, FakeTrainer, Settings, fast_directory, open_learner
+from tests.node.metrics.test_sinks import ListSink
+
+PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+EVENTS: list[tuple[str, dict[str, Field]]] = [
+    ("delivery_judged", {"peer": "peer", "admitted": 4, "refused": 2, "reason": "stale", "tokens": 40}),
+    ("peer_fault", {"peer": "peer", "fault": "malformed"}),
+    ("peer_left", {"peer": "peer"}),
+    ("heartbeat", {"peer": "peer", "bytes_up": 3, "bytes_down": 4}),
+    ("traffic", {"bytes_up": 5}),
+    ("leases_returned", {"peer": "peer", "leases": 2}),
+    ("leases_recalled", {"peer": "peer", "leases": 2}),
+    ("relays_credited", {"peer": "peer", "bytes": 9}),
+    ("evaluated", {"version": "1.0", "greedy": 0.5, "sampled": 0.25}),
+    ("evaluation_failed", {"version": "1.0"}),
+    ("batch_dropped", {"step": 3}),
+    ("trainer_restarted", {}),
+    ("child_died", {"child": "trainer"}),
+]
+"""What seldom happens, and what other loops than the one below say."""
+
+FIGURES = {
+    "loss": 0.1, "grad_norm": 0.2, "learning_rate": 1e-6, "updates": 1, "tokens": 90, "trained_tokens": 80,
+    "entropy": 0.7, "mismatch_kl": 0.01, "mean_ratio": 1.0, "max_ratio": 1.5, "max_log_ratio": 0.4, "clip_share": 0.1,
+    "ess": 0.9, "reference_kl": 0.0, "mean_lag": 0.5, "diverged": 1,
+}  # fmt: skip
+"""What a trainer replies to `step`, flat."""
+
+AT_LAG = {"tokens": 80, "ratio": 1.0, "kl": 0.01, "clip_share": 0.1, "entropy": 0.7, "reference_kl": 0, "ess": 0.9}
+
+
+class TalkativeTrainer(FakeTrainer):
+    def _step(self, header: Header, arrays: Arrays) -> Header:
+        return super()._step(header, arrays) | FIGURES | {"by_lag": {"0": AT_LAG}}
+
+
+async def measured() -> Board:
+    """What a learner measures that took a few steps, and to which everything happened."""
+    with fast_directory() as root:
+        trainer = TalkativeTrainer()
+        async with open_learner(root, replace(Settings(), steps=3), trainer=trainer) as learner:
+            board = learner.watch.board
+            for event, fields in EVENTS:
+                learner.desk.events.emit(event, **fields)
+            learner.watch._lost("sqlite", 2)
+            await learner.train(FakePeer())
+            for name in map(str, range(MAX_SERIES)):
+                board.add("peer_faults", fault=name)
+            return board
+
+
+async def test_all_that_is_declared_is_measured_and_nothing_else() -> None:
+    board = await measured()
+    seen = {series.metric for series in board.values()} | {series.metric for series, _, _ in board.tallies()}
+    assert seen - set(METRICS) == set()
+    # T_bcast needs versions that peers installed, which these peers do not say.
+    assert set(METRICS) - seen <= {"t_broadcast"}
+    assert len(board.values()) <= MAX_SERIES + 1
+    assert {series.labels[0] for series in board.values() if series.metric == "alarm"} == {rule.value for rule in Alarm}
+
+
+def test_every_declaration_is_whole() -> None:
+    names = [metric.name for metrics in TOPICS.values() for metric in metrics]
+    assert len(names) == len(set(names))
+    for metric in METRICS.values():
+        assert metric.words.endswith(".")
+        assert metric.unit
+        assert bool(metric.buckets) == (metric.kind is Kind.HISTOGRAM)
+        assert list(metric.buckets) == sorted(metric.buckets)
+
+
+def test_the_page_is_the_declaration() -> None:
+    _, _, told = PAGE.read_text(encoding="utf-8").partition("## Every metric\n\n")
+    assert told == table(), "renew it with `python -m node.metrics.declared`"
+
+
+def test_figures_of_the_trainer_go_by_their_own_names() -> None:
+    assert all(map(is_trainers, FIGURES))
+    assert not any(map(is_trainers, ("step", "reward", "steps", "seconds", "kl_at_lag", "train_seconds")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric", "labels"),
+    [
+        ("set", "entropie", {}),
+        ("add", "entropy", {}),
+        ("set", "kl_at_lag", {}),
+        ("set", "entropy", {"lag": 3}),
+        ("observe", "reward", {}),
+    ],
+)
+def test_what_is_not_declared_is_our_mistake(kind: str, metric: str, labels: dict[str, int]) -> None:
+    with pytest.raises(LocalProtocolError, match="is declared"):
+        getattr(Board(), kind)(metric, 1, **labels)
+
+
+def test_events_without_their_fields_measure_nothing_wrong() -> None:
+    board = Board()
+    for event, _ in EVENTS:
+        follow_event(board, event, {})
+    assert all(value in (0.0, 1.0) for value in board.values().values())
+
+
+def test_a_row_is_what_is_new_once() -> None:
+    board = Board()
+    board.set("entropy", 0.5)
+    board.add("batches_dropped")
+    for seconds in (1.0, 2.0, 6.0):
+        board.observe("train_seconds", seconds)
+    board.set("max_ratio", float("inf"))
+    board.set("greedy", 0.25)
+    evaluation = board.row(incarnation=1, step=2, at_ms=0, only=("greedy", "sampled"))
+    assert evaluation.values == {Series("greedy"): 0.25}
+    row = board.row(incarnation=1, step=4, at_ms=0)
+    assert {str(series): value for series, value in row.values.items()} == {
+        "entropy": 0.5,
+        "batches_dropped": 1.0,
+        "train_seconds": 3.0,
+    }
+    assert board.row(incarnation=1, step=5, at_ms=0).values == {}
+    assert str(Series("kl_at_lag", ("3",))) == 'kl_at_lag{lag="3"}'
+
+
+async def test_a_restarted_learner_goes_on_with_its_series() -> None:
+    """Rows of the steps that survive, once each, whoever wrote them; alarms remember the steps before."""
+    with fast_directory() as root:
+        sink = ListSink()
+        for steps in (3, 6):
+            async with open_learner(root, replace(Settings(), steps=steps), trainer=TalkativeTrainer()) as learner:
+                outlet = Outlet(sink=sink, events=EventLog())
+                learner.watch._outlets = [outlet]
+                await learner.train(FakePeer())
+                await outlet.finish()
+                assert len(learner.watch._watchman._steps) == steps
+        await trio.lowlevel.checkpoint()
+    assert sink.rows == [1, 2, 3, 4, 5, 6]
+    assert sink.begun == [(1, 0), (2, 3)]

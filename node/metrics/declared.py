@@ -67,6 +67,7 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge("trained_tokens", "tokens", "Those of them in sequences whose advantage is not zero."),
         _counter("rollouts_trained", "rollouts", "Rollouts trained on, by their lag when the batch formed.", "lag"),
         _counter("rollouts_stale", "rollouts", "Admitted rollouts that were too old when a batch formed, and dropped."),
+        _counter("rollouts_uninformative", "rollouts", "Rollouts dropped because their group has one reward."),
         _counter("batches_dropped", "batches", "Batches that made the loss infinite and were dropped."),
         _counter("trainer_restarts", "restarts", "How often the trainer was lost, and loaded again."),
         _tokens("completion_tokens", "Tokens of a trained completion, those of its environment included."),

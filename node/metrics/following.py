@@ -84,6 +84,7 @@ def follow_step(board: Board, row: StepRow, batch: Batch, task_of: Callable[[int
     board.observe("train_seconds", row.train_s)
     board.set("bubble", row.waited_s / (row.waited_s + row.train_s) if row.train_s > 0 else 0.0)
     board.add("rollouts_stale", batch.stale)
+    board.add("rollouts_uninformative", batch.uninformative)
     rewards: defaultdict[str, list[float]] = defaultdict(list)
     for group in batch.groups:
         board.add("rollouts_trained", len(group.completions), lag=batch.lags[group.lease])

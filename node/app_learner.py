@@ -145,6 +145,8 @@ class _Learner:
         self.trainer_argv = tuple(trainer)
         self.config, self.home, self.ledger, self.transport, self.events = config, home, ledger, transport, events
         self.store, self.schooling = store, schooling
+        for name, note in schooling.notes:
+            events.emit("task_opened", task=name, note=note)
         self.training: TrainingLoop | None = None
         self.evaluation: Evaluation | None = None
         batch = learn.prompts_per_step * learn.group_size

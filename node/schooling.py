@@ -41,6 +41,16 @@ class Schooling:
         """Token ids that end a completion."""
         return tuple(sorted(next(iter(self.tasks.values())).codec.stop_ids))
 
+    @property
+    def notes(self) -> list[tuple[str, str]]:
+        """What the operator is told of the tasks, each with the task's name."""
+        return [
+            (name, note)
+            for name, encoded in self.tasks.items()
+            if isinstance(encoded.task, FiniteTask)
+            for note in encoded.task.notes
+        ]
+
     def next_prompt(self) -> Prompt:
         """The next prompt to lease."""
         index = self.curriculum.next_index()

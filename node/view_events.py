@@ -27,6 +27,7 @@ SENTENCES: Mapping[str, str] = {
     "hours_ended": "outside the owner's hours: this node passes versions on, and works again from {again_at}",
     "hours_began": "the owner's hours have begun: at work until {until}",
     "learner_unreachable": "the learner cannot be reached: {reason}; again in {retry_s} s",
+    "task_opened": "{task}: {note}",
     "evaluation_failed": "version {version} could not be evaluated: {reason}",
     "evaluated": "version {version}: greedy {greedy}, sampled {sampled}",
     "period_changed": "{reason}",

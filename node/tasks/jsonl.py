@@ -3,29 +3,29 @@
 What always holds: a file with a bad line is refused before training starts, naming the line; prompts that occur
 several times lie on one side only, training or held out; index i asks training line i % size. Matching is
 `exact` (but for white space around it) or `numeric`: the value after "####" or in \\boxed{}, else the last number,
-whatever its formatting. Other fields of a line are ignored, so that data sets can be used as they are."""
+whatever its formatting. What must not be trained on is left out, counted, by `node.tasks.decontamination`. Other fields
+of a line are ignored, so that data sets can be used as they are."""
 
 from __future__ import annotations
 
 import hashlib
-import re
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from node.tasks.decontamination import Excluded, counted, read_date, read_excluded, texts_of
+from node.tasks.numbers import last_number
 from node.tasks.port import Chat, ChatMessage, Completion, Option, Problem, Task, TaskArguments, TaskError, TaskKind
 
 ROLES = frozenset({"system", "user", "assistant"})
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """No prompt that fits into a lease needs more; a file without line ends is noticed before it fills the memory twice."""
-
-MAX_NUMERAL_CHARS = 64
-MAX_EXPONENT = 99
-"""Larger numerals are no answers: 1e999999999 as an exact fraction would take all memory, and strangers write them."""
 
 
 class _Message(msgspec.Struct):
@@ -38,65 +38,31 @@ class _Row(msgspec.Struct):
     answer: str | int | float
 
 
-# --- numbers in text --------------------------------------------------------------------------------------------------
-
-_FRACTION = re.compile(r"(?<!\d)\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
-_MARKED = re.compile(r"####\s*([^\n]{1,256})|\\boxed\{([^{}\n]{1,256})\}")
-_NUMERAL = re.compile(
-    r"""
-    (?: (?<![\w.)]) [-+] )?                                # a sign, but not the minus of "5-3"
-    \$?                                                    # "$5" and "-$5"; in "$-5" it stands outside
-    (?: (?: \d{1,3}(?:,\d{3})+(?!\d) | \d+ ) (?:\.\d+)?    # 1,234.5 and 1234.5
-      | \.\d+ )                                            # .5
-    (?: [eE][-+]?\d+ )?
-    (?: /\d+ )?
-    """,
-    re.VERBOSE | re.ASCII,
-)
-
-
-def last_number(text: str) -> Fraction | None:
-    """The value a text gives as its answer, exactly; None when it holds no readable number."""
-    plain = _FRACTION.sub(r"\1/\2", text.replace("\N{MINUS SIGN}", "-"))
-    marked = _MARKED.findall(plain)
-    if marked:
-        plain = marked[-1][0] or marked[-1][1]
-    numerals = _NUMERAL.findall(plain)
-    return _value(numerals[-1]) if numerals else None
-
-
-def _value(numeral: str) -> Fraction | None:
-    cleaned = re.sub(r"[,$]", "", numeral)
-    exponent = re.search(r"[eE][-+]?(\d+)", cleaned)
-    if len(cleaned) > MAX_NUMERAL_CHARS or (exponent and int(exponent[1]) > MAX_EXPONENT):
-        return None
-    above, _, below = cleaned.partition("/")
-    try:
-        return Fraction(above) / Fraction(below or "1")
-    except ZeroDivisionError:
-        return None
-
-
-# --- the task ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class JsonlTask:
-    """A task of the lines of a file; see the module's paragraph. `digest` is that of the file's bytes."""
+    """A task of the lines of a file; see the module's paragraph. `digest` is that of the file's bytes, `trained` that
+    of the prompts that are trained on, in order. `left_out` says, in words, how many lines are neither and why."""
 
     name: str
     path: Path
     numeric: bool
     digest: str
+    trained: str
     training: tuple[Problem, ...]
     kept_back: tuple[Problem, ...]
     pass_rates: tuple[float, ...] | None = None
+    left_out: str = ""
     levels: int = 1
 
     @property
     def fingerprint(self) -> str:
         how = "numeric" if self.numeric else "exact"
-        return f"jsonl/{self.digest}/{how}/{len(self.kept_back)}/{self.size}"
+        return f"jsonl/{self.digest}/{how}/{len(self.kept_back)}/{self.trained}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        left_out = f"; left out: {self.left_out}" if self.left_out else ""
+        return (f"{self.path}: {self.size} problems to train on, {len(self.kept_back)} held out{left_out}",)
 
     @property
     def size(self) -> int:
@@ -107,7 +73,10 @@ class JsonlTask:
 
     def held_out(self, index: int) -> Problem:
         if not self.kept_back:
-            raise TaskError(f"{self.path}: no line is held out; it needs two different prompts, and held_out above 0")
+            raise TaskError(
+                f"{self.path}: no line is held out; it needs two different prompts, and held_out above 0, or "
+                "lines dated held_out_from or later"
+            )
         return self.kept_back[index % len(self.kept_back)]
 
     def reward(self, problem: Problem, completion: Completion) -> float:
@@ -171,43 +140,139 @@ def _message(message: _Message) -> ChatMessage:
     return ChatMessage(role=message.role, content=message.content)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Line:
+    """One line: its problem, and what else its fields say of it."""
+
+    problem: Problem
+    day: date | None = None
+    pass_rate: float = math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rules:
+    """What decides on which side a line lies: the options of a spec, read."""
+
+    share: float
+    before: date | None
+    held_out_from: date | None
+    excluded: Excluded | None
+
+
+def split_lines(lines: Sequence[_Line], rules: _Rules) -> tuple[list[_Line], list[_Line], list[str]]:
+    """(training, held out, why each of the others is neither).
+
+    By date where `held_out_from` is given, else `share` of the different prompts, at least one, those of the lowest
+    digests. A prompt that is held out is never trained on, whatever other copies of it are dated; nothing that is
+    excluded, or not dated before `before`, is.
+    """
+    digests = [_prompt_digest(line.problem) for line in lines]
+    held_out = {digest for digest, line in zip(digests, lines, strict=True) if _is_late(line, rules.held_out_from)}
+    if rules.held_out_from is None:
+        held_out = _lowest(
+            {d for d, line in zip(digests, lines, strict=True) if not _why_not(line, rules)}, rules.share
+        )
+    training, kept_back, left_out = [], [], []
+    for digest, line in zip(digests, lines, strict=True):
+        if digest in held_out and (rules.held_out_from is None or _is_late(line, rules.held_out_from)):
+            kept_back.append(line)
+        elif digest in held_out:
+            left_out.append("that are held out under a later date")
+        elif why_not := _why_not(line, rules):
+            left_out.append(why_not)
+        else:
+            training.append(line)
+    return training, kept_back, left_out
+
+
+def _lowest(digests: set[bytes], share: float) -> set[bytes]:
+    """`share` of them, at least one, but never all; none when `share` is 0."""
+    count = 0 if share == 0 else min(max(1, round(share * len(digests))), len(digests) - 1)
+    return set(sorted(digests)[: max(count, 0)])
+
+
+def _is_late(line: _Line, first: date | None) -> bool:
+    return first is not None and line.day is not None and line.day >= first
+
+
+def _why_not(line: _Line, rules: _Rules) -> str:
+    """Why a line must not be trained on; "" when it may."""
+    if _is_late(line, rules.before):
+        return f"dated {rules.before} or later"
+    if rules.excluded is not None and texts_of(line.problem.prompt) in rules.excluded:
+        return f"in {rules.excluded.path.name}"
+    return ""
+
+
 def _prompt_digest(problem: Problem) -> bytes:
     return hashlib.blake2b(repr(problem.prompt).encode(), digest_size=16).digest()
 
 
-def split_problems(problems: Sequence[Problem], share: float) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
-    """(training, held out): `share` of the different prompts, at least one, is held out: those of the lowest digests.
-
-    Nothing is held out when `share` is 0 or all prompts are the same; training never becomes empty.
-    """
-    digests = [_prompt_digest(problem) for problem in problems]
-    different = sorted(set(digests))
-    count = 0 if share == 0 else min(max(1, round(share * len(different))), len(different) - 1)
-    held_out = set(different[:count])
-    training = tuple(p for p, digest in zip(problems, digests, strict=True) if digest not in held_out)
-    return training, tuple(p for p, digest in zip(problems, digests, strict=True) if digest in held_out)
-
-
 def _build_jsonl(arguments: TaskArguments) -> Task:
     path = arguments.directory / Path(arguments.argument).expanduser()
-    numeric, chat = arguments.text("match") == "numeric", Chat(arguments.text("chat"))
-    problems: list[Problem] = []
+    rules = _read_rules(arguments)
+    lines: list[_Line] = []
     digest = hashlib.blake2b(digest_size=16)
-    for number, line in _read_lines(path):
+    for number, raw in _read_lines(path):
         try:
-            problems.append(_read_problem(line, numeric=numeric, chat=chat))
+            lines.append(_read_line(raw, arguments, dated=bool(rules.before or rules.held_out_from)))
         except ValueError as error:
             raise TaskError(f"{path}:{number}: {error}. Correct the line, or remove it.") from error
-        digest.update(line + b"\n")
-    training, kept_back = split_problems(problems, arguments.number("held_out"))
+        digest.update(raw + b"\n")
+    training, kept_back, left_out = split_lines(lines, rules)
+    if not training:
+        raise TaskError(f"{path}: no line is left to train on; left out: {counted(left_out) or 'all, held out'}.")
+    rates = tuple(line.pass_rate for line in training)
+    if (key := arguments.text("pass_rate")) and all(map(math.isnan, rates)):
+        raise TaskError(f"{path}: no line to train on has the field {key!r} that pass_rate= names.")
     return JsonlTask(
         name="jsonl",
         path=path,
-        numeric=numeric,
+        numeric=arguments.text("match") == "numeric",
         digest=digest.hexdigest(),
-        training=training,
-        kept_back=kept_back,
+        trained=hashlib.blake2b(b"".join(_prompt_digest(one.problem) for one in training), digest_size=8).hexdigest(),
+        training=tuple(line.problem for line in training),
+        kept_back=tuple(line.problem for line in kept_back),
+        pass_rates=rates if key else None,
+        left_out=counted(left_out),
     )
+
+
+def _read_rules(arguments: TaskArguments) -> _Rules:
+    """Raises TaskError."""
+    days: dict[str, date | None] = {}
+    for key in ("before", "held_out_from"):
+        try:
+            days[key] = read_date(arguments.text(key)) if arguments.text(key) else None
+        except ValueError as error:
+            raise TaskError(f"task 'jsonl': {key}={arguments.text(key)}: {error}") from error
+    excluded, name = None, arguments.text("exclude")
+    if name:
+        excluded = read_excluded(arguments.directory / Path(name).expanduser(), arguments.integer("ngram"))
+    return _Rules(share=arguments.number("held_out"), excluded=excluded, **days)
+
+
+def _read_line(raw: bytes, arguments: TaskArguments, *, dated: bool) -> _Line:
+    """Raises ValueError that says what is wrong."""
+    numeric, chat = arguments.text("match") == "numeric", Chat(arguments.text("chat"))
+    problem = _read_problem(raw, numeric=numeric, chat=chat)
+    key, day, rate = arguments.text("pass_rate"), None, math.nan
+    if dated:
+        name = arguments.text("date")
+        value = _field(raw, name)
+        if value is None:
+            raise ValueError(f"`{name}` is missing, and before= and held_out_from= go by it")
+        day = read_date(value)
+    if key and (value := _field(raw, key)) is not None:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise ValueError(f"`{key}` is {str(value)[:40]}, and a pass rate is a number from 0 to 1")
+        rate = float(value)
+    return _Line(problem=problem, day=day, pass_rate=rate)
+
+
+def _field(raw: bytes, name: str) -> Any:
+    found = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).get(name)
+    return None if found is None else msgspec.json.decode(found)
 
 
 JSONL = TaskKind(
@@ -221,5 +286,11 @@ JSONL = TaskKind(
             key="chat", default="auto", help="use of the model's chat template", choices=tuple(c.value for c in Chat)
         ),
         Option(key="held_out", default=0.1, help="share of the prompts that is held out", minimum=0, maximum=0.9),
+        Option(key="date", default="date", help="the field that dates a line"),
+        Option(key="before", default="", help="train only on lines dated before this day"),
+        Option(key="held_out_from", default="", help="hold out the lines dated from this day on, and no others"),
+        Option(key="exclude", default="", help="a file of texts, or of their hashes, that are not trained on"),
+        Option(key="ngram", default=0, help="words in a row that make a text an excluded one", minimum=0, maximum=100),
+        Option(key="pass_rate", default="", help="a field with a pass rate that was measured before, 0 to 1"),
     ),
 )

@@ -97,6 +97,10 @@ class FiniteTask(Task, Protocol):
         """How many training problems there are, at least 1. `levels` is 1."""
 
     @property
+    def notes(self) -> Sequence[str]:
+        """What the operator is told at the start, in whole clauses: how many problems, and which were left out."""
+
+    @property
     def pass_rates(self) -> Sequence[float] | None:
         """Pass rates that were measured before, [size] in [0, 1], NaN where there is none; None: of no problem."""
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from node.tasks import registry
 from node.tasks.builtin import GeneratedTask, is_held_out
-from node.tasks.jsonl import last_number
+from node.tasks.numbers import last_number
 from node.tasks.port import Chat, ChatMessage, Completion, FiniteTask, Problem, TaskError, TaskKind
 from node.tasks.registry import find_kind, list_kinds, open_task, usage
 

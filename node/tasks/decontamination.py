@@ -1,0 +1,150 @@
+"""What must not be trained on: problems from a date on, and texts that are in a file of excluded ones.
+
+What always holds: a text is compared by what is left of it without case, punctuation and spacing (`normalised`), so a
+copy that was only typeset anew is found; when in doubt nothing is trained on: a date that names a year or a month alone
+counts as its last day. A line that cannot be read names file and number."""
+
+from __future__ import annotations
+
+import calendar
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from node.tasks.port import TaskError
+
+MAX_GRAMS = 1 << 22
+"""N-grams of excluded texts that are remembered: some 300 MB, and ten times what the common benchmarks have together."""
+
+_HEX = re.compile(r"[0-9a-fA-F]{64}")
+_DATE = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?(?![\d])")
+
+
+def normalised(text: str) -> str:
+    """`text` in Unicode's NFKC form and without case: its letters, digits and marks, other characters as one space."""
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    return " ".join("".join(c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in plain).split())
+
+
+def text_hash(text: str) -> str:
+    """SHA-256 of the normalised text in UTF-8, as 64 hexadecimal digits: what a file of hashes holds."""
+    return hashlib.sha256(normalised(text).encode()).hexdigest()
+
+
+def read_date(value: Any) -> date:
+    """The day that a line or an option names: YYYY, YYYY-MM or YYYY-MM-DD, and whatever follows; the last day of a year
+    or a month. Raises ValueError that says what is wrong.
+    """
+    found = _DATE.match(str(value)) if isinstance(value, int | str) and not isinstance(value, bool) else None
+    if found is None:
+        raise ValueError(f"{str(value)[:40]!r} is no date; write YYYY-MM-DD")
+    year, month = int(found[1]), int(found[2] or 12)
+    try:
+        return date(year, month, int(found[3]) if found[3] else calendar.monthrange(year, month)[1])
+    except (ValueError, calendar.IllegalMonthError):
+        raise ValueError(f"{found[0]!r} is no day of the calendar") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Excluded:
+    """Texts that must not be trained on, as hashes of the whole and, where `ngram` > 0, of all so many words in a row.
+
+    `path` is the file they come from.
+    """
+
+    path: Path
+    whole: frozenset[str]
+    grams: frozenset[int]
+    ngram: int
+
+    def __contains__(self, text: str) -> bool:
+        return text_hash(text) in self.whole or any(gram in self.grams for gram in _grams(text, self.ngram))
+
+
+def read_excluded(path: Path, ngram: int) -> Excluded:
+    """Read a file of one excluded text a line: 64 hexadecimal digits of `text_hash`, a JSON object with `hash`, `text`
+    or `prompt`, or the text itself. Raises TaskError that names the line.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise TaskError(
+            f"{path}: cannot be read: {error.strerror}. Name a file of texts or hashes in exclude=."
+        ) from error
+    whole: set[str] = set()
+    grams: set[int] = set()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            text = _read_line(line)
+        except ValueError as error:
+            raise TaskError(f"{path}:{number}: {error}. Correct the line, or remove it.") from error
+        whole.add(text.lower() if _HEX.fullmatch(text) else text_hash(text))
+        grams.update(_grams(text, ngram))
+        if len(grams) > MAX_GRAMS:
+            raise TaskError(
+                f"{path}:{number}: more than {MAX_GRAMS} n-grams up to here. Exclude fewer texts, or ngram=0."
+            )
+    if not whole:
+        raise TaskError(f"{path}: holds no lines. Write one text, or its hash, a line; or leave exclude= out.")
+    return Excluded(path=path, whole=frozenset(whole), grams=frozenset(grams), ngram=ngram)
+
+
+def texts_of(prompt: Any) -> str:
+    """The text of a prompt as problems and excluded lines have it: what its messages say, where it is messages."""
+    if isinstance(prompt, str):
+        return prompt
+    if not isinstance(prompt, list | tuple):
+        raise ValueError("`prompt` is neither text nor a list of messages")
+    parts = [one.get("content") if isinstance(one, dict) else getattr(one, "content", None) for one in prompt]
+    if not all(isinstance(part, str) for part in parts):
+        raise ValueError("`prompt` holds a message without `content`")
+    return "\n".join(str(part) for part in parts)
+
+
+def _read_line(line: bytes) -> str:
+    """The excluded text, or its hash. Raises ValueError that says what is wrong."""
+    try:
+        text = line.decode().strip()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 at byte {error.start}") from error
+    if not text.startswith("{"):
+        return text
+    try:
+        row = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"not JSON: {error}") from error
+    if "hash" in row:
+        if not isinstance(row["hash"], str) or not _HEX.fullmatch(row["hash"]):
+            raise ValueError("`hash` is not 64 hexadecimal digits")
+        return str(row["hash"])
+    for key in ("text", "prompt"):
+        if key in row:
+            return texts_of(row[key])
+    raise ValueError("has none of the keys `hash`, `text` and `prompt`")
+
+
+def _grams(text: str, ngram: int) -> Iterator[int]:
+    """Hashes of all `ngram` words in a row; of none where that is 0 or there are fewer."""
+    if ngram == 0:
+        return
+    words = normalised(text).split()
+    for first in range(len(words) - ngram + 1):
+        digest = hashlib.blake2b(" ".join(words[first : first + ngram]).encode(), digest_size=8).digest()
+        yield int.from_bytes(digest, "big")
+
+
+def counted(reasons: Iterable[str]) -> str:
+    """How often each reason occurs, as words: "40 dated 2024-06-01 or later, 3 in exclude.txt"."""
+    counts: dict[str, int] = {}
+    for reason in reasons:
+        counts[reason] = counts.get(reason, 0) + 1
+    return ", ".join(f"{count} {reason}" for reason, count in counts.items())

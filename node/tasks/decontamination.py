@@ -21,7 +21,7 @@ import msgspec
 from node.tasks.port import TaskError
 
 MAX_GRAMS = 1 << 22
-"""N-grams of excluded texts that are remembered: some 300 MB, and ten times what the common benchmarks have together."""
+"""N-grams of excluded texts that are remembered: some 300 MB, ten times what the common benchmarks have together."""
 
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 _DATE = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?(?![\d])")

@@ -73,7 +73,7 @@ def list_kinds() -> tuple[list[TaskKind], list[TaskError]]:
 def usage(kind: TaskKind) -> str:
     """The form of a kind's spec with its defaults, for example "jsonl:PATH[:match=exact,chat=auto,held_out=0.1]"."""
     argument = f":{kind.argument}" if kind.argument else ""
-    options = ",".join(f"{option.key}={option.default}" for option in kind.options)
+    options = ",".join(f"{option.key}={'...' if option.default == '' else option.default}" for option in kind.options)
     return f"{kind.name}{argument}" + (f"[:{options}]" if options else "")
 
 

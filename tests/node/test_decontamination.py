@@ -57,8 +57,9 @@ def test_what_is_dated_from_a_day_on_is_held_out_and_between_the_two_days_neithe
 
 
 def test_a_prompt_that_is_held_out_is_never_trained_on_under_an_earlier_date(tmp_path: Path) -> None:
-    lines = [*rows("2023-01-01", "2025-01-01"), {**rows("2025-01-01")[0]}]
+    lines = [*rows("2023-01-01", "2023-01-01"), rows("2025-01-01")[0]]
     task = opened(tmp_path, "held_out_from=2025-01-01", lines)
+    assert (numbers(task.training), numbers(task.kept_back)) == ([1], [0])
     with pytest.raises(TaskError, match="no line is left to train on; left out: 1 that are held out under a later"):
         opened(tmp_path, "held_out_from=2025-01-01", [lines[0], lines[2]])
     assert {problem.prompt for problem in task.training}.isdisjoint(problem.prompt for problem in task.kept_back)
@@ -82,11 +83,11 @@ def test_texts_and_hashes_in_a_file_are_not_trained_on(tmp_path: Path, lines: li
 
 
 def test_so_many_words_in_a_row_make_a_text_an_excluded_one(tmp_path: Path) -> None:
-    write(tmp_path / "bench.txt", ["Tell me: is 2 plus one more than is 3?", "of 4"])
+    write(tmp_path / "bench.txt", ["Tell me: is 2 plus one more than is 3?", "of"])
     assert numbers(opened(tmp_path, "exclude=bench.txt,held_out=0,ngram=4").training) == [0, 1, 3, 4]
-    assert numbers(opened(tmp_path, "exclude=bench.txt,held_out=0,ngram=2").training) == [0, 1, 4]
+    assert opened(tmp_path, "exclude=bench.txt,held_out=0,ngram=9").size == 5, "they have fewer words"
     with pytest.raises(TaskError, match=r"no line is left to train on; left out: 5 in bench\.txt"):
-        opened(tmp_path, "exclude=bench.txt,held_out=0,ngram=1")
+        opened(tmp_path, "exclude=bench.txt,held_out=0,ngram=2")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 from protocol.ids import LeaseId, PeerId, PolicyVersion
 from protocol.staleness import Admissibility, Chain, judge, lag_of
-from protocol.work import SignedRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,19 +34,10 @@ class Completion:
     generated: tuple[tuple[int, int], ...] = ()
 
 
-def completion_of(signed: SignedRecord, reward: float) -> Completion:
-    """An admitted record as training wants it."""
-    return Completion(
-        tokens=signed.tokens,
-        logprobs=signed.logprobs,
-        reward=reward,
-        spans=tuple((span.end - span.start, span.version) for span in signed.record.spans),
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The admitted completions of one lease. `behaviour` are all versions that produced any of their tokens."""
+    """The admitted completions of one prompt, which are whole episodes; `lease` and `peer` are those of their first
+    turns. `behaviour` are all versions that produced any of their tokens."""
 
     lease: LeaseId
     peer: PeerId
@@ -137,6 +127,11 @@ class Buffer:
         heapq.heappush(self._heap, (oldest, self._arrivals, group))
         self._fresh.append(group)
         return True
+
+    def give_up(self, lease: LeaseId, reason: str, rollouts: int) -> None:
+        """The group of `lease` will never come; it is reported in the next batch with what grew too old here."""
+        self._dropped[lease] = reason
+        self._stale += rollouts
 
     def clear(self) -> None:
         """Forget everything; what is durable is in the ledger."""

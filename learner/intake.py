@@ -7,9 +7,11 @@ all, so that nobody can send only the good half. The order of the rules is that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from learner.environment import Ended, Environment, Reply, Said
+from protocol.codec import unpack_tokens
 from protocol.digest import digest_of
 from protocol.errors import Fault, PeerError
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId, SwarmId, short
@@ -17,18 +19,27 @@ from protocol.limits import MAX_REASON_CHARS
 from protocol.staleness import Admissibility, Chain, judge, lag_of
 from protocol.work import Lease, Rule, SignedRecord, Span, Verdict, read_record
 
-RewardFunction = Callable[[int, tuple[int, ...]], float]
-"""(index of the prompt, completion tokens) -> reward."""
-
 _SHAPE_FAULTS = {Fault.OVERSIZED: Rule.OVERSIZED, Fault.BAD_SIGNATURE: Rule.BAD_SIGNATURE}
 
 
 @dataclass(frozen=True, kw_only=True)
+class Place:
+    """Which episodes a lease goes on with: those of `slots`, one for each of its seeds, of the group that the lease
+    `root` opened, whose first `turn` turns are over."""
+
+    root: LeaseId
+    turn: int
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class GrantedLease:
-    """A lease as the learner remembers it: what was signed, and which prompt of its task it was."""
+    """A lease as the learner remembers it: what was signed, which prompt of its task it was, and its place; none if it
+    opens a group."""
 
     lease: Lease
     prompt_index: int
+    place: Place | None = None
 
     @property
     def id(self) -> LeaseId:
@@ -41,10 +52,16 @@ class GrantedLease:
 
 @dataclass(frozen=True, kw_only=True)
 class AdmittedRecord:
-    """A completion that passed: ready to be trained on, and counted for its author."""
+    """A completion that passed, and is counted for its author. `reply`: what came back to it; None where nobody waits
+    for it any more."""
 
     signed: SignedRecord
-    reward: float
+    reply: Reply | None
+
+    @property
+    def reward(self) -> float | None:
+        """The return of the episode that ended with it."""
+        return self.reply.reward if isinstance(self.reply, Ended) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +86,7 @@ class JudgedDelivery:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a delivery is judged against: the swarm, the chain, the window S, the reward.
+    """What a delivery is judged against: the swarm, the chain, the window S, what the task answers.
 
     `manifests` holds every published version whose rollouts may still be admissible, and may have forgotten the others.
     `vocab_size`: token ids below it exist.
@@ -79,16 +96,24 @@ class Terms:
     chain: Chain
     window: int
     manifests: Mapping[PolicyVersion, ManifestHash]
-    reward: RewardFunction
+    environment: Environment
     vocab_size: int
 
 
 def judge_delivery(
-    granted: GrantedLease | None, sender: PeerId, raws: Sequence[bytes], terms: Terms, *, now_ms: int, lease: LeaseId
+    granted: GrantedLease | None,
+    sender: PeerId,
+    raws: Sequence[bytes],
+    terms: Terms,
+    *,
+    now_ms: int,
+    lease: LeaseId,
+    said: Said | None = (),
 ) -> JudgedDelivery:
     """Judge all records of one delivery by `sender`, who says they answer `lease`.
 
-    `granted` is that lease when it is open and `sender`'s own, else None.
+    `granted` is that lease when it is open and `sender`'s own, else None. `said`: what was said before in the episodes
+    that it goes on with; None when nobody waits for them any more.
     """
     judged = [_judge_record(raw, granted, sender, terms, now_ms) for raw in raws]
     records = [record for _, record in judged]
@@ -99,8 +124,9 @@ def judge_delivery(
     group: tuple[AdmittedRecord, ...] = ()
     if granted is not None:
         admitted.sort(key=lambda record: record.record.index)
+        before = len(unpack_tokens(granted.lease.prompt))
         group = tuple(
-            AdmittedRecord(signed=record, reward=terms.reward(granted.prompt_index, record.tokens))
+            AdmittedRecord(signed=record, reply=_reply(record, granted.prompt_index, said, before, terms))
             for record in admitted
         )
         verdicts = [
@@ -109,6 +135,13 @@ def judge_delivery(
     counted = admitted if group else [record for record in records if record is not None]
     lag = max((lag_of(terms.chain.head, record.behaviour) for record in counted), default=0)
     return JudgedDelivery(lease=lease, verdicts=tuple(verdicts), records=tuple(records), group=group, lag=lag)
+
+
+def _reply(record: SignedRecord, index: int, said: Said | None, before: int, terms: Terms) -> Reply | None:
+    """What comes back to the record after a prompt of `before` tokens."""
+    if said is None:
+        return None
+    return terms.environment(index, (*said, record.tokens), before + len(record.tokens))
 
 
 def _judge_record(
@@ -234,9 +267,9 @@ def _require_complete(verdicts: list[Verdict], granted: GrantedLease) -> list[Ve
 def _with_reward(verdict: Verdict, admitted: AdmittedRecord) -> Verdict:
     """Note the reward; a claim that differs is only remarked upon, since the learner's own is what counts."""
     claimed, reward = admitted.signed.record.reward, admitted.reward
-    detail = (
-        "" if claimed is None or abs(claimed - reward) < 1e-6 else f"claimed reward {claimed:g}, recomputed {reward:g}"
-    )
+    detail = ""
+    if claimed is not None and reward is not None and abs(claimed - reward) >= 1e-6:
+        detail = f"claimed reward {claimed:g}, recomputed {reward:g}"
     return Verdict(record=verdict.record, index=verdict.index, rule=verdict.rule, reward=reward, detail=detail)
 
 

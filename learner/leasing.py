@@ -13,16 +13,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from learner.intake import GrantedLease
+from learner.intake import GrantedLease, Place
 from protocol.codec import decode, pack_tokens
-from protocol.envelope import Kind, read_envelope
+from protocol.envelope import OVERHEAD_BYTES, Kind, read_envelope
 from protocol.errors import LocalProtocolError
 from protocol.ids import LeaseId, PeerId, PolicyVersion, SwarmId
-from protocol.limits import KIB, MAX_WORK_BYTES
-from protocol.work import MAX_LEASE_BYTES, Lease, Sampler
+from protocol.limits import KIB, MAX_LEASES_PER_GRANT, MAX_WORK_BYTES
+from protocol.work import MAX_LEASE_BYTES, Lease, Sampler, lease_bytes
 
 RECORD_OVERHEAD_BYTES = 8 * KIB
 """A record beside its tokens and logprobs: envelope, at most 64 spans, claims. The protocol's own allowance."""
+
+GRANT_BYTES = MAX_WORK_BYTES - 4 * KIB
+"""Leases in one grant: a frame, less what surrounds them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,24 @@ class LeaseTerms:
             )
 
 
+@dataclass(kw_only=True, slots=True)
+class Frame:
+    """The leases of one grant, by number and size."""
+
+    leases: int = 0
+    size_bytes: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.leases >= MAX_LEASES_PER_GRANT
+
+    def takes(self, prompt: Prompt, size: int) -> bool:
+        """Whether there was room for one of `size` completions; one has room in any case."""
+        self.size_bytes += lease_bytes(len(prompt.tokens), size) + OVERHEAD_BYTES
+        self.leases += 1
+        return self.leases == 1 or (self.leases <= MAX_LEASES_PER_GRANT and self.size_bytes <= GRANT_BYTES)
+
+
 @dataclass(kw_only=True)
 class Leasing:
     """See the module's paragraph.
@@ -71,7 +92,8 @@ class Leasing:
     judging: dict[LeaseId, GrantedLease] = field(default_factory=dict)
     by_version: Counter[int] = field(default_factory=Counter)
     """Rollouts leased and not yet judged, expired, returned or recalled, by the training step of the version they are
-    made with, or may be made with while that is not known."""
+    made with, or may be made with while that is not known. Later turns are not among them: their episodes are counted
+    by their group's oldest tokens (`learner.episodes`)."""
     recalled: dict[LeaseId, GrantedLease] = field(default_factory=dict)
     """Open leases that are not counted on any more."""
     _by_peer: Counter[PeerId] = field(default_factory=Counter)
@@ -87,9 +109,19 @@ class Leasing:
         return self._by_peer[peer]
 
     def grant(
-        self, peer: PeerId, prompt: Prompt, minimum: PolicyVersion, now_ms: int, *, size: int | None = None
+        self,
+        peer: PeerId,
+        prompt: Prompt,
+        minimum: PolicyVersion,
+        now_ms: int,
+        *,
+        size: int | None = None,
+        place: Place | None = None,
     ) -> GrantedLease:
-        """Make and remember a lease for `peer`, of `size` completions: at most a whole group, which is the default."""
+        """Make and remember a lease for `peer`, of `size` completions: at most a whole group, which is the default.
+
+        `place`: it goes on with these episodes, one for each completion.
+        """
         lease_id = LeaseId(self.new_id())
         lease = Lease(
             id=lease_id,
@@ -104,7 +136,7 @@ class Leasing:
             issued_ms=now_ms,
             deadline_ms=now_ms + round(self.terms.deadline_s * 1000),
         )
-        granted = GrantedLease(lease=lease, prompt_index=prompt.index)
+        granted = GrantedLease(lease=lease, prompt_index=prompt.index, place=place)
         self.recover(granted)
         return granted
 
@@ -191,7 +223,7 @@ class Leasing:
         self.recalled.pop(granted.id, None)
 
     def _count(self, granted: GrantedLease, rollouts: int) -> None:
-        if granted.id not in self.recalled:
+        if granted.id not in self.recalled and granted.place is None:
             _add(self.by_version, self._started.get(granted.id, granted.lease.minimum).version, rollouts)
         _add(self._by_peer, granted.peer, rollouts)
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from learner.ledger_schema import PLANS, RECALLS, RELAYS, SCHEMA, SCHEMA_VERSION
+from learner.intake import Place
+from learner.ledger_schema import CONTINUATIONS, PLANS, RECALLS, RELAYS, SCHEMA, SCHEMA_VERSION
 from learner.relay_credit import Credit
 from protocol.errors import LocalProtocolError
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId
@@ -51,7 +52,7 @@ class PeerRow:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseRow:
-    """One lease. `prompt` is the task's index of its prompt."""
+    """One lease. `prompt` is the task's index of its prompt; `place` the episodes that it goes on with, if any."""
 
     lease: LeaseId
     peer: PeerId
@@ -61,6 +62,7 @@ class LeaseRow:
     issued_ms: int
     deadline_ms: int
     envelope: bytes
+    place: Place | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,20 @@ class RecordRow:
     generation_ms: int
     detail: str
     envelope: bytes | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnconsumedRow:
+    """One admitted record that waits to be trained on: of which prompt, and where in which episode if not its first
+    turn. `reward` is None where the episode went on.
+    """
+
+    prompt: int
+    lease: LeaseId
+    reward: float | None
+    peer: PeerId
+    envelope: bytes
+    place: Place | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,6 +318,10 @@ class Ledger:
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 [(r.lease, r.peer, r.task, r.prompt, r.rollouts, r.issued_ms, r.deadline_ms, r.envelope) for r in rows],
             )
+            db.executemany(
+                "INSERT INTO continuations VALUES (?, ?, ?, ?)",
+                [(r.lease, r.place.root, r.place.turn, json.dumps(r.place.slots)) for r in rows if r.place is not None],
+            )
 
     def leases_closed(self, leases: Sequence[LeaseId], status: str, now_ms: int) -> None:
         """These leases will not be delivered: 'expired', 'returned', 'recalled' (and returned therefore) or 'lost'."""
@@ -330,11 +350,11 @@ class Ledger:
         return [
             LeaseRow(
                 lease=LeaseId(row[0]), peer=PeerId(row[1]), task=row[2], prompt=row[3], rollouts=row[4],
-                issued_ms=row[5], deadline_ms=row[6], envelope=row[7],
+                issued_ms=row[5], deadline_ms=row[6], envelope=row[7], place=_place(*row[8:]),
             )
             for row in self._query(
-                "SELECT lease, peer, task, prompt, rollouts, issued_ms, deadline_ms, envelope FROM leases"
-                " WHERE status = 'open' ORDER BY issued_ms, lease"
+                "SELECT lease, peer, task, prompt, rollouts, issued_ms, deadline_ms, envelope, root, turn, slots"
+                " FROM leases LEFT JOIN continuations USING (lease) WHERE status = 'open' ORDER BY issued_ms, lease"
             )
         ]  # fmt: skip
 
@@ -375,22 +395,28 @@ class Ledger:
             raise KeyError(lease.hex())
         return bytes(rows[0][0])
 
-    def unconsumed(self) -> list[tuple[int, bytes, float, str, bytes]]:
-        """Admitted records that no surviving step has taken or dropped, in order of arrival.
-
-        Each as (prompt, lease, reward, peer, envelope).
-        """
-        return self._query(
-            "SELECT l.prompt, r.lease, r.reward, r.peer, r.envelope FROM records r JOIN leases l USING (lease)"
-            " WHERE r.rule = 'admitted' AND r.step IS NULL AND r.envelope IS NOT NULL"
-            " AND NOT EXISTS (SELECT 1 FROM dropped d WHERE d.lease = r.lease) ORDER BY r.received_ms, r.lease, r.idx"
-        )
+    def unconsumed(self) -> list[UnconsumedRow]:
+        """Admitted records that no surviving step has taken or dropped, in order of turns and of arrival."""
+        return [
+            UnconsumedRow(
+                prompt=row[0], lease=LeaseId(row[1]), reward=row[2], peer=PeerId(row[3]), envelope=row[4],
+                place=_place(*row[5:]),
+            )
+            for row in self._query(
+                "SELECT l.prompt, r.lease, r.reward, r.peer, r.envelope, c.root, c.turn, c.slots"
+                " FROM records r JOIN leases l USING (lease) LEFT JOIN continuations c USING (lease)"
+                " WHERE r.rule = 'admitted' AND r.step IS NULL AND r.envelope IS NOT NULL"
+                " AND NOT EXISTS (SELECT 1 FROM dropped d WHERE d.lease = coalesce(c.root, r.lease))"
+                " ORDER BY coalesce(c.turn, 0), r.received_ms, r.lease, r.idx"
+            )
+        ]  # fmt: skip
 
     # Steps and versions
 
     def step_trained(self, row: StepRow, groups: Mapping[LeaseId, int], dropped: Mapping[LeaseId, str]) -> None:
         """A step consumed `groups` (lease -> lag when the batch formed) and dropped others (lease -> reason).
 
+        Of episodes the lease is that of their first turns; the records of later ones go with it, at their own lag.
         Raises LocalProtocolError when a surviving step has consumed one of them before.
         """
         with self.transaction() as db:
@@ -407,6 +433,11 @@ class Ledger:
             db.executemany(
                 "UPDATE records SET step = ?, trained_lag = ? WHERE lease = ? AND rule = 'admitted'",
                 [(row.step, lag, lease) for lease, lag in groups.items()],
+            )
+            db.executemany(
+                "UPDATE records SET step = ?, trained_lag = ? - version WHERE rule = 'admitted'"
+                " AND lease IN (SELECT lease FROM continuations WHERE root = ?)",
+                [(row.step, row.step - 1, lease) for lease in groups],
             )
             db.executemany(
                 "INSERT INTO dropped VALUES (?, ?, ?)", [(lease, row.step, why) for lease, why in dropped.items()]
@@ -480,11 +511,20 @@ class Ledger:
         """Beyond the first so many leases and records, in order: the prompts that were leased, and (prompt, mean
         reward) of each group that was admitted.
         """
-        given = self._query("SELECT prompt FROM leases WHERE rowid > ? ORDER BY rowid", (leases,))
+        given = self._query(
+            "SELECT prompt FROM leases LEFT JOIN continuations c USING (lease)"
+            " WHERE leases.rowid > ? AND c.root IS NULL ORDER BY leases.rowid",
+            (leases,),
+        )
         seen = self._query(
-            "SELECT l.prompt, avg(r.reward) FROM records r JOIN leases l USING (lease)"
-            " WHERE r.rule = 'admitted' AND r.rowid > ? AND r.reward IS NOT NULL"
-            " GROUP BY r.lease ORDER BY min(r.rowid)",
+            "WITH fresh AS (SELECT DISTINCT coalesce(c.root, r.lease) AS root FROM records r"
+            " LEFT JOIN continuations c USING (lease) WHERE r.rule = 'admitted' AND r.rowid > ?),"
+            " turns AS (SELECT root, root AS lease FROM fresh"
+            " UNION ALL SELECT c.root, c.lease FROM continuations c JOIN fresh USING (root))"
+            " SELECT l.prompt, avg(r.reward) FROM turns t JOIN leases l ON l.lease = t.root"
+            " JOIN records r ON r.lease = t.lease AND r.rule = 'admitted'"
+            # Complete is a group with a return for each of its first turns.
+            " GROUP BY t.root HAVING count(r.reward) = sum(t.lease = t.root) ORDER BY max(r.rowid)",
             (records,),
         )
         return [prompt for (prompt,) in given], [(prompt, mean) for prompt, mean in seen]
@@ -510,6 +550,7 @@ class Ledger:
             _execute(db, RELAYS)
             _execute(db, PLANS)
             _execute(db, RECALLS)
+            _execute(db, CONTINUATIONS)
         self._require_ours(swarm)
 
     def _require_ours(self, swarm: bytes) -> None:
@@ -554,6 +595,12 @@ def checkpoint_row(step: int, incarnation: int, directory: str, text: str) -> Ch
     )
 
 
+def _place(root: bytes | None, turn: int | None, slots: str | None) -> Place | None:
+    if root is None or turn is None or slots is None:
+        return None
+    return Place(root=LeaseId(root), turn=turn, slots=tuple(json.loads(slots)))
+
+
 def _forget_payloads(db: sqlite3.Connection) -> None:
     """Forget what no restart can ask for: a restart goes on from a checkpoint, and the oldest one kept is the limit."""
     (oldest,) = db.execute("SELECT min(step) FROM checkpoints").fetchone()
@@ -562,7 +609,8 @@ def _forget_payloads(db: sqlite3.Connection) -> None:
     db.execute("UPDATE records SET envelope = NULL WHERE envelope IS NOT NULL AND step <= ?", (oldest,))
     db.execute(
         "UPDATE records SET envelope = NULL WHERE envelope IS NOT NULL AND step IS NULL"
-        " AND lease IN (SELECT lease FROM dropped WHERE step <= ?)",
+        " AND (lease IN (SELECT lease FROM dropped WHERE step <= ?1) OR lease IN"
+        " (SELECT c.lease FROM continuations c JOIN dropped d ON d.lease = c.root WHERE d.step <= ?1))",
         (oldest,),
     )
     db.execute(

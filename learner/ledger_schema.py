@@ -85,6 +85,16 @@ CREATE TABLE IF NOT EXISTS recalled (lease BLOB PRIMARY KEY REFERENCES leases) S
 """
 """Of the leases that were returned, those that the learner had recalled. Made like RELAYS."""
 
+CONTINUATIONS = """
+CREATE TABLE IF NOT EXISTS continuations (
+    lease BLOB PRIMARY KEY REFERENCES leases, root BLOB NOT NULL REFERENCES leases, turn INTEGER NOT NULL,
+    slots TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS continuations_by_root ON continuations (root);
+"""
+"""Leases that go on with episodes: of the group that the lease `root` opened, after `turn` turns, one episode of
+`slots` (a JSON list, places in that group) for each seed. `dropped` names a group by its root. Made like RELAYS."""
+
 RELAYS = """
 CREATE TABLE IF NOT EXISTS relay_receipts (
     manifest BLOB NOT NULL, receiver TEXT NOT NULL REFERENCES peers, credited_ms INTEGER NOT NULL,

@@ -18,6 +18,10 @@ what is dropped is leased again once that is known.
 What was leased may still become hopeless, since peers and links are slower than they were: then it is recalled, if no
 batch that is still to be formed can hold it, and not counted on from then on.
 
+Where a task has turns, rollouts are episodes: one takes its room from the lease of its first turn until it is trained
+on, at the age of the oldest tokens of its group, so that later turns take none. They are leased before new prompts, the
+oldest group's first, with a version no older than that; a group that no batch can hold is given up.
+
 Who asked first is served first. Peers that stand by are not served. Versions are counted by the training step in which
 they were made, times are milliseconds on the learner's clock.
 """
@@ -30,16 +34,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from learner.buffer import Buffer
+from learner.episodes import Episodes
 from learner.intake import GrantedLease
-from learner.leasing import Leasing, Prompt
+from learner.leasing import Frame, Leasing, Prompt
 from learner.provisioning.lag import batches_ahead
 from learner.provisioning.overlap import Supply
 from learner.workers import Held, Together, Worker
-from protocol.envelope import OVERHEAD_BYTES
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
-from protocol.limits import KIB, MAX_LEASES_PER_GRANT, MAX_WORK_BYTES
 from protocol.staleness import Admissibility, Chain, judge
-from protocol.work import lease_bytes
 
 SMALLEST_GROUP = 2
 """A group-relative advantage needs two; a lease is cut down to so many for a slow peer, and not further."""
@@ -53,14 +55,12 @@ TOGETHER_MS = 250
 PROMPTS_AHEAD = 8
 """So many are looked at for a short one. A restart forgets those that were, of which an epoch has many."""
 
-GRANT_BYTES = MAX_WORK_BYTES - 4 * KIB
-"""Leases in one grant: a frame, less what surrounds them."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Tempo:
     """What the swarm takes: seconds of a training step; rollouts delivered within a time by all that are on, if all
-    begin at once; seconds that they take for what they ask for, in the mean. 0, and nothing, before it was measured."""
+    begin at once; seconds that they take for what they ask for, in the mean, with all turns. 0, and nothing, before it
+    was measured."""
 
     train_s: float = 0.0
     generation_s: float = 0.0
@@ -88,6 +88,7 @@ class Workload:
     buffer: Buffer
     leasing: Leasing
     next_prompt: Callable[[], Prompt]
+    episodes: Episodes = field(default_factory=Episodes)
     ahead: float | None = None
     tempo: Tempo = Tempo()
     steps: int = 0
@@ -167,8 +168,10 @@ class Workload:
         return self._withdrawn(self.leasing.expire(now_ms, grace_ms))
 
     def _withdrawn(self, leases: list[GrantedLease]) -> list[GrantedLease]:
-        """These will not be delivered, so none waits for them to know how fast their peer is."""
+        """These will not be delivered, so none waits for them to know how fast their peer is; what they were to go on
+        with waits for another."""
         for granted in leases:
+            self.episodes.lost(granted)
             if (together := self._together.pop(granted.id, None)) is not None:
                 together.left -= 1
         return leases
@@ -177,11 +180,16 @@ class Workload:
         """Recall the leases that have become hopeless, or one if it has; return those that were not recalled before.
 
         Hopeless is what was begun with a version that is stale or orphaned when the next batch is formed, and what
-        would be if it were begun now. That is settled, but for a training step that fails and is taken back.
+        would be if it were begun now. That is settled, but for a training step that fails and is taken back. So are
+        groups with such tokens: they are given up, and what is under way for them is nobody's loss but ours.
         """
         if only is not None:
             looked_at = [self.leasing.open[only]] if only in self.leasing.open else []
-        elif len(self.chain.bases) == 1 and min(self.leasing.by_version, default=math.inf) >= self._oldest:
+        elif (
+            not self.give_up()
+            and len(self.chain.bases) == 1
+            and min(self.leasing.by_version, default=math.inf) >= self._oldest
+        ):
             return []  # usually so: nothing was cut off, and all is made with what is new enough
         else:
             looked_at = list(self.leasing.open.values())
@@ -195,6 +203,25 @@ class Workload:
             self.worker(peer).speed.outlasts(together.rollouts, (now_ms - together.began_ms) / 1000)
         return hopeless
 
+    def give_up(self) -> bool:
+        """Give up the groups of episodes that the next batch cannot hold; whether there were any."""
+        ended = self.episodes.give_up(self._next_chain, self.window)
+        for group in ended:
+            self.buffer.give_up(group.root, group.reason, group.episodes)
+        return bool(ended)
+
+    def take_up(self, episodes: Episodes) -> list[GrantedLease]:
+        """Go on with these episodes, rebuilt after a restart, and with the turns of them that are leased.
+
+        Return leases withdrawn since their turn is over, or another's that was leased later.
+        """
+        self.episodes, doubled = episodes, []
+        for granted in sorted(self.leasing.open.values(), key=lambda one: one.lease.issued_ms, reverse=True):
+            if not episodes.leased(granted):
+                doubled += self._withdrawn(self.leasing.give_back(granted.peer, [granted.id]))
+        self.give_up()
+        return doubled
+
     @property
     def minimum(self) -> PolicyVersion:
         """The oldest version of which the next batch may hold rollouts: published, or else to be."""
@@ -206,10 +233,15 @@ class Workload:
         """The oldest training step of a version of which the next batch may hold rollouts."""
         return max(0, self.collecting - self.window)
 
+    @property
+    def _next_chain(self) -> Chain:
+        """The chain when the next batch is formed: `collecting` is the head, or the step after it while that is being
+        trained."""
+        return self.chain if self.collecting <= self.chain.head.version else self.chain.advanced()
+
     def _hopeless(self, leases: Iterable[GrantedLease]) -> Iterator[GrantedLease]:
         """Those that were not recalled and that the next batch cannot hold."""
-        # `collecting` is the head, or the step after it while that is being trained.
-        chain = self.chain if self.collecting <= self.chain.head.version else self.chain.advanced()
+        chain = self._next_chain
         fates: dict[PolicyVersion, Admissibility] = {}
         for granted in leases:
             if granted.id in self.leasing.recalled:
@@ -232,12 +264,13 @@ class Workload:
         """Take stock of how fast everybody is; a training step takes `train_s` now."""
         group = self.leasing.terms.group_size
         known = [one for one in self.workers.values() if not one.standby and one.speed.is_known]
-        rates = [one.speed.rate for one in known]
-        taken = [rate * one.speed.seconds(one.asked) for rate, one in zip(rates, known, strict=True)]
+        turns = self.episodes.mean_turns
+        rates = [one.speed.rate / turns for one in known]
+        taken = [rate * one.speed.seconds(one.asked) * turns for rate, one in zip(rates, known, strict=True)]
         self.tempo = Tempo(
             train_s=train_s,
             generation_s=sum(taken) / total if (total := sum(rates)) else 0.0,
-            supply=Supply((rate, one.speed.seconds(group)) for rate, one in zip(rates, known, strict=True)),
+            supply=Supply((rate, one.speed.seconds(group) * turns) for rate, one in zip(rates, known, strict=True)),
         )
 
     # Requests
@@ -257,7 +290,7 @@ class Workload:
         version published, a lease lost.
         """
         for peer in list(self._asks) if only is None else [only]:
-            if self._room() <= 0:
+            if self._room() <= 0 and not self.episodes.waits:
                 return
             if peer in self._asks and (leases := self._serve(peer, self._asks[peer], now_ms)):
                 del self._asks[peer]
@@ -274,7 +307,8 @@ class Workload:
 
     def _room(self) -> int:
         """Rollouts that may be leased now."""
-        return math.floor((self.pace - len(self.buffer)) / self._kept) - self.leasing.open_rollouts
+        under_way = self.leasing.open_rollouts + len(self.episodes)
+        return math.floor((self.pace - len(self.buffer)) / self._kept) - under_way
 
     @property
     def _kept(self) -> float:
@@ -283,8 +317,42 @@ class Workload:
 
     def _serve(self, peer: PeerId, rollouts: int, now_ms: int) -> list[GrantedLease]:
         """Leases for this request, none while it has to wait."""
-        worker, group = self.worker(peer), self.leasing.terms.group_size
+        worker = self.worker(peer)
         if worker.standby:
+            return []
+        frame = Frame()
+        later = self._go_on(peer, worker, rollouts, frame, now_ms) if self.episodes.waits else []
+        rollouts -= sum(len(granted.lease.seeds) for granted in later)
+        return later + (self._begin(peer, worker, rollouts, frame, now_ms) if rollouts > 0 else [])
+
+    def _go_on(self, peer: PeerId, worker: Worker, rollouts: int, frame: Frame, now_ms: int) -> list[GrantedLease]:
+        """Later turns for this request, those of the oldest groups first."""
+        granted: list[GrantedLease] = []
+        most, taken = self._in_hours(worker, rollouts, now_ms, step=1), 0
+        start_ms, versions = max(worker.free_ms, now_ms), self._versions(worker.installed)
+        for waiting in self.episodes.waiting():
+            minimum = next((version for version in versions if version >= waiting.oldest), None)
+            if taken >= most or minimum is None:
+                break
+            window_s = self._window_s(worker.speed.rate, waiting.oldest, start_ms, now_ms)
+            left = max(1.0, self.episodes.mean_turns - waiting.place.turn)
+            slots = worker.speed.within(window_s / LATE_MARGIN / left, most, 1) - taken
+            if slots <= 0:
+                continue  # a younger group has more time
+            prompt, place = waiting.prompt, waiting.share(slots)
+            if not frame.takes(prompt, len(place.slots)):
+                break
+            lease = self.leasing.grant(peer, prompt, minimum, now_ms, size=len(place.slots), place=place)
+            self.episodes.leased(lease)
+            granted.append(lease)
+            taken += len(place.slots)
+        worker.free_ms = start_ms + 1000 * worker.speed.seconds(taken) if taken else worker.free_ms
+        return granted
+
+    def _begin(self, peer: PeerId, worker: Worker, rollouts: int, frame: Frame, now_ms: int) -> list[GrantedLease]:
+        """New prompts for this request, none while it has to wait."""
+        group, turns = self.leasing.terms.group_size, self.episodes.mean_turns
+        if self._room() <= 0:
             return []
         wanted = self._in_hours(worker, math.ceil(rollouts / group) * group, now_ms)
         if wanted < SMALLEST_GROUP:
@@ -294,36 +362,36 @@ class Workload:
                 continue
             start_ms = max(worker.free_ms, now_ms)
             window_s = self._window_s(worker.speed.rate, minimum, start_ms, now_ms)
-            count = worker.speed.within(window_s / LATE_MARGIN, wanted, group)
+            count = worker.speed.within(window_s / LATE_MARGIN / turns, wanted, group)
             if count >= SMALLEST_GROUP:
-                granted = self._grant(peer, minimum, count, count < wanted, now_ms)
+                granted = self._grant(peer, minimum, count, count < wanted, frame, now_ms)
                 taken = sum(len(one.lease.seeds) for one in granted)
                 worker.free_ms = start_ms + 1000 * worker.speed.seconds(taken) if taken else start_ms
                 return granted
         return []
 
-    def _in_hours(self, worker: Worker, rollouts: int, now_ms: int) -> int:
+    def _in_hours(self, worker: Worker, rollouts: int, now_ms: int, step: int | None = None) -> int:
         """How many of so many it makes before its owner's hours end, once it has done what it holds."""
         if worker.until_ms <= now_ms:
             return 0
         left_s = (worker.until_ms - max(worker.free_ms, now_ms)) / 1000
-        return worker.speed.within(left_s / LATE_MARGIN, rollouts, self.leasing.terms.group_size)
+        return worker.speed.within(left_s / LATE_MARGIN, rollouts, step or self.leasing.terms.group_size)
 
-    def _grant(self, peer: PeerId, minimum: PolicyVersion, count: int, slow: bool, now_ms: int) -> list[GrantedLease]:
+    def _grant(
+        self, peer: PeerId, minimum: PolicyVersion, count: int, slow: bool, frame: Frame, now_ms: int
+    ) -> list[GrantedLease]:
         """Groups of `count` rollouts together, as far as pace, batches and a frame have room.
 
         Where less than a group is left, the last one is smaller, so that no rollout is made beyond what is used; but no
         room is too small for one, or groups of odd sizes could leave a batch forever short of its last rollout.
         """
         granted: list[GrantedLease] = []
-        size_bytes = 0
-        while count >= SMALLEST_GROUP and len(granted) < MAX_LEASES_PER_GRANT and self._room() > 0:
+        while count >= SMALLEST_GROUP and not frame.is_full and self._room() > 0:
             if (due := self._due(minimum)) <= 0:
                 break
             size = max(SMALLEST_GROUP, min(self.leasing.terms.group_size, count, due))
             prompt = self._prompt(slow)
-            size_bytes += lease_bytes(len(prompt.tokens), size) + OVERHEAD_BYTES
-            if granted and size_bytes > GRANT_BYTES:
+            if not frame.takes(prompt, size):
                 self._prompts.appendleft(prompt)
                 break
             granted.append(self.leasing.grant(peer, prompt, minimum, now_ms, size=size))
@@ -352,6 +420,8 @@ class Workload:
         and who says that it begins with version 2^50 must not have us count up to that.
         """
         kept, leased, waiting = self._kept, self.leasing.by_version, self.buffer.by_version
+        if self.episodes:
+            leased = leased + self.episodes.by_version
         counts = {version: kept * leased[version] + waiting[version] for version in leased.keys() | waiting.keys()}
         total = sum(number for version, number in counts.items() if version < minimum.version)
         least = math.inf
@@ -369,7 +439,8 @@ class Workload:
         next_ms = max(now_ms, self.busy_since_ms + 1000 * tempo.train_s) if self.busy else now_ms
         until_ms = next_ms + 1000 * tempo.train_s * batches
         # And none is formed before its rollouts are there, however quickly the others make them.
-        there = len(self.buffer) + self._kept * self.leasing.open_rollouts
+        made = self.leasing.open_rollouts + len(self.episodes) - self.episodes.stuck
+        there = len(self.buffer) + self._kept * made
         if not self.busy and there < self.batch:
             return math.inf  # the learner waits for what nobody makes yet: whoever makes it is in time
         missing = (batches + 1) * self.batch - there
@@ -399,5 +470,6 @@ class Workload:
         """`next_prompt` is where it was some time ago, and gave these prompts since, which were leased, perhaps others
         that were not.
         """
-        self._given = {*given, *(granted.prompt_index for granted in self.leasing.open.values())}
+        under_way = (granted.prompt_index for granted in self.leasing.open.values() if granted.place is None)
+        self._given = {*given, *under_way}
         self._prompts.clear()

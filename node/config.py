@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 import msgspec
 from msgspec import Meta
 
+from learner.environment import MAX_EPISODE_TOKENS, MAX_TURNS
 from learner.leasing import delivery_bytes
 from node.errors import UsageError
 from node.hours import MAX_CHARS, HoursError, parse_hours
@@ -126,7 +127,9 @@ def mode_of(staleness: int) -> Mode:
 class LearnSection(Section, frozen=True, kw_only=True):
     """How to train. S = `staleness` and kappa = `publish_every` are counted in training steps.
 
-    `publish_every` 0: chosen, and chosen anew when times change.
+    `publish_every` 0: chosen, and chosen anew when times change. `max_new_tokens` are those of one turn, of which an
+    episode has `max_turns` at most; `max_episode_tokens` count its prompt and answers, too, and unset are as many as
+    the model takes.
     `ahead`: batches leased or waiting at most; unset, as many as measurements ask for. In mode "sequential" the file's
     `staleness`, `publish_every` and `ahead` do not count: what `read_swarm_config` returns has 0, 1 and 1.
     """
@@ -138,6 +141,8 @@ class LearnSection(Section, frozen=True, kw_only=True):
     prompts_per_step: Annotated[int, Meta(ge=1, le=65_536)] = 16
     group_size: Annotated[int, Meta(ge=2, le=MAX_GROUP_SIZE)] = 16
     max_new_tokens: Annotated[int, Meta(ge=1, le=MAX_COMPLETION_TOKENS)] = 512
+    max_turns: Annotated[int, Meta(ge=1, le=MAX_TURNS)] = 16
+    max_episode_tokens: Annotated[int, Meta(ge=2, le=MAX_EPISODE_TOKENS)] | None = None
     temperature: Annotated[float, Meta(gt=0, le=100)] = 1.0
     ahead: Annotated[float, Meta(ge=1, le=64)] | None = None
     lease_s: PositiveFloat = 600.0

@@ -1,8 +1,9 @@
 """Held-out prompts asked of published versions, beside training.
 
 What always holds: the learner never waits for an evaluation (a version published while one runs is skipped, but for
-the last); the same prompts and seeds are asked every time, so two figures differ by the policy alone. Greedy accuracy
-and accuracy of one sample at the training temperature are both mean rewards over the held-out prompts.
+the last); the same prompts and seeds are asked every time, so two figures differ by the policy alone; episodes are
+played to their end. Greedy accuracy and accuracy of one sample at the training temperature are both mean rewards over
+the held-out prompts.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from dataclasses import dataclass, field
 
 import trio
 
+from learner.environment import Ended, Reply, Said
 from learner.ledger import Ledger
 from node.engine.port import EngineCrashed, EngineError, GenerationRequest, InstalledVersion, PolicyEngine
 from node.events import EventLog
+from node.playing import play
 from protocol.manifest import SignedManifest
 from swarm.store import ChunkStore, StoreError
 
@@ -24,11 +27,19 @@ EVALUATION_SEED = 1 << 40
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """One held-out prompt: token ids, the reward of a completion's token ids, and the name of its task."""
+    """One held-out prompt: token ids, the reward of a completion's token ids, and the name of its task.
+
+    `reply`: what comes back to what was said in a task of several turns; None: the completion is all.
+    """
 
     prompt: tuple[int, ...]
     reward: Callable[[tuple[int, ...]], float]
     task: str = ""
+    reply: Callable[[Said, int], Reply] | None = None
+
+    def answer(self, said: Said, transcript: int) -> Reply:
+        """The same for any task."""
+        return Ended(reward=self.reward(said[-1])) if self.reply is None else self.reply(said, transcript)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +62,10 @@ class Scores:
 
 async def evaluate(engine: PolicyEngine, prompts: Sequence[HeldOut], terms: EvaluationTerms) -> Scores:
     """Score what is installed in `engine`."""
-    requests = [_request(i, held, terms, greedy=g) for g in (True, False) for i, held in enumerate(prompts)]
-    completions = await engine.generate(requests)
-    rewards = [held.reward(c.tokens) for held, c in zip([*prompts, *prompts], completions, strict=True)]
+    rewards = await play(
+        engine,
+        [(_request(i, held, terms, greedy=g), held.answer) for g in (True, False) for i, held in enumerate(prompts)],
+    )
     count = len(prompts)
     return Scores(greedy=sum(rewards[:count]) / count, sampled=sum(rewards[count:]) / count)
 

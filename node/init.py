@@ -65,6 +65,8 @@ temperature = 1.0
 lease_s = 600.0            # a volunteer has this long to deliver what it leased
 seed = 0
 threads = 0                # of the trainer; 0 = half the cores
+max_turns = 16             # of an episode, in tasks of several turns; max_new_tokens is the budget of each
+# max_episode_tokens = 4096 # of prompt, answers and all turns; without it, as many as the model takes
 # ahead = 2.0              # batches leased or waiting at most; without it, as many as measurements ask for
 # keep_checkpoints = 2     # to go on from after a crash
 

@@ -1,9 +1,10 @@
 """From the inbox to the buffer: judge deliveries in batches, write, then acknowledge.
 
 What always holds: a receipt leaves only after its verdicts are on disk; a delivery that was answered before is answered
-with the same receipt, so a repeated one counts nothing twice; only complete, admitted groups reach the buffer; nothing
-is judged before the chain is known, or a learner that was just restarted would refuse its own versions. Judging and
-writing happen on a worker thread, one batch at a time, so that a flood of records never stops the node from talking.
+with the same receipt, so a repeated one counts nothing twice; only complete, admitted groups reach the buffer, of which
+every episode is over; nothing is judged before the chain is known, or a learner that was just restarted would refuse
+its own versions. Judging and writing happen on a worker thread, one batch at a time, so that a flood of records never
+stops the node from talking.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from dataclasses import dataclass
 
 import trio
 
-from learner.buffer import UNINFORMATIVE, Group, completion_of
-from learner.intake import GrantedLease, JudgedDelivery, RewardFunction, Terms, judge_delivery
+from learner.buffer import UNINFORMATIVE
+from learner.environment import Environment, Said
+from learner.episodes import utterance_of
+from learner.intake import GrantedLease, JudgedDelivery, Terms, judge_delivery
 from learner.ledger import Ledger, RecordRow
 from node.events import EventLog
 from node.learner_run import LearnerRun
 from node.witness import Witness
-from protocol.codec import unpack_tokens
 from protocol.identity import Keypair
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId, SwarmId, short
 from protocol.work import Acknowledgement, Receipt, SignedRecord, Verdict, sign_receipt
@@ -31,6 +33,15 @@ MAX_BATCH = 32
 
 ALIKE_TOLD = 256
 """So many groups in a row that teach nothing, 16 batches of 16, are no chance: the operator is told, and again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _HandedIn:
+    """A delivery, its lease if that is open, and what was said before in the episodes that it goes on with."""
+
+    incoming: Incoming
+    granted: GrantedLease | None
+    said: Said | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +60,8 @@ class _Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class IntakeLoop:
-    """See the module's paragraph. `used` is told of which versions a peer has just had records admitted."""
+    """See the module's paragraph. `observe` is told the mean reward of each complete group, by the index of its prompt,
+    `used` of which versions a peer has just had records admitted."""
 
     run: LearnerRun
     witness: Witness
@@ -57,7 +69,7 @@ class IntakeLoop:
     keypair: Keypair
     swarm: SwarmId
     certificate: bytes
-    reward: RewardFunction
+    environment: Environment
     observe: Callable[[int, float], None]
     used: Callable[[PeerId, Collection[ManifestHash]], None]
     now_ms: Callable[[], int]
@@ -82,25 +94,31 @@ class IntakeLoop:
             chain=self.run.chain,
             window=self.run.window,
             manifests=dict(self.run.manifests),
-            reward=self.reward,
+            environment=self.environment,
             vocab_size=self.run.vocab_size,
         )
-        take = self.run.leasing.take
-        pairs = [(incoming, take(LeaseId(incoming.delivery.lease), incoming.peer)) for incoming in batch]
-        answers = await trio.to_thread.run_sync(self._judge_all, pairs, terms, self.now_ms())
+        handed_in = [self._handed_in(incoming) for incoming in batch]
+        answers = await trio.to_thread.run_sync(self._judge_all, handed_in, terms, self.now_ms())
         dropped = False
         for answer in answers:
             dropped = self._admit(answer) or dropped
             answer.incoming.answer(Acknowledgement(lease=answer.lease, receipt=answer.receipt))
         # Rollouts that wait to be trained on take the room that they took while they were leased.
-        self.run.notify(leasable=dropped or any(_frees_room(answer) for answer in answers))
+        leasable = dropped or self.run.episodes.waits or any(_frees_room(answer) for answer in answers)
+        self.run.notify(leasable=leasable)
 
-    def _judge_all(self, pairs: list[tuple[Incoming, GrantedLease | None]], terms: Terms, now_ms: int) -> list[_Answer]:
+    def _handed_in(self, incoming: Incoming) -> _HandedIn:
+        granted = self.run.leasing.take(LeaseId(incoming.delivery.lease), incoming.peer)
+        said = None if granted is None else self.run.episodes.said(granted)
+        return _HandedIn(incoming=incoming, granted=granted, said=said)
+
+    def _judge_all(self, deliveries: list[_HandedIn], terms: Terms, now_ms: int) -> list[_Answer]:
         answers: list[_Answer] = []
         receipts: dict[LeaseId, bytes] = {}
         rows: list[RecordRow] = []
-        for incoming, granted in pairs:
-            answer = self._repeated(incoming, granted, answers) or self._answer(incoming, granted, terms, now_ms)
+        for one in deliveries:
+            incoming, granted = one.incoming, one.granted
+            answer = self._repeated(incoming, granted, answers) or self._answer(one, terms, now_ms)
             answers.append(answer)
             if granted is not None:
                 receipts[granted.id] = answer.receipt
@@ -120,9 +138,10 @@ class IntakeLoop:
         given = self.ledger.receipt_of(lease, incoming.peer)
         return None if given is None else _Answer(incoming=incoming, granted=None, judged=None, receipt=given)
 
-    def _answer(self, incoming: Incoming, granted: GrantedLease | None, terms: Terms, now_ms: int) -> _Answer:
-        lease = LeaseId(incoming.delivery.lease)
-        judged = judge_delivery(granted, incoming.peer, incoming.delivery.records, terms, now_ms=now_ms, lease=lease)
+    def _answer(self, delivery: _HandedIn, terms: Terms, now_ms: int) -> _Answer:
+        incoming, granted = delivery.incoming, delivery.granted
+        lease, records = LeaseId(incoming.delivery.lease), incoming.delivery.records
+        judged = judge_delivery(granted, incoming.peer, records, terms, now_ms=now_ms, lease=lease, said=delivery.said)
         receipt = Receipt(
             lease=lease,
             peer=incoming.peer,
@@ -143,15 +162,11 @@ class IntakeLoop:
             self.run.delivered(granted.peer, granted.id, self.now_ms())
         if judged is None:
             return False
-        rewards = [record.reward for record in judged.group]
-        mean = sum(rewards) / len(rewards) if rewards else None
-        is_kept = True
-        if granted is not None and mean is not None:
-            is_kept = self.run.buffer.add(group_of(granted, judged))
-            self.observe(granted.prompt_index, mean)
-            self.used(granted.peer, manifests_of(judged))
+        dropped = self._go_on(granted, judged) if granted is not None else 0
         if granted is not None:
-            self.witness.judged(granted, judged, is_kept=is_kept)
+            self.witness.judged(granted, judged, dropped=dropped)
+        rewards = [record.reward for record in judged.group if record.reward is not None]
+        mean = sum(rewards) / len(rewards) if rewards else None
         refused = next((verdict for verdict in judged.verdicts if not verdict.admitted), None)
         self.events.emit(
             "delivery_judged",
@@ -164,15 +179,32 @@ class IntakeLoop:
             lag=judged.lag,
             reward=None if mean is None else round(mean, 4),
             tokens=judged.tokens,
-            dropped=None if is_kept else UNINFORMATIVE,
+            dropped=UNINFORMATIVE if dropped else None,
         )
-        if not is_kept and self.run.buffer.alike % ALIKE_TOLD == 0:
+        if dropped and self.run.buffer.alike % ALIKE_TOLD == 0:
             self.events.emit(
                 "trouble",
                 text=f"The last {self.run.buffer.alike} groups each had one reward for all, {mean:.2g} in the newest, "
                 "so no batch takes them. The task is too hard or too easy for this model: change [task], or warm up.",
             )
-        return not is_kept
+        return bool(dropped)
+
+    def _go_on(self, granted: GrantedLease, judged: JudgedDelivery) -> int:
+        """What was admitted ends episodes, or lets them go on; a group of which all have ended waits for its batch.
+
+        Return how many rollouts were dropped, since their group teaches nothing.
+        """
+        if not judged.group:
+            self.run.episodes.lost(granted)
+            return 0
+        self.used(granted.peer, manifests_of(judged))
+        said = [utterance_of(one.signed, one.reply) for one in judged.group if one.reply is not None]
+        if not said or (group := self.run.episodes.admitted(granted, said)) is None:
+            return 0
+        rewards = [completion.reward for completion in group.completions]
+        is_kept = self.run.buffer.add(group)
+        self.observe(group.prompt_index, sum(rewards) / len(rewards))
+        return 0 if is_kept else len(rewards)
 
 
 def _frees_room(answer: _Answer) -> bool:
@@ -184,18 +216,6 @@ def _frees_room(answer: _Answer) -> bool:
 def manifests_of(judged: JudgedDelivery) -> set[ManifestHash]:
     """The manifests of all versions that made tokens of the admitted group."""
     return {ManifestHash(span.manifest) for record in judged.group for span in record.signed.record.spans}
-
-
-def group_of(granted: GrantedLease, judged: JudgedDelivery) -> Group:
-    """The admitted group as the buffer wants it."""
-    return Group(
-        lease=granted.id,
-        peer=granted.peer,
-        prompt_index=granted.prompt_index,
-        prompt=unpack_tokens(granted.lease.prompt),
-        completions=tuple(completion_of(record.signed, record.reward) for record in judged.group),
-        behaviour=frozenset(version for record in judged.group for version in record.signed.behaviour),
-    )
 
 
 def _rows(answer: _Answer, now_ms: int) -> list[RecordRow]:

@@ -144,7 +144,7 @@ class LeaseDesk:
         rows = self.ledger.open_leases()
         for row in rows:
             lease = own_lease(row.envelope, self.swarm)
-            self.run.leasing.recover(GrantedLease(lease=lease, prompt_index=row.prompt))
+            self.run.leasing.recover(GrantedLease(lease=lease, prompt_index=row.prompt, place=row.place))
         return [row.peer for row in rows]
 
     def write(self) -> Callable[[], None]:
@@ -254,4 +254,5 @@ def _row(granted: GrantedLease, envelope: bytes) -> LeaseRow:
         issued_ms=lease.issued_ms,
         deadline_ms=lease.deadline_ms,
         envelope=envelope,
+        place=granted.place,
     )

@@ -18,23 +18,25 @@ from learner.curriculum.indexes import part_of
 from learner.curriculum.levels import LevelCursor
 from learner.curriculum.mixture import Curriculum, Cursor, OtherTask, Part
 from learner.curriculum.passes import PassCursor
+from learner.environment import MAX_EPISODE_TOKENS, ONE_TURN, EpisodeLimits, Reply, Said
 from learner.leasing import Prompt
-from node.config import CurriculumSection, MixtureTask, SwarmConfig
+from node.config import CurriculumSection, LearnSection, MixtureTask, SwarmConfig
 from node.evaluation import HeldOut
 from node.tasks.encoded import EncodedTask
 from node.tasks.port import FiniteTask, Task, TaskError
 from node.tasks.registry import open_task
-from node.tasks.text import TextCodec
+from node.tasks.text import TextCodec, positions_of
 
 
 @dataclass(kw_only=True)
 class Schooling:
     """See the module's paragraph. `tasks` by their names, in the order of the indexes; `held_out` is fixed for the
-    run."""
+    run; `limits` end episodes of tasks of several turns."""
 
     tasks: Mapping[str, EncodedTask]
     curriculum: Curriculum
     held_out: list[HeldOut]
+    limits: EpisodeLimits = ONE_TURN
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -67,6 +69,11 @@ class Schooling:
         inner, name = self.place(index)
         return self.tasks[name].reward(inner, tokens)
 
+    def environment(self, index: int, said: Said, transcript: int) -> Reply:
+        """What comes back to `said` in training problem `index`: an answer, or the reward; see `Environment`."""
+        inner, name = self.place(index)
+        return self.tasks[name].reply(inner, said, transcript, self.limits)
+
     def observe(self, index: int, mean_reward: float) -> None:
         """A group of prompt `index` was admitted with this mean reward: what the curriculum goes by."""
         self.curriculum.observe(index, mean_reward)
@@ -91,14 +98,23 @@ def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
 
     Raises TaskError.
     """
-    codec = TextCodec.load(Path(config.model.directory))
+    directory = Path(config.model.directory)
+    codec, limits = TextCodec.load(directory), episode_limits(config.learn, positions_of(directory))
     parts, tasks, held_out = [], {}, []
     for one in config.task.tasks:
         task = open_task(one.spec, directory=base, seed=config.learn.seed)
         parts.append(part_of_mixture(one, task, config.curriculum, config.learn.seed))
         tasks[one.title] = EncodedTask(task=task, codec=codec)
-        held_out += held_out_of(tasks[one.title], config.task.held_out, name=one.title)
-    return Schooling(tasks=tasks, curriculum=Curriculum(parts=parts), held_out=held_out)
+        held_out += held_out_of(tasks[one.title], config.task.held_out, limits, name=one.title)
+    return Schooling(tasks=tasks, curriculum=Curriculum(parts=parts), held_out=held_out, limits=limits)
+
+
+def episode_limits(learn: LearnSection, positions: int | None) -> EpisodeLimits:
+    """How far an episode may go with a model of so many positions. Raises TaskError when that is not far enough."""
+    most = min(positions or MAX_EPISODE_TOKENS, MAX_EPISODE_TOKENS)
+    if (tokens := learn.max_episode_tokens or most) > most:
+        raise TaskError(f"[learn] max_episode_tokens = {tokens} is more than the {most} positions of the model")
+    return EpisodeLimits(turns=learn.max_turns, tokens=tokens, turn_tokens=learn.max_new_tokens)
 
 
 def part_of_mixture(one: MixtureTask, task: Task, how: CurriculumSection, seed: int) -> Part:
@@ -118,13 +134,18 @@ def part_of_mixture(one: MixtureTask, task: Task, how: CurriculumSection, seed: 
     return Part(name=one.title, fingerprint=task.fingerprint, weight=one.weight, cursor=cursor)
 
 
-def held_out_of(encoded: EncodedTask, count: int, *, name: str = "") -> list[HeldOut]:
-    """The first `count` held-out prompts of the task called `name`, each with its reward."""
+def held_out_of(encoded: EncodedTask, count: int, limits: EpisodeLimits = ONE_TURN, *, name: str = "") -> list[HeldOut]:
+    """The first `count` held-out prompts of the task called `name`, each with its reward and what is answered there."""
     return [
         HeldOut(
             prompt=encoded.held_out_prompt(index),
             reward=partial(encoded.held_out_reward, index),
+            reply=partial(_held_out_reply, encoded, index, limits),
             task=name or encoded.task.name,
         )
         for index in range(count)
     ]
+
+
+def _held_out_reply(encoded: EncodedTask, index: int, limits: EpisodeLimits, said: Said, transcript: int) -> Reply:
+    return encoded.held_out_reply(index, said, transcript, limits)

@@ -24,8 +24,8 @@ from typing import Any, Protocol
 import numpy as np
 import trio
 
-from learner.buffer import Batch, Completion, Group, completion_of
-from learner.leasing import own_lease
+from learner.buffer import Batch, Completion, Group
+from learner.environment import Environment
 from learner.ledger import CheckpointRow, Ledger, StepRow
 from learner.provisioning.recording import Published, Stepped
 from learner.publication import Base, Publisher, new_bytes
@@ -35,14 +35,13 @@ from node.errors import RunError, UsageError
 from node.events import EventLog
 from node.learner_run import LearnerRun
 from node.recorder import Recorder
+from node.recovery import read_unconsumed
 from protocol.announcement import Announcement, announce, topic_of
-from protocol.codec import unpack_tokens
-from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
+from protocol.ids import ManifestHash, PolicyVersion
 from protocol.manifest import SignedManifest
 from protocol.pipe import Arrays, Header
 from protocol.staleness import Chain
 from protocol.tensors import LayoutError
-from protocol.work import SignedRecord, read_record
 from swarm.causes import first_cause
 from swarm.store import ChunkStore, StoreError
 from swarm.transport import Transport
@@ -84,6 +83,7 @@ class TrainingLoop:
     """See the module's paragraph.
 
     Args:
+        environment: what replays episodes that had begun.
         curriculum_state: what to save beside a checkpoint; `restore_curriculum` takes it back, and `observe` what was
             admitted after it: (index, mean reward).
         adopted: told of each version that the store has taken, before anybody else hears of it.
@@ -101,6 +101,7 @@ class TrainingLoop:
     terms: TrainingTerms
     checkpoints: Path
     exports: Path
+    environment: Environment
     curriculum_state: Callable[[], dict[str, Any]]
     restore_curriculum: Callable[[Mapping[str, Any]], None]
     published: Callable[[SignedManifest], Awaitable[None]]
@@ -268,21 +269,14 @@ class TrainingLoop:
 
     async def _recover_buffer(self) -> None:
         """Put back what was admitted and not trained on by a surviving step. The caller holds `judging`."""
-        groups = await trio.to_thread.run_sync(self._read_unconsumed)
-        self.run.buffer.clear()
-        for group in groups:
-            self.run.buffer.add(group)
-        self.events.emit("buffer_recovered", rollouts=len(self.run.buffer))
-
-    def _read_unconsumed(self) -> list[Group]:
-        swarm = self.publisher.authority.swarm
-        groups: dict[LeaseId, list[tuple[SignedRecord, float, int, PeerId]]] = {}
-        for prompt, lease, reward, peer, raw in self.ledger.unconsumed():
-            groups.setdefault(LeaseId(lease), []).append((read_record(raw, swarm), reward, prompt, PeerId(peer)))
-        return [
-            _recovered(lease, members, unpack_tokens(own_lease(self.ledger.lease_envelope(lease), swarm).prompt))
-            for lease, members in groups.items()
-        ]
+        run, swarm = self.run, self.publisher.authority.swarm
+        found = await trio.to_thread.run_sync(read_unconsumed, self.ledger, self.environment, swarm)
+        run.buffer.clear()
+        for group in found.groups:
+            run.buffer.add(group)
+        if doubled := [granted.id for granted in run.take_up(found.episodes)]:
+            await trio.to_thread.run_sync(self.ledger.leases_closed, doubled, "lost", self.now_ms())
+        self.events.emit("buffer_recovered", rollouts=len(run.buffer), episodes=len(run.episodes))
 
     def _sweep(self) -> None:
         """Remove what a crash left half-done: exports nobody adopted, checkpoints the ledger does not know."""
@@ -531,20 +525,7 @@ def _step_row(batch: Batch, head: PolicyVersion, began_ms: int, waited_s: float,
         waited_s=waited_s,
         train_s=float(reply["seconds"]),
         rollouts=batch.rollouts,
-        tokens=sum(len(completion.tokens) for completion in completions),
+        tokens=sum(len(completion.logprobs) for completion in completions),
         reward=sum(completion.reward for completion in completions) / len(completions),
         metrics={**metrics, "by_lag": by_lag},
-    )
-
-
-def _recovered(
-    lease: LeaseId, members: list[tuple[SignedRecord, float, int, PeerId]], prompt: tuple[int, ...]
-) -> Group:
-    return Group(
-        lease=lease,
-        peer=members[0][3],
-        prompt_index=members[0][2],
-        prompt=prompt,
-        completions=tuple(completion_of(signed, reward) for signed, reward, _, _ in members),
-        behaviour=frozenset(version for signed, _, _, _ in members for version in signed.behaviour),
     )

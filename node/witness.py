@@ -43,6 +43,8 @@ class Witness:
         self._installed: dict[PeerId, PolicyVersion] = {}
         self._hours_said_s: dict[PeerId, float] = {}
         self._started_s: dict[LeaseId, float] = {}
+        self._shares: dict[PeerId, float] = {}
+        self._dropped = 0
 
     def joined(self, peer: PeerId, hello: Hello) -> None:
         """It was welcomed. Its owner's hours are what they were until it says so, with its first heartbeat."""
@@ -62,6 +64,7 @@ class Witness:
         self._joined.pop(peer, None)
         self._hours_said_s.pop(peer, None)
         self._installed.pop(peer, None)
+        self._shares.pop(peer, None)
         self._recorder.record(Left(at_s=self._recorder.now_s(), peer=peer, reason=reason))
 
     def heard(self, peer: PeerId, heartbeat: Heartbeat) -> None:
@@ -98,26 +101,41 @@ class Witness:
             at_s, rollouts = self._recorder.now_s(), len(granted.lease.seeds)
             self._recorder.record(Withdrawn(at_s=at_s, peer=granted.peer, rollouts=rollouts, status=word))
 
-    def judged(self, granted: GrantedLease, judged: JudgedDelivery, *, is_kept: bool = True) -> None:
-        """A lease was delivered; not `is_kept`: what was admitted teaches nothing, and no batch takes it.
+    def judged(self, granted: GrantedLease, judged: JudgedDelivery, *, dropped: int = 0) -> None:
+        """A lease was delivered; with it, so many rollouts were `dropped`, since their group teaches nothing.
 
-        Who never said that it began is taken to have begun when it was leased: no gain.
+        Who never said that it began is taken to have begun when it was leased: no gain. Of episodes every turn is an
+        even share, so that a plan reckons in rollouts, whoever happens to end them.
         """
         leased_s = granted.lease.issued_ms / 1000
         behaviour = [version for record in judged.group for version in record.signed.behaviour]
+        admitted = self._share(granted.peer, len(judged.group))
         self._recorder.record(
             Delivered(
                 at_s=self._recorder.now_s(),
                 peer=granted.peer,
-                admitted=len(judged.group),
+                admitted=admitted,
                 refused=len(granted.lease.seeds) - len(judged.group),
-                dropped=0 if is_kept else len(judged.group),
+                dropped=self._dropped_of(admitted, dropped),
                 tokens=judged.tokens,
                 version=min(behaviour, default=granted.lease.minimum).version,
                 leased_s=leased_s,
                 started_s=self._started_s.pop(granted.id, leased_s),
             )
         )
+
+    def _share(self, peer: PeerId, turns: int) -> int:
+        """The rollouts that so many turns are worth; what is less than a whole one counts with the peer's next."""
+        worth = self._shares.get(peer, 0.0) + turns / self._run.episodes.mean_turns
+        self._shares[peer] = worth % 1
+        return int(worth)
+
+    def _dropped_of(self, admitted: int, dropped: int) -> int:
+        """How many of these were dropped; what is more than they are counts with the next."""
+        self._dropped += dropped
+        told = min(admitted, self._dropped)
+        self._dropped -= told
+        return told
 
     def _heard_speed(self, peer: PeerId, tokens_per_s: float) -> None:
         joined = self._joined.get(peer)

@@ -83,14 +83,22 @@ class GeneratedTask:
         raise TaskError(f"task {self.label} has too few different problems at level {level}; make its options larger")
 
 
-def _generated(name: str, arguments: TaskArguments, draw: Draw, levels: int = 1) -> Task:
-    label = ",".join([name, *(f"{key}={value}" for key, value in sorted(arguments.options.items()))])
-    task = GeneratedTask(name=name, label=label, seed=arguments.seed, draw=draw, levels=levels)
-    for level in range(levels):
-        # Both sides exist, or we say so now instead of in the middle of a run.
+def label_of(name: str, arguments: TaskArguments) -> str:
+    """The kind called `name` with its options."""
+    return ",".join([name, *(f"{key}={value}" for key, value in sorted(arguments.options.items()))])
+
+
+def with_both_sides(task: GeneratedTask) -> GeneratedTask:
+    """`task`, which can draw problems on both sides. Raises TaskError now instead of in the middle of a run."""
+    for level in range(task.levels):
         task.problem(level)
         task.held_out(level)
     return task
+
+
+def _generated(name: str, arguments: TaskArguments, draw: Draw, levels: int = 1) -> Task:
+    label = label_of(name, arguments)
+    return with_both_sides(GeneratedTask(name=name, label=label, seed=arguments.seed, draw=draw, levels=levels))
 
 
 def _build_reverse(arguments: TaskArguments) -> Task:

@@ -1,7 +1,8 @@
 """A task as the learner uses it: prompts and answers as token ids, rewards of token ids.
 
 What always holds: every reward is a finite number and depends on nothing but the task, the tokenizer, the index and
-the tokens, so it comes out the same after a restart and in any process."""
+the tokens, so it comes out the same after a restart and in any process; so does what a task of several turns answers.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from node.tasks.port import Problem, Task, TaskError
+from learner.environment import Answered, Ended, EpisodeLimits, Reply, Said
+from node.tasks.port import Completion, Problem, Task, TaskError, Turn, TurnTask
 from node.tasks.text import TextCodec
 
 
@@ -43,8 +45,45 @@ class EncodedTask:
             raise TaskError(f"task {self.task.name!r} has no reference answers, so it cannot warm a model up")
         return self.codec.encode_answer(problem.answer)
 
+    def reply(self, index: int, said: Said, transcript: int, limits: EpisodeLimits) -> Reply:
+        """What comes back to `said`, turn by turn, in the training problem of `index`; see `Environment`."""
+        return self._reply(self.task.problem(index), index, said, transcript, limits)
+
+    def held_out_reply(self, index: int, said: Said, transcript: int, limits: EpisodeLimits) -> Reply:
+        """The same in the held-out problem of `index`."""
+        return self._reply(self.task.held_out(index), index, said, transcript, limits)
+
+    def _reply(self, problem: Problem, index: int, said: Said, transcript: int, limits: EpisodeLimits) -> Reply:
+        last = self.codec.completion(said[-1])
+        turns = self._replay(problem, index, said[:-1])
+        if isinstance(self.task, TurnTask) and last.finished:
+            answered = self.task.answer_turn(problem, turns, last.text)
+            if answered is not None:
+                tokens = self.codec.encode_turn(problem, answered)
+                if limits.allow(len(said), transcript + len(tokens)):
+                    return Answered(tokens=tokens)
+        completion = Completion(text=last.text, finished=last.finished, turns=tuple(turns))
+        return Ended(reward=self._reward(problem, index, completion))
+
+    def _replay(self, problem: Problem, index: int, said: Said) -> list[Turn]:
+        """The turns in which that was said, each of which the task answered."""
+        turns: list[Turn] = []
+        for tokens in said:
+            text = self.codec.completion(tokens).text
+            answered = self.task.answer_turn(problem, turns, text) if isinstance(self.task, TurnTask) else None
+            if answered is None:
+                raise TaskError(
+                    f"task {self.task.name!r} answers otherwise than it did at index {index}: answer_turn must depend "
+                    "on its arguments alone. Put its former version back, or start a new run in another directory."
+                )
+            turns.append(Turn(said=text, answered=answered))
+        return turns
+
     def _judge(self, problem: Problem, index: int, tokens: Sequence[int]) -> float:
-        reward = self.task.reward(problem, self.codec.completion(tokens))
+        return self._reward(problem, index, self.codec.completion(tokens))
+
+    def _reward(self, problem: Problem, index: int, completion: Completion) -> float:
+        reward = self.task.reward(problem, completion)
         if not math.isfinite(reward):
             raise TaskError(f"task {self.task.name!r} gave the reward {reward} at index {index}; it must be finite")
         return reward

@@ -35,7 +35,7 @@ class Chat(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ChatMessage:
-    """One message of a conversation: role is "system", "user" or "assistant"."""
+    """One message of a conversation: role is "system", "user", "assistant" or "tool"."""
 
     role: str
     content: str
@@ -54,12 +54,27 @@ class Problem:
     chat: Chat = Chat.NEVER
 
 
+Answer = str | tuple[ChatMessage, ...]
+"""What the policy reads between two turns: text, which is one user's message where there are messages, or messages."""
+
+
+class Turn(NamedTuple):
+    """One part of a dialogue: what the policy said, and what the task answered."""
+
+    said: str
+    answered: Answer
+
+
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """What the policy said. `finished`: it ended by itself, with a stop id (not part of `text`), within its budget."""
+    """What the policy said. `finished`: it ended by itself, with a stop id (not part of `text`), within its budget.
+
+    In a task of several turns `text` is what it said last, and `turns` are those before that.
+    """
 
     text: str
     finished: bool
+    turns: tuple[Turn, ...] = ()
 
 
 class Task(Protocol):
@@ -105,21 +120,16 @@ class FiniteTask(Task, Protocol):
         """Pass rates that were measured before, [size] in [0, 1], NaN where there is none; None: of no problem."""
 
 
-class Turn(NamedTuple):
-    """One part of a dialogue: what the policy said, and what the task answered."""
-
-    said: str
-    answered: str
-
-
+@runtime_checkable
 class TurnTask(Task, Protocol):
-    """Reserved for tasks of several turns; a task without this method has one, which is all that the node runs today.
+    """A task of several turns; one without this method has one.
 
     `answer_turn` is a pure function, so that whoever holds the transcript can replay it: an environment's state is
-    folded from the turns, never kept between calls.
+    folded from the turns, never kept between calls. An episode also ends when the policy uses up the budget of a turn,
+    or when the operator's limits leave no room for another; `reward` judges what was said until then.
     """
 
-    def answer_turn(self, problem: Problem, turns: Sequence[Turn], said: str) -> str | None:
+    def answer_turn(self, problem: Problem, turns: Sequence[Turn], said: str) -> Answer | None:
         """What the policy reads next after saying `said`; None ends the episode, and `reward` judges the transcript."""
 
 

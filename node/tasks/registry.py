@@ -15,10 +15,11 @@ from pathlib import Path
 from node.tasks.builtin import ARITHMETIC, REVERSE, SORT
 from node.tasks.jsonl import JSONL
 from node.tasks.port import Option, OptionValue, Task, TaskArguments, TaskError, TaskKind
+from node.tasks.turns import GUESS, LOOKUP
 
 ENTRY_POINT_GROUP = "volery.tasks"
 
-BUILT_IN = {kind.name: kind for kind in (REVERSE, SORT, ARITHMETIC, JSONL)}
+BUILT_IN = {kind.name: kind for kind in (REVERSE, SORT, ARITHMETIC, GUESS, LOOKUP, JSONL)}
 
 _OPTIONS = re.compile(r"[A-Za-z_]\w*=[^:]*")
 """What the last part of a spec looks like when it is options; an argument such as C:\\x or module:Class does not."""

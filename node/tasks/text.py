@@ -23,11 +23,14 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from node.tasks.port import Chat, ChatMessage, Completion, Problem, TaskError
+from node.tasks.port import Answer, Chat, ChatMessage, Completion, Problem, TaskError
 from protocol.limits import MAX_PROMPT_TOKENS, MAX_STOP_IDS
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 """Stands for an id beyond the vocabulary: padded embeddings can produce it, and decoders leave it out silently."""
+
+SAID = "WhatThePolicySaid"
+"""Stands for it in a conversation that is rendered to see what follows it."""
 
 SPECIAL_KEYS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
@@ -78,18 +81,40 @@ class TextCodec:
 
         Raises TaskError: no chat template where one is needed, characters without a token, empty or too long.
         """
-        match problem.prompt, problem.chat:
-            case str(text), Chat.NEVER:
-                ids = self._encode(text, special=True)
-            case str(text), Chat.AUTO if self.chat_template is None:
-                ids = self._encode(text, special=True)
-            case str(text), _:
-                ids = self._encode(self.render([ChatMessage(role="user", content=text)]), special=False)
-            case messages, _:
-                ids = self._encode(self.render(messages), special=False)
+        if (messages := self._messages(problem)) is None:
+            ids = self._encode(str(problem.prompt), special=True)
+        else:
+            ids = self._encode(self.render(messages), special=False)
         if not 1 <= len(ids) <= MAX_PROMPT_TOKENS:
             raise TaskError(f"a prompt has {len(ids)} tokens; a lease carries 1 to {MAX_PROMPT_TOKENS}")
         return ids
+
+    def encode_turn(self, problem: Problem, answered: Answer) -> tuple[int, ...]:
+        """Token ids that follow a stop id of the policy's: the answer, and what the chat template puts around it.
+
+        They are never those of the whole conversation encoded anew, so that what the policy said stays what it said.
+        Raises TaskError: no chat template where one is needed, or it fails; characters without a token.
+        """
+        before = self._messages(problem)
+        if before is None and isinstance(answered, str):
+            return self._encode(answered, special=False)
+        said = ChatMessage(role="assistant", content=SAID)
+        messages = [ChatMessage(role="user", content=answered)] if isinstance(answered, str) else answered
+        rendered = self.render([*(before or ()), said, *messages])
+        _, shown, after = rendered.rpartition(SAID)
+        if not shown:
+            raise TaskError(f"{self.directory}: its chat template does not show what the assistant said")
+        ids = self._encode(after, special=False)
+        # The template's end of a message stands for the stop id that is there already.
+        return ids[1:] if ids and ids[0] in self.stop_ids else ids
+
+    def _messages(self, problem: Problem) -> Sequence[ChatMessage] | None:
+        """The prompt as a conversation; None where it is plain text."""
+        if not isinstance(problem.prompt, str):
+            return problem.prompt
+        if problem.chat is Chat.NEVER or (problem.chat is Chat.AUTO and self.chat_template is None):
+            return None
+        return [ChatMessage(role="user", content=problem.prompt)]
 
     def encode_answer(self, text: str) -> tuple[int, ...]:
         """Token ids of a reference answer, ended by `eos_id`. Raises TaskError for characters without a token."""
@@ -139,6 +164,14 @@ class TextCodec:
 
     def _decode_known(self, tokens: list[int]) -> str:
         return str(self.tokenizer.decode(tokens, skip_special_tokens=False)) if tokens else ""
+
+
+def positions_of(directory: Path) -> int | None:
+    """Tokens of the longest sequence that the model in `directory` takes; None when it does not say."""
+    config = _read_json(directory / "config.json")
+    text = config.get("text_config")
+    found = (text if isinstance(text, dict) else config).get("max_position_embeddings")
+    return found if isinstance(found, int) and found > 0 else None
 
 
 # --- reading a model directory ----------------------------------------------------------------------------------------

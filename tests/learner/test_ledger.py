@@ -27,7 +27,7 @@ from learner.ledger_schema import SCHEMA_VERSION
 from learner.relay_credit import Credit
 from protocol.digest import digest_of
 from protocol.errors import LocalProtocolError
-from protocol.ids import LeaseId, PeerId, PolicyVersion, RecordId
+from protocol.ids import PeerId, PolicyVersion, RecordId
 from protocol.work import Rule
 from tests.learner.working import NOW_MS, OTHER, PEER, lease_id, manifest, version
 
@@ -100,11 +100,11 @@ def checkpoint(ledger: Ledger, step: int) -> None:
 def unconsumed(ledger: Ledger) -> list[tuple[int, int]]:
     """(lease, records) of what waits, in order."""
     waiting: dict[int, int] = {}
-    for prompt, lease, _, peer, envelope in ledger.unconsumed():
-        number = int.from_bytes(lease, "big")
-        assert (prompt, peer) == (10 * number, HERE)
-        assert envelope == b"record %d %d" % (number, waiting.get(number, 0))
-        assert ledger.lease_envelope(LeaseId(lease)) == b"lease %d" % number
+    for row in ledger.unconsumed():
+        number = int.from_bytes(row.lease, "big")
+        assert (row.prompt, row.peer) == (10 * number, HERE)
+        assert row.envelope == b"record %d %d" % (number, waiting.get(number, 0))
+        assert ledger.lease_envelope(row.lease) == b"lease %d" % number
         waiting[number] = waiting.get(number, 0) + 1
     return list(waiting.items())
 

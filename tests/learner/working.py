@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from learner.environment import one_turn
 from learner.intake import GrantedLease, Terms
 from protocol.codec import pack_logprobs, pack_tokens
 from protocol.cost import CostClaim
@@ -48,7 +49,7 @@ def terms(**changes: Any) -> Terms:
         "chain": CHAIN,
         "window": WINDOW,
         "manifests": {one: manifest(one) for one in PUBLISHED},
-        "reward": even_share,
+        "environment": one_turn(even_share),
         "vocab_size": VOCABULARY,
     }
     return Terms(**settings | changes)

@@ -22,6 +22,7 @@ from typing import Any
 import trio
 
 from learner.buffer import Buffer
+from learner.environment import Environment, one_turn
 from learner.leasing import LeaseTerms, Leasing, Prompt
 from learner.ledger import Ledger
 from learner.provisioning.recording import FILE, Began, Recorded, read_lines
@@ -327,7 +328,8 @@ async def open_learner(root: Path, settings: Settings | None = None, **parts: An
         ledger = DyingLedger(root / "ledger.sqlite", swarm=SWARM.authority.swarm)
         try:
             with ChunkStore.open(root / "store", SWARM.authority, quota_bytes=chosen.quota_bytes) as store:
-                learner = _wire(root, chosen, trainer, transport, ledger, store)
+                environment = parts.get("environment") or one_turn(even_share)
+                learner = _wire(root, chosen, trainer, transport, ledger, store, environment)
                 with closing(learner.recorder):
                     yield learner
         finally:
@@ -359,6 +361,7 @@ def _wire(
     transport: MemoryTransport,
     ledger: DyingLedger,
     store: ChunkStore,
+    environment: Environment,
 ) -> Learner:
     log: list[tuple[str, dict[str, Field]]] = []
     events = EventLog()
@@ -442,7 +445,7 @@ def _wire(
         keypair=SWARM.learner,
         swarm=SWARM.authority.swarm,
         certificate=SWARM.certificate,
-        reward=even_share,
+        environment=environment,
         observe=lambda index, mean: None,
         used=relays.used,
         now_ms=wall.now_ms,
@@ -471,6 +474,7 @@ def _wire(
         ),
         checkpoints=root / "checkpoints",
         exports=root / "exports",
+        environment=environment,
         curriculum_state=lambda: {"ordinal": prompts[0]},
         restore_curriculum=lambda state: prompts.__setitem__(0, state["ordinal"]),
         opened=watch.began,

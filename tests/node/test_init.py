@@ -27,7 +27,13 @@ SET_THIS = {
 """(section, key) of what is marked as having no default."""
 
 
-UNSET = {("network", "upload_mbit"), ("network", "download_mbit"), ("store", "quota_gb"), ("learn", "ahead")}
+UNSET = {
+    ("network", "upload_mbit"),
+    ("network", "download_mbit"),
+    ("store", "quota_gb"),
+    ("learn", "ahead"),
+    ("learn", "max_episode_tokens"),
+}
 
 
 def test_it_reads_back(tmp_path: Path) -> None:

@@ -15,10 +15,25 @@ from hypothesis import strategies as st
 from node.tasks import registry
 from node.tasks.builtin import GeneratedTask, is_held_out
 from node.tasks.numbers import last_number
-from node.tasks.port import Chat, ChatMessage, Completion, FiniteTask, Problem, TaskError, TaskKind
+from node.tasks.port import (
+    Answer,
+    Chat,
+    ChatMessage,
+    Completion,
+    FiniteTask,
+    Problem,
+    Task,
+    TaskError,
+    TaskKind,
+    Turn,
+    TurnTask,
+)
 from node.tasks.registry import find_kind, list_kinds, open_task, usage
 
-GENERATED = ["reverse", "reverse:letters=3,alphabet=8", "sort", "sort:digits=3", "arithmetic", "arithmetic:levels=1"]
+GENERATED = [
+    "reverse", "reverse:letters=3,alphabet=8", "sort", "sort:digits=3", "arithmetic", "arithmetic:levels=1", "guess",
+    "guess:numbers=100,tries=7", "lookup", "lookup:keys=4",
+]  # fmt: skip
 
 
 def said(text: str, *, finished: bool = True) -> Completion:
@@ -110,6 +125,53 @@ def test_only_the_exact_finished_answer_is_worth_one(spec: str) -> None:
         assert task.reward(problem, wrong) == 0.0
 
 
+# --- several turns ----------------------------------------------------------------------------------------------------
+
+
+def play(task: Task, problem: Problem, *said: str) -> tuple[list[Answer], float]:
+    """What is answered to each of `said`, up to the end, and the reward."""
+    assert isinstance(task, TurnTask)
+    turns: list[Turn] = []
+    for text in said:
+        answered = task.answer_turn(problem, tuple(turns), text)
+        if answered is None:
+            completion = Completion(text=text, finished=True, turns=tuple(turns))
+            return [turn.answered for turn in turns], task.reward(problem, completion)
+        turns.append(Turn(said=text, answered=answered))
+    raise AssertionError("the episode goes on")
+
+
+def test_a_number_is_found_by_larger_and_smaller() -> None:
+    task = open_task("guess")
+    for index in range(50):
+        problem = task.problem(index)
+        low, high, said = 0, 9, list[str]()
+        while low <= high:  # by halves, which takes four guesses at most
+            said.append(str((low + high) // 2))
+            low, high = (low, int(said[-1]) - 1) if said[-1] > str(problem.answer) else (int(said[-1]) + 1, high)
+        found = said.index(str(problem.answer))
+        answers, reward = play(task, problem, *said)
+        assert (len(answers), reward) == (found, 1.0)
+        assert answers == ["+" if guess < str(problem.answer) else "-" for guess in said[:found]]
+
+
+def test_a_guess_that_is_no_number_costs_a_try_and_the_last_one_ends_it() -> None:
+    task = open_task("guess:numbers=100,tries=3")
+    problem = Problem(prompt="guess:abcd=", answer="42")
+    assert play(task, problem, "4²", "1000", "0") == (["?", "?"], 0.0)
+    assert play(task, problem, "", "42") == (["?"], 1.0)
+    assert task.reward(problem, Completion(text="42", finished=False)) == 0.0
+
+
+def test_what_is_not_in_the_prompt_is_looked_up() -> None:
+    task = open_task("lookup")
+    problem = Problem(prompt="look:bd=", answer="35")
+    assert play(task, problem, "d?", "b?", "35") == (["5", "3"], 1.0)
+    assert play(task, problem, "x?", "??", "53") == (["?", "?"], 0.0)
+    assert play(task, problem, "what?") == ([], 0.0)
+    assert play(task, problem, *["b?"] * 5) == (["3"] * 4, 0.0), "twice for each letter, and no longer"
+
+
 def test_a_side_without_prompts_is_an_error() -> None:
     task = GeneratedTask(name="tiny", label="tiny", seed=0, draw=lambda _dice, _level: ("a", "a"))
     empty = task.problem if is_held_out("a") else task.held_out
@@ -192,7 +254,7 @@ def test_packages_offer_tasks_through_entry_points() -> None:
 @pytest.mark.usefixtures("packages")
 def test_listing_shows_all_kinds_and_every_failure() -> None:
     kinds, errors = list_kinds()
-    assert [kind.name for kind in kinds] == ["arithmetic", "jsonl", "reverse", "sort", "theirs"]
+    assert [kind.name for kind in kinds] == ["arithmetic", "guess", "jsonl", "lookup", "reverse", "sort", "theirs"]
     assert find_kind("sort") is registry.BUILT_IN["sort"]
     assert sorted("built-in" in str(error) for error in errors) == [False, True]
 

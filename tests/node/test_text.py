@@ -7,16 +7,25 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from learner.environment import Answered, Ended, EpisodeLimits
 from node.tasks.encoded import EncodedTask
-from node.tasks.port import Chat, ChatMessage, Completion, Problem, TaskError
+from node.tasks.port import Answer, Chat, ChatMessage, Completion, Problem, TaskError, Turn
 from node.tasks.registry import open_task
-from node.tasks.text import CHARACTER_VOCABULARY, DEMO_ALPHABET, REPLACEMENT, TextCodec, write_character_tokenizer
+from node.tasks.text import (
+    CHARACTER_VOCABULARY,
+    DEMO_ALPHABET,
+    REPLACEMENT,
+    TextCodec,
+    positions_of,
+    write_character_tokenizer,
+)
 
 PAD, BOS, EOS, UNK = range(4)
 
@@ -244,6 +253,121 @@ def test_answers_are_worth_one_on_both_sides(codec: TextCodec) -> None:
         assert answer is not None
         assert encoded.held_out_reward(index, codec.encode_answer(answer)) == 1.0
         assert codec.decode(encoded.held_out_prompt(index)) == encoded.task.held_out(index).prompt
+
+
+# --- several turns ----------------------------------------------------------------------------------------------------
+
+WITH_ENDS = (
+    "{% for message in messages %}[{{ message.role }}]{{ message.content | trim }}{{ eos_token }}\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+LIMITS = EpisodeLimits(turns=3, tokens=40, turn_tokens=3)
+
+
+def test_an_answer_to_plain_text_is_plain(codec: TextCodec) -> None:
+    assert codec.encode_turn(plain("hi"), "ho") == codec.encode_prompt(plain("ho"))
+    with pytest.raises(TaskError, match="no chat template"):
+        codec.encode_turn(plain("hi"), (ChatMessage(role="tool", content="ho"),))
+    with pytest.raises(TaskError, match="no token for a character"):
+        codec.encode_turn(plain("hi"), "<")
+
+
+@pytest.mark.parametrize(
+    ("answered", "shown"),
+    [
+        ("ho", "\n[user]ho<eos>\n[assistant]"),
+        ((ChatMessage(role="tool", content="5"), ChatMessage(role="user", content="so?")),
+         "\n[tool]5<eos>\n[user]so?<eos>\n[assistant]"),
+    ],
+)  # fmt: skip
+def test_an_answer_in_a_conversation_brings_its_markers_but_for_the_end_that_is_there(
+    own_model: Path, answered: Answer, shown: str
+) -> None:
+    (own_model / "chat_template.jinja").write_text(WITH_ENDS, encoding="utf-8")
+    codec = TextCodec.load(own_model)
+    problem = Problem(prompt="hi", chat=Chat.AUTO)
+    # Spaces that the template would trim away stay in what the policy said.
+    said = (*codec.encode_answer(" x "),)
+    transcript = (*codec.encode_prompt(problem), *said, *codec.encode_turn(problem, answered))
+    assert codec.decode(transcript) == f"[user]hi<eos>\n[assistant] x <eos>{shown}"
+
+
+def test_markers_of_a_template_without_ends_stay_whole(own_model: Path) -> None:
+    (own_model / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
+    codec = TextCodec.load(own_model)
+    assert codec.decode(codec.encode_turn(Problem(prompt="hi", chat=Chat.ALWAYS), "ho")) == "[user]ho:"
+
+
+def test_a_template_that_hides_what_was_said_is_an_error(own_model: Path) -> None:
+    (own_model / "chat_template.jinja").write_text("{{ messages[0].content }}", encoding="utf-8")
+    codec = TextCodec.load(own_model)
+    with pytest.raises(TaskError, match="does not show what the assistant said"):
+        codec.encode_turn(Problem(prompt="hi", chat=Chat.ALWAYS), "ho")
+
+
+class Counting:
+    """The policy counts up from 1; each turn it says the next number, and is told so; at 9 it is done."""
+
+    name = "counting"
+    levels = 1
+    fingerprint = "counting"
+
+    def problem(self, index: int) -> Problem:
+        return Problem(prompt=f"{index}:")
+
+    held_out = problem
+
+    def answer_turn(self, problem: Problem, turns: Sequence[Turn], said: str) -> str | None:
+        return None if said == "9" else f"{len(turns) + 1} of {said};"
+
+    def reward(self, problem: Problem, completion: Completion) -> float:
+        said = "".join(turn.said for turn in completion.turns) + completion.text
+        return len(said) + completion.finished / 2
+
+
+def test_an_episode_goes_on_until_the_task_ends_it(codec: TextCodec) -> None:
+    encoded = EncodedTask(task=Counting(), codec=codec)
+    one, nine = codec.encode_answer("1"), codec.encode_answer("9")
+    first = encoded.reply(0, (one,), 4, LIMITS)
+    assert isinstance(first, Answered)
+    assert codec.decode(first.tokens) == "1 of 1;"
+    second = encoded.held_out_reply(0, (one, one), 13, LIMITS)
+    assert isinstance(second, Answered)
+    assert codec.decode(second.tokens) == "2 of 1;"
+    assert encoded.reply(0, (one, one, nine), 22, LIMITS) == Ended(reward=3.5)
+    assert encoded.reply(0, (nine,), 4, LIMITS) == Ended(reward=1.5)
+
+
+@pytest.mark.parametrize(
+    ("said", "transcript", "reward"),
+    [
+        (["1", "1", "1"], 22, 3.5),  # that was the last turn
+        (["1", "1"], 31, 2.5),  # 31 and 7 of the answer leave no room for 3 more
+    ],
+)
+def test_an_episode_ends_at_its_limits(codec: TextCodec, said: list[str], transcript: int, reward: float) -> None:
+    encoded = EncodedTask(task=Counting(), codec=codec)
+    assert encoded.reply(0, tuple(map(codec.encode_answer, said)), transcript, LIMITS) == Ended(reward=reward)
+
+
+def test_a_turn_that_uses_up_its_budget_ends_the_episode(codec: TextCodec) -> None:
+    encoded = EncodedTask(task=Counting(), codec=codec)
+    assert encoded.reply(0, (codec.encode_answer("12")[:-1],), 5, LIMITS) == Ended(reward=2.0)
+
+
+def test_a_task_that_answers_otherwise_than_it_did_is_named(codec: TextCodec) -> None:
+    encoded = EncodedTask(task=Counting(), codec=codec)
+    with pytest.raises(TaskError, match="'counting' answers otherwise than it did at index 4"):
+        encoded.reply(4, (codec.encode_answer("9"), codec.encode_answer("1")), 9, LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("config", "positions"),
+    [({}, None), ({"max_position_embeddings": 64}, 64), ({"text_config": {"max_position_embeddings": 32}}, 32)],
+)
+def test_how_long_a_sequence_a_model_takes(tmp_path: Path, config: dict[str, object], positions: int | None) -> None:
+    write_json(tmp_path / "config.json", **config)
+    assert positions_of(tmp_path) == positions
 
 
 class Odd:

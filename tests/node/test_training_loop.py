@@ -80,7 +80,7 @@ def require_sound(learner: Learner, *peers: FakePeer) -> None:
     assert all(step is None or dropped is None for _, step, _, dropped in rows)
     assert all(lag <= learner.settings.staleness for _, step, lag, _ in rows if step is not None)
     waiting = Counter(lease for lease, step, _, dropped in rows if step is None and dropped is None)
-    assert Counter(lease for _, lease, *_ in learner.ledger.unconsumed()) == waiting
+    assert Counter(row.lease for row in learner.ledger.unconsumed()) == waiting
     recorded = learner.recorded()
     unrecorded = set(steps) - {event.step for event in recorded if isinstance(event, Stepped)}
     began = sum(isinstance(event, Began) for event in recorded)

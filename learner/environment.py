@@ -1,0 +1,68 @@
+"""What an environment answers to what the policy said: the port between episodes and the tasks, which live in the node.
+
+What always holds: a reply depends on nothing but the index of the prompt and what the policy said, turn by turn; so an
+environment has no state to lose, and after a restart it is replayed from what was admitted. A task of one turn is an
+environment that ends every episode at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from protocol.limits import MAX_PROMPT_TOKENS
+
+MAX_TURNS = 64
+"""Each turn is a lease, a round trip and a row in the ledger; Sokoban and poker take up to 30."""
+
+MAX_EPISODE_TOKENS = MAX_PROMPT_TOKENS
+"""The transcript so far is the prompt of the next lease."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """The episode is over. `reward` is its return, for all that was said in it."""
+
+    reward: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """The policy reads `tokens` next, after what it said, and says something again."""
+
+    tokens: tuple[int, ...]
+
+
+Reply = Ended | Answered
+
+Said = tuple[tuple[int, ...], ...]
+"""The tokens that the policy generated, turn by turn."""
+
+Environment = Callable[[int, Said, int], Reply]
+"""(index of the prompt, what the policy said up to now, tokens of the transcript with that) -> reply. Pure."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeLimits:
+    """How far an episode goes: turns, and tokens of prompt, answers and all that is said. Of the latter a turn may need
+    `turn_tokens`: one for which they are not left is not begun."""
+
+    turns: int = 1
+    tokens: int = MAX_EPISODE_TOKENS
+    turn_tokens: int = 1
+
+    def allow(self, turns: int, transcript: int) -> bool:
+        """Whether one more turn may begin after so many, with a transcript of so many tokens."""
+        return turns < self.turns and transcript + self.turn_tokens <= self.tokens
+
+
+ONE_TURN = EpisodeLimits()
+
+
+def one_turn(reward: Callable[[int, tuple[int, ...]], float]) -> Environment:
+    """The environment of a task without turns, whose `reward` judges (index, completion tokens)."""
+
+    def reply(index: int, said: Said, transcript: int) -> Reply:
+        return Ended(reward=reward(index, said[-1]))
+
+    return reply

@@ -1,0 +1,62 @@
+"""What was admitted and not trained on, put together again from the ledger.
+
+What always holds: records come in the order of their turns and go through the same core as when they were delivered, so
+that what comes out is what was there; what an environment answered is asked of it again, since that is a pure function
+of what was said; what a lease is to go on with is where it was, or waits for another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from learner.buffer import Group
+from learner.environment import Ended, Environment
+from learner.episodes import Episodes, utterance_of
+from learner.intake import GrantedLease
+from learner.leasing import own_lease
+from learner.ledger import Ledger, UnconsumedRow
+from protocol.codec import unpack_tokens
+from protocol.ids import LeaseId, SwarmId
+from protocol.work import read_record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovered:
+    """Groups that wait for a batch, in order of arrival, and episodes that go on."""
+
+    groups: list[Group]
+    episodes: Episodes
+
+
+def read_unconsumed(ledger: Ledger, environment: Environment, swarm: SwarmId) -> Recovered:
+    """What no surviving step of the ledger has consumed. Reads many rows: for a worker thread."""
+    by_lease: dict[LeaseId, list[UnconsumedRow]] = {}
+    for row in ledger.unconsumed():
+        by_lease.setdefault(row.lease, []).append(row)
+    recovered = Recovered(groups=[], episodes=Episodes())
+    for lease, rows in by_lease.items():
+        granted = GrantedLease(
+            lease=own_lease(ledger.lease_envelope(lease), swarm), prompt_index=rows[0].prompt, place=rows[0].place
+        )
+        _replay(recovered, granted, rows, environment, swarm)
+    return recovered
+
+
+def _replay(
+    recovered: Recovered, granted: GrantedLease, rows: list[UnconsumedRow], environment: Environment, swarm: SwarmId
+) -> None:
+    """Admit the records of one lease again. A reward that was written is what it was."""
+    if (said := recovered.episodes.said(granted)) is None:
+        return
+    before = len(unpack_tokens(granted.lease.prompt))
+    utterances = []
+    for row in rows:
+        signed = read_record(row.envelope, swarm)
+        reply = (
+            environment(row.prompt, (*said, signed.tokens), before + len(signed.tokens))
+            if row.reward is None
+            else Ended(reward=row.reward)
+        )
+        utterances.append(utterance_of(signed, reply))
+    if (group := recovered.episodes.admitted(granted, utterances)) is not None:
+        recovered.groups.append(group)

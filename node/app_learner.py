@@ -43,6 +43,8 @@ from node.metrics.prometheus import served
 from node.metrics.watch import Watch
 from node.recorder import Recorder
 from node.relay_desk import RelayDesk
+from node.samples.store import FILE as SAMPLES
+from node.samples.store import SampleSink
 from node.schooling import Schooling
 from node.steward import Steward
 from node.training_loop import TrainingLoop, TrainingTerms
@@ -183,6 +185,8 @@ class _Learner:
             events=events,
             now_ms=Clock.now_ms,
             task_of=lambda index: schooling.place(index)[1],
+            samples=config.metrics.samples,
+            advantage="group_mean",
         )
         witness = Witness(self.run, self.recorder, events, max_new_tokens=learn.max_new_tokens)
         self.relays = RelayDesk(
@@ -272,7 +276,8 @@ class _Learner:
             if section.prometheus:
                 stack.enter_context(served(section.prometheus, self.watch.board))
             sinks = open_sinks(section, self.home.root, run=f"{slug(name)}-{short(swarm)}")
-            await stack.enter_async_context(self.watch.feeding(sinks))
+            keeper = SampleSink(path=self.home.root / SAMPLES) if section.samples else None
+            await stack.enter_async_context(self.watch.feeding(sinks, keeper))
             yield
 
     async def work(self, on_ready: Callable[[str, LearnerRun], None]) -> LearnerOutcome:

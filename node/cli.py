@@ -181,6 +181,22 @@ def report(
     typer.echo(show_report(target, as_json=as_json, as_csv=as_csv, picture=picture), nl=False)
 
 
+@app.command("show")
+def show_samples(
+    target: Annotated[Path | None, typer.Argument(help="A swarm.toml, or a learner's state directory.")] = None,
+    version: Annotated[str, typer.Option(help="INCARNATION.VERSION or VERSION; the newest by default.")] = "",
+    group: Annotated[int, typer.Option(min=0, help="Only this group of those kept, from 1.")] = 0,
+    best: Annotated[int, typer.Option(min=0, help="Only so many completions of the highest reward ...")] = 0,
+    worst: Annotated[int, typer.Option(min=0, help="... and so many of the lowest.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Print samples of what a policy version was trained on: prompts, completions, rewards and advantages."""
+    from node.samples.program import show
+
+    text = show(target, version=version, group=group, best=best, worst=worst, json=as_json)
+    typer.echo(text, nl=False)
+
+
 @app.command()
 def export(
     source: Annotated[Path, typer.Argument(help="A swarm.toml, or a node's state directory.")],

@@ -183,13 +183,14 @@ class EvaluateSection(Section, frozen=True, kw_only=True):
 
 
 class MetricsSection(Section, frozen=True, kw_only=True):
-    """Where metrics go."""
+    """Where metrics go, and how many groups of every training step are kept for `volery show`."""
 
     sqlite: bool = True
     prometheus: Annotated[str, Meta(max_length=256)] = ""
     tensorboard: bool = False
     wandb: Annotated[str, Meta(max_length=128)] = ""
     wandb_offline: bool = False
+    samples: Annotated[int, Meta(ge=0, le=1024)] = 2
 
 
 class PriceSection(Section, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from node.config import MetricsSection
 from node.errors import UsageError
+from node.metrics.board import Row
 from node.metrics.prometheus import split_address
 from node.metrics.sinks import Sink
 from node.metrics.sqlite import FILE, SqliteSink
@@ -44,9 +45,9 @@ def slug(name: str) -> str:
     return "-".join(re.findall(r"[A-Za-z0-9.]+", name))[:SLUG_CHARS] or "swarm"
 
 
-def open_sinks(section: MetricsSection, state: Path, *, run: str) -> list[Sink]:
+def open_sinks(section: MetricsSection, state: Path, *, run: str) -> list[Sink[Row]]:
     """Sinks with their files below `state`; `run` names the swarm's series where many share a place."""
-    sinks: list[Sink] = []
+    sinks: list[Sink[Row]] = []
     if section.sqlite:
         sinks.append(SqliteSink(path=state / FILE))
     if section.tensorboard:

@@ -13,12 +13,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
 from node.events import EventLog
-from node.metrics.board import Row
 
 QUEUE = 256
 """Rows that wait for one sink: minutes of quick steps, hours of slow ones, 10 KB each."""
@@ -33,7 +32,21 @@ CLOSE_S = 3.0
 """What all sinks together may take at the end; Ctrl-C is to end the learner within 5 s."""
 
 
-class Sink(Protocol):
+class Written(Protocol):
+    """What a sink is given: something of one training step."""
+
+    @property
+    def incarnation(self) -> int: ...
+
+    @property
+    def step(self) -> int: ...
+
+
+R_contra = TypeVar("R_contra", bound=Written, contravariant=True)
+R = TypeVar("R", bound=Written)
+
+
+class Sink(Protocol[R_contra]):
     """Something that keeps rows. Called from one thread at a time, never from trio's; whatever it raises is a failure
     of its own."""
 
@@ -49,7 +62,7 @@ class Sink(Protocol):
         """
         ...
 
-    def write(self, row: Row) -> None:
+    def write(self, row: R_contra, /) -> None:
         """Keep a row. Steps come in order, but for rows that complete an earlier one, such as an evaluation's."""
         ...
 
@@ -67,13 +80,13 @@ class _Begin:
 
 
 @dataclass(kw_only=True)
-class Outlet:
+class Outlet(Generic[R]):
     """Feeds one sink. `lost` is told how many rows it did not get, from any thread."""
 
-    sink: Sink
+    sink: Sink[R]
     events: EventLog
     lost: Callable[[int], None] = lambda rows: None
-    _queue: deque[_Begin | Row] = field(default_factory=deque)
+    _queue: deque[_Begin | R] = field(default_factory=deque)
     _queueing: Lock = field(default_factory=Lock)
     _using: Lock = field(default_factory=Lock)
     _at: _Begin | None = None
@@ -88,7 +101,7 @@ class Outlet:
             self._queue = deque([_Begin(incarnation, base)])
         self._wake.set()
 
-    def put(self, row: Row) -> None:
+    def put(self, row: R) -> None:
         """Have a row written, sooner or later. Never waits."""
         with self._queueing:
             if is_full := len(self._queue) >= QUEUE:
@@ -121,7 +134,7 @@ class Outlet:
     def _turn(self) -> None:
         """On a thread: write what waits."""
         with self._using:
-            item: _Begin | Row | None = None
+            item: _Begin | R | None = None
             try:
                 while (item := self._next()) is not None:
                     self._take(item)
@@ -130,13 +143,13 @@ class Outlet:
                 self._is_open = False
                 with suppress(Exception):
                     self.sink.close()
-                self.lost(int(isinstance(item, Row)))
+                self.lost(int(item is not None and not isinstance(item, _Begin)))
 
-    def _next(self) -> _Begin | Row | None:
+    def _next(self) -> _Begin | R | None:
         with self._queueing:
             return self._queue.popleft() if self._queue else None
 
-    def _take(self, item: _Begin | Row) -> None:
+    def _take(self, item: _Begin | R) -> None:
         if isinstance(item, _Begin):
             self._at, self._is_open = item, False
         if self._at is None:
@@ -144,7 +157,7 @@ class Outlet:
         if not self._is_open:
             self.sink.begin(self._at.incarnation, self._at.base)
             self._is_open = True
-        if isinstance(item, Row):
+        if not isinstance(item, _Begin):
             self.sink.write(item)
             # Where to go on after a failure: what was written is not superseded by that.
             self._at = _Begin(item.incarnation, max(self._at.base, item.step))
@@ -156,7 +169,7 @@ class Outlet:
 
 
 @asynccontextmanager
-async def fed(outlets: Sequence[Outlet]) -> AsyncIterator[None]:
+async def fed(outlets: Sequence[Outlet[Any]]) -> AsyncIterator[None]:
     """Feed all `outlets` while inside, and let them finish, within CLOSE_S, however it ends."""
     async with trio.open_nursery() as nursery:
         for outlet in outlets:

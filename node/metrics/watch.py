@@ -21,10 +21,12 @@ from learner.buffer import Batch
 from learner.ledger import Ledger, StepRow
 from node.events import EventLog, Field
 from node.learner_run import LearnerRun
-from node.metrics.board import Board
+from node.metrics.board import Board, Row
 from node.metrics.following import follow_event, follow_run, follow_step
 from node.metrics.sinks import Outlet, Sink, fed
 from node.recorder import Recorder
+from node.samples.kept import kept_of
+from node.samples.store import Sample
 from protocol.ids import PolicyVersion
 
 EVALUATED = ("greedy", "sampled")
@@ -33,7 +35,13 @@ EVALUATED = ("greedy", "sampled")
 
 @dataclass(kw_only=True)
 class Watch:
-    """See the module's paragraph. `task_of` names the task of a prompt's index."""
+    """See the module's paragraph.
+
+    Args:
+        task_of: names the task of a prompt's index.
+        samples: groups to keep of every step.
+        advantage: the name of the one that the run's objective takes.
+    """
 
     run: LearnerRun
     ledger: Ledger
@@ -41,8 +49,11 @@ class Watch:
     events: EventLog
     now_ms: Callable[[], int]
     task_of: Callable[[int], str]
+    samples: int = 0
+    advantage: str = ""
     board: Board = field(default_factory=Board)
-    _outlets: list[Outlet] = field(default_factory=list)
+    _outlets: list[Outlet[Row]] = field(default_factory=list)
+    _keeping: Outlet[Sample] | None = None
     _watchman: Watchman = field(default_factory=Watchman)
     _evaluation: float | None = None
     _diverged: int = 0
@@ -51,11 +62,17 @@ class Watch:
         self.events.listen(self._heard)
 
     @asynccontextmanager
-    async def feeding(self, sinks: Sequence[Sink]) -> AsyncIterator[None]:
-        """Feed these sinks while inside."""
+    async def feeding(self, sinks: Sequence[Sink[Row]], keeper: Sink[Sample] | None = None) -> AsyncIterator[None]:
+        """Feed these sinks, and `keeper` with samples, while inside."""
         self._outlets = [Outlet(sink=sink, events=self.events, lost=partial(self._lost, sink.name)) for sink in sinks]
-        async with fed(self._outlets):
+        if keeper is not None:
+            self._keeping = Outlet(sink=keeper, events=self.events, lost=partial(self._lost, keeper.name))
+        async with fed(self._all):
             yield
+
+    @property
+    def _all(self) -> list[Outlet[Any]]:
+        return [*self._outlets] if self._keeping is None else [*self._outlets, self._keeping]
 
     async def began(self, incarnation: int, base: int) -> None:
         """An incarnation goes on from step `base`."""
@@ -65,7 +82,7 @@ class Watch:
             self._watchman.handle(observation(alarm_row(row)))
         for alarm in Alarm:
             self.board.set("alarm", float(alarm in self._watchman.raised), rule=alarm.value)
-        for outlet in self._outlets:
+        for outlet in self._all:
             outlet.begin(incarnation, base)
 
     def stepped(self, row: StepRow, batch: Batch) -> None:
@@ -77,6 +94,9 @@ class Watch:
         for change in self._watchman.handle(observation(told)):
             self._say(change)
         self._put(row.incarnation, row.step)
+        if self._keeping is not None:
+            groups = kept_of(batch, self.samples, self.advantage, self.task_of)
+            self._keeping.put(Sample(incarnation=row.incarnation, step=row.step, at_ms=self.now_ms(), groups=groups))
 
     def _say(self, change: Change) -> None:
         name = change.alarm.value

@@ -1,0 +1,136 @@
+"""Which groups of a batch are kept to be looked at, and what of them.
+
+Pure. What always holds: of each step the same few groups are chosen, from the worst mean reward to the best, evenly in
+between; what is kept is what the trainer got (prompt, tokens, who generated which, reward, advantage), so that looking
+needs neither the records, whose contents the ledger forgets, nor the task; a group takes at most MAX_TOKENS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+import zstandard
+
+from learner.advantage import ADVANTAGES, advantages
+from learner.buffer import Batch, Completion, Group
+from protocol.ids import LeaseId, PeerId, PolicyVersion
+
+MAX_TOKENS = 1 << 20
+"""Of one group: completions beyond are left out of what is kept. Some 3 MiB, before they are compressed."""
+
+MAX_BYTES = 64 << 20
+"""Of one group when it is read: far above what MAX_TOKENS can take."""
+
+LEVEL = 3
+
+
+class KeptCompletion(msgspec.Struct, frozen=True, kw_only=True):
+    """One completion. `tokens` is all that follows the prompt; `generated` the ranges [start, end) of it that the
+    policy made, empty for all; `spans` how many of these each version made, in order. `advantage` is None where the
+    objective has none of its own for a completion.
+    """
+
+    tokens: tuple[int, ...]
+    reward: float
+    advantage: float | None
+    spans: tuple[tuple[int, PolicyVersion], ...]
+    generated: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def parts(self) -> Iterator[tuple[bool, tuple[int, ...]]]:
+        """(whether the policy made them, tokens), in order."""
+        at = 0
+        for start, end in self.generated or ((0, len(self.tokens)),):
+            if start > at:
+                yield False, self.tokens[at:start]
+            yield True, self.tokens[start:end]
+            at = end
+        if at < len(self.tokens):
+            yield False, self.tokens[at:]
+
+
+class KeptGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """One group of a training step. `lag` is the one that was judged when the batch formed."""
+
+    lease: LeaseId
+    peer: PeerId
+    task: str
+    prompt_index: int
+    lag: int
+    prompt: tuple[int, ...]
+    completions: tuple[KeptCompletion, ...]
+    left_out: int = 0
+
+    @property
+    def reward(self) -> float:
+        """Mean over what is kept."""
+        return sum(completion.reward for completion in self.completions) / max(1, len(self.completions))
+
+
+def kept_of(batch: Batch, count: int, advantage: str, task_of: Callable[[int], str]) -> list[KeptGroup]:
+    """At most `count` groups of `batch`; `advantage` names that of the run's objective."""
+    rewards = [completion.reward for group in batch.groups for completion in group.completions]
+    sizes = [len(group.completions) for group in batch.groups]
+    values = advantages(rewards, sizes, advantage).tolist() if advantage in ADVANTAGES else [None] * len(rewards)
+    starts = [sum(sizes[:place]) for place in range(len(sizes))]
+    return [
+        _kept(group, values[starts[place] : starts[place] + sizes[place]], batch.lags[group.lease], task_of)
+        for place in _chosen(batch.groups, count)
+        for group in [batch.groups[place]]
+    ]
+
+
+def _chosen(groups: Sequence[Group], count: int) -> list[int]:
+    """Places of the worst, the best, and those evenly between them by mean reward."""
+    means = [sum(one.reward for one in group.completions) / len(group.completions) for group in groups]
+    order = sorted(range(len(groups)), key=lambda place: (means[place], place))
+    if count >= len(order):
+        return order
+    if count == 1:
+        return [order[len(order) // 2]]
+    return [order[round(number * (len(order) - 1) / (count - 1))] for number in range(count)]
+
+
+def _kept(group: Group, values: Sequence[float | None], lag: int, task_of: Callable[[int], str]) -> KeptGroup:
+    completions: list[KeptCompletion] = []
+    room = MAX_TOKENS - len(group.prompt)
+    for completion, value in zip(group.completions, values, strict=True):
+        room -= len(completion.tokens)
+        if room >= 0:
+            completions.append(_completion(completion, value))
+    return KeptGroup(
+        lease=group.lease,
+        peer=group.peer,
+        task=task_of(group.prompt_index),
+        prompt_index=group.prompt_index,
+        lag=lag,
+        prompt=group.prompt,
+        completions=tuple(completions),
+        left_out=len(group.completions) - len(completions),
+    )
+
+
+def _completion(completion: Completion, value: float | None) -> KeptCompletion:
+    return KeptCompletion(
+        tokens=completion.tokens,
+        reward=completion.reward,
+        advantage=value,
+        spans=completion.spans,
+        generated=completion.generated,
+    )
+
+
+def pack(group: KeptGroup) -> bytes:
+    """A group as it is stored."""
+    return zstandard.ZstdCompressor(level=LEVEL).compress(msgspec.msgpack.encode(group))
+
+
+def unpack(raw: bytes) -> KeptGroup:
+    """The group that `pack` made `raw` of. ValueError when it did not."""
+    try:
+        return msgspec.msgpack.decode(
+            zstandard.ZstdDecompressor().decompress(raw, max_output_size=MAX_BYTES), type=KeptGroup
+        )
+    except (zstandard.ZstdError, msgspec.DecodeError) as error:
+        raise ValueError(f"not a kept group: {error}") from None

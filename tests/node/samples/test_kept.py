@@ -1,0 +1,86 @@
+"""Which groups are kept, and that what is kept is what was trained on."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from learner.buffer import Batch, Completion, Group
+from node.samples import kept
+from node.samples.kept import KeptCompletion, kept_of, pack, unpack
+from protocol.ids import LeaseId, PeerId, PolicyVersion
+
+MADE = PolicyVersion(1, 3)
+
+
+def completion(reward: float, tokens: tuple[int, ...] = (7, 8, 0), **changes: object) -> Completion:
+    fields = {"logprobs": (-1.0,) * len(tokens), "spans": ((len(tokens), MADE),)} | changes
+    return Completion(tokens=tokens, reward=reward, **fields)  # type: ignore[arg-type]
+
+
+def batch_of(*rewards: tuple[float, ...]) -> Batch:
+    groups = tuple(
+        Group(
+            lease=LeaseId(bytes([place]) * 16),
+            peer=PeerId("a peer"),
+            prompt_index=place,
+            prompt=(5, 6),
+            completions=tuple(completion(reward) for reward in of_group),
+            behaviour=frozenset({MADE}),
+        )
+        for place, of_group in enumerate(rewards)
+    )
+    return Batch(groups=groups, lags={group.lease: 2 for group in groups}, dropped={})
+
+
+def test_the_worst_the_best_and_what_is_between_are_kept() -> None:
+    batch = batch_of((0.5, 0.7), (0.0, 0.0), (1.0, 1.0), (0.1, 0.3), (0.8, 1.0))
+    assert [group.prompt_index for group in kept_of(batch, 3, "group_mean", str)] == [1, 0, 2]
+    assert [group.prompt_index for group in kept_of(batch, 2, "group_mean", str)] == [1, 2]
+    assert [group.prompt_index for group in kept_of(batch, 1, "group_mean", str)] == [0]
+    assert [group.prompt_index for group in kept_of(batch, 9, "group_mean", str)] == [1, 3, 0, 4, 2]
+
+
+def test_advantages_are_those_of_the_whole_batch() -> None:
+    batch = batch_of((0.0, 1.0), (1.0, 1.0))
+    low, high = kept_of(batch, 2, "group_mean", lambda index: f"task {index}")
+    assert [one.advantage for one in low.completions] == [-0.5, 0.5]
+    assert [one.advantage for one in high.completions] == [0.0, 0.0]
+    assert (low.task, low.lag, low.prompt, low.reward) == ("task 0", 2, (5, 6), 0.5)
+    [low] = kept_of(batch_of((0.0, 1.0)), 1, "batch_mean", str)
+    assert [one.advantage for one in low.completions] == [-0.5, 0.5]
+    [unknown] = kept_of(batch_of((0.0, 1.0)), 1, "gae", str)
+    assert [one.advantage for one in unknown.completions] == [None, None]
+
+
+def test_what_is_packed_unpacks_equal() -> None:
+    [group] = kept_of(batch_of((0.0, 1.0)), 1, "group_mean", str)
+    assert unpack(pack(group)) == group
+    with pytest.raises(ValueError, match="not a kept group"):
+        unpack(b"something else")
+    with pytest.raises(ValueError, match="not a kept group"):
+        unpack(pack(group)[:-3])
+
+
+def test_a_group_that_is_too_long_is_kept_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "MAX_TOKENS", 10)
+    [group] = kept_of(batch_of((0.0, 0.25, 0.5, 1.0)), 1, "group_mean", str)
+    assert [one.reward for one in group.completions] == [0.0, 0.25]
+    assert group.left_out == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), max_size=4), st.integers(0, 3))
+def test_parts_are_all_tokens_in_order(turns: list[tuple[int, int]], end: int) -> None:
+    """`turns` are (tokens that the environment wrote, tokens that the policy generated after them)."""
+    ranges, at = [], 0
+    for heard, said in turns:
+        ranges.append((at + heard, at + heard + said))
+        at += heard + said
+    tokens = tuple(range(at + (end if turns else 0)))
+    one = KeptCompletion(tokens=tokens, reward=0.0, advantage=None, spans=(), generated=tuple(ranges))
+    parts = list(one.parts)
+    assert tuple(token for _, part in parts for token in part) == tokens
+    own = [token for is_policys, part in parts if is_policys for token in part]
+    assert own == [token for start, stop in ranges for token in range(start, stop)]
+    assert all(part for _, part in parts) or not turns

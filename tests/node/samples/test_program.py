@@ -1,0 +1,78 @@
+"""`volery show` on the files of a learner that trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from node.cli import app
+from node.errors import NodeError, RunError, UsageError
+from node.samples.program import show
+from node.samples.store import FILE, SampleSink
+from tests.node.learning import FakePeer, Settings, fast_directory, open_learner
+
+ASKED = {"version": "", "group": 0, "best": 0, "worst": 0, "json": False}
+
+
+@pytest.fixture
+def state() -> Iterator[Path]:
+    with fast_directory() as root:
+        (root / "learner.key").write_text("")
+        yield root
+
+
+async def train(state: Path, steps: int) -> None:
+    async with open_learner(state, replace(Settings(), steps=steps)) as learner:
+        learner.watch.samples, learner.watch.advantage = 1, "group_mean"
+        async with learner.watch.feeding([], SampleSink(path=state / FILE)):
+            await learner.train(FakePeer())
+
+
+async def test_what_a_learner_kept_is_shown(state: Path) -> None:
+    await train(state, 3)
+    page = show(state, **ASKED)  # type: ignore[arg-type]
+    assert page.startswith("Version 1.3 was trained on 4 rollouts of mean reward")
+    assert "Group 1: prompt " in page
+    assert " of even, by a peer " in page
+    assert "admitted" in page
+    told = json.loads(show(state, **ASKED | {"version": "2", "json": True, "best": 1}))  # type: ignore[arg-type]
+    assert told["version"] == "1.2"
+    [completion] = told["groups"][0]["completions"]
+    # There is no tokenizer in this store: ids are shown as they are.
+    assert completion["parts"][0]["text"] == " ".join(map(str, completion["parts"][0]["tokens"]))
+
+
+async def test_a_restart_goes_on_with_the_samples(state: Path) -> None:
+    await train(state, 2)
+    await train(state, 3)
+    for version in ("1.2", "2.2", "2"):
+        assert show(state, **ASKED | {"version": version}).startswith("Version 1.2 ")  # type: ignore[arg-type]
+    assert show(state, **ASKED).startswith("Version 2.3 ")  # type: ignore[arg-type]
+
+
+async def test_what_is_not_kept_is_said_with_what_is(state: Path) -> None:
+    with pytest.raises(RunError, match="no samples are kept there"):
+        show(state, **ASKED)  # type: ignore[arg-type]
+    await train(state, 3)
+    with pytest.raises(UsageError, match=r"Kept are 3, from 1\.1 to 1\.3, the nearest 1\.1, 1\.2, 1\.3"):
+        show(state, **ASKED | {"version": "9"})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"--group 2: of version 1\.3 groups 1 to 1 are kept"):
+        show(state, **ASKED | {"group": 2})  # type: ignore[arg-type]
+
+
+def test_a_volunteers_directory_has_no_samples(tmp_path: Path) -> None:
+    (tmp_path / "node.key").write_text("")
+    with pytest.raises(UsageError, match="only a learner keeps samples"):
+        show(tmp_path, **ASKED)  # type: ignore[arg-type]
+
+
+def test_the_command_line_reaches_it(tmp_path: Path) -> None:
+    (tmp_path / "learner.key").write_text("")
+    done = CliRunner().invoke(app, ["show", str(tmp_path), "--version", "3", "--best", "2", "--worst", "1", "--json"])
+    assert isinstance(done.exception, NodeError)
+    assert "no samples are kept there" in str(done.exception)

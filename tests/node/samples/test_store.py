@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_a_full_file_keeps_the_new_and_some_of_everything(tmp_path: Path) -> Non
     assert kept[0] == 1
     assert kept[-10:] == list(range(391, 401))
     older = kept[: len(kept) // 2]
-    assert max(after - before for before, after in zip(older, older[1:], strict=False)) < 4 * 400 / len(older)
+    assert max(after - before for before, after in pairwise(older)) < 4 * 400 / len(older)
     sink.close()
 
 

@@ -30,10 +30,16 @@ class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     `decay_floor` times itself, where it stays; 0 steps switch either off. AdamW's first steps are as long as the
     rate allows in directions that one batch chose: without a warm-up they undo some of what a policy knew.
     `updates_per_step` optimizer updates make one training step, each on a part of the batch (ECHO-2 takes 2, arXiv
-    2602.02192, section 3.1); rates and versions count training steps. `max_new_tokens` is the token budget of one
-    completion, the constant that "grpo" divides by; `clip_low` and `clip_high` are distances from 1; `temperature` is
-    the one that behaviour logprobs were taken at; `max_tokens_per_microbatch` counts positions, padding included, and
-    bounds activations, not results.
+    2602.02192, section 3.1); rates and versions count training steps.
+
+    `objective` is a preset of `learner.presets`; `advantage`, `correction`, `aggregation` and the bounds replace its
+    own where they are given (`recipe_of`). `kl` weighs the KL to the weights that the run began with. `clip_low` and
+    `clip_high` are distances from 1. `gae_gamma`, `gae_lambda`, `value_coefficient`, `value_clip` and
+    `value_learning_rate` are of a critic, where there is one; `dpo_beta` of preferences.
+
+    `max_new_tokens` is the budget of generated tokens of one sequence, the constant that "per_constant" divides by;
+    `temperature` is the one that behaviour logprobs were taken at; `max_tokens_per_microbatch` counts positions,
+    padding included, and bounds activations, not results.
     """
 
     learning_rate: Positive = 1e-6
@@ -44,11 +50,20 @@ class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     weight_decay: Annotated[float, Meta(ge=0)] = 0.0
     grad_clip: Positive = 1.0
     updates_per_step: Count = 1
-    objective: str = "grpo"
-    advantage: str = "group_mean"
-    clip_low: Annotated[float, Meta(gt=0, le=1)] = 0.2
-    clip_high: Positive = 0.28
-    weight_cap: Positive = 2.0
+    objective: str = "dr_grpo"
+    advantage: str | None = None
+    correction: str | None = None
+    aggregation: str | None = None
+    clip_low: Annotated[float, Meta(gt=0, le=1)] | None = None
+    clip_high: Positive | None = None
+    weight_cap: Positive | None = None
+    kl: Annotated[float, Meta(ge=0)] = 0.0
+    gae_gamma: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    gae_lambda: Annotated[float, Meta(ge=0, le=1)] = 0.95
+    value_coefficient: Positive = 0.1
+    value_clip: Positive = 0.2
+    value_learning_rate: Positive = 1e-4
+    dpo_beta: Positive = 0.1
     temperature: Positive = 1.0
     max_new_tokens: Count
     max_tokens_per_microbatch: Count = 16_384
@@ -84,13 +99,18 @@ class Supervised(Request, tag="supervised", frozen=True, kw_only=True):
 
 class Step(Request, tag="step", frozen=True, kw_only=True):
     """One training step: arrays of `packing.rollout_batch`. Reply: `steps`, `learning_rate`, `loss`, `grad_norm`,
-    `tokens`, and more.
+    `tokens`, and more, all numbers but `by_lag`.
 
-    The learning rate is the one of this step. `trained_tokens` belong to sequences whose advantage is not zero; over
-    those are `clip_share`, `mean_ratio`, `max_ratio`, `max_log_ratio` (of either sign), `mismatch_kl` (k3) and
-    `entropy` (nats per token), each token under the weights that its own update began with. `updates` counts the
-    updates taken: parts of the batch without such sequences take none. `loss` is the mean over the parts, weighted by
-    their sequences; `grad_norm` the largest of the updates'. When one update fails none counts.
+    The learning rate is the one of this step. `trained_tokens` belong to sequences that have a gradient; over those are
+    `clip_share`, `mean_ratio`, `max_ratio`, `max_log_ratio` (of either sign), `mismatch_kl` (k3), `ess` (effective
+    sample size of the ratios as weights, a share of 1), `entropy` (nats per token) and `reference_kl`, each token under
+    the weights that its own update began with; `by_lag` has them for each lag ({"0": {"tokens": n, "ratio": ..., "kl":
+    ..., "clip_share": ..., "entropy": ..., "ess": ...}, "offline": ...}). `mean_lag` is over all tokens of the swarm.
+    `updates` counts the updates taken: parts of the batch without such sequences take none. `loss` is the mean over the
+    parts that were trained on, weighted by their sequences; `grad_norm` the largest of the updates'.
+
+    When the first update diverges the step fails, and everything is as it was. When a later one does, the step ends
+    there: the updates before it stand, and `diverged` is 1.
     """
 
 

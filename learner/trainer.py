@@ -36,11 +36,10 @@ from typing import Any, BinaryIO
 import msgspec
 import torch
 
-from learner.advantage import ADVANTAGES
 from learner.checkpoint import BadCheckpoint, CheckpointHead, read_checkpoint, write_checkpoint
-from learner.objective import OBJECTIVES
 from learner.packing import BadBatch, rollout_batch, supervised_batch
 from learner.policy import BadModel, load_policy, make_model, quiet_transformers, tensor_source
+from learner.presets import UnknownName, recipe_of
 from learner.requests import (
     AnyRequest,
     Export,
@@ -115,7 +114,7 @@ class Trainer:
         return {**reply, "seconds": time.perf_counter() - started}, found
 
     def _load(self, request: Load) -> Header:
-        require_objective(request.hyperparameters)
+        recipe_of(request.hyperparameters)  # before the seconds that loading takes
         torch.set_num_threads(request.threads)
         torch.manual_seed(request.seed)
         self._training = None  # two models at once might not fit
@@ -178,19 +177,11 @@ class Trainer:
         return self._training
 
 
-def require_objective(hyperparameters: Hyperparameters) -> None:
-    """Raise BadRequest unless `hyperparameters` name an objective that we have."""
-    for field, table in (("objective", OBJECTIVES), ("advantage", ADVANTAGES)):
-        name = getattr(hyperparameters, field)
-        if name not in table:
-            raise BadRequest(f"hyperparameters.{field}: {name!r} is none of {', '.join(table)}")
-
-
 def _hyperparameters_of(directory: Path, head: CheckpointHead) -> Hyperparameters:
     try:
         hyperparameters = msgspec.convert(head.hyperparameters, Hyperparameters)
-        require_objective(hyperparameters)
-    except (msgspec.ValidationError, BadRequest) as error:
+        recipe_of(hyperparameters)
+    except (msgspec.ValidationError, UnknownName) as error:
         raise BadCheckpoint(f"{directory} holds hyperparameters that this version does not know: {error}") from error
     return hyperparameters
 
@@ -202,7 +193,7 @@ def explain(error: Exception) -> tuple[str, str]:
             kind = "bad_model"
         case BadCheckpoint():
             kind = "bad_checkpoint"
-        case BadRequest() | BadBatch() | msgspec.ValidationError() | FileExistsError():
+        case BadRequest() | UnknownName() | BadBatch() | msgspec.ValidationError() | FileExistsError():
             kind = "bad_request"
         case Diverged():
             kind = "diverged"

@@ -1,33 +1,48 @@
 """A loaded policy in training: its weights, its optimizers, its counters.
 
-What always holds: a step that fails leaves weights and moments as they were, to the bit; everything that training
-changes is among `tensors` and counters, so a checkpoint of those goes on as if nothing had happened. It knows neither
-pipes nor files.
+What always holds: a step that fails leaves weights and moments as they were, to the bit; one whose later update
+diverges ends there and keeps those before it; everything that training changes is among `tensors` and counters, so a
+checkpoint of those goes on as if nothing had happened. It knows neither pipes nor files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from learner.advantage import advantages
 from learner.checkpoint import CheckpointHead
+from learner.critic import Critic
 from learner.minibatches import mini_batches
-from learner.objective import OBJECTIVES, Bounds, MismatchSums, Objective, Terms, Totals
-from learner.optimizer import MOMENTS, all_or_nothing, learning_rate_at, make_adamw, set_learning_rate
-from learner.packing import BadBatch, Microbatch, Prepared, Ragged, Rollouts, microbatches
+from learner.objective.loss import objective_of
+from learner.objective.statistics import Statistics
+from learner.objective.terms import Terms, Totals
+from learner.optimizer import MOMENTS, learning_rate_at, make_adamw, set_learning_rate
+from learner.packing import BadBatch, Flags, Microbatch, Prepared, Ragged, Rollouts, microbatches
 from learner.policy import Policy
+from learner.preparation import Columns, prepare
+from learner.presets import recipe_of
+from learner.reference import Reference
 from learner.requests import Hyperparameters
 from protocol.pipe import Arrays
 
 
 class Diverged(ArithmeticError):
     """A loss or a gradient is not finite. The weights were not changed."""
+
+
+@dataclass(kw_only=True)
+class _Taken:
+    """What came of a step's updates: their loss, the norms of their gradients, and whether one more diverged."""
+
+    statistics: Statistics
+    loss: float = 0.0
+    norms: list[float] = field(default_factory=list)
+    diverged: bool = False
 
 
 class Training:
@@ -41,13 +56,22 @@ class Training:
         self.steps = 0
         self.supervised_steps = 0
         self._warm_start: torch.optim.AdamW | None = None
+        self._reference: Reference | None = None
+        self._critic: Critic | None = None
         self.configure(hyperparameters)
 
     def configure(self, hyperparameters: Hyperparameters) -> None:
-        """Put `hyperparameters` in force, with fresh moments."""
+        """Put `hyperparameters` in force, with fresh moments. Raises UnknownName."""
         self.hyperparameters = hyperparameters
-        self._objective: Objective = OBJECTIVES[hyperparameters.objective]
+        self._recipe = recipe_of(hyperparameters)
+        self._objective = objective_of(self._recipe)
         self._optimizer = make_adamw(self.policy, hyperparameters, hyperparameters.learning_rate)
+        if self._recipe.needs_reference and self._reference is None:
+            self._reference = Reference([parameter for _, parameter in self.policy.parameters])
+        if self._recipe.needs_critic and self._critic is None:
+            self._critic = Critic(self.policy.model, hyperparameters)
+        elif self._critic is not None:
+            self._critic.configure(hyperparameters)
 
     def supervised(self, batch: Ragged, learning_rate: float) -> dict[str, float]:
         """Take one step of cross entropy, mean over the target tokens, with the warm start's own AdamW."""
@@ -64,56 +88,85 @@ class Training:
         self.supervised_steps += 1
         return {"loss": loss_sum, "grad_norm": grad_norm, "tokens": total}
 
-    def step(self, batch: Rollouts) -> dict[str, float]:
-        """Take one training step on `batch`: an update on each of its mini-batches, all of them or none.
+    def step(self, batch: Rollouts) -> dict[str, Any]:
+        """Take one training step on `batch`: an update on each of its mini-batches, in order, until one diverges.
 
-        Sequences of zero advantage only count in the divisor; a mini-batch with no others leaves the weights.
+        Sequences of zero advantage only count in the divisor; a mini-batch with no others leaves the weights. Raises
+        Diverged when the first update does, BadBatch when the objective cannot learn from such a batch.
         """
         self._require_within_budget(batch)
-        parts = mini_batches(self._prepare(batch), self.hyperparameters.updates_per_step)
+        prepared, told = prepare(batch, self._recipe, self.hyperparameters, self._scored, self._reference)
         learning_rate = learning_rate_at(self.steps, self.hyperparameters)
         set_learning_rate(self._optimizer, learning_rate)
-        sums, loss, norms = MismatchSums(), 0.0, []
-        with all_or_nothing(self._optimizer, sum(bool(part.teaches.any()) for part in parts)):
-            for part in parts:
-                if part.teaches.any():
-                    part_loss, norm = self._update(part, sums)
-                    loss += part_loss * (len(part.sequences) / len(batch.sequences))
-                    norms.append(norm)
+        fresh = batch.lags[~prepared.columns["offline"]]
+        taken = self._updates(prepared, int(fresh.max(initial=0)))
         self._warm_start = None
         self.steps += 1
-        counts = {"tokens": int(batch.sequences.targets.sum()), "trained_tokens": sums.tokens, "updates": len(norms)}
-        told = {"loss": loss, "grad_norm": max(norms, default=0.0), "learning_rate": learning_rate}
-        return {**told, **sums.metrics(), **counts}
-
-    def _prepare(self, batch: Rollouts) -> Prepared:
-        """What the updates need of the batch as it came."""
-        relative = advantages(batch.rewards, batch.groups, self.hyperparameters.advantage)
-        columns: dict[str, NDArray[Any]] = {
-            "behaviour": batch.behaviour,
-            "lags": batch.lags,
-            "advantages": np.repeat(relative, batch.sequences.target_counts),
+        return {
+            "loss": taken.loss,
+            "grad_norm": max(taken.norms, default=0.0),
+            "learning_rate": learning_rate,
+            **taken.statistics.metrics(),
+            **told,
+            "mean_lag": float(fresh.mean()) if len(fresh) else 0.0,
+            "tokens": int(batch.sequences.targets.sum()),
+            "trained_tokens": taken.statistics.tokens,
+            "updates": len(taken.norms),
+            "diverged": int(taken.diverged),
+            "by_lag": taken.statistics.by_lag(),
         }
-        return Prepared(sequences=batch.sequences, groups=batch.groups, columns=columns)
 
-    def _update(self, batch: Prepared, sums: MismatchSums) -> tuple[float, float]:
+    def _updates(self, batch: Prepared, max_lag: int) -> _Taken:
+        """Update on each mini-batch that teaches something. Raises Diverged when the first does."""
+        taken = _Taken(statistics=Statistics(max_lag))
+        for part in mini_batches(batch, self.hyperparameters.updates_per_step):
+            keep = self._keep(part)
+            if not keep.any():
+                continue
+            statistics = Statistics(max_lag)
+            try:
+                loss, norm = self._update(part, keep, statistics)
+            except Diverged:
+                if not taken.norms:
+                    raise
+                # What was taken stands: a copy to go back to would cost 12 bytes a parameter in every step.
+                self.forget_gradients()
+                taken.diverged = True
+                break
+            taken.loss += loss * (len(part.sequences) / len(batch.sequences))
+            taken.norms.append(norm)
+            taken.statistics.merge(statistics)
+        return taken
+
+    def _keep(self, part: Prepared) -> Flags:
+        """Which sequences have a gradient, [B]."""
+        return np.ones(len(part.sequences), np.bool_) if self._recipe.teaches_always else part.teaches
+
+    def _update(self, batch: Prepared, keep: Flags, statistics: Statistics) -> tuple[float, float]:
         """One optimizer update on a batch of its own divisor; return its loss and the gradient's norm."""
         totals = self._totals(batch)
         loss = 0.0
-        for part in self._parts(batch.sequences, batch.teaches):
+        for part in self._parts(batch.sequences, keep):
             columns = {name: torch.from_numpy(column[part.numbers]) for name, column in batch.columns.items()}
-            loss += self._backward(part, columns, totals, sums)
+            loss += self._backward(part, columns, totals, statistics)
         return loss, self._apply(self._optimizer, loss)
 
-    @torch.no_grad()
     def logprobs(self, batch: Ragged, temperature: float | None) -> Arrays:
         """Return `logprobs` and `entropy`, float32 [C], of the batch's targets under the current weights."""
-        total = int(batch.targets.sum())
-        found = {"logprobs": np.empty(total, np.float32), "entropy": np.empty(total, np.float32)}
-        for part in self._parts(batch, np.ones(len(batch), np.bool_)):
+        found = self._scored(batch, np.ones(len(batch), np.bool_), temperature)
+        return {name: found[name] for name in ("logprobs", "entropy")}
+
+    @torch.no_grad()
+    def _scored(self, batch: Ragged, keep: Flags, temperature: float | None = None) -> Columns:
+        """`logprobs`, `entropy` and, with a critic, `values`, float32 [T], of the sequences to keep; 0 elsewhere."""
+        names = ("logprobs", "entropy", *(["values"] if self._critic else []))
+        found: Columns = {name: np.zeros(int(batch.targets.sum()), np.float32) for name in names}
+        for part in self._parts(batch, keep):
             scores = self.policy.score(part, temperature or self.hyperparameters.temperature)
             found["logprobs"][part.numbers] = scores.logprobs.numpy()
             found["entropy"][part.numbers] = scores.entropy.numpy()
+            if self._critic:
+                found["values"][part.numbers] = self._critic.values(part).numpy()
         return found
 
     def _parts(self, batch: Ragged, keep: Any) -> Iterator[Microbatch]:
@@ -131,42 +184,58 @@ class Training:
     def _totals(self, batch: Prepared) -> Totals:
         return Totals(
             sequences=len(batch.sequences),
+            groups=len(batch.groups),
             tokens=int(batch.sequences.targets.sum()),
             max_new_tokens=self.hyperparameters.max_new_tokens,
         )
 
-    def _backward(self, part: Microbatch, columns: Mapping[str, Tensor], totals: Totals, sums: MismatchSums) -> float:
-        h = self.hyperparameters
-        scores = self.policy.score(part, h.temperature)
-        terms = Terms(logprobs=scores.logprobs, segments=part.segments, num_sequences=part.num_sequences, **columns)
-        bounds = Bounds(clip_low=h.clip_low, clip_high=h.clip_high, weight_cap=h.weight_cap)
-        corrected = self._objective(terms, bounds, totals)
+    def _backward(
+        self, part: Microbatch, columns: Mapping[str, Tensor], totals: Totals, statistics: Statistics
+    ) -> float:
+        scores = self.policy.score(part, self.hyperparameters.temperature)
+        terms = Terms(
+            logprobs=scores.logprobs,
+            segments=part.segments,
+            num_sequences=part.num_sequences,
+            values=self._critic.values(part) if self._critic else None,
+            **columns,
+        )
+        corrected = self._objective(terms, totals)
         corrected.loss.backward()  # type: ignore[no-untyped-call]
-        sums.add(terms, corrected.muted, scores.entropy)
+        statistics.add(terms, corrected.clipped, scores.entropy)
         return corrected.loss.item()
 
     def _apply(self, optimizer: torch.optim.AdamW, loss: float) -> float:
         """Clip, check, update, forget the gradients; return the norm before clipping."""
+        h = self.hyperparameters
         parameters = [parameter for _, parameter in self.policy.parameters]
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self.hyperparameters.grad_clip, foreach=True).item()
-        if not np.isfinite(norm) or not np.isfinite(loss):
+        norm = torch.nn.utils.clip_grad_norm_(parameters, h.grad_clip, foreach=True).item()
+        critic = self._critic if optimizer is self._optimizer else None
+        of_critic = critic.clip(h.grad_clip) if critic else 0.0
+        if not np.isfinite([norm, of_critic, loss]).all():
             raise Diverged(
                 f"the loss ({loss}) or its gradient ({norm}) is not finite; the weights were left as they were: "
                 "lower learning_rate, or look for broken behaviour logprobs"
             )
         optimizer.step()
+        if critic:
+            critic.update(optimizer.param_groups[0]["lr"] / h.learning_rate)
         self.forget_gradients()
         return norm
 
     def forget_gradients(self) -> None:
         """Free all gradients; also after a failure, so that the next step does not start from half a sum."""
         self.policy.model.zero_grad(set_to_none=True)
+        if self._critic:
+            self._critic.forget_gradients()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return everything a checkpoint holds, by name, as views of the tensors in use."""
         state = {f"weights/{name}": parameter.detach() for name, parameter in self.policy.parameters}
         for kind, optimizer in (("adamw", self._optimizer), ("warm_start", self._warm_start)):
             state |= self._moments(kind, optimizer)
+        if self._critic:
+            state |= self._critic.tensors()
         return state | {"rng/torch": torch.get_rng_state()}
 
     @property
@@ -190,6 +259,9 @@ class Training:
         """
         if name == "rng/torch":
             return "U8", tuple(torch.get_rng_state().shape)
+        if name.startswith("critic/"):
+            known = self._critic.tensors() if self._critic else {}
+            return ("F32", tuple(known[name].shape)) if name in known else None
         kind, _, rest = name.partition("/")
         moment, _, parameter_name = ("", "", rest) if kind == "weights" else rest.partition("/")
         parameter = dict(self.policy.parameters).get(parameter_name)
@@ -208,6 +280,9 @@ class Training:
             tensor = torch.from_numpy(array)
             kind, _, rest = name.partition("/")
             match kind:
+                case "critic":
+                    assert self._critic is not None
+                    self._critic.adopt({name: tensor})
                 case "rng":
                     torch.set_rng_state(tensor)
                 case "weights":

@@ -26,8 +26,17 @@ from learner.provisioning.planner import Planner
 from learner.provisioning.recording import FILE, Began
 from learner.provisioning.review import Settings
 from learner.publication import Publisher
+from learner.requests import Hyperparameters
 from node.children import Child, ChildCrashed, ChildDied, ChildEvent, ChildSpec, open_child
-from node.config import BITS_PER_MBIT, GB, EngineSection, NetworkSection, NodeNetworkSection, SwarmConfig
+from node.config import (
+    BITS_PER_MBIT,
+    GB,
+    EngineSection,
+    NetworkSection,
+    NodeNetworkSection,
+    SwarmConfig,
+    TrainerSection,
+)
 from node.engine.port import EngineError, PolicyEngine
 from node.engines import child_events, open_engine
 from node.errors import RunError
@@ -491,6 +500,10 @@ def run_terms(config: SwarmConfig, batch: int) -> Began:
     )
 
 
+_SHARED = [name for name in TrainerSection.__struct_fields__ if name in Hyperparameters.__struct_fields__]
+"""Keys of [trainer] that the trainer's process knows by the same names."""
+
+
 def load_request(config: SwarmConfig) -> dict[str, Any]:
     """The trainer's `load` request."""
     trainer, learn = config.trainer, config.learn
@@ -499,20 +512,10 @@ def load_request(config: SwarmConfig) -> dict[str, Any]:
         "seed": learn.seed,
         "threads": _threads(learn.threads),
         "hyperparameters": {
-            "learning_rate": trainer.learning_rate,
-            "warmup_steps": trainer.warmup_steps,
-            "decay_steps": trainer.decay_steps,
-            "decay_floor": trainer.decay_floor,
+            **{name: getattr(trainer, name) for name in _SHARED},
             "betas": [trainer.beta1, trainer.beta2],
-            "weight_decay": trainer.weight_decay,
-            "grad_clip": trainer.grad_clip,
-            "updates_per_step": trainer.updates_per_step,
-            "objective": trainer.objective,
-            "clip_low": trainer.clip_low,
-            "clip_high": trainer.clip_high,
             "temperature": learn.temperature,
             "max_new_tokens": learn.max_new_tokens,
-            "max_tokens_per_microbatch": trainer.max_tokens_per_microbatch,
         },
     }
 

@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from learner.environment import MAX_EPISODE_TOKENS, MAX_TURNS
 from learner.leasing import delivery_bytes
+from learner.presets import AdvantageName, AggregationName, CorrectionName, PresetName
 from node.errors import UsageError
 from node.hours import MAX_CHARS, HoursError, parse_hours
 from protocol.limits import (
@@ -152,9 +153,22 @@ class LearnSection(Section, frozen=True, kw_only=True):
 
 
 class TrainerSection(Section, frozen=True, kw_only=True):
-    """Hyperparameters of the objective and the optimizer."""
+    """Hyperparameters of the objective and the optimizer: `learner.requests.Hyperparameters`, as people write them."""
 
-    objective: Literal["grpo", "tis", "reinforce"] = "grpo"
+    objective: PresetName = "dr_grpo"
+    advantage: AdvantageName | None = None
+    correction: CorrectionName | None = None
+    aggregation: AggregationName | None = None
+    clip_low: Annotated[float, Meta(gt=0, le=1)] | None = None
+    clip_high: Annotated[float, Meta(gt=0, le=100)] | None = None
+    weight_cap: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    kl: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    gae_gamma: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    gae_lambda: Share = 0.95
+    value_coefficient: PositiveFloat = 0.1
+    value_clip: PositiveFloat = 0.2
+    value_learning_rate: PositiveFloat = 1e-4
+    dpo_beta: PositiveFloat = 0.1
     learning_rate: PositiveFloat = 1e-6
     warmup_steps: Annotated[int, Meta(ge=0)] = 0
     decay_steps: Annotated[int, Meta(ge=0)] = 0
@@ -164,8 +178,6 @@ class TrainerSection(Section, frozen=True, kw_only=True):
     weight_decay: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     grad_clip: PositiveFloat = 1.0
     updates_per_step: Annotated[int, Meta(ge=1, le=1024)] = 1
-    clip_low: Annotated[float, Meta(gt=0, le=1)] = 0.2
-    clip_high: Annotated[float, Meta(gt=0, le=100)] = 0.28
     max_tokens_per_microbatch: Positive = 16_384
 
 

@@ -71,7 +71,20 @@ max_turns = 16             # of an episode, in tasks of several turns; max_new_t
 # keep_checkpoints = 2     # to go on from after a crash
 
 [trainer]
-objective = "grpo"
+objective = "dr_grpo"      # or "grpo", "dapo", "gspo", "cispo", "rloo", "decoupled", "tis", ...: docs/objectives.md
+# advantage = "group_mean_std"         # parts of the objective that are not its own
+# correction = "masked_weight"
+# aggregation = "per_token"
+# clip_low = 0.2           # the ratio is held in [1 - clip_low, 1 + clip_high]; without these, as the objective asks
+# clip_high = 0.28
+# weight_cap = 2.0
+kl = 0.0                   # weight of the KL to the model that the run began with
+# gae_gamma = 1.0          # of "ppo"
+# gae_lambda = 0.95
+# value_coefficient = 0.1
+# value_clip = 0.2
+# value_learning_rate = 1e-4
+# dpo_beta = 0.1           # of "dpo"
 learning_rate = 1e-6
 warmup_steps = 0           # the rate rises linearly over so many steps
 decay_steps = 0            # and falls linearly over so many, to decay_floor times itself; 0 switches either off
@@ -80,9 +93,7 @@ beta1 = 0.9
 beta2 = 0.95
 weight_decay = 0.0
 grad_clip = 1.0
-updates_per_step = 1       # cuts a batch into so many, an update on each; above 1: 12 bytes a parameter more
-clip_low = 0.2             # the ratio is clipped to [1 - clip_low, 1 + clip_high]
-clip_high = 0.28
+updates_per_step = 1       # cuts a batch into so many, an update on each
 max_tokens_per_microbatch = 16384
 
 [plan]

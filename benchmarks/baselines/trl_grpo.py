@@ -29,6 +29,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from learner.optimizer import learning_rate_at
+from learner.presets import recipe_of
 from learner.requests import Hyperparameters
 from node.config import SwarmConfig, read_swarm_config
 from node.schooling import Schooling, open_schooling
@@ -155,20 +156,27 @@ def open_trainer(config: SwarmConfig, options: argparse.Namespace, steps: int, c
     )
 
 
+KNOWN = Hyperparameters(objective="dr_grpo", max_new_tokens=1)
+"""What has a counterpart in `arguments`, whatever its bounds."""
+
+
 def hyperparameters(text: str) -> Hyperparameters:
     """Read HYPERPARAMETERS. Exits when TRL has no such objective."""
     found = msgspec.json.decode(text, type=Hyperparameters)
-    if found.objective != "grpo":
-        sys.exit(f"objective {found.objective!r} has no counterpart here; the baseline knows 'grpo'")
+    if recipe_of(found) != recipe_of(
+        msgspec.structs.replace(KNOWN, clip_low=found.clip_low, clip_high=found.clip_high)
+    ):
+        sys.exit(f"objective {found.objective!r} has no counterpart here; the baseline knows 'dr_grpo'")
     return found
 
 
 def arguments(config: SwarmConfig, h: Hyperparameters, out: Path, steps: int) -> GRPOConfig:
     """The learner's hyperparameters in TRL's words, and everything that costs time and teaches nothing switched off.
 
-    loss_type "dr_grpo" without scaled rewards is the learner's "grpo": advantages r - mean(r), token losses summed and
+    loss_type "dr_grpo" without scaled rewards is the learner's: advantages r - mean(r), token losses summed and
     divided by batch x max_completion_length. With one optimizer step a generation TRL's ratio is 1, its clipping idle.
     """
+    bounds = recipe_of(h).bounds
     return GRPOConfig(
         output_dir=str(out),
         seed=config.learn.seed,
@@ -184,8 +192,8 @@ def arguments(config: SwarmConfig, h: Hyperparameters, out: Path, steps: int) ->
         beta=0.0,
         loss_type="dr_grpo",
         scale_rewards="none",
-        epsilon=h.clip_low,
-        epsilon_high=h.clip_high,
+        epsilon=bounds.clip_low,
+        epsilon_high=bounds.clip_high,
         mask_truncated_completions=False,
         max_grad_norm=h.grad_clip,
         shuffle_dataset=False,

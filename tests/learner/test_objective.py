@@ -1,157 +1,328 @@
-"""Every objective against a slow literal reference: one Python loop, tokens one by one, gradients by hand."""
+"""Every part of an objective against a slow literal reference: Python loops over the papers' formulas, gradients by
+hand, in float64."""
+
+from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.objective import AGGREGATIONS, CORRECTIONS, OBJECTIVES, Bounds, MismatchSums, Objective, Terms, Totals
+from learner.objective.aggregations import AGGREGATIONS
+from learner.objective.corrections import CORRECTIONS
+from learner.objective.loss import Objective, reference_kl, value_loss
+from learner.objective.terms import LOG_RATIO_LIMIT, Bounds, Terms, Totals
+from learner.presets import BOUNDS, AggregationName, CorrectionName
 
-BOUNDS = Bounds(clip_low=0.2, clip_high=0.28, weight_cap=2.0)
-LENGTHS = [3, 1, 5, 2]
-TOTALS = Totals(sequences=6, tokens=sum(LENGTHS) + 4, max_new_tokens=8)  # two sequences of two tokens were dropped
+LENGTHS = [7, 1, 12, 3]
+TOTALS = Totals(sequences=6, groups=3, tokens=23 + 4, max_new_tokens=16)
+"""Two sequences of two tokens taught nothing and are not in the microbatch."""
 
-Loss = tuple[float, float]
-"""A token's loss and its derivative by the token's logprob."""
-
-
-def literal_clipped(logprob: float, behaviour: float, advantage: float) -> Loss:
-    ratio = math.exp(logprob - behaviour)
-    clipped = min(max(ratio, 0.8), 1.28)
-    if ratio * advantage <= clipped * advantage:
-        return -ratio * advantage, -ratio * advantage
-    return -clipped * advantage, 0.0
-
-
-def literal_truncated(logprob: float, behaviour: float, advantage: float) -> Loss:
-    weight = min(math.exp(logprob - behaviour), 2.0)
-    return -weight * advantage * logprob, -weight * advantage
-
-
-def literal_uncorrected(logprob: float, behaviour: float, advantage: float) -> Loss:
-    return -advantage * logprob, -advantage
-
-
-LITERAL: dict[str, Callable[[float, float, float], Loss]] = {
-    "clipped_ratio": literal_clipped,
-    "truncated_weight": literal_truncated,
-    "uncorrected": literal_uncorrected,
+TIGHT = {
+    **BOUNDS,
+    # As wide as the means over sequences of what `draw` draws, which is further apart than GSPO's would be.
+    "sequence_ratio": Bounds(clip_low=0.2, clip_high=0.15, weight_cap=1.0),
+    "clipped_ratio": Bounds(clip_low=0.2, clip_high=0.28, weight_cap=1.0),
+    "cispo": Bounds(clip_low=0.3, clip_high=0.5, weight_cap=1.0),
+    "truncated_weight": Bounds(clip_low=1.0, clip_high=1.0, weight_cap=1.3),
+    "masked_weight": Bounds(clip_low=0.3, clip_high=0.5, weight_cap=1.0),
+    "decoupled": Bounds(clip_low=0.2, clip_high=0.28, weight_cap=1.2),
 }
 
 
-def literal_weight(aggregation: str, length: int) -> float:
-    match aggregation:
-        case "per_constant":
-            return 1 / (6 * 8)
-        case "per_token":
-            return 1 / (11 + 4)
-        case "per_sequence":
-            return 1 / (6 * length)
-    raise AssertionError(aggregation)
-
-
 def draw(seed: int, lengths: list[int] = LENGTHS) -> Terms:
-    """Logprobs far enough from behaviour that ratios leave the clip range on both sides."""
+    """Logprobs far enough from behaviour, and from the weights in between, that bounds act on both sides."""
     generator = torch.Generator().manual_seed(seed)
     size = sum(lengths)
+
+    def normal(scale: float) -> torch.Tensor:
+        return scale * torch.randn(size, generator=generator, dtype=torch.float64)
+
     behaviour = -3 * torch.rand(size, generator=generator, dtype=torch.float64) - 1
-    logprobs = (behaviour + 0.5 * torch.randn(size, generator=generator, dtype=torch.float64)).requires_grad_()
-    per_sequence = torch.randn(len(lengths), generator=generator, dtype=torch.float64)
+    proximal = behaviour + normal(0.4)
     segments = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
     return Terms(
-        logprobs=logprobs,
+        logprobs=(proximal + normal(0.4)).requires_grad_(),
         behaviour=behaviour,
         lags=torch.zeros(size, dtype=torch.int64),
-        advantages=per_sequence[segments],
+        offline=torch.zeros(size, dtype=torch.bool),
+        advantages=torch.randn(len(lengths), generator=generator, dtype=torch.float64)[segments],
         segments=segments,
         num_sequences=len(lengths),
+        proximal=proximal,
+        reference=behaviour + normal(0.5),
     )
+
+
+Lists = list[list[float]]
+Literal = Callable[[list[float], list[float], list[float], list[float], Bounds], tuple[list[float], Lists, list[bool]]]
+"""logprobs, behaviour, proximal and advantages of one sequence to each token's loss, the derivatives of each token's
+loss by each logprob, and where a bound acted."""
+
+
+def by_token(rule: Callable[[float, float, float, float, Bounds], tuple[float, float, bool]]) -> Literal:
+    """A sequence by a rule for one token, whose loss depends on its own logprob alone."""
+
+    def literal(
+        pi: list[float], mu: list[float], prox: list[float], advantages: list[float], bounds: Bounds
+    ) -> tuple[list[float], Lists, list[bool]]:
+        found = [rule(*one, bounds) for one in zip(pi, mu, prox, advantages, strict=True)]
+        derivatives = [[d if i == j else 0.0 for j in range(len(pi))] for i, (_, d, _) in enumerate(found)]
+        return [loss for loss, _, _ in found], derivatives, [acted for _, _, acted in found]
+
+    return literal
+
+
+def surrogate(ratio: float, advantage: float, bounds: Bounds) -> tuple[float, bool]:
+    """-min(r A, clip(r) A), and whether the second is the smaller one."""
+    clipped = min(max(ratio, 1 - bounds.clip_low), 1 + bounds.clip_high)
+    acted = clipped * advantage < ratio * advantage
+    return -(clipped if acted else ratio) * advantage, acted
+
+
+def literal_uncorrected(pi: float, mu: float, prox: float, a: float, bounds: Bounds) -> tuple[float, float, bool]:
+    return -a * pi, -a, False
+
+
+def literal_clipped(pi: float, mu: float, prox: float, a: float, bounds: Bounds) -> tuple[float, float, bool]:
+    ratio = math.exp(pi - mu)
+    loss, acted = surrogate(ratio, a, bounds)
+    return loss, 0.0 if acted else -ratio * a, acted
+
+
+def literal_cispo(pi: float, mu: float, prox: float, a: float, bounds: Bounds) -> tuple[float, float, bool]:
+    ratio = math.exp(pi - mu)
+    weight = min(max(ratio, 1 - bounds.clip_low), 1 + bounds.clip_high)
+    return -weight * a * pi, -weight * a, weight != ratio
+
+
+def literal_truncated(pi: float, mu: float, prox: float, a: float, bounds: Bounds) -> tuple[float, float, bool]:
+    ratio = math.exp(pi - mu)
+    weight = min(ratio, bounds.weight_cap)
+    return -weight * a * pi, -weight * a, weight != ratio
+
+
+def literal_masked(pi: float, mu: float, prox: float, a: float, bounds: Bounds) -> tuple[float, float, bool]:
+    ratio = math.exp(pi - mu)
+    inside = 1 - bounds.clip_low <= ratio <= 1 + bounds.clip_high
+    weight = ratio if inside else 0.0
+    return -weight * a * pi, -weight * a, not inside
+
+
+def literal_decoupled(pi: float, mu: float, prox: float, a: float, bounds: Bounds) -> tuple[float, float, bool]:
+    weight, ratio = min(math.exp(prox - mu), bounds.weight_cap), math.exp(pi - prox)
+    loss, acted = surrogate(ratio, a, bounds)
+    return weight * loss, 0.0 if acted else -weight * ratio * a, acted or weight == bounds.weight_cap
+
+
+def literal_sequence(
+    pi: list[float], mu: list[float], prox: list[float], advantages: list[float], bounds: Bounds
+) -> tuple[list[float], Lists, list[bool]]:
+    product = 1.0
+    for one, other in zip(pi, mu, strict=True):
+        product *= math.exp(one) / math.exp(other)
+    ratio = product ** (1 / len(pi))
+    losses, derivatives, clipped = [], [], []
+    for a in advantages:
+        loss, acted = surrogate(ratio, a, bounds)
+        losses.append(loss)
+        clipped.append(acted)
+        derivatives.append([0.0 if acted else -a * ratio / len(pi)] * len(pi))
+    return losses, derivatives, clipped
+
+
+LITERAL: dict[CorrectionName, Literal] = {
+    "uncorrected": by_token(literal_uncorrected),
+    "clipped_ratio": by_token(literal_clipped),
+    "sequence_ratio": literal_sequence,
+    "cispo": by_token(literal_cispo),
+    "truncated_weight": by_token(literal_truncated),
+    "masked_weight": by_token(literal_masked),
+    "decoupled": by_token(literal_decoupled),
+}
+
+
+def literal_weight(aggregation: AggregationName, length: int) -> float:
+    """What a token's loss counts in the loss of the batch."""
+    match aggregation:
+        case "per_token":
+            return 1 / (23 + 4)
+        case "per_sequence":
+            return 1 / (6 * length)
+        case "per_constant":
+            return 1 / (6 * 16)
+        case "per_group":
+            return 1 / 3
+
+
+def sequences_of(terms: Terms) -> list[list[list[float]]]:
+    """logprobs, behaviour, proximal and advantages of each sequence."""
+    assert terms.proximal is not None
+    columns = (terms.logprobs, terms.behaviour, terms.proximal, terms.advantages)
+    return [[column[terms.segments == s].tolist() for column in columns] for s in range(terms.num_sequences)]
 
 
 @pytest.mark.parametrize(("correction", "aggregation"), list(itertools.product(CORRECTIONS, AGGREGATIONS)))
-def test_value_and_gradient_equal_the_literal_reference(correction: str, aggregation: str) -> None:
-    terms = draw(1)
-    found = Objective(correction=CORRECTIONS[correction], aggregation=AGGREGATIONS[aggregation])(terms, BOUNDS, TOTALS)
+def test_value_and_gradient_equal_the_literal_reference(
+    correction: CorrectionName, aggregation: AggregationName
+) -> None:
+    terms, bounds = draw(11), TIGHT[correction]
+    objective = Objective(correction=CORRECTIONS[correction], aggregation=AGGREGATIONS[aggregation], bounds=bounds)
+    found = objective(terms, TOTALS)
     found.loss.backward()
 
-    loss, gradient = 0.0, []
-    columns = (terms.logprobs.tolist(), terms.behaviour.tolist(), terms.advantages.tolist(), terms.segments.tolist())
-    for logprob, behaviour, advantage, segment in zip(*columns, strict=True):
-        weight = literal_weight(aggregation, LENGTHS[segment])
-        token_loss, token_gradient = LITERAL[correction](logprob, behaviour, advantage)
-        loss += weight * token_loss
-        gradient.append(weight * token_gradient)
+    loss, gradient, clipped = 0.0, [], []
+    for length, sequence in zip(LENGTHS, sequences_of(terms), strict=True):
+        pi, mu, prox, advantages = sequence
+        losses, derivatives, acted = LITERAL[correction](pi, mu, prox, advantages, bounds)
+        weight = literal_weight(aggregation, length)
+        loss += weight * sum(losses)
+        gradient += [weight * sum(row[j] for row in derivatives) for j in range(length)]
+        clipped += acted
     assert found.loss.item() == pytest.approx(loss, abs=1e-12)
     assert terms.logprobs.grad is not None
     assert terms.logprobs.grad.tolist() == pytest.approx(gradient, abs=1e-12)
+    assert found.clipped.tolist() == clipped
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_muted_tokens_are_those_without_a_gradient(name: str) -> None:
-    terms = draw(2, [40, 40])
-    found = OBJECTIVES[name](terms, BOUNDS, TOTALS)
-    found.loss.backward()
-    assert terms.logprobs.grad is not None
-    assert torch.equal(found.muted, terms.logprobs.grad == 0)
-    assert found.muted.any() == (name == "grpo")
+@pytest.mark.parametrize("correction", sorted(set(CORRECTIONS) - {"uncorrected"}))
+def test_every_bound_acts_on_every_side_it_has(correction: CorrectionName) -> None:
+    """Otherwise the comparison above would compare less than it seems."""
+    terms = draw(11)
+    clipped = CORRECTIONS[correction](terms, TIGHT[correction]).clipped
+    assert clipped.any()
+    assert not clipped.all()
+    if correction not in ("truncated_weight", "decoupled"):
+        assert (terms.advantages[clipped] > 0).any()
+        assert (terms.advantages[clipped] < 0).any()
+    if correction not in ("truncated_weight", "decoupled", "sequence_ratio"):
+        ratio = torch.exp(terms.logprobs.detach() - terms.behaviour)
+        assert (ratio[clipped] < 1).any()
+        assert (ratio[clipped] > 1).any()
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_on_policy_each_is_the_policy_gradient(correction: CorrectionName) -> None:
+    drawn = draw(3)
+    logprobs = drawn.behaviour.clone().requires_grad_()
+    terms = replace(drawn, logprobs=logprobs, proximal=drawn.behaviour)
+    CORRECTIONS[correction](terms, BOUNDS[correction]).loss.sum().backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == pytest.approx((-terms.advantages).tolist())
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_forged_logprobs_leave_loss_and_gradient_finite(correction: CorrectionName) -> None:
+    drawn = draw(4)
+    forged = replace(drawn, behaviour=torch.full_like(drawn.behaviour, -1e4))
+    found = CORRECTIONS[correction](forged, BOUNDS[correction])
+    found.loss.sum().backward()
+    assert drawn.logprobs.grad is not None
+    assert torch.isfinite(found.loss).all()
+    assert torch.isfinite(drawn.logprobs.grad).all()
+
+
+def test_the_decoupled_objective_needs_the_weights_at_the_steps_start() -> None:
+    with pytest.raises(ValueError, match="at the step's start"):
+        CORRECTIONS["decoupled"](replace(draw(1), proximal=None), BOUNDS["decoupled"])
+
+
+def part_of(whole: Terms, part: torch.Tensor, first: int, count: int) -> Terms:
+    columns = {name: getattr(whole, name) for name in ("logprobs", "behaviour", "lags", "offline", "advantages")}
+    columns |= {name: getattr(whole, name) for name in ("proximal", "reference")}
+    return Terms(
+        **{name: column[part] for name, column in columns.items()},
+        segments=whole.segments[part] - first,
+        num_sequences=count,
+    )
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("correction", ["clipped_ratio", "sequence_ratio"])
 @given(cut=st.integers(1, 3), seed=st.integers(0, 1000))
-def test_losses_of_microbatches_add_up(aggregation: str, cut: int, seed: int) -> None:
-    objective = Objective(correction=CORRECTIONS["clipped_ratio"], aggregation=AGGREGATIONS[aggregation])
+def test_losses_of_microbatches_add_up(
+    correction: CorrectionName, aggregation: AggregationName, cut: int, seed: int
+) -> None:
+    objective = Objective(
+        correction=CORRECTIONS[correction], aggregation=AGGREGATIONS[aggregation], bounds=TIGHT[correction], kl=0.3
+    )
     whole = draw(seed)
     parts = [whole.segments < cut, whole.segments >= cut]
     total = sum(
-        objective(
-            Terms(
-                logprobs=whole.logprobs[part],
-                behaviour=whole.behaviour[part],
-                lags=whole.lags[part],
-                advantages=whole.advantages[part],
-                segments=whole.segments[part] - first,
-                num_sequences=count,
-            ),
-            BOUNDS,
-            TOTALS,
-        ).loss.item()
+        objective(part_of(whole, part, first, count), TOTALS).loss.item()
         for part, first, count in zip(parts, [0, cut], [cut, 4 - cut], strict=True)
     )
-    assert total == pytest.approx(objective(whole, BOUNDS, TOTALS).loss.item(), abs=1e-12)
+    assert total == pytest.approx(objective(whole, TOTALS).loss.item(), abs=1e-12)
 
 
-def test_mismatch_sums_over_two_microbatches() -> None:
-    def terms(logprobs: list[float], behaviour: list[float]) -> Terms:
-        size = len(logprobs)
-        return Terms(
-            logprobs=torch.tensor(logprobs),
-            behaviour=torch.tensor(behaviour),
-            lags=torch.zeros(size, dtype=torch.int64),
-            advantages=torch.ones(size),
-            segments=torch.zeros(size, dtype=torch.int64),
-            num_sequences=1,
-        )
+# What is added to a token's loss.
 
-    sums = MismatchSums()
-    sums.add(terms([-1.0, -2.0], [-1.0, -1.0]), torch.tensor([False, True]), torch.tensor([0.5, 1.5]))
-    sums.add(terms([-1.0], [-2.0]), torch.tensor([False]), torch.tensor([1.0]))
-    low, high = math.exp(-1), math.exp(1)
-    assert sums.metrics() == pytest.approx(
-        {
-            "clip_share": 1 / 3,
-            "mean_ratio": (1 + low + high) / 3,
-            "max_ratio": high,
-            "max_log_ratio": 1.0,
-            "mismatch_kl": ((low - 1 + 1) + (high - 1 - 1)) / 3,
-            "entropy": 1.0,
-        },
-        rel=1e-5,
+
+def test_the_kl_to_the_reference_equals_the_literal_one() -> None:
+    terms = draw(5)
+    assert terms.reference is not None
+    found = reference_kl(terms)
+    found.sum().backward()
+    for number, (pi, other) in enumerate(zip(terms.logprobs.tolist(), terms.reference.tolist(), strict=True)):
+        ratio = math.exp(other) / math.exp(pi)
+        assert found[number].item() == pytest.approx(ratio - math.log(ratio) - 1)
+        assert terms.logprobs.grad is not None
+        assert terms.logprobs.grad[number].item() == pytest.approx(1 - ratio)
+
+
+def test_the_kl_is_weighed_and_aggregated_like_the_rest() -> None:
+    terms = draw(6)
+    plain, both = (
+        Objective(
+            correction=CORRECTIONS["uncorrected"],
+            aggregation=AGGREGATIONS["per_sequence"],
+            bounds=BOUNDS["uncorrected"],
+            kl=kl,
+        )(terms, TOTALS).loss
+        for kl in (0.0, 0.25)
     )
+    kls = reference_kl(terms)
+    literal = sum(kls[terms.segments == s].mean().item() for s in range(4)) / 6
+    assert (both - plain).item() == pytest.approx(0.25 * literal)
 
 
-def test_metrics_of_an_empty_batch_are_zero() -> None:
-    assert set(MismatchSums().metrics().values()) == {0.0}
+def test_the_kl_never_overflows() -> None:
+    far = replace(draw(7), reference=torch.zeros(sum(LENGTHS), dtype=torch.float64))
+    far = replace(far, logprobs=torch.full_like(far.behaviour, -1e4).requires_grad_())
+    assert reference_kl(far).max().item() == pytest.approx(math.exp(LOG_RATIO_LIMIT) - 1 - LOG_RATIO_LIMIT)
+
+
+@given(value=st.floats(-3, 3), old=st.floats(-3, 3), wanted=st.floats(-3, 3), clip=st.floats(0.05, 1.0))
+def test_the_critics_error_equals_the_literal_one(value: float, old: float, wanted: float, clip: float) -> None:
+    values = torch.tensor([value], dtype=torch.float64, requires_grad=True)
+    terms = replace(
+        draw(8, [1]),
+        values=values,
+        old_values=torch.tensor([old], dtype=torch.float64),
+        returns=torch.tensor([wanted], dtype=torch.float64),
+    )
+    held = min(max(value, old - clip), old + clip)
+    literal = max((value - wanted) ** 2, (held - wanted) ** 2) / 2
+    assert value_loss(terms, clip).item() == pytest.approx(literal, abs=1e-12)
+
+
+def test_a_critic_that_was_moved_far_towards_the_return_moves_no_further() -> None:
+    values = torch.tensor([0.9], dtype=torch.float64, requires_grad=True)
+    column = torch.zeros(1, dtype=torch.float64)
+    terms = replace(draw(9, [1]), values=values, old_values=column, returns=column + 1)
+    value_loss(terms, 0.2).sum().backward()
+    assert values.grad is not None
+    assert values.grad.item() == 0.0
+
+
+@pytest.mark.parametrize("missing", ["values", "old_values", "returns"])
+def test_the_critics_error_needs_all_three(missing: str) -> None:
+    column = torch.zeros(1, dtype=torch.float64)
+    terms = replace(draw(9, [1]), values=column, old_values=column, returns=column)
+    with pytest.raises(ValueError, match="old values and returns"):
+        value_loss(replace(terms, **{missing: None}), 0.2)

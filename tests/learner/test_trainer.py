@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from learner.optimizer import learning_rate_at
 from learner.pipes import requests_of
+from learner.presets import PRESETS
 from learner.requests import Hyperparameters
 from learner.trainer import Trainer
 from protocol.pipe import PREFIX, Arrays, Header, decode_frame, encode_frame, frame_sizes
@@ -35,7 +36,10 @@ CONFIG: dict[str, Any] = {
     "initializer_range": 0.1,
     "tie_word_embeddings": True,
 }
-HYPERPARAMETERS: dict[str, Any] = {"learning_rate": 1e-2, "max_new_tokens": 4, "max_tokens_per_microbatch": 40}
+HYPERPARAMETERS: dict[str, Any] = {
+    **{"learning_rate": 1e-2, "max_new_tokens": 4, "max_tokens_per_microbatch": 40},
+    **{"objective": "dr_grpo", "clip_high": 0.28},
+}
 Ask = Callable[..., Header]
 
 
@@ -180,6 +184,27 @@ def test_a_step_tells_what_it_did(trainer: Trainer) -> None:
     assert reply["max_log_ratio"] == pytest.approx(np.abs(log_ratio).max(), rel=1e-4)
     assert reply["mismatch_kl"] == pytest.approx((np.exp(log_ratio) - 1 - log_ratio).mean(), rel=1e-3)
     assert reply["entropy"] == pytest.approx(found["entropy"][:kept].mean(), rel=1e-4)
+    ratio = np.exp(log_ratio)
+    assert reply["ess"] == pytest.approx(ratio.sum() ** 2 / (kept * (ratio**2).sum()), rel=1e-4)
+
+
+def test_a_step_tells_each_lag_apart(trainer: Trainer) -> None:
+    """Completions that began under an older version than they ended with, one of them from a log."""
+    arrays = two_groups(1)
+    counts = counts_of(arrays)
+    lags = np.concatenate([np.sort(np.arange(count) % 3)[::-1] for count in counts]).astype(np.int32)
+    origins = np.array([0] * 7 + [1], np.uint8)
+    _, found = ask(trainer, "logprobs", completions(arrays))
+    reply = ok(trainer, "step", arrays | {"lags": lags, "origins": origins})
+    offline = np.repeat(origins, counts) == 1
+    assert reply["mean_lag"] == pytest.approx(lags[~offline].mean())
+    assert set(reply["by_lag"]) == {*map(str, set(lags[~offline].tolist())), "offline"}
+    log_ratio = (found["logprobs"] - arrays["behaviour_logprobs"]).astype(np.float64)
+    for name, row in reply["by_lag"].items():
+        chosen = log_ratio[offline if name == "offline" else (lags == int(name)) & ~offline]
+        assert row["tokens"] == len(chosen)
+        assert row["ratio"] == pytest.approx(np.exp(chosen).mean(), rel=1e-4)
+        assert row["kl"] == pytest.approx((np.exp(chosen) - 1 - chosen).mean(), rel=1e-3)
 
 
 def test_steps_make_the_better_completion_likelier(trainer: Trainer) -> None:
@@ -333,13 +358,15 @@ def state_of(checkpoint: Path) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.parametrize("steps_before", [0, 1])
-def test_an_update_that_diverges_undoes_those_before_it(tmp_path: Path, model: Path, steps_before: int) -> None:
+def test_a_first_update_that_diverges_leaves_everything_as_it_was(
+    tmp_path: Path, model: Path, steps_before: int
+) -> None:
     trainer = loaded(model, updates_per_step=2)
     for seed in range(steps_before):
         ok(trainer, "step", two_groups(seed))
     ok(trainer, "save", directory=str(tmp_path / "before"))
     broken = two_groups(6)
-    broken["rewards"][4:] = HUGE[4:]  # only the second update meets it
+    broken["rewards"][:4] = HUGE[:4]
     assert "not finite" in refused(trainer, "diverged", "step", broken)
     ok(trainer, "save", directory=str(tmp_path / "after"))
     assert state_of(tmp_path / "after") == state_of(tmp_path / "before")
@@ -347,6 +374,21 @@ def test_an_update_that_diverges_undoes_those_before_it(tmp_path: Path, model: P
     ok(fresh, "restore", directory=str(tmp_path / "before"))
     assert ok(trainer, "step", two_groups(7))["loss"] == ok(fresh, "step", two_groups(7))["loss"]
     assert weights(trainer, tmp_path / "one") == weights(fresh, tmp_path / "other")
+
+
+def test_a_later_update_that_diverges_ends_the_step_there(tmp_path: Path, model: Path) -> None:
+    trainer, alone = loaded(model, updates_per_step=2), loaded(model)
+    broken = two_groups(6)
+    broken["rewards"][4:] = HUGE[4:]  # only the second update meets it
+    reply = ok(trainer, "step", broken)
+    first, _ = halves(two_groups(6))
+    taken = ok(alone, "step", first)
+    assert (reply["updates"], reply["diverged"], reply["steps"]) == (1, 1, 1)
+    assert (taken["updates"], taken["diverged"]) == (1, 0)
+    for name in ("trained_tokens", "grad_norm", "mean_ratio", "by_lag"):
+        assert reply[name] == taken[name], name
+    assert weights(trainer, tmp_path / "one") == weights(alone, tmp_path / "other")
+    assert ok(trainer, "step", two_groups(7))["updates"] == 2
 
 
 def test_a_part_that_teaches_nothing_takes_no_update(tmp_path: Path, model: Path) -> None:
@@ -359,7 +401,7 @@ def test_a_part_that_teaches_nothing_takes_no_update(tmp_path: Path, model: Path
     assert ok(loaded(model, updates_per_step=9), "step", two_groups(0))["updates"] == 2, "no more than groups"
 
 
-@pytest.mark.parametrize("objective", ["grpo", "tis"])
+@pytest.mark.parametrize("objective", sorted(set(PRESETS) - {"dpo"}))
 def test_forged_logprobs_leave_every_number_finite(tmp_path: Path, trainer: Trainer, objective: str) -> None:
     ok(trainer, "export", directory=str(tmp_path / "model"), dtype="float32")
     ok(trainer, "load", directory=str(tmp_path / "model"), hyperparameters=HYPERPARAMETERS | {"objective": objective})

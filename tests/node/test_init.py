@@ -33,6 +33,7 @@ UNSET = {
     ("store", "quota_gb"),
     ("learn", "ahead"),
     ("learn", "max_episode_tokens"),
+    *{("trainer", key) for key in ("advantage", "correction", "aggregation", "clip_low", "clip_high", "weight_cap")},
 }
 
 
@@ -61,7 +62,7 @@ def test_what_is_shown_as_a_default_is_one(tmp_path: Path) -> None:
             if (field.name, inner.name) in SET_THIS:
                 assert actual in (msgspec.NODEFAULT, None)
             elif (field.name, inner.name) in UNSET:
-                assert actual is None, "shown as a comment, since there is no limit without it"
+                assert actual is None, "shown as a comment, since without it there is no limit or another's choice"
                 assert f"\n# {inner.name} = " in TEMPLATE
             else:
                 assert said == actual, f"[{field.name}] {inner.name}"

@@ -1,0 +1,105 @@
+"""Importance corrections: what a token weighs that another policy made.
+
+What always holds: a correction turns logprobs and advantages into a loss per token, and says where a bound acted; with
+pi = mu (no lag, no mismatch between engine and trainer) the gradient of each is that of -A log pi. mu is the behaviour
+policy itself, as the engine reported it, so ratios correct lag and engine mismatch at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from learner.objective.terms import LOG_RATIO_LIMIT, Bounds, Corrected, Terms, mean_by_sequence, ratio_of
+from learner.presets import CorrectionName
+
+Correction = Callable[[Terms, Bounds], Corrected]
+
+
+def uncorrected(terms: Terms, bounds: Bounds) -> Corrected:
+    """-A log pi: REINFORCE (Williams 1992), as if the tokens came from the current weights."""
+    del bounds
+    nowhere = torch.zeros_like(terms.segments, dtype=torch.bool)
+    return Corrected(loss=-terms.advantages * terms.logprobs, clipped=nowhere)
+
+
+def clipped_ratio(terms: Terms, bounds: Bounds) -> Corrected:
+    """-min(r A, clip(r) A) with r = pi / mu: PPO (arXiv 1707.06347, equation 7), where the ends of the range may be
+    apart from 1 by different amounts as in DAPO (arXiv 2503.14476, equation 10).
+    """
+    return _surrogate(ratio_of(terms.logprobs, terms.behaviour), terms.advantages, bounds)
+
+
+def sequence_ratio(terms: Terms, bounds: Bounds) -> Corrected:
+    """-min(s A, clip(s) A) for each token, with s = exp(mean over the sequence of log pi / mu): GSPO (arXiv 2507.18071,
+    equations 5 and 7). A sequence is clipped as a whole.
+    """
+    log_ratio = (terms.logprobs - terms.behaviour).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    ratio = torch.exp(mean_by_sequence(log_ratio, terms))[terms.segments]
+    return _surrogate(ratio, terms.advantages, bounds)
+
+
+def cispo(terms: Terms, bounds: Bounds) -> Corrected:
+    """-sg(clip(r)) A log pi: CISPO (MiniMax-M1, arXiv 2506.13585, equations 4 and 5). No token loses its gradient."""
+    ratio = ratio_of(terms.logprobs.detach(), terms.behaviour)
+    weight = ratio.clamp(1 - bounds.clip_low, 1 + bounds.clip_high)
+    return Corrected(loss=-weight * terms.advantages * terms.logprobs, clipped=weight != ratio)
+
+
+def truncated_weight(terms: Terms, bounds: Bounds) -> Corrected:
+    """-sg(min(r, C)) A log pi: truncated importance sampling (Ionides 2008, equation 2; TIS). No token loses its
+    gradient.
+    """
+    ratio = ratio_of(terms.logprobs.detach(), terms.behaviour)
+    weight = ratio.clamp(max=bounds.weight_cap)
+    return Corrected(loss=-weight * terms.advantages * terms.logprobs, clipped=weight != ratio)
+
+
+def masked_weight(terms: Terms, bounds: Bounds) -> Corrected:
+    """-sg(r) A log pi where 1 - clip_low <= r <= 1 + clip_high, 0 elsewhere: IcePop (Ring-1T, arXiv 2510.18855). What
+    is too far from the policy that made it says nothing, rather than something limited.
+    """
+    ratio = ratio_of(terms.logprobs.detach(), terms.behaviour)
+    outside = (ratio < 1 - bounds.clip_low) | (ratio > 1 + bounds.clip_high)
+    weight = ratio.masked_fill(outside, 0.0)
+    return Corrected(loss=-weight * terms.advantages * terms.logprobs, clipped=outside)
+
+
+def decoupled(terms: Terms, bounds: Bounds) -> Corrected:
+    """-sg(min(pi_prox / mu, C)) min(r A, clip(r) A) with r = pi / pi_prox: the decoupled objective (Hilton et al.,
+    arXiv 2110.00641, section 3) as AReaL uses it (arXiv 2505.24298, section 5.2), pi_prox being the weights at the
+    step's start.
+
+    The trust region lies around weights that are fresh, however old mu is; the weight before it corrects the rest.
+    Raises ValueError without `terms.proximal`.
+    """
+    if terms.proximal is None:
+        raise ValueError("decoupled needs logprobs under the weights at the step's start")
+    share = ratio_of(terms.proximal, terms.behaviour)
+    weight = share.clamp(max=bounds.weight_cap)
+    inner = _surrogate(ratio_of(terms.logprobs, terms.proximal), terms.advantages, bounds)
+    return Corrected(loss=weight * inner.loss, clipped=inner.clipped | (weight != share))
+
+
+def _surrogate(ratio: Tensor, advantages: Tensor, bounds: Bounds) -> Corrected:
+    """-min(r A, clip(r) A), pessimistic on either side."""
+    low, high = 1 - bounds.clip_low, 1 + bounds.clip_high
+    loss = -torch.minimum(ratio * advantages, ratio.clamp(low, high) * advantages)
+    clipped = ((advantages > 0) & (ratio > high)) | ((advantages < 0) & (ratio < low))
+    return Corrected(loss=loss, clipped=clipped)
+
+
+CORRECTIONS: Mapping[CorrectionName, Correction] = MappingProxyType(
+    {
+        "uncorrected": uncorrected,
+        "clipped_ratio": clipped_ratio,
+        "sequence_ratio": sequence_ratio,
+        "cispo": cispo,
+        "truncated_weight": truncated_weight,
+        "masked_weight": masked_weight,
+        "decoupled": decoupled,
+    }
+)

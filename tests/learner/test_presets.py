@@ -1,0 +1,78 @@
+"""What hyperparameters put in force: a preset, and what they say otherwise."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from learner.advantage import ADVANTAGES
+from learner.objective.aggregations import AGGREGATIONS
+from learner.objective.corrections import CORRECTIONS
+from learner.presets import (
+    BOUNDS,
+    PRESETS,
+    AdvantageName,
+    AggregationName,
+    Bounds,
+    CorrectionName,
+    PresetName,
+    Recipe,
+    UnknownName,
+    recipe_of,
+)
+from learner.requests import Hyperparameters
+
+
+def recipe(**given: Any) -> Recipe:
+    return recipe_of(Hyperparameters(max_new_tokens=8, **given))
+
+
+def test_every_name_has_its_function() -> None:
+    assert set(PRESETS) == set(get_args(PresetName))
+    assert set(CORRECTIONS) == set(BOUNDS) == set(get_args(CorrectionName))
+    assert set(AGGREGATIONS) == set(get_args(AggregationName))
+    assert {*ADVANTAGES, "gae", "preference"} == set(get_args(AdvantageName))
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [("grpo", 0.2, 0.2), ("dr_grpo", 0.2, 0.2), ("dapo", 0.2, 0.28), ("gspo", 3e-4, 4e-4), ("cispo", 1.0, 4.0)],
+)
+def test_a_preset_has_the_bounds_of_its_paper(name: str, low: float, high: float) -> None:
+    bounds = recipe(objective=name).bounds
+    assert (bounds.clip_low, bounds.clip_high) == (low, high)
+
+
+def test_what_is_given_replaces_the_presets_own() -> None:
+    found = recipe(objective="dapo", clip_low=0.1, aggregation="per_sequence", kl=0.5)
+    assert (found.bounds.clip_low, found.bounds.clip_high) == (0.1, 0.28)
+    assert (found.advantage, found.correction, found.aggregation) == ("group_mean_std", "clipped_ratio", "per_sequence")
+    assert found.kl == 0.5
+
+
+def test_another_correction_brings_its_own_bounds() -> None:
+    found = recipe(objective="dapo", correction="masked_weight", weight_cap=3.0)
+    assert found.bounds == Bounds(clip_low=0.5, clip_high=4.0, weight_cap=3.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "needs"),
+    [
+        ({"objective": "dr_grpo"}, set()),
+        ({"objective": "decoupled"}, {"proximal"}),
+        ({"objective": "dr_grpo", "kl": 0.1}, {"reference"}),
+        ({"objective": "dpo"}, {"proximal", "reference"}),
+        ({"objective": "ppo"}, {"critic"}),
+        ({"objective": "ppo", "correction": "decoupled"}, {"critic", "proximal"}),
+    ],
+)
+def test_only_what_is_needed_is_prepared(given: dict[str, Any], needs: set[str]) -> None:
+    found = recipe(**given)
+    assert {name for name in ("proximal", "reference", "critic") if getattr(found, f"needs_{name}")} == needs
+
+
+@pytest.mark.parametrize("field", ["objective", "advantage", "correction", "aggregation"])
+def test_an_unknown_name_is_told_with_those_there_are(field: str) -> None:
+    with pytest.raises(UnknownName, match=rf"{field}: 'magic' is none of .*\w+, \w+"):
+        recipe(**{field: "magic"})

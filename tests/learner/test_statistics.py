@@ -1,0 +1,102 @@
+"""What a step tells of its tokens: sums by lag that add up over microbatches, and means of them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from learner.objective.statistics import Statistics
+from learner.objective.terms import Terms
+
+
+def terms(logprobs: list[float], behaviour: list[float], lags: list[int], offline: list[bool] | None = None) -> Terms:
+    size = len(logprobs)
+    return Terms(
+        logprobs=torch.tensor(logprobs),
+        behaviour=torch.tensor(behaviour),
+        lags=torch.tensor(lags),
+        offline=torch.tensor(offline or [False] * size),
+        advantages=torch.ones(size),
+        segments=torch.zeros(size, dtype=torch.int64),
+        num_sequences=1,
+    )
+
+
+def test_sums_over_two_microbatches() -> None:
+    found = Statistics(0)
+    found.add(terms([-1.0, -2.0], [-1.0, -1.0], [0, 0]), torch.tensor([False, True]), torch.tensor([0.5, 1.5]))
+    found.add(terms([-1.0], [-2.0], [0]), torch.tensor([False]), torch.tensor([1.0]))
+    low, high = math.exp(-1), math.exp(1)
+    assert found.tokens == 3
+    assert found.metrics() == pytest.approx(
+        {
+            "clip_share": 1 / 3,
+            "mean_ratio": (1 + low + high) / 3,
+            "max_ratio": high,
+            "max_log_ratio": 1.0,
+            "mismatch_kl": ((low - 1 + 1) + (high - 1 - 1)) / 3,
+            "entropy": 1.0,
+            "reference_kl": 0.0,
+            "ess": (1 + low + high) ** 2 / (3 * (1 + low**2 + high**2)),
+        },
+        rel=1e-5,
+    )
+
+
+def test_each_lag_is_told_apart_and_logs_from_all_of_them() -> None:
+    found = Statistics(3)
+    drawn = terms([-1.0, -2.0, -1.0, -3.0], [-1.0, -1.0, -2.0, -1.0], [0, 3, 3, 1], [False, False, False, True])
+    found.add(drawn, torch.tensor([False, True, False, True]), torch.tensor([0.5, 1.5, 2.5, 3.0]))
+    by_lag = found.by_lag()
+    assert {name: row["tokens"] for name, row in by_lag.items()} == {"0": 1, "3": 2, "offline": 1}
+    assert by_lag["0"] == pytest.approx(
+        {"tokens": 1, "ratio": 1, "kl": 0, "clip_share": 0, "entropy": 0.5, "reference_kl": 0, "ess": 1}
+    )
+    low, high = math.exp(-1), math.exp(1)
+    assert by_lag["3"]["ratio"] == pytest.approx((low + high) / 2)
+    assert by_lag["3"]["kl"] == pytest.approx((low + high - 2) / 2)
+    assert by_lag["3"]["ess"] == pytest.approx((low + high) ** 2 / (2 * (low**2 + high**2)))
+    assert (by_lag["3"]["clip_share"], by_lag["3"]["entropy"]) == (0.5, 2.0)
+    assert by_lag["offline"]["clip_share"] == 1
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.floats(-5, 0, width=32), st.floats(-5, 0, width=32), st.integers(0, 4), st.booleans()),
+        min_size=2,
+        max_size=20,
+    ),
+    cut=st.integers(1, 19),
+)
+def test_parts_add_up_to_the_whole(rows: list[tuple[float, float, int, bool]], cut: int) -> None:
+    def counted(part: list[tuple[float, float, int, bool]]) -> Statistics:
+        found = Statistics(4)
+        if part:
+            pi, mu, lags, offline = map(list, zip(*part, strict=True))
+            found.add(terms(pi, mu, lags, offline), torch.tensor(pi) < -2, torch.tensor(mu))
+        return found
+
+    whole, parts = counted(rows), counted(rows[:cut])
+    parts.merge(counted(rows[cut:]))
+    assert parts.tokens == whole.tokens == len(rows)
+    assert parts.metrics() == pytest.approx(whole.metrics(), rel=1e-9, abs=1e-9)
+    assert parts.by_lag().keys() == whole.by_lag().keys()
+    assert sum(row["tokens"] for row in whole.by_lag().values()) == len(rows)
+    assert 0 < whole.metrics()["ess"] <= 1 + 1e-9
+
+
+def test_the_reference_is_told_of_where_there_is_one() -> None:
+    found = Statistics(0)
+    drawn = terms([-1.0, -2.0], [-1.0, -2.0], [0, 0])
+    far = Terms(**{**vars(drawn), "reference": torch.tensor([-1.0, -1.0])})
+    found.add(far, torch.zeros(2, dtype=torch.bool), torch.zeros(2))
+    assert found.metrics()["reference_kl"] == pytest.approx((math.exp(1) - 2) / 2)
+
+
+def test_metrics_of_an_empty_batch_are_zero() -> None:
+    assert set(Statistics(3).metrics().values()) == {0.0}
+    assert Statistics(3).by_lag() == {}

@@ -37,7 +37,7 @@ class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     `clip_high` are distances from 1. `gae_gamma`, `gae_lambda`, `value_coefficient`, `value_clip` and
     `value_learning_rate` are of a critic, where there is one; `dpo_beta` of preferences.
 
-    `max_new_tokens` is the budget of generated tokens of one sequence, the constant that "per_constant" divides by;
+    `max_new_tokens` is the constant that "per_constant" divides by: the budget of a completion, or of one turn of many;
     `temperature` is the one that behaviour logprobs were taken at; `max_tokens_per_microbatch` counts positions,
     padding included, and bounds activations, not results.
     """

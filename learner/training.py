@@ -22,7 +22,7 @@ from learner.objective.loss import objective_of
 from learner.objective.statistics import Statistics
 from learner.objective.terms import Terms, Totals
 from learner.optimizer import MOMENTS, learning_rate_at, make_adamw, set_learning_rate
-from learner.packing import BadBatch, Flags, Microbatch, Prepared, Ragged, Rollouts, microbatches
+from learner.packing import Flags, Microbatch, Prepared, Ragged, Rollouts, microbatches
 from learner.policy import Policy
 from learner.preparation import Columns, prepare
 from learner.presets import recipe_of
@@ -94,7 +94,6 @@ class Training:
         Sequences of zero advantage only count in the divisor; a mini-batch with no others leaves the weights. Raises
         Diverged when the first update does, BadBatch when the objective cannot learn from such a batch.
         """
-        self._require_within_budget(batch)
         prepared, told = prepare(batch, self._recipe, self.hyperparameters, self._scored, self._reference)
         learning_rate = learning_rate_at(self.steps, self.hyperparameters)
         set_learning_rate(self._optimizer, learning_rate)
@@ -172,14 +171,6 @@ class Training:
     def _parts(self, batch: Ragged, keep: Any) -> Iterator[Microbatch]:
         budget = self.hyperparameters.max_tokens_per_microbatch
         return microbatches(batch, keep, budget, share_prompts=self.policy.shares_prompts)
-
-    def _require_within_budget(self, batch: Rollouts) -> None:
-        longest, budget = int(batch.sequences.target_counts.max()), self.hyperparameters.max_new_tokens
-        if longest > budget:
-            raise BadBatch(
-                f"a completion of {longest} tokens is over max_new_tokens = {budget}, "
-                "the budget that it was leased under"
-            )
 
     def _totals(self, batch: Prepared) -> Totals:
         return Totals(

@@ -50,8 +50,8 @@ class Terms:
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Size of the whole batch, sequences that teach nothing included: its sequences, groups and generated tokens, and
-    the token budget of one sequence.
+    """Size of the whole batch, sequences that teach nothing included: its sequences, groups and generated tokens; and
+    the token budget that answers are given.
     """
 
     sequences: int

@@ -36,11 +36,12 @@ from harness import (
     table,
 )
 
+from learner.scores import Scores
 from node.app_learner import load_request
 from node.config import EngineSection, SwarmConfig, read_swarm_config
 from node.engine.port import InstalledVersion
 from node.engines import open_engine
-from node.evaluation import EvaluationTerms, Scores, evaluate
+from node.evaluation import EvaluationTerms, evaluate
 from node.events import EventLog
 from node.reports import SwarmReport, swarm_report
 from node.schooling import open_schooling

@@ -16,10 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
+from types import MappingProxyType
 from typing import Any
 
 from learner.intake import Place
-from learner.ledger_schema import CONTINUATIONS, PLANS, RECALLS, RELAYS, SCHEMA, SCHEMA_VERSION
+from learner.ledger_schema import CONTINUATIONS, PLANS, RECALLS, RELAYS, SCHEMA, SCHEMA_VERSION, SCORES
 from learner.relay_credit import Credit
 from protocol.errors import LocalProtocolError
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId
@@ -480,12 +481,25 @@ class Ledger:
         rows = self._query("SELECT incarnation, version, manifest FROM versions ORDER BY incarnation, version")
         return [(PolicyVersion(row[0], row[1]), ManifestHash(row[2])) for row in rows]
 
-    def evaluated(self, version: PolicyVersion, now_ms: int, *, prompts: int, greedy: float, sampled: float) -> None:
-        """A version's accuracy on held-out prompts."""
+    def evaluated(
+        self,
+        version: PolicyVersion,
+        now_ms: int,
+        *,
+        prompts: int,
+        greedy: float,
+        sampled: float,
+        more: Mapping[tuple[str, str], float] = MappingProxyType({}),
+    ) -> None:
+        """A version's accuracy on held-out prompts; `more` figures by (task, metric), the task "" being all."""
         with self.transaction() as db:
             db.execute(
                 "INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?, ?, ?, ?)",
                 (version.incarnation, version.version, now_ms, prompts, greedy, sampled),
+            )
+            db.executemany(
+                "INSERT OR REPLACE INTO evaluation_scores VALUES (?, ?, ?, ?, ?)",
+                [(version.incarnation, version.version, *which, value) for which, value in more.items()],
             )
 
     def checkpointed(self, row: CheckpointRow, now_ms: int) -> None:
@@ -551,6 +565,7 @@ class Ledger:
             _execute(db, PLANS)
             _execute(db, RECALLS)
             _execute(db, CONTINUATIONS)
+            _execute(db, SCORES)
         self._require_ours(swarm)
 
     def _require_ours(self, swarm: bytes) -> None:

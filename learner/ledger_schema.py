@@ -80,6 +80,14 @@ CREATE TABLE IF NOT EXISTS standby (
 """Who was to be on from when on, and why (JSON lists of peer ids and of sentences); how much of a stay was standing by.
 Made, like RELAYS, in every ledger that is opened for writing."""
 
+SCORES = """
+CREATE TABLE IF NOT EXISTS evaluation_scores (
+    incarnation INTEGER NOT NULL, version INTEGER NOT NULL, task TEXT NOT NULL, metric TEXT NOT NULL,
+    value REAL NOT NULL, PRIMARY KEY (incarnation, version, task, metric)
+) STRICT;
+"""
+"""What else an evaluation found, such as pass@8, by task; "" is all tasks together. Made like RELAYS."""
+
 RECALLS = """
 CREATE TABLE IF NOT EXISTS recalled (lease BLOB PRIMARY KEY REFERENCES leases) STRICT;
 """

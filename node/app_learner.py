@@ -365,6 +365,8 @@ class _Learner:
             temperature=learn.temperature,
             max_new_tokens=learn.max_new_tokens,
             stop_ids=frozenset(self.schooling.stop_ids),
+            samples=self.config.evaluate.samples,
+            ks=tuple(sorted(set(self.config.evaluate.k))),
         )
         return Evaluation(
             engine=engine,
@@ -424,8 +426,9 @@ class _Learner:
     async def _published(self, signed: SignedManifest) -> None:
         self.serving.gained(signed.hash)
         last = signed.version.version >= self.config.learn.steps
-        if self.evaluation is not None and self.nursery is not None and (self.evaluation.is_due() or last):
-            self.nursery.start_soon(self.evaluation.run, signed)
+        evaluation = self.evaluation
+        if evaluation is not None and self.nursery is not None and evaluation.is_due(signed.version, last=last):
+            self.nursery.start_soon(evaluation.run, signed)
 
     def _report(self, peer: PeerId, fault: Fault, detail: str) -> None:
         self.events.emit("peer_fault", peer=peer, fault=fault.value, detail=detail)

@@ -46,6 +46,9 @@ Gigabytes = Annotated[float, Meta(gt=0, le=1e6)]
 MAX_TASKS = 64
 """Tasks of a mixture: each is evaluated on held-out prompts of its own, and a report has a line for each."""
 
+MAX_SAMPLES = 1024
+"""Of a held-out prompt in one evaluation: pass@1024 is the furthest that anybody reports."""
+
 AddressList = Annotated[list[Annotated[str, Meta(max_length=MAX_ADDRESS_CHARS)]], Meta(max_length=MAX_ADDRESSES)]
 
 
@@ -189,9 +192,16 @@ class PlanSection(Section, frozen=True, kw_only=True):
 
 
 class EvaluateSection(Section, frozen=True, kw_only=True):
-    """How often the held-out prompts are asked, in published versions; 0 is only at the beginning and the end."""
+    """How often the held-out prompts are asked, in published versions; 0 is only at the beginning and the end.
+
+    `samples` completions of each beside the greedy one, of which pass@k is estimated for every one of `k`.
+    """
 
     every_versions: Annotated[int, Meta(ge=0)] = 10
+    samples: Annotated[int, Meta(ge=1, le=MAX_SAMPLES)] = 1
+    k: Annotated[list[Annotated[int, Meta(ge=1, le=MAX_SAMPLES)]], Meta(max_length=16)] = msgspec.field(
+        default_factory=lambda: [1]
+    )
 
 
 class MetricsSection(Section, frozen=True, kw_only=True):
@@ -287,6 +297,11 @@ def read_swarm_config(path: Path) -> SwarmConfig:
     _require_consistent(path, learn, config.trainer)
     _require_tasks(path, config.task)
     _require_band(path, config.curriculum)
+    if (most := max(config.evaluate.k, default=1)) > (samples := config.evaluate.samples):
+        raise UsageError(
+            f"{path}: [evaluate] k = {most} is more than samples = {samples}, and pass@k needs at least k samples "
+            "of a prompt. Raise samples; twice k or more makes the estimate steadier."
+        )
     base = path.resolve().parent
     return msgspec.structs.replace(
         config,

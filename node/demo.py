@@ -20,12 +20,13 @@ from pathlib import Path
 
 import trio
 
+from learner.scores import Scores
 from node.children import ChildSpec, open_child
 from node.config import EngineSection, mode_of
 from node.console import Terminal, open_terminal, run_shown
 from node.engines import child_events, open_engine
 from node.errors import RunError, UsageError
-from node.evaluation import EvaluationTerms, Scores
+from node.evaluation import EvaluationTerms
 from node.events import EventLog
 from node.init import free_port
 from node.processes import NodeProcess, family_pss_bytes, stop_all

@@ -1,9 +1,9 @@
 """Held-out prompts asked of published versions, beside training.
 
-What always holds: the learner never waits for an evaluation (a version published while one runs is skipped, but for
-the last); the same prompts and seeds are asked every time, so two figures differ by the policy alone; episodes are
-played to their end. Greedy accuracy and accuracy of one sample at the training temperature are both mean rewards over
-the held-out prompts.
+What always holds: the learner never waits for an evaluation (a version published while one runs is skipped, which is
+said, but for the last); the same prompts and seeds are asked every time, so two figures differ by the policy alone;
+episodes are played to their end. Each prompt is asked once greedily, and `samples` times at the training temperature;
+see `learner.scores`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,22 @@ import trio
 
 from learner.environment import Ended, Reply, Said
 from learner.ledger import Ledger
+from learner.scores import Scores, score
 from node.engine.port import EngineCrashed, EngineError, GenerationRequest, InstalledVersion, PolicyEngine
-from node.events import EventLog
+from node.events import EventLog, Field
 from node.playing import play
+from protocol.ids import PolicyVersion
 from protocol.manifest import SignedManifest
 from swarm.store import ChunkStore, StoreError
 
 EVALUATION_SEED = 1 << 40
 """Held-out prompt i is sampled with this seed plus i: any fixed numbers do that no lease is likely to use."""
+
+SAMPLE_STRIDE = 1 << 23
+"""Its j-th sample with so much more j times: more than there can be held-out prompts."""
+
+TOGETHER = 512
+"""Completions that the engine is asked for at a time: what is held of a large evaluation is no more than these."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,24 +58,21 @@ class EvaluationTerms:
     temperature: float
     max_new_tokens: int
     stop_ids: frozenset[int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scores:
-    """Mean rewards over the held-out prompts."""
-
-    greedy: float
-    sampled: float
+    samples: int = 1
+    ks: tuple[int, ...] = (1,)
 
 
 async def evaluate(engine: PolicyEngine, prompts: Sequence[HeldOut], terms: EvaluationTerms) -> Scores:
-    """Score what is installed in `engine`."""
-    rewards = await play(
-        engine,
-        [(_request(i, held, terms, greedy=g), held.answer) for g in (True, False) for i, held in enumerate(prompts)],
-    )
+    """Score what is installed in `engine` on at least one prompt."""
+    starts = [(_request(i, held, terms), held.answer) for i, held in enumerate(prompts)]
+    for sample in range(terms.samples):
+        starts += [(_request(i, held, terms, sample), held.answer) for i, held in enumerate(prompts)]
+    rewards: list[float] = []
+    for first in range(0, len(starts), TOGETHER):
+        rewards += await play(engine, starts[first : first + TOGETHER])
     count = len(prompts)
-    return Scores(greedy=sum(rewards[:count]) / count, sampled=sum(rewards[count:]) / count)
+    sampled = [rewards[count + i :: count] for i in range(count)]
+    return score(rewards[:count], sampled, [held.task for held in prompts], terms.ks)
 
 
 @dataclass(kw_only=True)
@@ -85,11 +90,20 @@ class Evaluation:
     _published: int = 0
     _one: trio.Lock = field(default_factory=trio.Lock)
 
-    def is_due(self) -> bool:
+    def is_due(self, version: PolicyVersion, *, last: bool = False) -> bool:
         """Whether the version that was just published is one to evaluate; counts it."""
         self._published += 1
         every = self.terms.every_versions
-        return self._published == 1 or (every > 0 and (self._published - 1) % every == 0 and not self._one.locked())
+        if self._published == 1 or last:
+            return True
+        if every == 0 or (self._published - 1) % every:
+            return False
+        if self._one.locked():
+            self.events.emit(
+                "evaluation_skipped", version=str(version), reason="the evaluation before it is not over yet"
+            )
+            return False
+        return True
 
     async def run(self, signed: SignedManifest) -> None:
         """Evaluate one version, which must be in the store when this begins, and write the result."""
@@ -104,12 +118,17 @@ class Evaluation:
         self.latest = scores
         await trio.to_thread.run_sync(
             lambda: self.ledger.evaluated(
-                signed.version, at_ms, prompts=len(self.prompts), greedy=scores.greedy, sampled=scores.sampled
+                signed.version,
+                at_ms,
+                prompts=len(self.prompts),
+                greedy=scores.greedy,
+                sampled=scores.sampled,
+                more=scores.rows(),
             )
         )
-        self.events.emit(
-            "evaluated", version=str(signed.version), greedy=round(scores.greedy, 4), sampled=round(scores.sampled, 4)
-        )
+        for task, one in scores.tasks.items():
+            self.events.emit("evaluated_task", version=str(signed.version), task=task, **_figures(one))
+        self.events.emit("evaluated", version=str(signed.version), **_figures(scores))
 
     async def _scores(self, signed: SignedManifest) -> Scores:
         """Once more when the engine crashed under us, since by then it was restarted."""
@@ -125,12 +144,18 @@ class Evaluation:
         return await evaluate(self.engine, self.prompts, self.terms)
 
 
-def _request(index: int, held: HeldOut, terms: EvaluationTerms, *, greedy: bool) -> GenerationRequest:
+def _figures(scores: Scores) -> dict[str, Field]:
+    passes = {f"pass_{k}": round(value, 4) for k, value in scores.pass_at.items()}
+    return {"greedy": round(scores.greedy, 4), "sampled": round(scores.sampled, 4), **passes}
+
+
+def _request(index: int, held: HeldOut, terms: EvaluationTerms, sample: int | None = None) -> GenerationRequest:
+    """Greedy, or sample number `sample`."""
     return GenerationRequest(
         prompt=held.prompt,
-        seed=EVALUATION_SEED + index,
+        seed=EVALUATION_SEED + index + SAMPLE_STRIDE * (sample or 0),
         temperature=terms.temperature,
         max_new_tokens=terms.max_new_tokens,
         stop_ids=terms.stop_ids,
-        greedy=greedy,
+        greedy=sample is None,
     )

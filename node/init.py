@@ -102,6 +102,8 @@ review_s = 30.0            # how often that is looked at, and whenever somebody 
 
 [evaluate]
 every_versions = 10        # evaluate every so many published versions; 0 = only the first and the last
+samples = 1                # completions of each held-out prompt, beside the greedy one
+k = [1]                    # pass@k is estimated from them, for each of these
 
 [store]
 # quota_gb = 100.0         # published versions may take so much of the disk; without it, what there is

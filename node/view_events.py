@@ -29,6 +29,8 @@ SENTENCES: Mapping[str, str] = {
     "learner_unreachable": "the learner cannot be reached: {reason}; again in {retry_s} s",
     "task_opened": "{task}: {note}",
     "evaluation_failed": "version {version} could not be evaluated: {reason}",
+    "evaluation_skipped": "version {version} is not evaluated: {reason}",
+    "evaluated_task": "version {version}, {task}: greedy {greedy}, sampled {sampled}",
     "evaluated": "version {version}: greedy {greedy}, sampled {sampled}",
     "period_changed": "{reason}",
     "no_lease": "no lease: {reason}",

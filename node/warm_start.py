@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from learner.scores import Scores
 from node.children import Child
 from node.engine.port import InstalledVersion, PolicyEngine
 from node.errors import RunError
-from node.evaluation import EvaluationTerms, HeldOut, Scores, evaluate
+from node.evaluation import EvaluationTerms, HeldOut, evaluate
 from node.tasks.encoded import EncodedTask
 from protocol.ids import ManifestHash, PolicyVersion
 from protocol.pipe import Arrays

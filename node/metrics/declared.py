@@ -93,7 +93,12 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
     ),
     "evaluation": (
         _gauge("greedy", "reward", "Mean reward on the held-out prompts, the likeliest token taken each time."),
-        _gauge("sampled", "reward", "The same of one sample each, at the training temperature."),
+        _gauge("sampled", "reward", "The same of samples, at the training temperature."),
+        _gauge("pass_at", "share", "Chance that one of k samples is all right, estimated without bias.", "k"),
+        _gauge("greedy_of_task", "reward", "As `greedy`, by task of a mixture.", "task"),
+        _gauge("sampled_of_task", "reward", "As `sampled`, by task of a mixture.", "task"),
+        _gauge("pass_at_of_task", "share", "As `pass_at`, by task of a mixture.", "task", "k"),
+        _counter("evaluations_skipped", "evaluations", "Versions skipped since the evaluation before was not over."),
         _counter("evaluations_failed", "evaluations", "Versions that could not be evaluated."),
     ),
     "alarms": (

@@ -65,6 +65,16 @@ def follow_event(board: Board, event: str, fields: Mapping[str, Field]) -> None:
         case "evaluated":
             for which in ("greedy", "sampled"):
                 board.set(which, _number(fields, which))
+            for k, value in _passes(fields):
+                board.set("pass_at", value, k=k)
+        case "evaluated_task":
+            task = fields.get("task")
+            for which in ("greedy", "sampled"):
+                board.set(f"{which}_of_task", _number(fields, which), task=task)
+            for k, value in _passes(fields):
+                board.set("pass_at_of_task", value, task=task, k=k)
+        case "evaluation_skipped":
+            board.add("evaluations_skipped")
         case "evaluation_failed":
             board.add("evaluations_failed")
         case "batch_dropped":
@@ -73,6 +83,11 @@ def follow_event(board: Board, event: str, fields: Mapping[str, Field]) -> None:
             board.add("trainer_restarts")
         case "child_died":
             board.add("child_deaths", child=fields.get("child"))
+
+
+def _passes(fields: Mapping[str, Field]) -> list[tuple[str, float]]:
+    """(k, pass@k) of an evaluation."""
+    return [(name.removeprefix("pass_"), _number(fields, name)) for name in fields if name.startswith("pass_")]
 
 
 def follow_step(board: Board, row: StepRow, batch: Batch, task_of: Callable[[int], str]) -> None:

@@ -29,7 +29,7 @@ from node.samples.kept import kept_of
 from node.samples.store import Sample
 from protocol.ids import PolicyVersion
 
-EVALUATED = ("greedy", "sampled")
+EVALUATED = ("greedy", "sampled", "pass_at", "greedy_of_task", "sampled_of_task", "pass_at_of_task")
 """Metrics that belong to the step of the version that was evaluated, not to the newest."""
 
 

@@ -8,8 +8,9 @@ JSON of a swarm: format, kind ("swarm"), swarm (hex), started_ms, ended_ms, wall
 {admitted, rejected, verdicts {rule: count}, trained, dropped, uninformative, tokens, bytes_up, bytes_down,
 bytes_relayed, recalled_rollouts, costs {currency: amount}, versions_published, steps, incarnations, weight_bytes,
 learner_utilisation, bubble, mean_train_s, mean_waited_s, mean_step_s}, lag_histogram {lag: count}, incarnations
-[{incarnation, base, at_s}], evaluations [{version, at_s, prompts, greedy, sampled, survives}], versions [{version,
-at_s, total_bytes, new_bytes}], steps [{step, incarnation, at_s, waited_s, train_s, rollouts, tokens, reward}], plans
+[{incarnation, base, at_s}], evaluations [{version, at_s, prompts, greedy, sampled, survives, samples, pass_at {k:
+share}, tasks {task: {metric: value}}}], versions [{version, at_s, total_bytes, new_bytes}], steps [{step, incarnation,
+at_s, waited_s, train_s, rollouts, tokens, reward}], plans
 [{at_s, kappa, active [peer], price_per_hour, reasons}], peers [peer].
 
 JSON of a node's own work: format, kind ("own"), peer, receipts, oldest, newest, refused [{lease, index, rule, detail,
@@ -113,7 +114,8 @@ def _swarm(report: SwarmReport) -> dict[str, Any]:
         "evaluations": [
             {
                 "version": str(e.version), "at_s": e.at_s, "prompts": e.prompts, "greedy": e.greedy,
-                "sampled": e.sampled, "survives": e.survives,
+                "sampled": e.sampled, "survives": e.survives, "samples": e.samples,
+                "pass_at": {str(k): value for k, value in e.pass_at.items()}, "tasks": e.tasks,
             }
             for e in report.evaluations
         ],

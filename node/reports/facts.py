@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from node.config import Mode, mode_of
@@ -140,7 +140,10 @@ class PeerReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Accuracy of a version on `prompts` held-out prompts. `survives`: no restart cut it off the chain."""
+    """Accuracy of a version on `prompts` held-out prompts, of the greedy completion and of `samples` of each; pass@k by
+    k, and by task what was found of each of a mixture, by metric: "greedy", "sampled", "pass@8". `survives`: no restart
+    cut it off the chain.
+    """
 
     version: PolicyVersion
     at_s: float
@@ -148,6 +151,9 @@ class Evaluation:
     greedy: float
     sampled: float
     survives: bool
+    samples: int = 1
+    pass_at: Mapping[int, float] = field(default_factory=dict)
+    tasks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

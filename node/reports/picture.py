@@ -195,16 +195,24 @@ def _draw_accuracy(axes: Axes, scores: tuple[Evaluation, ...], end_s: float) -> 
         axes.text(end_s / 2, 0.5, "no version was evaluated", ha="center", fontsize=14, color="#777777")
         return
     times = [score.at_s for score in scores]
-    lines = (
+    lines = [
         ("greedy", [score.greedy for score in scores], BLUE, "o"),
         ("sampled", [score.sampled for score in scores], ORANGE, "s"),
-    )
+    ]
+    lines += _pass_line(scores)
     for name, values, color, marker in lines:
         axes.plot(
             times, values, color=color, linewidth=2.2, label=f"{name}, held-out prompts", zorder=3,
             marker=marker, markersize=5.5, markevery=-(-len(times) // MAX_MARKERS),
         )  # fmt: skip
     _label_ends(axes, times[-1], [(name, values[-1], color) for name, values, color, _ in lines])
+
+
+def _pass_line(scores: tuple[Evaluation, ...]) -> list[tuple[str, list[float], str, str]]:
+    """pass@k for the largest k that every evaluation has, where that is not what one sample says."""
+    ks = set.intersection(*(set(score.pass_at) for score in scores))
+    most = max(ks, default=1)
+    return [] if most == 1 else [(f"pass@{most}", [score.pass_at[most] for score in scores], GREEN, "^")]
 
 
 def _draw_legend(axes: Axes, scores: tuple[Evaluation, ...]) -> None:

@@ -137,13 +137,33 @@ def _evaluations(db: sqlite3.Connection, started_ms: int, chain: Chain | None) -
         "SELECT incarnation, version, at_ms, prompts, greedy, sampled FROM evaluations"
         " ORDER BY at_ms, incarnation, version"
     )
+    more = _scores(db)
     return tuple(
         Evaluation(
             version=PolicyVersion(i, v), at_s=(t - started_ms) / 1000, prompts=prompts, greedy=greedy, sampled=sampled,
-            survives=chain is None or chain.contains(PolicyVersion(i, v)),
+            survives=chain is None or chain.contains(PolicyVersion(i, v)), **_more(more[i, v]),
         )
         for i, v, t, prompts, greedy, sampled in rows
     )  # fmt: skip
+
+
+def _scores(db: sqlite3.Connection) -> defaultdict[tuple[int, int], dict[str, dict[str, float]]]:
+    """What else was found of a version, by task and metric."""
+    found: defaultdict[tuple[int, int], dict[str, dict[str, float]]] = defaultdict(dict)
+    if _has(db, "evaluation_scores"):
+        rows = db.execute("SELECT incarnation, version, task, metric, value FROM evaluation_scores ORDER BY rowid")
+        for incarnation, version, task, metric, value in rows:
+            found[incarnation, version].setdefault(task, {})[metric] = value
+    return found
+
+
+def _more(by_task: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    whole = dict(by_task.get("", {}))
+    return {
+        "samples": int(whole.pop("samples", 1)),
+        "pass_at": {int(metric.removeprefix("pass@")): value for metric, value in whole.items()},
+        "tasks": {task: figures for task, figures in by_task.items() if task},
+    }
 
 
 def _plans(db: sqlite3.Connection, started_ms: int) -> tuple[Plan, ...]:

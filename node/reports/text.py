@@ -19,7 +19,7 @@ from rich.text import Text
 from node.receipts import PeerTraffic
 from node.reports import words
 from node.reports.columns import known_as, tables
-from node.reports.facts import OwnReport, SwarmReport
+from node.reports.facts import Evaluation, OwnReport, SwarmReport
 from node.reports.rules import MEANINGS
 from protocol.cost import MICROS
 from protocol.ids import short
@@ -84,8 +84,10 @@ def _story(report: SwarmReport) -> Iterator[tuple[str, str]]:
         yield (
             "accuracy",
             f"greedy {first.greedy:.3f} to {last.greedy:.3f}, sampled {first.sampled:.3f} to {last.sampled:.3f}"
-            f" ({last.prompts} held-out prompts)",
+            f"{_passes(first, last)} ({last.prompts} held-out prompts)",
         )
+        for task, figures in last.tasks.items():
+            yield _task_name(task), ", ".join(_risen(metric, first.tasks.get(task, {}), figures) for metric in figures)
     if report.staleness is not None:
         yield "mode", words.regime(report.staleness)
     if report.utilisation is not None:
@@ -97,6 +99,24 @@ def _story(report: SwarmReport) -> Iterator[tuple[str, str]]:
     yield "rollouts", f"{report.admitted:,} admitted{unused}{alike}, {report.rejected:,} rejected"
     yield "lag", _lags(report)
     yield "cost", _cost(report)
+
+
+def _passes(first: Evaluation, last: Evaluation) -> str:
+    """pass@k, where one sample does not say it already."""
+    if last.samples == 1:
+        return ""
+    before = {f"pass@{k}": value for k, value in first.pass_at.items()}
+    now = {f"pass@{k}": value for k, value in last.pass_at.items()}
+    return "".join(f", {_risen(metric, before, now)}" for metric in now)
+
+
+def _risen(metric: str, before: Mapping[str, float], now: Mapping[str, float]) -> str:
+    begun = f"{before[metric]:.3f} to " if metric in before else ""
+    return f"{metric} {begun}{now[metric]:.3f}"
+
+
+def _task_name(task: str) -> str:
+    return f" {words.plain_name(task, 12)}"
 
 
 def _own_story(report: OwnReport) -> Iterator[tuple[str, str]]:

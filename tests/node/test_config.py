@@ -115,6 +115,8 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
         ),
         ('spec = "reverse"', '[[task.mixture]]\nspec = "sort"\nweight = 0', "[task] mixture[0].weight: expected `fl"),
         ("[learn]", "[curriculum]\nlow = 0.5\nhigh = 0.5\n[learn]", "[curriculum] low = 0.5 leaves nothing below high"),
+        ("[learn]", "[evaluate]\nsamples = 4\nk = [1, 8]\n[learn]", "[evaluate] k = 8 is more than samples = 4"),
+        ("[learn]", "[evaluate]\nk = [0]\n[learn]", "[evaluate] k[0]: expected `int` >= 1"),
         ("[learn]", "[[learn]]", "[learn] expected a table, got a list."),
         ("[learn]\nsteps = 5", "", "the key 'learn' is missing."),
         ("[model]", "[network]\nlisten = [1]\n[model]", "[network] listen[0]: expected `str`, got `int`."),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -12,10 +14,12 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from learner.ledger import Ledger
+from learner.scores import Scores
 from node.engine.fake import FakeConfig, FakeEngine
 from node.engine.port import EngineCrashed, GenerationRequest, InstallFailed
-from node.evaluation import EVALUATION_SEED, Evaluation, EvaluationTerms, HeldOut, Scores, evaluate
+from node.evaluation import EVALUATION_SEED, SAMPLE_STRIDE, TOGETHER, Evaluation, EvaluationTerms, HeldOut, evaluate
 from node.events import EventLog, Field
+from node.reports import swarm_report
 from protocol.ids import PolicyVersion
 from protocol.manifest import SignedManifest
 from swarm.store import ChunkStore
@@ -99,12 +103,48 @@ async def test_scores_are_mean_rewards_and_are_kept(tmp_path: Path) -> None:
         await parts.evaluation.run(parts.publish(1))
         completions = await FakeEngine.generate(parts.engine, parts.engine.asked)
         first = [completion.tokens[0] / 63 for completion in completions]
-        expected = Scores(greedy=sum(first[:20]) / 20, sampled=sum(first[20:]) / 20)
+        right = sum(value >= 1 for value in first[20:]) / 20
+        expected = Scores(greedy=fmean(first[:20]), sampled=fmean(first[20:]), pass_at={1: right})
         assert parts.evaluation.latest == expected
         assert expected.greedy != expected.sampled
         assert parts.rows() == [(1, 1, NOW_MS, 20, expected.greedy, expected.sampled)]
         [(name, fields)] = parts.log
         assert (name, fields["version"], fields["greedy"]) == ("evaluated", "1.1", round(expected.greedy, 4))
+        assert fields["pass_1"] == right
+
+
+def judged(number: int) -> HeldOut:
+    """One of two tasks: right is a first token that is even."""
+    return HeldOut(
+        prompt=(number % 60, 5), reward=lambda tokens: float(tokens[0] % 2 == 0), task=("a", "b")[number % 2]
+    )
+
+
+async def test_of_several_samples_and_tasks_each_task_has_its_own_scores(tmp_path: Path) -> None:
+    held = [judged(number) for number in range(200)]
+    chosen = replace(terms(), samples=4, ks=(1, 2, 4))
+    async with opened(tmp_path) as parts:
+        parts.evaluation.prompts, parts.evaluation.terms = held, chosen
+        await parts.evaluation.run(parts.publish(1))
+        scores = parts.evaluation.latest
+        assert scores is not None
+        seeds = [request.seed - EVALUATION_SEED for request in parts.engine.asked if not request.greedy]
+        assert seeds == [i + SAMPLE_STRIDE * j for j in range(4) for i in range(200)], "the same every time"
+        assert len(parts.engine.asked) == 1000 > TOGETHER
+        assert scores.pass_at[1] == pytest.approx(scores.sampled)
+        assert scores.pass_at[1] < scores.pass_at[2] < scores.pass_at[4]
+        assert set(scores.tasks) == {"a", "b"}
+        for what in ("greedy", "sampled"):
+            mean = sum(getattr(one, what) for one in scores.tasks.values()) / 2
+            assert getattr(scores, what) == pytest.approx(mean)
+        events = [(name, fields["version"], fields.get("task")) for name, fields in parts.log]
+        assert events == [("evaluated_task", "1.1", "a"), ("evaluated_task", "1.1", "b"), ("evaluated", "1.1", None)]
+        [told] = swarm_report(parts.ledger.path).evaluations
+        assert (told.greedy, told.samples, told.pass_at) == (scores.greedy, 4, scores.pass_at)
+        assert told.tasks["b"] == {
+            "greedy": scores.tasks["b"].greedy, "sampled": scores.tasks["b"].sampled,
+            **{f"pass@{k}": scores.tasks["b"].pass_at[k] for k in (1, 2, 4)},
+        }  # fmt: skip
 
 
 async def test_two_figures_differ_by_the_policy_alone(tmp_path: Path) -> None:
@@ -121,16 +161,19 @@ async def test_two_figures_differ_by_the_policy_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("every", "due"), [(0, [0]), (1, [0, 1, 2, 3, 4, 5, 6]), (3, [0, 3, 6]), (10, [0])], ids=str)
 async def test_which_versions_are_due(tmp_path: Path, every: int, due: list[int]) -> None:
     async with opened(tmp_path, every=every) as parts:
-        assert [number for number in range(7) if parts.evaluation.is_due()] == due
+        assert [number for number in range(7) if parts.evaluation.is_due(PolicyVersion(1, number))] == due
 
 
 async def test_a_version_published_while_one_is_evaluated_is_skipped(tmp_path: Path, mock_clock: MockClock) -> None:
     async with opened(tmp_path, NotingEngine(seconds_per_token=1.0)) as parts, trio.open_nursery() as nursery:
         first, last = parts.publish(1), parts.publish(2)
-        assert parts.evaluation.is_due()
+        assert parts.evaluation.is_due(first.version)
         nursery.start_soon(parts.evaluation.run, first)
         await wait_all_tasks_blocked()
-        assert not parts.evaluation.is_due()
+        assert not parts.evaluation.is_due(PolicyVersion(1, 2))
+        [(name, fields)] = parts.log
+        assert (name, fields["version"]) == ("evaluation_skipped", "1.2")
+        assert parts.evaluation.is_due(last.version, last=True), "the last is waited for"
         nursery.start_soon(parts.evaluation.run, last)  # the last one waits its turn
         await wait_all_tasks_blocked()
         assert set(parts.store.evict(set())) == set(), "both are kept meanwhile"

@@ -56,6 +56,16 @@ def test_accuracy_is_drawn_where_it_was_measured(tmp_path: Path) -> None:
     assert "mean training reward" in lines
 
 
+def test_pass_at_k_is_drawn_for_the_largest_k_that_says_more_than_one_sample(tmp_path: Path) -> None:
+    report = report_of(tmp_path)
+    assert not [line for line in drawn(report).axes[0].lines if "pass@" in str(line.get_label())]
+    passes = {1: 0.1, 8: 0.9}
+    evaluations = tuple(replace(one, samples=16, pass_at=passes) for one in report.evaluations)
+    lines = {str(line.get_label()): line for line in drawn(replace(report, evaluations=evaluations)).axes[0].lines}
+    assert set(lines["pass@8, held-out prompts"].get_ydata()) == {0.9}
+    assert "pass@1, held-out prompts" not in lines
+
+
 def test_many_versions_are_thinned(tmp_path: Path) -> None:
     report = report_of(tmp_path, steps=150)
     main = drawn(report).axes[0]

@@ -188,6 +188,21 @@ def test_groups_that_teach_nothing_are_told_apart_from_those_that_are_too_old(st
     )
 
 
+def test_passes_of_several_samples_and_the_scores_of_each_task_are_told(story: Story) -> None:
+    for version, value in ((PolicyVersion(1, 0), 0.25), (PolicyVersion(1, 1), 0.5)):
+        story.publish(version)
+        more = {("", "samples"): 16, ("", "pass@8"): value, ("sums", "greedy"): value, ("sums", "pass@8"): value}
+        story.ledger.evaluated(version, story.now_ms, prompts=9, greedy=value, sampled=value, more=more)
+        story.now_s += 1
+    report = swarm_report(story.ledger.path)
+    said = " ".join(as_text(report).split())
+    assert "sampled 0.250 to 0.500, pass@8 0.250 to 0.500 (9 held-out prompts)" in said
+    assert "sums greedy 0.250 to 0.500, pass@8 0.250 to 0.500" in said
+    told = json.loads(as_json(report))["evaluations"][-1]
+    assert (told["samples"], told["pass_at"]) == (16, {"8": 0.5})
+    assert told["tasks"] == {"sums": {"greedy": 0.5, "pass@8": 0.5}}
+
+
 def test_credit_for_relaying_adds_up_by_relay(story: Story) -> None:
     story.join(peer_row(LEARNER, "learner", role="learner"))
     for peer in (ALPHA, BETA, GAMMA):

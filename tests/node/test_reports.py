@@ -194,6 +194,7 @@ def test_passes_of_several_samples_and_the_scores_of_each_task_are_told(story: S
         more = {("", "samples"): 16, ("", "pass@8"): value, ("sums", "greedy"): value, ("sums", "pass@8"): value}
         story.ledger.evaluated(version, story.now_ms, prompts=9, greedy=value, sampled=value, more=more)
         story.now_s += 1
+    story.train(1, {})
     report = swarm_report(story.ledger.path)
     said = " ".join(as_text(report).split())
     assert "sampled 0.250 to 0.500, pass@8 0.250 to 0.500 (9 held-out prompts)" in said

@@ -2,7 +2,8 @@
 
 A pure core; how many, and for whom, is `learner.workload`'s. What always holds: a lease is bound to one peer and handed
 out once; what it asks for fits one delivery; seeds follow from the learner's secret and the lease's id (HMAC-SHA256),
-so nobody can guess them before the lease, and what is issued again after a loss has a new id and new seeds.
+so nobody can guess them before the lease; a peer that has lost an open lease is granted that very lease again, with the
+same seeds, and what is issued to others instead of one that was withdrawn has a new id and new seeds.
 """
 
 from __future__ import annotations
@@ -140,9 +141,20 @@ class Leasing:
         self.recover(granted)
         return granted
 
-    def recover(self, granted: GrantedLease) -> None:
-        """Take up a lease, for example one that was open before a restart."""
+    def recover(self, granted: GrantedLease, started: PolicyVersion | None = None) -> None:
+        """Take up a lease, for example one that was open before a restart, and with which version it was begun."""
         self.open[granted.id] = granted
+        if started is not None:
+            self._started[granted.id] = max(started, granted.lease.minimum)
+        self._count(granted, len(granted.lease.seeds))
+
+    def grant_again(self, granted: GrantedLease) -> None:
+        """An open lease goes to its peer once more, which has lost it: id, prompt and seeds stay, and whoever begins it
+        now says anew with what.
+        """
+        self._count(granted, -len(granted.lease.seeds))
+        self._started.pop(granted.id, None)
+        self.recalled.pop(granted.id, None)
         self._count(granted, len(granted.lease.seeds))
 
     def started(self, lease: LeaseId, peer: PeerId, version: PolicyVersion) -> bool:

@@ -53,7 +53,9 @@ class PeerRow:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseRow:
-    """One lease. `prompt` is the task's index of its prompt; `place` the episodes that it goes on with, if any."""
+    """One lease. `prompt` is the task's index of its prompt; `place` the episodes that it goes on with, if any;
+    `started` the version that it was begun with, if that was said.
+    """
 
     lease: LeaseId
     peer: PeerId
@@ -64,6 +66,7 @@ class LeaseRow:
     deadline_ms: int
     envelope: bytes
     place: Place | None = None
+    started: PolicyVersion | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,16 +349,22 @@ class Ledger:
                 [(str(version), lease) for lease, version in started],
             )
 
+    def leases_granted_again(self, leases: Sequence[LeaseId]) -> None:
+        """Their peers had lost them; with which version they are begun is to be said anew."""
+        with self.transaction() as db:
+            db.executemany("UPDATE leases SET started_version = NULL WHERE lease = ?", [(lease,) for lease in leases])
+
     def open_leases(self) -> list[LeaseRow]:
         """Leases neither delivered nor closed."""
         return [
             LeaseRow(
                 lease=LeaseId(row[0]), peer=PeerId(row[1]), task=row[2], prompt=row[3], rollouts=row[4],
-                issued_ms=row[5], deadline_ms=row[6], envelope=row[7], place=_place(*row[8:]),
+                issued_ms=row[5], deadline_ms=row[6], envelope=row[7], started=_version(row[8]), place=_place(*row[9:]),
             )
             for row in self._query(
-                "SELECT lease, peer, task, prompt, rollouts, issued_ms, deadline_ms, envelope, root, turn, slots"
-                " FROM leases LEFT JOIN continuations USING (lease) WHERE status = 'open' ORDER BY issued_ms, lease"
+                "SELECT lease, peer, task, prompt, rollouts, issued_ms, deadline_ms, envelope, started_version, root,"
+                " turn, slots FROM leases LEFT JOIN continuations USING (lease) WHERE status = 'open'"
+                " ORDER BY issued_ms, lease"
             )
         ]  # fmt: skip
 
@@ -589,6 +598,10 @@ def require_schema(path: Path, meta: Mapping[str, bytes]) -> None:
             f"{path} has ledger format {schema or 'unknown'}, this program reads {SCHEMA_VERSION}. Use the volery that"
             " wrote it."
         )
+
+
+def _version(name: str | None) -> PolicyVersion | None:
+    return None if name is None else PolicyVersion(*map(int, name.split(".")))
 
 
 def _described(row: CheckpointRow) -> str:

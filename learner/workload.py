@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from learner.buffer import Buffer
@@ -166,6 +166,17 @@ class Workload:
     def expire(self, now_ms: int, grace_ms: int) -> list[GrantedLease]:
         """Withdraw leases whose deadline passed more than `grace_ms` ago; return them."""
         return self._withdrawn(self.leasing.expire(now_ms, grace_ms))
+
+    def grant_again(self, granted: GrantedLease) -> None:
+        """The peer of an open lease has lost it and is granted it once more."""
+        self._withdrawn([granted])  # whatever it was begun together with
+        self.leasing.grant_again(granted)
+
+    def can_still(self, peer: PeerId, leases: Sequence[GrantedLease], now_ms: int) -> bool:
+        """Whether the peer delivers these before the first deadline among them, if it begins now, by what is known."""
+        rollouts = sum(len(granted.lease.seeds) for granted in leases)
+        takes_ms = 1000 * LATE_MARGIN * self.worker(peer).speed.seconds(rollouts)
+        return now_ms + takes_ms < min(granted.lease.deadline_ms for granted in leases)
 
     def _withdrawn(self, leases: list[GrantedLease]) -> list[GrantedLease]:
         """These will not be delivered, so none waits for them to know how fast their peer is; what they were to go on

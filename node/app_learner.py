@@ -11,7 +11,7 @@ import platform
 import secrets
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -127,7 +127,7 @@ async def run_learner(
                 store.remember_genesis(home.genesis)
                 transport = await stack.enter_async_context(open_transport(home.learner.seed, config.network))
                 learner = _Learner(config, home, ledger, store, transport, schooling, events, trainer)
-                stack.callback(learner.recorder.close)
+                stack.callback(learner.close)
                 await stack.enter_async_context(learner.watched())
                 return await learner.work(on_ready)
     except ListenFailed as error:
@@ -288,6 +288,13 @@ class _Learner:
             keeper = SampleSink(path=self.home.root / SAMPLES) if section.samples else None
             await stack.enter_async_context(self.watch.feeding(sinks, keeper))
             yield
+
+    def close(self) -> None:
+        """Write what nobody has written yet. A ledger that cannot be written to any more has ended the run already, and
+        recovers what it was not told."""
+        self.recorder.close()
+        with suppress(LedgerError):
+            self.desk.write_rest()
 
     async def work(self, on_ready: Callable[[str, LearnerRun], None]) -> LearnerOutcome:
         """Be there for peers at once, since some may wait for a learner that comes back; then open the children and

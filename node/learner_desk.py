@@ -1,8 +1,9 @@
 """What peers are answered: who may join, who is here, and whom they are introduced to.
 
 What always holds: a peer that said goodbye, or fell silent for too long, has lost its leases; one whose line broke has
-until then to come back and go on with what it says it still holds. What becomes of leases is `node.lease_desk`'s. The
-trio thread never waits for the disk: what peers tell us in passing is written by `watch`, a moment later.
+until then to come back and go on with what it still holds, and is granted again what it has lost. What becomes of
+leases is `node.lease_desk`'s. The trio thread never waits for the disk: what peers tell us in passing is written by
+`watch`, a moment later.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class LearnerDesk:
             self._counted.setdefault(peer, None)
         for lost in self.run.membership.handle(Joined(peer=peer), trio.current_time()):
             self._end_presence(peer, lost.reason)
-        self.leases.withdraw_but(peer, {LeaseId(lease) for lease in hello.leases})
+        self.leases.recollect(peer, {LeaseId(lease) for lease in hello.leases})
         self.run.present[peer] = Presence(
             row=row,
             name=hello.name,
@@ -267,17 +268,28 @@ class LearnerDesk:
             for peer, others in neighbourhoods(present).items()
         }
 
+    def write_rest(self) -> None:
+        """Write what happened after `watch` was told to stop: called when nothing else can happen."""
+        self._unwritten()()
+
     async def _write(self) -> None:
+        with trio.CancelScope(shield=True):  # what is taken to be written is written
+            await trio.to_thread.run_sync(self._unwritten())
+
+    def _unwritten(self) -> Callable[[], None]:
+        """What the ledger does not know yet, to be called on a thread."""
         ended, self._ended = self._ended, []
         for presence in self.run.present.values():
             presence.switch(on=presence.is_on, now_s=trio.current_time())
         stays = [*ended, *(_stay(presence) for presence in self.run.present.values())]
-        await trio.to_thread.run_sync(self._write_all, self.leases.write(), stays, self.now_ms())
+        write_leases, now_ms = self.leases.write(), self.now_ms()
 
-    def _write_all(self, write_leases: Callable[[], None], stays: list[StayRow], now_ms: int) -> None:
-        write_leases()
-        if stays:
-            self.ledger.peers_present(stays, now_ms)
+        def write() -> None:
+            write_leases()
+            if stays:
+                self.ledger.peers_present(stays, now_ms)
+
+        return write
 
 
 def _stay(presence: Presence) -> StayRow:

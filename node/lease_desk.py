@@ -1,10 +1,11 @@
 """Who gets which lease, and what becomes of it until its delivery is judged: granted, begun, recalled, withdrawn.
 
 What always holds: a lease is in the ledger before it is handed out; one that is withdrawn is nobody's, and what is
-issued instead has a new id and new seeds; one that is recalled is told to its peer again with every heartbeat until it
-is given back or delivered, since the first word may be lost with a line. Nobody looks at all requests that wait, or at
-all leases, but when something happened that they wait for. The trio thread never waits for the disk but to grant: what
-else happens is written by `write`, a moment later.
+issued instead has a new id and new seeds; one that its peer has lost, and could still deliver, is granted to that peer
+again before any other, the very same, so that losing leases gains nobody better prompts or seeds; one that is recalled
+is told to its peer again with every heartbeat until it is given back or delivered, since the first word may be lost
+with a line. Nobody looks at all requests that wait, or at all leases, but when something happened that they wait for.
+The trio thread never waits for the disk but to grant: what else happens is written by `write`, a moment later.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from learner.intake import GrantedLease
 from learner.leasing import own_lease
 from learner.ledger import LeaseRow, Ledger
 from learner.workers import Held
+from learner.workload import GRANT_BYTES
 from node.events import EventLog
 from node.learner_run import LearnerRun
 from node.witness import Witness
+from protocol.envelope import OVERHEAD_BYTES
 from protocol.identity import Keypair
 from protocol.ids import LeaseId, PeerId, PolicyVersion, SwarmId
 from protocol.limits import MAX_LEASES_PER_GRANT
-from protocol.work import FromLearner, Grant, LeaseRecall, LeaseRequest, LeaseReturn, Started, sign_lease
+from protocol.work import FromLearner, Grant, LeaseRecall, LeaseRequest, LeaseReturn, Started, lease_bytes, sign_lease
 
 GRANT_WAIT_S = 10.0
 """How long a request for leases is held open before it is answered with none."""
@@ -61,6 +64,9 @@ class LeaseDesk:
     _closed: dict[LeaseId, str] = field(default_factory=dict)
     _started: dict[LeaseId, PolicyVersion] = field(default_factory=dict)
     _waiting: dict[PeerId, _Waiting] = field(default_factory=dict)
+    _forgotten: dict[PeerId, list[LeaseId]] = field(default_factory=dict)
+    _again: list[LeaseId] = field(default_factory=list)
+    _unissued: set[LeaseId] = field(default_factory=set)
     _recalled_at: tuple[int, tuple[int, ...]] | None = None
 
     async def serve(self) -> None:
@@ -72,7 +78,12 @@ class LeaseDesk:
             self.serve_now()
 
     async def grant(self, peer: PeerId, request: LeaseRequest) -> Grant:
-        """Wait for room, then lease as much as was asked for, as the pace allows, and as the peer can do in time."""
+        """Wait for room, then lease as much as was asked for, as the pace allows, and as the peer can do in time.
+
+        First comes what the peer was granted before and has lost.
+        """
+        if lost := self._lost_by(peer, request.rollouts):
+            return Grant(leases=[sign_lease(self.keypair, self.swarm, one.lease) for one in lost], now_ms=self.now_ms())
         leases = await self._wait_granted(peer, request.rollouts)
         if not leases:
             why = "The run is finished." if self.run.finished else self._why_not(peer)
@@ -85,6 +96,8 @@ class LeaseDesk:
         except BaseException:  # the peer has left, or asks anew, and will never hear of these
             self.withdraw(peer, ids)
             raise
+        finally:
+            self._unissued.difference_update(ids)
         # What was withdrawn while we wrote was closed before it was there; close it again.
         self._close([lease for lease in ids if lease not in self.run.leasing.open], "lost")
         return Grant(leases=[raw for _, raw in issued], now_ms=self.now_ms())
@@ -98,6 +111,7 @@ class LeaseDesk:
         for peer, leases in self.run.serve(self.now_ms(), only):
             waiting = self._waiting[peer]
             waiting.leases = leases
+            self._unissued.update(granted.id for granted in leases)
             waiting.answered.set()
 
     def started(self, peer: PeerId, started: Started) -> None:
@@ -122,6 +136,7 @@ class LeaseDesk:
 
     def release(self, peer: PeerId) -> int:
         """The peer is gone: withdraw all its leases; return how many."""
+        self._forgotten.pop(peer, None)
         released = self.run.release(peer)
         self._withdrawn(released, "lost")
         return len(released)
@@ -130,10 +145,19 @@ class LeaseDesk:
         """Withdraw those of `leases` that are the peer's, who knows nothing of them, or no longer."""
         self._take_back(peer, leases, "lost")
 
-    def withdraw_but(self, peer: PeerId, held: set[LeaseId]) -> None:
-        """Withdraw what `peer` does not remember: a grant that never arrived, or work that its own restart lost."""
-        theirs = [lease for lease, granted in self.run.leasing.open.items() if granted.peer == peer]
-        self.withdraw(peer, [lease for lease in theirs if lease not in held])
+    def recollect(self, peer: PeerId, held: set[LeaseId]) -> None:
+        """The peer is back, and remembers `held`. What else is its own and open (a grant that never arrived, or work
+        that its own restart lost) it is granted again when it asks. Withdrawn is what it could not deliver any more,
+        and what was about to be granted on the line before.
+        """
+        theirs = [granted for granted in self.run.leasing.open.values() if granted.peer == peer]
+        lost = [granted for granted in theirs if granted.id not in held]
+        spent = self.run.leasing.recalled.keys() | self._unissued
+        useful = [granted for granted in lost if granted.id not in spent]
+        while useful and not self.run.can_still(peer, useful, self.now_ms()):
+            useful.pop()
+        self._forgotten[peer] = [granted.id for granted in useful]
+        self.withdraw(peer, [granted.id for granted in lost if granted not in useful])
 
     def expire(self) -> None:
         """Withdraw what is not delivered in time."""
@@ -144,22 +168,49 @@ class LeaseDesk:
         rows = self.ledger.open_leases()
         for row in rows:
             lease = own_lease(row.envelope, self.swarm)
-            self.run.leasing.recover(GrantedLease(lease=lease, prompt_index=row.prompt, place=row.place))
+            granted = GrantedLease(lease=lease, prompt_index=row.prompt, place=row.place)
+            self.run.leasing.recover(granted, row.started)
         return [row.peer for row in rows]
 
     def write(self) -> Callable[[], None]:
         """What the ledger does not know yet, to be called on a thread."""
         closed, self._closed = self._closed, {}
         started, self._started = self._started, {}
+        again, self._again = self._again, []
         now_ms = self.now_ms()
 
         def write() -> None:
+            if again:
+                self.ledger.leases_granted_again(again)
             if started:
                 self.ledger.leases_started(list(started.items()))
             for status in sorted(set(closed.values())):
                 self.ledger.leases_closed([lease for lease, word in closed.items() if word == status], status, now_ms)
 
         return write
+
+    def _lost_by(self, peer: PeerId, rollouts: int) -> list[GrantedLease]:
+        """What the peer has lost and is granted again now: of so many rollouts, but one at least, and no more than one
+        grant holds.
+        """
+        waiting, again, size_bytes = self._forgotten.pop(peer, []), list[GrantedLease](), 0
+        while waiting and rollouts > 0 and not self.run.finished and len(again) < MAX_LEASES_PER_GRANT:
+            if (granted := self.run.leasing.lookup(waiting[0], peer)) is not None:
+                seeds = len(granted.lease.seeds)
+                size_bytes += lease_bytes(len(granted.lease.prompt) // 4, seeds) + OVERHEAD_BYTES
+                if again and size_bytes > GRANT_BYTES:
+                    break
+                self.run.grant_again(granted)
+                self._started.pop(granted.id, None)
+                again.append(granted)
+                rollouts -= seeds
+            del waiting[0]
+        if waiting:
+            self._forgotten[peer] = waiting
+        if again:
+            self._again += [granted.id for granted in again]
+            self.events.emit("leases_granted_again", peer=peer, leases=len(again))
+        return again
 
     async def _wait_granted(self, peer: PeerId, rollouts: int) -> list[GrantedLease]:
         """Ask the workload for the peer, and wait for its turn; nothing after GRANT_WAIT_S, or when the run is over."""
@@ -174,6 +225,7 @@ class LeaseDesk:
             return waiting.leases
         except trio.Cancelled:  # the peer has left, or asks anew, and will never hear of these
             self.withdraw(peer, [granted.id for granted in waiting.leases])
+            self._unissued.difference_update(granted.id for granted in waiting.leases)
             raise
         finally:
             if self._waiting.get(peer) is waiting:

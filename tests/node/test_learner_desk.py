@@ -359,9 +359,50 @@ async def test_a_peer_that_comes_back_goes_on_with_what_it_still_holds(tmp_path:
             learner.desk.heard(HERE, Heartbeat())
             learner.desk.heard(THERE, Heartbeat())
             await tick(learner, mock_clock)
-        assert set(learner.run.leasing.open) == {kept, theirs}
-        await become(learner, {kept: "open", forgotten: "lost", theirs: "open"})
+        await become(learner, {kept: "open", forgotten: "open", theirs: "open"})
         assert set(learner.run.present) == {HERE, THERE}
+        assert ids_of(await ask(learner, HERE)) == [forgotten], "the very same, before any other"
+        assert forgotten not in ids_of(await ask(learner, HERE))
+
+
+async def test_a_peer_that_could_not_deliver_any_more_what_it_has_lost_is_not_granted_it(tmp_path: Path) -> None:
+    async with opened(tmp_path, ROOMY, HERE) as learner:
+        first, second = ids_of(await ask(learner))
+        learner.run.worker(HERE).speed.observe(2, 10.0)
+        learner.wall.ms = learner.run.leasing.open[first].lease.deadline_ms - 20_000  # enough for one of them
+        await learner.desk.welcome(HERE, hello())
+        await become(learner, {first: "open", second: "lost"})
+        assert ids_of(await ask(learner, HERE)) == [first]
+
+
+async def test_whoever_begins_a_lease_again_says_anew_with_which_version(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with opened(tmp_path, ROOMY, HERE) as learner:
+        mine, other = ids_of(await ask(learner))
+        for lease in (mine, other):
+            learner.desk.started(HERE, Started(lease=lease, version=version("1.0")))
+        await tick(learner, mock_clock)
+        await learner.desk.welcome(HERE, hello(leases=[other]))
+        await ask(learner, HERE)
+        learner.desk.started(HERE, Started(lease=mine, version=version("1.1")))
+        learner.desk.started(HERE, Started(lease=other, version=version("1.1")))
+        await tick(learner, mock_clock)
+        await until(lambda: started_versions(learner)[mine] == "1.1")
+        assert started_versions(learner)[other] == "1.0"
+
+
+async def test_what_happens_while_the_desk_stops_is_written(tmp_path: Path) -> None:
+    async with opened(tmp_path, ROOMY, HERE, THERE) as learner:
+        mine = ids_of(await ask(learner, HERE))
+        theirs = ids_of(await ask(learner, THERE))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(learner.desk.watch)
+            await wait_all_tasks_blocked()
+            learner.desk.left(HERE, IN_GOOD_ORDER)  # wakes it, and before it has written it is told to stop
+            nursery.cancel_scope.cancel()
+        await become(learner, dict.fromkeys(mine, "lost") | dict.fromkeys(theirs, "open"))
+        learner.desk.left(THERE, IN_GOOD_ORDER)
+        learner.desk.write_rest()
+        assert set(statuses(learner).values()) == {"lost"}
 
 
 async def test_a_silent_peer_is_dismissed_and_a_beating_heart_keeps_it(tmp_path: Path, mock_clock: MockClock) -> None:

@@ -19,6 +19,8 @@ from protocol.limits import MAX_REASON_CHARS
 from protocol.staleness import Admissibility, Chain, judge, lag_of
 from protocol.work import Lease, Rule, SignedRecord, Span, Verdict, read_record
 
+ORPHANED = "the version that made it was lost when the learner restarted"
+
 _SHAPE_FAULTS = {Fault.OVERSIZED: Rule.OVERSIZED, Fault.BAD_SIGNATURE: Rule.BAD_SIGNATURE}
 
 
@@ -69,7 +71,8 @@ class JudgedDelivery:
     """The outcome of one delivery. `group` is in the order of the lease's seeds, empty unless the whole group passed.
 
     `records` pairs every verdict with the record as far as it could be read, for the ledger. `lag` is the group's, or
-    that of what was refused.
+    that of what was refused. `orphaned_tokens` are completion tokens of a group that is not trained on, since a restart
+    of the learner orphaned what made it, and that passed every other rule.
     """
 
     lease: LeaseId
@@ -77,11 +80,17 @@ class JudgedDelivery:
     records: tuple[SignedRecord | None, ...]
     group: tuple[AdmittedRecord, ...]
     lag: int
+    orphaned_tokens: int = 0
 
     @property
     def tokens(self) -> int:
         """Completion tokens admitted."""
         return sum(len(record.signed.tokens) for record in self.group)
+
+    @property
+    def credited_tokens(self) -> int:
+        """Completion tokens that count for their author."""
+        return self.tokens + self.orphaned_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +127,10 @@ def judge_delivery(
     judged = [_judge_record(raw, granted, sender, terms, now_ms) for raw in raws]
     records = [record for _, record in judged]
     verdicts = _forbid_duplicates([verdict for verdict, _ in judged])
+    orphaned_tokens = 0
     if granted is not None:
         verdicts = _require_complete(verdicts, granted)
+        verdicts, orphaned_tokens = _credit_orphans(verdicts, records, granted, sender, terms)
     admitted = [r for v, r in zip(verdicts, records, strict=True) if v.admitted and r is not None]
     group: tuple[AdmittedRecord, ...] = ()
     if granted is not None:
@@ -134,7 +145,14 @@ def judge_delivery(
         ]
     counted = admitted if group else [record for record in records if record is not None]
     lag = max((lag_of(terms.chain.head, record.behaviour) for record in counted), default=0)
-    return JudgedDelivery(lease=lease, verdicts=tuple(verdicts), records=tuple(records), group=group, lag=lag)
+    return JudgedDelivery(
+        lease=lease,
+        verdicts=tuple(verdicts),
+        records=tuple(records),
+        group=group,
+        lag=lag,
+        orphaned_tokens=orphaned_tokens,
+    )
 
 
 def _reply(record: SignedRecord, index: int, said: Said | None, before: int, terms: Terms) -> Reply | None:
@@ -186,7 +204,7 @@ def _version_rule(record: SignedRecord, terms: Terms) -> Refusal:
         case Admissibility.ADMISSIBLE:
             return None
         case Admissibility.ORPHANED:
-            return Rule.ORPHANED, "the version that made it was lost when the learner restarted"
+            return Rule.ORPHANED, ORPHANED
         case Admissibility.FROM_THE_FUTURE:
             return Rule.UNKNOWN_VERSION, f"it claims a version newer than {terms.chain.head}"
         case Admissibility.STALE:
@@ -248,20 +266,73 @@ def _forbid_duplicates(verdicts: list[Verdict]) -> list[Verdict]:
 
 
 def _require_complete(verdicts: list[Verdict], granted: GrantedLease) -> list[Verdict]:
-    """Refuse all when one is missing; a group as stale as its oldest record is stale, which is nobody's fault."""
+    """Refuse all when one is missing; a group as stale, or as orphaned, as one of its records is nobody's fault."""
     seeds = len(granted.lease.seeds)
     missing = set(range(seeds)) - {verdict.index for verdict in verdicts if verdict.admitted}
     if not missing:
         return verdicts
-    stale = next((verdict for verdict in verdicts if verdict.rule is Rule.STALE), None)
-    if stale is not None and all(verdict.rule in (Rule.STALE, Rule.ADMITTED) for verdict in verdicts):
-        rule, detail = Rule.STALE, f"its group has a record that is too old: {stale.detail}"
+    unlucky = [verdict for verdict in verdicts if verdict.rule in _UNLUCKY]
+    if unlucky and all(verdict.admitted or verdict.rule in _UNLUCKY for verdict in verdicts):
+        first = min(unlucky, key=lambda verdict: _UNLUCKY.index(verdict.rule))
+        what = "that is too old" if first.rule is Rule.STALE else "that was orphaned"
+        rule, detail = first.rule, f"its group has a record {what}: {first.detail}"
     else:
         rule, detail = (
             Rule.INCOMPLETE,
             f"{len(missing)} of {seeds} completions of the group are missing or were refused",
         )
     return [_verdict(RecordId(v.record), v.index, rule, detail) if v.admitted else v for v in verdicts]
+
+
+_UNLUCKY = (Rule.ORPHANED, Rule.STALE)
+"""What an honest author could not help."""
+
+
+def _credit_orphans(
+    verdicts: list[Verdict],
+    records: Sequence[SignedRecord | None],
+    granted: GrantedLease,
+    sender: PeerId,
+    terms: Terms,
+) -> tuple[list[Verdict], int]:
+    """Count a group that was orphaned for its author if nothing else is wrong with any of it; say so, or why not.
+
+    Returns the verdicts, and the completion tokens that count.
+    """
+    orphans = {place: record for place, record in enumerate(records) if verdicts[place].rule is Rule.ORPHANED}
+    if not orphans:
+        return verdicts, 0
+    objections = {place: _objection(record, granted, sender, terms) for place, record in orphans.items()}
+    sound: dict[int, SignedRecord] = {}
+    for place, record in orphans.items():
+        if record is not None and not objections[place]:
+            sound.setdefault(verdicts[place].index, record)
+    whole = len(sound) == len(granted.lease.seeds)
+    lacking = f"{len(granted.lease.seeds) - len(sound)} of its group are missing or do not count"
+    told = list(verdicts)
+    for place, objection in objections.items():
+        why = objection or ("" if whole else lacking)
+        fate = f"it does not count: {why}" if why else "it counts for you, and is not trained on"
+        one = verdicts[place]
+        told[place] = _verdict(RecordId(one.record), one.index, one.rule, f"{one.detail}; {fate}")
+    return told, sum(len(record.tokens) for record in sound.values()) if whole else 0
+
+
+def _objection(record: SignedRecord | None, granted: GrantedLease, sender: PeerId, terms: Terms) -> str:
+    """What else is wrong with an orphaned record; nothing, if it would be admitted had its versions survived."""
+    if record is None:
+        return "it cannot be read"
+    for span in record.record.spans:
+        known, version = terms.manifests.get(span.version), span.version
+        if known != span.manifest:
+            return f"version {version} is not known here, or no longer"
+        if terms.chain.head.version - version.version > terms.window:
+            return f"version {version} is older than the window of {terms.window} steps as well"
+    try:
+        refusal = _signature_rule(record, sender) or _settings_rule(record, granted.lease, terms.vocab_size)
+    except PeerError as error:
+        return f"its signature does not verify ({error.detail})"
+    return refusal[1] if refusal else ""
 
 
 def _with_reward(verdict: Verdict, admitted: AdmittedRecord) -> Verdict:

@@ -20,7 +20,16 @@ from types import MappingProxyType
 from typing import Any
 
 from learner.intake import Place
-from learner.ledger_schema import CONTINUATIONS, PLANS, RECALLS, RELAYS, SCHEMA, SCHEMA_VERSION, SCORES
+from learner.ledger_schema import (
+    CONTINUATIONS,
+    ORPHANS,
+    PLANS,
+    RECALLS,
+    RELAYS,
+    SCHEMA,
+    SCHEMA_VERSION,
+    SCORES,
+)
 from learner.relay_credit import Credit
 from protocol.errors import LocalProtocolError
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId
@@ -368,9 +377,16 @@ class Ledger:
             )
         ]  # fmt: skip
 
-    def deliveries_judged(self, rows: Sequence[RecordRow], receipts: Mapping[LeaseId, bytes], now_ms: int) -> None:
+    def deliveries_judged(
+        self,
+        rows: Sequence[RecordRow],
+        receipts: Mapping[LeaseId, bytes],
+        now_ms: int,
+        orphaned: Mapping[LeaseId, int] | None = None,
+    ) -> None:
         """Write verdicts and receipts of one or more deliveries, all or nothing, on disk when this returns.
 
+        `orphaned`: completion tokens that count for their authors although a restart orphaned them.
         Raises LocalProtocolError when a lease has a receipt already: a delivery is judged once.
         """
         with self.transaction() as db:
@@ -378,6 +394,7 @@ class Ledger:
                 update = "UPDATE leases SET status = 'delivered', closed_ms = ?, receipt = ? WHERE lease = ?"
                 if not db.execute(f"{update} AND receipt IS NULL", (now_ms, receipt, lease)).rowcount:
                     raise LocalProtocolError(f"lease {lease.hex()[:8]} was never issued, or was judged before")
+            db.executemany("INSERT INTO orphans VALUES (?, ?)", list((orphaned or {}).items()))
             db.executemany(
                 # The same bytes twice in one delivery are one record.
                 "INSERT INTO records (record, lease, idx, peer, rule, reward, tokens, incarnation, version, lag,"
@@ -575,6 +592,7 @@ class Ledger:
             _execute(db, RECALLS)
             _execute(db, CONTINUATIONS)
             _execute(db, SCORES)
+            _execute(db, ORPHANS)
         self._require_ours(swarm)
 
     def _require_ours(self, swarm: bytes) -> None:

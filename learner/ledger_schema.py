@@ -103,6 +103,12 @@ CREATE INDEX IF NOT EXISTS continuations_by_root ON continuations (root);
 """Leases that go on with episodes: of the group that the lease `root` opened, after `turn` turns, one episode of
 `slots` (a JSON list, places in that group) for each seed. `dropped` names a group by its root. Made like RELAYS."""
 
+ORPHANS = """
+CREATE TABLE IF NOT EXISTS orphans (lease BLOB PRIMARY KEY REFERENCES leases, tokens INTEGER NOT NULL) STRICT;
+"""
+"""Of the leases that were delivered, those whose records a restart of the learner orphaned and that count for their
+author all the same: the completion tokens of the group. Made like RELAYS."""
+
 RELAYS = """
 CREATE TABLE IF NOT EXISTS relay_receipts (
     manifest BLOB NOT NULL, receiver TEXT NOT NULL REFERENCES peers, credited_ms INTEGER NOT NULL,

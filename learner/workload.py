@@ -169,7 +169,7 @@ class Workload:
 
     def grant_again(self, granted: GrantedLease) -> None:
         """The peer of an open lease has lost it and is granted it once more."""
-        self._withdrawn([granted])  # whatever it was begun together with
+        self._parted(granted)
         self.leasing.grant_again(granted)
 
     def can_still(self, peer: PeerId, leases: Sequence[GrantedLease], now_ms: int) -> bool:
@@ -183,9 +183,13 @@ class Workload:
         with waits for another."""
         for granted in leases:
             self.episodes.lost(granted)
-            if (together := self._together.pop(granted.id, None)) is not None:
-                together.left -= 1
+            self._parted(granted)
         return leases
+
+    def _parted(self, granted: GrantedLease) -> None:
+        """It will not be delivered with what it was begun together with."""
+        if (together := self._together.pop(granted.id, None)) is not None:
+            together.left -= 1
 
     def recall(self, now_ms: int, only: LeaseId | None = None) -> list[GrantedLease]:
         """Recall the leases that have become hopeless, or one if it has; return those that were not recalled before.

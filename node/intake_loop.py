@@ -116,6 +116,7 @@ class IntakeLoop:
         answers: list[_Answer] = []
         receipts: dict[LeaseId, bytes] = {}
         rows: list[RecordRow] = []
+        orphaned: dict[LeaseId, int] = {}
         for one in deliveries:
             incoming, granted = one.incoming, one.granted
             answer = self._repeated(incoming, granted, answers) or self._answer(one, terms, now_ms)
@@ -123,8 +124,10 @@ class IntakeLoop:
             if granted is not None:
                 receipts[granted.id] = answer.receipt
                 rows += _rows(answer, now_ms)
+                if answer.judged is not None and answer.judged.orphaned_tokens:
+                    orphaned[granted.id] = answer.judged.orphaned_tokens
         if receipts:
-            self.ledger.deliveries_judged(rows, receipts, now_ms)
+            self.ledger.deliveries_judged(rows, receipts, now_ms, orphaned)
         return answers
 
     def _repeated(self, incoming: Incoming, granted: GrantedLease | None, before: list[_Answer]) -> _Answer | None:
@@ -147,7 +150,7 @@ class IntakeLoop:
             peer=incoming.peer,
             version=terms.chain.head,
             issued_ms=now_ms,
-            tokens=judged.tokens,
+            tokens=judged.credited_tokens,
             verdicts=list(judged.verdicts),
             certificate=self.certificate,
         )
@@ -178,7 +181,7 @@ class IntakeLoop:
             detail=refused.detail if refused else None,
             lag=judged.lag,
             reward=None if mean is None else round(mean, 4),
-            tokens=judged.tokens,
+            tokens=judged.credited_tokens,
             dropped=UNINFORMATIVE if dropped else None,
         )
         if dropped and self.run.buffer.alike % ALIKE_TOLD == 0:

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 import trio
 
 from learner.intake import GrantedLease
-from learner.leasing import own_lease
+from learner.leasing import GRANT_BYTES, own_lease
 from learner.ledger import LeaseRow, Ledger
 from learner.workers import Held
-from learner.workload import GRANT_BYTES
 from node.events import EventLog
 from node.learner_run import LearnerRun
 from node.witness import Witness

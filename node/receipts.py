@@ -55,7 +55,7 @@ class ReceiptsError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Sums:
-    """All receipts together. `verdicts` counts records by rule, `tokens` the admitted, `engine_s` engine time.
+    """All receipts together. `verdicts` counts records by rule, `tokens` those that count, `engine_s` engine time.
 
     `oldest` and `newest` are the learner's first and last versions named, None without receipts, as are the dates.
     """

@@ -186,7 +186,8 @@ class Verdict(Message, frozen=True, kw_only=True):
 class Receipt(Message, frozen=True, kw_only=True):
     """The learner's signed acknowledgement of one delivery. What it says is on the learner's disk.
 
-    `tokens` counts the completion tokens of the records that were admitted.
+    `tokens` counts the completion tokens that count for the author: of the records that were admitted, and of a group
+    that is refused for nothing but that a restart of the learner orphaned what made it.
     """
 
     lease: Bytes16

@@ -61,7 +61,8 @@ class LeaseCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerReport:
-    """One peer's work. `verdicts` counts its judged records by the rule that decided, `tokens` the admitted tokens.
+    """One peer's work. `verdicts` counts its judged records by the rule that decided, `tokens` those that count
+    for it: of admitted records, and of groups that only a restart of the learner orphaned.
 
     `trained` and `dropped` are how many of the admitted records went into a batch, or never will: they grew too old
     before one formed, or teach nothing.

@@ -279,11 +279,21 @@ def _uninformative(db: sqlite3.Connection) -> int:
 
 
 def _work(db: sqlite3.Connection) -> defaultdict[str, Row]:
-    """By peer: admitted tokens, records trained on, and records that were dropped."""
+    """By peer: tokens that count for it, records trained on, and records that were dropped."""
     found: defaultdict[str, Row] = defaultdict(lambda: (0, 0, 0))
     for peer, *sums in db.execute(
         "SELECT r.peer, sum(r.tokens), sum(r.step IS NOT NULL), sum(d.lease IS NOT NULL)"
         " FROM records r LEFT JOIN dropped d USING (lease) WHERE r.rule = 'admitted' GROUP BY r.peer"
     ):
         found[peer] = tuple(sums)
+    for peer, tokens in _orphaned(db).items():
+        admitted, *rest = found[peer]
+        found[peer] = (admitted + tokens, *rest)
     return found
+
+
+def _orphaned(db: sqlite3.Connection) -> dict[str, int]:
+    """Tokens by peer that count although a restart of the learner orphaned them."""
+    if not _has(db, "orphans"):
+        return {}
+    return dict(db.execute("SELECT l.peer, sum(o.tokens) FROM orphans o JOIN leases l USING (lease) GROUP BY l.peer"))

@@ -248,6 +248,69 @@ def test_the_window_is_the_bound_and_not_one_more(window: int) -> None:
     assert found == [Rule.STALE] * (9 - window) + [Rule.ADMITTED] * (window + 1)
 
 
+# Work that a restart of ours made useless: not trained on, and counted.
+
+
+def orphaned(*others: bytes, lease: GrantedLease = LEASE, **changes: Any) -> list[bytes]:
+    """A group made with 1.5, which was published and cut off; `others` instead of the last record, if there are any."""
+    first, *rest = group(lease, made_by="1.5", **changes)
+    return [first, *(others or rest)]
+
+
+def test_an_orphaned_group_counts_for_its_author_and_is_not_trained_on() -> None:
+    judged = judge(orphaned())
+    assert rules(judged) == [Rule.ORPHANED] * 2
+    assert judged.group == ()
+    assert (judged.tokens, judged.credited_tokens) == (0, 6)
+    assert all(verdict.detail.endswith("it counts for you, and is not trained on") for verdict in judged.verdicts)
+    assert all(verdict.reward is None for verdict in judged.verdicts)
+
+
+def test_a_group_begun_before_the_restart_and_ended_after_it_is_orphaned_as_a_whole() -> None:
+    judged = judge(orphaned(record(LEASE.lease, 1, made_by=("1.4", "2.5", "2.6"))))
+    assert rules(judged) == [Rule.ORPHANED] * 2
+    assert judged.verdicts[1].detail.startswith("its group has a record that was orphaned: ")
+    assert judged.credited_tokens == 6
+
+
+@pytest.mark.parametrize(
+    ("other", "rule", "why"),
+    [
+        (record(LEASE.lease, 1, made_by="1.5", author=OTHER), Rule.ORPHANED, "delivered by"),
+        (with_bad_signature(record(LEASE.lease, 1, made_by="1.5")), Rule.ORPHANED, "signature"),
+        (record(LEASE.lease, 1, made_by="1.5", tokens=(1, 2, 3)), Rule.ORPHANED, "with neither a stop token"),
+        (record(LEASE.lease, 0, made_by="1.5"), Rule.ORPHANED, "1 of its group are missing"),
+        (record(LEASE.lease, 1, made_by="1.5", sampler=Sampler(temperature=0.5)), Rule.ORPHANED, "sampled at 0.5"),
+        (record(LEASE.lease, 1, made_by="1.2"), Rule.STALE, "lag 4"),
+        (record(granted(2).lease, 1, made_by="1.5"), Rule.UNKNOWN_LEASE, "names lease"),
+    ],
+)
+def test_an_orphaned_group_with_another_fault_counts_for_nothing(other: bytes, rule: Rule, why: str) -> None:
+    judged = judge(orphaned(other))
+    assert rules(judged) == [Rule.ORPHANED, rule]
+    assert why in judged.verdicts[1].detail
+    assert "it does not count: 1 of its group are missing" in judged.verdicts[0].detail
+    assert judged.credited_tokens == 0
+
+
+def test_an_orphaned_version_must_have_been_published_and_lie_in_the_window() -> None:
+    """Or a peer could name whatever a restart may have cut off."""
+    made_up = judge(group(LEASE, made_by="1.6"), under=terms(manifests={version("1.5"): manifest(version("1.5"))}))
+    assert rules(made_up) == [Rule.ORPHANED] * 2
+    assert made_up.credited_tokens == 0
+    assert "version 1.6 is not known here" in made_up.verdicts[0].detail
+    other = {version("1.5"): manifest(version("9.9"))}
+    assert judge(orphaned(manifests=other)).credited_tokens == 0
+    old = judge(orphaned(), under=terms(chain=Chain(bases=(0, 4), head=version("2.9"))))
+    assert (rules(old), old.credited_tokens) == ([Rule.ORPHANED] * 2, 0)
+    assert "older than the window of 3 steps as well" in old.verdicts[0].detail
+
+
+def test_an_orphaned_group_without_a_lease_counts_for_nothing() -> None:
+    assert judge(orphaned(), None).credited_tokens == 0
+    assert judge(orphaned(), now_ms=LEASE.lease.deadline_ms + 1).credited_tokens == 0
+
+
 # What a receipt must bear.
 
 

@@ -295,6 +295,17 @@ def test_a_ledger_of_before_relays_were_credited_gets_their_tables(path: Path) -
         assert len(relayed(ledger)) == 1
 
 
+def test_what_counts_although_it_was_orphaned_is_written_with_its_verdicts(ledger: Ledger) -> None:
+    ledger.leases_issued([lease_row(1), lease_row(2)])
+    rows = [record_row(1, index, Rule.ORPHANED) for index in (0, 1)]
+    ledger.deliveries_judged(rows, {lease_id(1): b"receipt"}, NOW_MS, {lease_id(1): 6})
+    with contextlib.suppress(LocalProtocolError):
+        ledger.deliveries_judged(rows, {lease_id(1): b"receipt"}, NOW_MS, {lease_id(1): 6})
+    deliver(ledger, 2)
+    with contextlib.closing(sqlite3.connect(ledger.path)) as db:
+        assert db.execute("SELECT lease, tokens FROM orphans").fetchall() == [(lease_id(1), 6)]
+
+
 # Steps, checkpoints and restarts.
 
 

@@ -89,7 +89,8 @@ class Story:
             )
             for index, rule in enumerate(rules)
         ]
-        self.ledger.deliveries_judged(rows, {lease: b"receipt"}, self.now_ms)
+        orphaned = sum(row.tokens for row in rows if row.rule is Rule.ORPHANED)
+        self.ledger.deliveries_judged(rows, {lease: b"receipt"}, self.now_ms, {lease: orphaned} if orphaned else None)
 
     def train(
         self,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +109,23 @@ async def test_a_group_is_written_then_acknowledged_then_ready_to_be_trained_on(
         assert observed == [(7, pytest.approx(2 / 3))]
         [event] = learner.logged("delivery_judged")
         assert (event["admitted"], event["refused"], event["lag"], event["tokens"]) == (2, 0, 0, 6)
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_orphaned_group_is_credited_in_receipt_and_ledger_and_not_trained_on(tmp_path: Path) -> None:
+    async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
+        open_chain(learner)
+        learner.run.chain = Chain(bases=(0, 2), head=version("2.3"))
+        [lease] = lend(learner, 1)
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        answer = await hand_in(learner, PEER.peer_id, delivery(lease))
+        receipt = open_receipt(answer.receipt, SWARM.authority)
+        assert [verdict.rule for verdict in receipt.verdicts] == [Rule.ORPHANED] * 2
+        assert receipt.tokens == 6
+        assert (len(learner.run.buffer), learner.run.leasing.open_rollouts) == (0, 0)
+        assert learner.ledger.unconsumed() == []
+        with closing(sqlite3.connect(learner.root / "ledger.sqlite")) as db:
+            assert db.execute("SELECT lease, tokens FROM orphans").fetchall() == [(lease.id, 6)]
         nursery.cancel_scope.cancel()
 
 

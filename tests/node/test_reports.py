@@ -204,6 +204,15 @@ def test_passes_of_several_samples_and_the_scores_of_each_task_are_told(story: S
     assert told["tasks"] == {"sums": {"greedy": 0.5, "pass@8": 0.5}}
 
 
+def test_what_a_restart_orphaned_counts_for_who_made_it(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas", micros=1_000_000))
+    story.deliver(story.lease(ALPHA), ALPHA, *[Rule.ORPHANED] * 4, version=PolicyVersion(1, 3))
+    story.deliver(story.lease(ALPHA), ALPHA, *[Rule.ADMITTED] * 4, version=PolicyVersion(2, 1))
+    story.deliver(story.lease(ALPHA), ALPHA, *[Rule.STALE] * 4, version=PolicyVersion(2, 1))
+    [peer] = swarm_report(story.ledger.path).peers
+    assert (peer.tokens, peer.admitted, peer.rejected) == (80, 4, 8)
+
+
 def test_credit_for_relaying_adds_up_by_relay(story: Story) -> None:
     story.join(peer_row(LEARNER, "learner", role="learner"))
     for peer in (ALPHA, BETA, GAMMA):

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from learner.optimizer import MOMENTS
 from learner.packing import Microbatch
 from learner.requests import Hyperparameters
 
@@ -21,15 +22,11 @@ class Critic:
     """See the module's paragraph. `weight` [D] and `bias` [1] in float32, moments by AdamW without decay."""
 
     def __init__(self, model: Any, hyperparameters: Hyperparameters) -> None:
-        head = model.get_output_embeddings().weight
-        self.weight = torch.zeros(head.shape[1], device=head.device, requires_grad=True)
-        self.bias = torch.zeros(1, device=head.device, requires_grad=True)
+        shapes, device = shapes_of(model), model.get_output_embeddings().weight.device
+        self.weight = torch.zeros(shapes["critic/weight"], device=device, requires_grad=True)
+        self.bias = torch.zeros(shapes["critic/bias"], device=device, requires_grad=True)
         self._hidden: Tensor | None = None
         self._hook = model.base_model.register_forward_hook(self._hear)
-        self.configure(hyperparameters)
-
-    def configure(self, hyperparameters: Hyperparameters) -> None:
-        """Put `hyperparameters` in force, with fresh moments."""
         self._rate = hyperparameters.value_learning_rate
         self._optimizer = torch.optim.AdamW(
             [self.weight, self.bias], lr=self._rate, betas=hyperparameters.betas, weight_decay=0.0
@@ -85,3 +82,13 @@ class Critic:
         for name, mine in self.tensors().items():
             if name in tensors:
                 mine.copy_(tensors[name])
+
+
+def shapes_of(model: Any) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the tensors that a checkpoint holds of a critic on `model`, whether or not there is one."""
+    width = int(model.get_output_embeddings().weight.shape[1])
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in (("weight", (width,)), ("bias", (1,))):
+        found[f"critic/{name}"] = shape
+        found |= {f"critic/{moment}/{name}": () if moment == "step" else shape for moment in MOMENTS}
+    return found

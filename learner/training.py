@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from learner.checkpoint import CheckpointHead
-from learner.critic import Critic
+from learner.critic import Critic, shapes_of
 from learner.minibatches import mini_batches
 from learner.objective.loss import objective_of
 from learner.objective.statistics import Statistics
@@ -68,10 +68,9 @@ class Training:
         self._optimizer = make_adamw(self.policy, hyperparameters, hyperparameters.learning_rate)
         if self._recipe.needs_reference and self._reference is None:
             self._reference = Reference([parameter for _, parameter in self.policy.parameters])
-        if self._recipe.needs_critic and self._critic is None:
-            self._critic = Critic(self.policy.model, hyperparameters)
-        elif self._critic is not None:
-            self._critic.configure(hyperparameters)
+        if self._critic is not None:
+            self._critic.close()
+        self._critic = Critic(self.policy.model, hyperparameters) if self._recipe.needs_critic else None
 
     def supervised(self, batch: Ragged, learning_rate: float) -> dict[str, float]:
         """Take one step of cross entropy, mean over the target tokens, with the warm start's own AdamW."""
@@ -251,8 +250,8 @@ class Training:
         if name == "rng/torch":
             return "U8", tuple(torch.get_rng_state().shape)
         if name.startswith("critic/"):
-            known = self._critic.tensors() if self._critic else {}
-            return ("F32", tuple(known[name].shape)) if name in known else None
+            shape = shapes_of(self.policy.model).get(name)  # also where there is none: it is forgotten then
+            return None if shape is None else ("F32", shape)
         kind, _, rest = name.partition("/")
         moment, _, parameter_name = ("", "", rest) if kind == "weights" else rest.partition("/")
         parameter = dict(self.policy.parameters).get(parameter_name)
@@ -272,8 +271,8 @@ class Training:
             kind, _, rest = name.partition("/")
             match kind:
                 case "critic":
-                    assert self._critic is not None
-                    self._critic.adopt({name: tensor})
+                    if self._critic:
+                        self._critic.adopt({name: tensor})
                 case "rng":
                     torch.set_rng_state(tensor)
                 case "weights":

@@ -1,0 +1,248 @@
+"""What is fixed before the first update: GAE and DPO's weights against literal references, and what is not computed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from learner.packing import Arrays, BadBatch, Flags, Ragged, Rollouts, rollout_batch
+from learner.preparation import Score, explained_variance, gae, preference, prepare
+from learner.presets import recipe_of
+from learner.reference import Reference
+from learner.requests import Hyperparameters
+
+VOCABULARY = 30
+
+
+def batch_of(lengths: list[int], rewards: list[float], groups: list[int], changed: Arrays | None = None) -> Rollouts:
+    """Sequences of a prompt of two tokens and so many generated ones."""
+    total = sum(lengths)
+    arrays = {
+        "tokens": np.arange(total + 2 * len(lengths), dtype=np.int32) % VOCABULARY,
+        "lengths": np.array(lengths, np.int32) + 2,
+        "mask": np.concatenate([[0, 0] + [1] * length for length in lengths]).astype(np.uint8),
+        "behaviour_logprobs": -np.ones(total, np.float32),
+        "lags": np.arange(total, dtype=np.int32),
+        "rewards": np.array(rewards, np.float32),
+        "group_sizes": np.array(groups, np.int32),
+        "origins": np.zeros(len(lengths), np.uint8),
+    }
+    return rollout_batch({**arrays, **(changed or {})}, VOCABULARY)
+
+
+# Generalised advantage estimation
+
+
+def literal_gae(rewards: list[float], values: list[list[float]], gamma: float, lam: float) -> list[float]:
+    """Equation 16 of arXiv 1506.02438 as a double sum, sequence after sequence."""
+    found = []
+    for reward, told in zip(rewards, values, strict=True):
+        steps = len(told)
+        following = [*told[1:], 0.0]
+        earned = [0.0] * (steps - 1) + [reward]
+        deltas = [earned[t] + gamma * following[t] - told[t] for t in range(steps)]
+        found += [sum((gamma * lam) ** (k - t) * deltas[k] for k in range(t, steps)) for t in range(steps)]
+    return found
+
+
+numbers = st.floats(-2, 2, width=32)
+
+
+@given(
+    sequences=st.lists(st.tuples(numbers, st.lists(numbers, min_size=1, max_size=6)), min_size=1, max_size=5),
+    gamma=st.floats(0.5, 1.0),
+    lam=st.floats(0.0, 1.0),
+)
+def test_gae_equals_the_literal_sum(sequences: list[tuple[float, list[float]]], gamma: float, lam: float) -> None:
+    rewards, values = [reward for reward, _ in sequences], [told for _, told in sequences]
+    batch = batch_of([len(told) for told in values], rewards, [len(values)])
+    white, returns = gae(batch, np.concatenate(values).astype(np.float32), gamma, lam)
+    literal = literal_gae(rewards, values, gamma, lam)
+    told = [value for row in values for value in row]
+    assert returns == pytest.approx(np.array(literal) + np.array(told), abs=1e-4)
+    mean = sum(literal) / len(literal)
+    spread = math.sqrt(sum((one - mean) ** 2 for one in literal) / len(literal) + 1e-8)
+    assert white == pytest.approx([(one - mean) / spread for one in literal], abs=1e-4)
+
+
+def test_with_lambda_one_and_no_discount_a_return_is_the_reward() -> None:
+    batch = batch_of([3, 2], [1.0, -1.0], [2])
+    _, returns = gae(batch, np.array([0.3, -0.2, 0.9, 0.1, 0.4], np.float32), 1.0, 1.0)
+    assert returns == pytest.approx([1, 1, 1, -1, -1])
+
+
+def test_what_an_environment_said_is_no_step() -> None:
+    """Two turns with a tool's words between them: the reward passes over those undiscounted."""
+    plain = batch_of([3, 1], [1.0, 0.0], [2])
+    spoken = {
+        "tokens": np.zeros(10, np.int32),
+        "lengths": np.array([7, 3], np.int32),
+        "mask": np.array([0, 0, 1, 0, 0, 1, 1, 0, 0, 1], np.uint8),
+    }
+    turns = batch_of([3, 1], [1.0, 0.0], [2], spoken)
+    values = np.array([0.1, 0.2, 0.3, 0.4], np.float32)
+    for one, other in zip(gae(plain, values, 0.9, 0.8), gae(turns, values, 0.9, 0.8), strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_explained_variance_is_one_for_a_seer_and_zero_for_a_constant() -> None:
+    returns = np.array([1.0, 0.0, 3.0], np.float32)
+    assert explained_variance(returns, returns) == 1
+    assert explained_variance(np.full(3, 0.5, np.float32), returns) == pytest.approx(0)
+    assert explained_variance(-returns, returns) < 0
+    assert explained_variance(returns, np.ones(3, np.float32)) == 0
+
+
+# Preferences
+
+
+def literal_dpo(batch: Rollouts, logprobs: torch.Tensor, reference: list[float], beta: float) -> torch.Tensor:
+    """Equation 7 of arXiv 2305.18290, pair after pair, better one by its reward."""
+    ends = np.cumsum(batch.sequences.target_counts).tolist()
+    starts = [0, *ends[:-1]]
+    losses = []
+    for first in range(0, len(ends), 2):
+        better, worse = (first, first + 1) if batch.rewards[first] > batch.rewards[first + 1] else (first + 1, first)
+        terms = [
+            sum((logprobs[t] - reference[t] for t in range(starts[one], ends[one])), torch.zeros(()))
+            for one in (better, worse)
+        ]
+        losses.append(-torch.nn.functional.logsigmoid(beta * terms[0] - beta * terms[1]))
+    return sum(losses, torch.zeros(())) / len(losses)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 5), min_size=2, max_size=6).filter(lambda found: len(found) % 2 == 0),
+    beta=st.floats(0.05, 2.0),
+    seed=st.integers(0, 1000),
+)
+def test_the_policy_gradient_under_preferences_is_dpos(lengths: list[int], beta: float, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    rewards = np.tile([1.0, 0.0], len(lengths) // 2).reshape(-1, 2)
+    batch = batch_of(lengths, generator.permuted(rewards, axis=1).ravel().tolist(), [2] * (len(lengths) // 2))
+    now, reference = generator.normal(size=(2, sum(lengths)))
+    logprobs = torch.tensor(now, requires_grad=True)
+    loss = literal_dpo(batch, logprobs, reference.tolist(), beta)
+    loss.backward()
+
+    weights, told = preference(batch, (now - reference).astype(np.float32), beta)
+    per_token = -np.repeat(weights, lengths) / (len(lengths) // 2)
+    assert logprobs.grad is not None
+    assert per_token == pytest.approx(logprobs.grad.numpy(), abs=1e-5)
+    assert told["preference_loss"] == pytest.approx(loss.item(), abs=1e-5)
+
+
+def test_metrics_of_preferences() -> None:
+    batch = batch_of([1, 1, 1, 1], [1.0, 0.0, 0.0, 1.0], [2, 2])
+    _, told = preference(batch, np.array([1.0, 0.0, 1.0, 0.5], np.float32), 2.0)
+    assert told["preference_accuracy"] == 0.5
+    assert told["preference_margin"] == pytest.approx((2.0 - 1.0) / 2)
+
+
+def test_a_pair_that_was_found_equal_teaches_nothing() -> None:
+    batch = batch_of([1, 2, 2, 1], [0.5, 0.5, 1.0, 0.0], [2, 2])
+    weights, told = preference(batch, np.array([9.0, 0, 0, 0.1, 0.1, 0.2], np.float32), 0.1)
+    assert weights[:2].tolist() == [0, 0]
+    assert weights[2] == -weights[3] > 0
+    assert told["preference_accuracy"] == 0
+    none, told = preference(batch_of([1, 1], [0.0, 0.0], [2]), np.ones(2, np.float32), 0.1)
+    assert not none.any()
+    assert set(told.values()) == {0.0}
+
+
+def test_a_group_that_is_no_pair_is_refused() -> None:
+    with pytest.raises(BadBatch, match="group_sizes holds 3, but preferences are learnt from pairs"):
+        preference(batch_of([1] * 5, [1, 0, 1, 0, 0], [2, 3]), np.zeros(5, np.float32), 0.1)
+
+
+# What is computed, and what is not
+
+
+class Scorer:
+    """Remembers what it was asked for. Logprobs are those of `weight`."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[list[bool], float]] = []
+        self.weight = torch.tensor([-1.0])
+
+    def __call__(self, sequences: Ragged, keep: Flags) -> dict[str, Any]:
+        self.asked.append((keep.tolist(), self.weight.item()))
+        found = np.full(int(sequences.targets.sum()), self.weight.item(), np.float32)
+        return {"logprobs": found, "values": 0 * found}
+
+
+def prepared(objective: str, **given: Any) -> tuple[Scorer, dict[str, Any], dict[str, float]]:
+    """What is found for two groups, the first of which got one reward."""
+    batch = batch_of([2, 1, 1, 3], [1.0, 1.0, 0.0, 1.0], [2, 2])
+    scorer = Scorer()
+    reference = Reference([scorer.weight])
+    scorer.weight.fill_(-2.0)  # trained since
+    h = Hyperparameters(objective=objective, max_new_tokens=4, **given)
+    score: Score = scorer
+    found, told = prepare(batch, recipe_of(h), h, score, reference)
+    assert scorer.weight.item() == -2.0, "the policy is itself again"
+    return scorer, dict(found.columns), told
+
+
+def test_most_objectives_need_no_pass_before_the_first_update() -> None:
+    scorer, columns, told = prepared("dr_grpo")
+    assert scorer.asked == []
+    assert set(columns) == {"behaviour", "lags", "offline", "advantages"}
+    assert columns["advantages"].tolist() == [0, 0, 0, -0.5, 0.5, 0.5, 0.5]
+    assert told == {}
+
+
+def test_the_decoupled_objective_asks_the_weights_at_the_steps_start_about_what_teaches() -> None:
+    scorer, columns, _ = prepared("decoupled")
+    assert scorer.asked == [([False, False, True, True], -2.0)]
+    assert columns["proximal"].tolist() == [-2.0] * 7
+
+
+def test_a_kl_asks_the_reference_about_everything() -> None:
+    scorer, columns, _ = prepared("grpo", kl=0.1)
+    assert scorer.asked == [([True] * 4, -1.0)]
+    assert columns["reference"].tolist() == [-1.0] * 7
+
+
+def test_ppo_asks_the_critic_once() -> None:
+    scorer, columns, told = prepared("ppo")
+    assert scorer.asked == [([True] * 4, -2.0)]
+    assert set(columns) >= {"old_values", "returns", "advantages"}
+    assert told == {"explained_variance": 0.0}
+
+
+def test_dpo_asks_policy_and_reference() -> None:
+    scorer, columns, told = prepared("dpo")
+    assert scorer.asked == [([True] * 4, -2.0), ([True] * 4, -1.0)]
+    assert columns["advantages"][:3].tolist() == [0, 0, 0]
+    assert told["preference_accuracy"] == 0.0, "the longer one was made less likely than by the reference"
+
+
+def test_a_batch_that_teaches_nothing_is_not_asked_about() -> None:
+    batch, scorer = batch_of([2, 1], [1.0, 1.0], [2]), Scorer()
+    h = Hyperparameters(objective="decoupled", max_new_tokens=4)
+    prepare(batch, recipe_of(h), h, scorer, None)
+    assert scorer.asked == []
+
+
+def test_the_reference_comes_back_to_the_bit_whatever_happens_inside() -> None:
+    weights = [torch.randn(5), torch.randn(2, 3)]
+    reference = Reference(weights)
+    for one in weights:
+        one.mul_(1.1)
+    before = [one.clone() for one in weights]
+
+    def fail() -> None:
+        with reference.in_force():
+            assert not torch.equal(weights[0], before[0])
+            raise RuntimeError("inside")
+
+    with pytest.raises(RuntimeError, match="inside"):
+        fail()
+    assert all(torch.equal(one, other) for one, other in zip(weights, before, strict=True))

@@ -53,6 +53,9 @@ ANCHOR_EVERY = 8
 """Published versions from one anchor to the next. Patches from the last anchor let who was away for up to so many
 versions catch up in one step; the learner keeps its files for as long."""
 
+TOLD_FIGURES = ("entropy", "mismatch_kl", "ess", "clip_share", "grad_norm")
+"""Figures of the trainer's that a step's event has; all of them are in the ledger and among the metrics."""
+
 MAX_DIVERGED = 3
 """Batches in a row that may make the loss infinite: one is a broken peer's work, more are a broken run's."""
 
@@ -315,6 +318,7 @@ class TrainingLoop:
             dropped=len(batch.dropped),
             uninformative=batch.uninformative,
             buffered=len(run.buffer),
+            **_told_figures(row.metrics),
         )
         publishing = trio.current_time()
         if is_due := row.step % run.kappa == 0 or row.step >= self.terms.steps:
@@ -529,3 +533,12 @@ def _step_row(batch: Batch, head: PolicyVersion, began_ms: int, waited_s: float,
         reward=sum(completion.reward for completion in completions) / len(completions),
         metrics={**metrics, "by_lag": by_lag},
     )
+
+
+def _told_figures(metrics: Mapping[str, Any]) -> dict[str, float | str]:
+    """Of a step's figures those that its event tells, if they are known."""
+    told: dict[str, float | str] = {
+        name: float(f"{metrics[name]:.4g}") for name in TOLD_FIGURES if isinstance(metrics.get(name), float)
+    }
+    kls = {lag: figures["kl"] for lag, figures in metrics["by_lag"].items() if "kl" in figures}
+    return told | ({"kl_by_lag": ", ".join(f"{lag}: {kl:.2g}" for lag, kl in kls.items())} if kls else {})

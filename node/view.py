@@ -20,6 +20,7 @@ from rich.text import Text
 
 from node.reports import words
 from node.reports.facts import Role
+from node.reports.text import objective_line
 from protocol.ids import PeerId, short
 
 RATE_WINDOW_S = 30.0
@@ -30,6 +31,9 @@ MAX_REWARDS = 56
 
 MAX_NOTICES = 200
 """Kept for plain lines that were not printed yet; the screen shows the last few."""
+
+BY_LAG_CHARS = 160
+"""Two lines of 80 columns; a window of more lags is in the report."""
 
 NOTICES_SHOWN = 6
 PEERS_SHOWN = 16
@@ -87,8 +91,9 @@ class ViewState:
     """See the module's paragraph. Versions are in their text form ("1.14"); None or 0 is not known, or not this role's.
 
     `resting` says until when, outside the owner's hours; `lags` counts rollouts by lag; `buffered` of `batch` rollouts
-    wait for the next step; `fetching` is (bytes here, bytes in all) of a version under way. Call `tick` about once a
-    second: it moves the clock and the rates.
+    wait for the next step; `figures` are the objective's of the last step; `alarms` those that stand, with the step
+    that raised each; `fetching` is (bytes here, bytes in all) of a version under way. Call `tick` about once a second:
+    it moves the clock and the rates.
     """
 
     role: Role
@@ -103,6 +108,10 @@ class ViewState:
     steps: int = 0
     staleness: int | None = None
     rewards: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_REWARDS))
+    entropies: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_REWARDS))
+    figures: dict[str, float] = field(default_factory=dict)
+    kl_by_lag: str = ""
+    alarms: dict[str, int] = field(default_factory=dict)
     greedy: float | None = None
     sampled: float | None = None
     admitted: int = 0
@@ -177,6 +186,15 @@ def _learner_lines(state: ViewState) -> Iterator[tuple[str, Text]]:
     yield "reward", _reward(state)
     if state.greedy is not None and state.sampled is not None:
         yield "held-out", Text(f"greedy {state.greedy:.3f}, sampled {state.sampled:.3f}")
+    if state.entropies:
+        yield "entropy", Text(f"{state.entropies[-1]:.3f} ").append(sparkline(state.entropies), style="cyan")
+    if told := objective_line({name: value for name, value in state.figures.items() if name != "entropy"}):
+        yield "mismatch", Text(told)
+    if state.kl_by_lag:
+        yield "by lag", Text(f"KL {words.plain_name(state.kl_by_lag, BY_LAG_CHARS)}")
+    if state.alarms:
+        said = ", ".join(f"{name.replace('_', ' ')} since step {step}" for name, step in state.alarms.items())
+        yield "alarm", Text(said, style="bold red")
     yield "rollouts", _rollouts(state)
     yield "lag", Text(lag_line(state.lags))
     if state.batch:
@@ -295,6 +313,7 @@ def status_line(state: ViewState) -> str:
     if state.role is Role.LEARNER:
         pairs += [("step", state.step), ("version", state.newest or words.NOTHING)]
         pairs += [("reward", f"{state.rewards[-1]:.3f}")] if state.rewards else []
+        pairs += [("entropy", f"{state.entropies[-1]:.3f}")] if state.entropies else []
         pairs += [("greedy", f"{state.greedy:.3f}")] if state.greedy is not None else []
         pairs += [("sampled", f"{state.sampled:.3f}")] if state.sampled is not None else []
     else:
@@ -303,6 +322,7 @@ def status_line(state: ViewState) -> str:
     pairs += [("admitted", state.admitted), ("rejected", state.rejected), ("per-s", words.rate(state.rate.per_s))]
     if state.role is Role.LEARNER:
         pairs += [("buffer", f"{state.buffered}/{state.batch}"), ("peers", len(state.present))]
+        pairs += [("ALARM", " and ".join(state.alarms))] if state.alarms else []
     pairs += [("up", words.size(state.bytes_up)), ("down", words.size(state.bytes_down))]
     return ", ".join(f"{key} {value}" for key, value in pairs)
 

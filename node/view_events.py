@@ -35,6 +35,9 @@ SENTENCES: Mapping[str, str] = {
     "period_changed": "{reason}",
     "no_lease": "no lease: {reason}",
     "finished": "finished after {steps} steps",
+    "alarm_raised": "ALARM at step {step}: {text}",
+    "alarm_cleared": "{text}",
+    "metrics_failed": "metrics do not get to {sink}: {reason}; again in {retry_s} s",
     "trouble": "{text}",
 }
 """Events that are shown as they are told, with their fields."""
@@ -79,6 +82,15 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
             state.step, state.buffered = _number(fields, "step"), _number(fields, "buffered")
             if isinstance(reward := fields.get("reward"), int | float):
                 state.rewards.append(float(reward))
+            if (entropy := _figure(fields, "entropy")) is not None:
+                state.entropies.append(entropy)
+            known = {name: _figure(fields, name) for name in ("entropy", "mismatch_kl", "ess", "clip_share")}
+            state.figures = {name: value for name, value in known.items() if value is not None}
+            state.kl_by_lag = str(fields.get("kl_by_lag") or "")
+        case "alarm_raised":
+            state.alarms[str(fields.get("alarm"))] = _number(fields, "step")
+        case "alarm_cleared":
+            state.alarms.pop(str(fields.get("alarm")), None)
         case "version_published" | "version_fetched":
             state.newest, state.fetching = str(fields.get("version")), None
         case "version_installed":

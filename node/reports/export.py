@@ -10,8 +10,9 @@ bytes_relayed, recalled_rollouts, costs {currency: amount}, versions_published, 
 learner_utilisation, bubble, mean_train_s, mean_waited_s, mean_step_s}, lag_histogram {lag: count}, incarnations
 [{incarnation, base, at_s}], evaluations [{version, at_s, prompts, greedy, sampled, survives, samples, pass_at {k:
 share}, tasks {task: {metric: value}}}], versions [{version, at_s, total_bytes, new_bytes}], steps [{step, incarnation,
-at_s, waited_s, train_s, rollouts, tokens, reward}], plans
-[{at_s, kappa, active [peer], price_per_hour, reasons}], peers [peer].
+at_s, waited_s, train_s, rollouts, tokens, reward, metrics {name: figure, by_lag}}], plans [{at_s, kappa, active [peer],
+price_per_hour, reasons}], objective {recent {name: figure}, by_lag {lag: {tokens, name: figure}}} of the last 32 steps,
+alarms [{alarm, began, ended, said}], peers [peer].
 
 JSON of a node's own work: format, kind ("own"), peer, receipts, oldest, newest, refused [{lease, index, rule, detail,
 at_ms}], traffic [{peer, bytes_up, bytes_down}].
@@ -29,9 +30,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from node.reports.facts import OwnReport, PeerReport, SwarmReport
+from node.reports.objective import by_lag, recent, spells
 from node.reports.rules import REFUSALS
 from node.reports.words import plain_name
 from protocol.cost import MICROS
@@ -127,6 +131,7 @@ def _swarm(report: SwarmReport) -> dict[str, Any]:
             {
                 "step": s.step, "incarnation": s.incarnation, "at_s": s.at_s, "waited_s": s.waited_s,
                 "train_s": s.train_s, "rollouts": s.rollouts, "tokens": s.tokens, "reward": s.reward,
+                "metrics": _finite(s.metrics),
             }
             for s in report.steps
         ],
@@ -137,8 +142,20 @@ def _swarm(report: SwarmReport) -> dict[str, Any]:
             }
             for p in report.plans
         ],
+        "objective": {"recent": recent(report.steps), "by_lag": by_lag(report.steps)},
+        "alarms": [
+            {"alarm": spell.alarm, "began": spell.began, "ended": spell.ended, "said": spell.said}
+            for spell in spells(report.alarms)
+        ],
         "peers": [_peer(peer) for peer in report.peers],
     }  # fmt: skip
+
+
+def _finite(value: Any) -> Any:
+    """`value` without numbers that JSON has none of."""
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _own(report: OwnReport) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
+from learner.alarms import Change
 from node.config import Mode, mode_of
 from node.receipts import PeerTraffic
 from node.reports.rules import BLAMED
@@ -169,7 +171,9 @@ class Publication:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One training step of the surviving chain, at the time it ended; `reward` is the mean over its rollouts."""
+    """One training step of the surviving chain, at the time it ended; `reward` is the mean over its rollouts, `metrics`
+    are the trainer's figures, flat, and `by_lag` (see `learner.ledger.StepRow`).
+    """
 
     step: int
     incarnation: int
@@ -179,6 +183,7 @@ class Step:
     rollouts: int
     tokens: int
     reward: float
+    metrics: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +212,8 @@ class SwarmReport:
 
     `lags` counts trained rollouts by their lag when the batch formed. The report speaks of the time until `ended_ms`,
     the last moment the ledger knows of: a run that ended yesterday reads the same tomorrow. `staleness` is the window
-    S, when told. `uninformative` of the dropped records are of groups whose rewards are all equal.
+    S, when told. `uninformative` of the dropped records are of groups whose rewards are all equal. `alarms` are those
+    that were raised and cleared, oldest first.
     """
 
     swarm: SwarmId
@@ -222,6 +228,7 @@ class SwarmReport:
     plans: tuple[Plan, ...]
     lags: Mapping[int, int]
     uninformative: int = 0
+    alarms: tuple[Change, ...] = ()
 
     @property
     def wall_s(self) -> float:

@@ -1,9 +1,10 @@
 """`reward.png`: what the swarm learned, against wall time.
 
 One picture, 1200 by 700 pixels: greedy and sampled accuracy on held-out prompts, the mean training reward as a faint
-line, every published version as a tick, how old the rollouts were that were trained on, and, where that changed, who
-was on when. Colours of Okabe and Ito (distinct to colour-blind eyes) and different markers, so that nothing rests on
-colour alone. matplotlib is imported only when drawing.
+line, every published version as a tick, how old the rollouts were that were trained on, below it entropy and mismatch
+of every step with the alarms that stood, and, where that changed, who was on when. Colours of Okabe and Ito (distinct
+to colour-blind eyes) and different markers, so that nothing rests on colour alone. matplotlib is imported only when
+drawing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from node.reports import words
 from node.reports.facts import Evaluation, Publication, Step, SwarmReport
 from node.reports.png import draw_png
+from node.reports.strip import draw_alarms, draw_figures, has_figures
 from node.reports.turns import MAX_ROWS, draw_turns
 
 if TYPE_CHECKING:
@@ -41,6 +43,9 @@ MAX_MARKERS = 30
 LABEL_HEIGHT = 0.043
 """Of the plot's height: the distance at which two of the numbers beside the last points do not touch."""
 
+STRIP_HEIGHT = 3.0
+"""Of the strip of figures, where the plot has 12."""
+
 SMOOTH_SHARE, MIN_SMOOTH_STEPS = 0.03, 5
 """Steps averaged in the reward line, as a share of all: one batch is noise around what was learned."""
 
@@ -51,7 +56,7 @@ def draw_reward(report: SwarmReport, path: Path) -> None:
 
 
 def _draw(figure: Figure, report: SwarmReport) -> None:
-    main, side, strip = _axes(figure, report)
+    main, side, figures, turns = _axes(figure, report)
     figure.text(0.065, 0.94, _title(report), fontsize=16, fontweight="bold", color=INK)
     figure.text(0.065, 0.9, _subtitle(report), fontsize=11, color="#555555")
     end_s = max(report.wall_s, 1.0)
@@ -62,27 +67,33 @@ def _draw(figure: Figure, report: SwarmReport) -> None:
     _draw_training_reward(main, report.steps)
     _draw_legend(main, report.surviving_evaluations)
     _draw_lags(side, report)
-    if strip is not None:
-        main.set_xlabel("")
-        main.tick_params(labelbottom=False)
-        draw_turns(strip, report, color=BLUE, ink=INK)
-        strip.set_xlabel("wall time (s)", fontsize=12, color=INK)
+    draw_alarms(main, report, named=False)
+    if figures is not None:
+        draw_figures(figures, report, ink=INK)
+    if turns is not None:
+        draw_turns(turns, report, color=BLUE, ink=INK)
+    strips = [axes for axes in (main, figures, turns) if axes is not None]
+    for axes in strips[:-1]:
+        axes.set_xlabel("")
+        axes.tick_params(labelbottom=False)
+    strips[-1].set_xlabel("wall time (s)", fontsize=12, color=INK)
 
 
-def _axes(figure: Figure, report: SwarmReport) -> tuple[Axes, Axes, Axes | None]:
-    """The plot, the panel at its side, and the strip below it if who was on ever changed."""
-    changed = len({plan.active for plan in report.plans}) > 1
-    left = 0.115 if changed else 0.065
-    figure.subplots_adjust(left=left, right=0.98, top=0.8, bottom=0.1)
-    if not changed:
-        grid = figure.add_gridspec(1, 2, width_ratios=[5.2, 1], wspace=0.2)
-        return figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[0, 1]), None
+def _axes(figure: Figure, report: SwarmReport) -> tuple[Axes, Axes, Axes | None, Axes | None]:
+    """The plot, the panel at its side, and below it the strips: of figures if there are any, of who was on if that ever
+    changed."""
+    changed, measured = len({plan.active for plan in report.plans}) > 1, has_figures(report)
+    figure.subplots_adjust(left=0.115 if changed else 0.065, right=0.98, top=0.8, bottom=0.1)
     rows = min(MAX_ROWS, len({peer for plan in report.plans for peer in plan.active}))
+    heights = [12.0, *([STRIP_HEIGHT] if measured else []), *([1 + 0.55 * rows] if changed else [])]
     grid = figure.add_gridspec(
-        2, 2, width_ratios=[5.2, 1], height_ratios=[12, 1 + 0.55 * rows], wspace=0.2, hspace=0.08
+        len(heights), 2, width_ratios=[5.2, 1], height_ratios=heights, wspace=0.2, hspace=0.1 if len(heights) > 1 else 0
     )
     main = figure.add_subplot(grid[0, 0])
-    return main, figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, 0], sharex=main)
+    side = figure.add_subplot(grid[0, 1])
+    figures = figure.add_subplot(grid[1, 0], sharex=main) if measured else None
+    turns = figure.add_subplot(grid[len(heights) - 1, 0], sharex=main) if changed else None
+    return main, side, figures, turns
 
 
 def _title(report: SwarmReport) -> str:

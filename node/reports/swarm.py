@@ -19,6 +19,7 @@ from typing import Any
 from learner.buffer import UNINFORMATIVE
 from learner.ledger import LedgerError, require_schema
 from node.reports.facts import Evaluation, Incarnation, LeaseCounts, Plan, Publication, Step, SwarmReport
+from node.reports.objective import changes_of
 from node.reports.peers import PeerFacts, Presence, in_order, peer_report
 from protocol.cost import Price
 from protocol.ids import PeerId, PolicyVersion, SwarmId
@@ -59,6 +60,7 @@ def swarm_report(path: Path, *, staleness: int | None = None) -> SwarmReport:
         )
         trained = sum(lags.values())
         peers = [peer_report(facts, trained=trained, ended_ms=ended_ms) for facts in _peers(db)]
+        evaluations = _evaluations(db, started_ms, chain)
         return SwarmReport(
             swarm=swarm,
             started_ms=started_ms,
@@ -68,10 +70,11 @@ def swarm_report(path: Path, *, staleness: int | None = None) -> SwarmReport:
             incarnations=incarnations,
             versions=_versions(db, started_ms),
             steps=steps,
-            evaluations=_evaluations(db, started_ms, chain),
+            evaluations=evaluations,
             plans=_plans(db, started_ms),
             lags=lags,
             uninformative=_uninformative(db),
+            alarms=changes_of(steps, [score for score in evaluations if score.survives], _diverged(db)),
         )
 
 
@@ -111,14 +114,15 @@ def _chain(incarnations: tuple[Incarnation, ...], steps: tuple[Step, ...]) -> Ch
 
 def _steps(db: sqlite3.Connection, started_ms: int) -> tuple[Step, ...]:
     rows = db.execute(
-        "SELECT step, incarnation, began_ms, waited_s, train_s, rollouts, tokens, reward FROM steps ORDER BY step"
+        "SELECT step, incarnation, began_ms, waited_s, train_s, rollouts, tokens, reward, metrics FROM steps"
+        " ORDER BY step"
     )
     return tuple(
         Step(
             step=step, incarnation=incarnation, at_s=(began_ms - started_ms) / 1000 + train_s, waited_s=waited_s,
-            train_s=train_s, rollouts=rollouts, tokens=tokens, reward=reward,
+            train_s=train_s, rollouts=rollouts, tokens=tokens, reward=reward, metrics=json.loads(metrics),
         )
-        for step, incarnation, began_ms, waited_s, train_s, rollouts, tokens, reward in rows
+        for step, incarnation, began_ms, waited_s, train_s, rollouts, tokens, reward, metrics in rows
     )  # fmt: skip
 
 
@@ -164,6 +168,11 @@ def _more(by_task: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
         "pass_at": {int(metric.removeprefix("pass@")): value for metric, value in whole.items()},
         "tasks": {task: figures for task, figures in by_task.items() if task},
     }
+
+
+def _diverged(db: sqlite3.Connection) -> dict[int, int]:
+    """Batches dropped because of an infinite loss, by the step to be taken; several before one count as one."""
+    return dict.fromkeys((step for (step,) in db.execute("SELECT step FROM dropped WHERE reason = 'diverged'")), 1)
 
 
 def _plans(db: sqlite3.Connection, started_ms: int) -> tuple[Plan, ...]:

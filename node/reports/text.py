@@ -20,6 +20,7 @@ from node.receipts import PeerTraffic
 from node.reports import words
 from node.reports.columns import known_as, tables
 from node.reports.facts import Evaluation, OwnReport, SwarmReport
+from node.reports.objective import RECENT, by_lag, recent, spells
 from node.reports.rules import MEANINGS
 from protocol.cost import MICROS
 from protocol.ids import short
@@ -30,6 +31,13 @@ FILE_WIDTH = 100
 
 MAX_LAGS_LISTED = 6
 """One line; wider distributions are told by their mean and end."""
+
+ALARMS_LISTED = 12
+
+LAGS_LISTED = 12
+"""As many windows are smaller than that; the JSON form has all."""
+
+GAP = 2
 
 CHANGES_LISTED = 12
 """The latest changes of the plan; the JSON form has all."""
@@ -64,6 +72,7 @@ def _drawn(report: SwarmReport | OwnReport, width: int, box: Box, *, color: bool
         case OwnReport():
             parts = [_heading(f"Work of {known_as(report.peer)}"), _pairs(_own_story(report))]
             verdicts = report.peer.verdicts
+    parts += _alarms(report) + _by_lag(report) if isinstance(report, SwarmReport) else []
     parts += [tables(report, width=width, box=box)] if isinstance(report, OwnReport) or report.peers else []
     parts += [_legend(verdicts)]
     parts += _plans(report) if isinstance(report, SwarmReport) else []
@@ -98,6 +107,10 @@ def _story(report: SwarmReport) -> Iterator[tuple[str, str]]:
     alike = f", {report.uninformative:,} in groups with one reward, which teach nothing" if report.uninformative else ""
     yield "rollouts", f"{report.admitted:,} admitted{unused}{alike}, {report.rejected:,} rejected"
     yield "lag", _lags(report)
+    if said := objective_line(recent(report.steps)):
+        yield "objective", said
+    if report.steps:
+        yield "alarms", _alarm_counts(report)
     yield "cost", _cost(report)
 
 
@@ -199,6 +212,56 @@ def _legend(verdicts: Mapping[Rule, int]) -> RenderableType:
         blame = Text("; counts against honesty", style="red") if meaning.blames else Text("")
         grid.add_row(rule.value, Text(words.count(number), justify="right"), Text(meaning.words).append(blame))
     return Padding(Group(Text("Rejected, and why", style="bold"), grid), (0, 0, 0, 1))
+
+
+def _by_lag(report: SwarmReport) -> list[RenderableType]:
+    """What the trainer made of tokens, by their lag, of late."""
+    rows = by_lag(report.steps)
+    if not any("kl" in row for row in rows.values()):
+        return []
+    table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim")
+    for heading in ("lag", "tokens", "mean ratio", "KL, nats", "clipped", "effective", "reward"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for lag, row in list(rows.items())[:LAGS_LISTED]:
+        table.add_row(
+            lag, words.count(round(row["tokens"])), words.figure(row.get("ratio")), words.figure(row.get("kl")),
+            words.share(row.get("clip_share")), words.share(row.get("ess")), words.figure(row.get("reward")),
+        )  # fmt: skip
+    more = len(rows) - LAGS_LISTED
+    rest = [Text(f"and {more} more lags, in the JSON form", style="dim")] if more > 0 else []
+    title = Text(f"Trained tokens by lag, last {min(RECENT, len(report.steps))} steps", style="bold")
+    return [Padding(Group(title, table, *rest), (0, 0, 1, 1))]
+
+
+def _alarm_counts(report: SwarmReport) -> str:
+    found = spells(report.alarms)
+    standing = sum(spell.ended is None for spell in found)
+    return f"{len(found)} raised, {standing} of them standing" if found else "none was raised"
+
+
+def _alarms(report: SwarmReport) -> list[RenderableType]:
+    """What went another way than usual."""
+    found = spells(report.alarms)
+    if not found:
+        return []
+    grid = _grid(fixed=2)
+    for spell in found[-ALARMS_LISTED:]:
+        when = f"step {spell.began} on" if spell.ended is None else f"steps {spell.began} to {spell.ended}"
+        name = Text(spell.alarm.replace("_", " "), style="red" if spell.ended is None else "")
+        grid.add_row(when, name, Text(spell.said))
+    title = "Alarms" if len(found) <= ALARMS_LISTED else f"Alarms, the last {ALARMS_LISTED} of {len(found)}"
+    return [Padding(Group(Text(title, style="bold"), grid), (0, 0, 1, 1))]
+
+
+def objective_line(figures: Mapping[str, float]) -> str:
+    """The figures of an objective in a line; those that are not known are left out."""
+    told = (
+        ("entropy", "entropy {} nats", words.figure),
+        ("mismatch_kl", "KL to the rollouts {}", words.figure),
+        ("ess", "effective sample {}", words.share),
+        ("clip_share", "clipped {}", words.share),
+    )
+    return ", ".join(form.format(show(figures[name])) for name, form, show in told if name in figures)
 
 
 def _plans(report: SwarmReport) -> list[RenderableType]:

@@ -45,6 +45,11 @@ def rate(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def figure(value: float | None) -> str:
+    """A figure of any size with three significant digits."""
+    return NOTHING if value is None else f"{value:.3g}"
+
+
 def size(num_bytes: int) -> str:
     """Bytes in binary units, three significant digits."""
     amount = float(num_bytes)

@@ -6,6 +6,7 @@ import math
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from learner.ledger import CheckpointRow, LeaseRow, Ledger, PeerRow, PlanRow, RecordRow, StepRow
 from learner.relay_credit import Credit
@@ -102,10 +103,11 @@ class Story:
         waited_s: float = 1.0,
         train_s: float = 3.0,
         dropped: dict[LeaseId, str] | None = None,
+        metrics: dict[str, Any] | None = None,
     ) -> None:
         row = StepRow(
             step=step, incarnation=incarnation, began_ms=self.now_ms, waited_s=waited_s, train_s=train_s,
-            rollouts=4 * len(lags), tokens=40 * len(lags), reward=reward, metrics={"loss": 0.1},
+            rollouts=4 * len(lags), tokens=40 * len(lags), reward=reward, metrics=metrics or {"loss": 0.1},
         )  # fmt: skip
         self.ledger.step_trained(row, lags, dropped or {})
 

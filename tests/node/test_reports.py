@@ -531,7 +531,7 @@ def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
     told = json.loads(as_json(demo))
     assert list(told) == [
         "format", "kind", "swarm", "started_ms", "ended_ms", "wall_s", "mode", "staleness_bound", "totals",
-        "lag_histogram", "incarnations", "evaluations", "versions", "steps", "plans", "peers",
+        "lag_histogram", "incarnations", "evaluations", "versions", "steps", "plans", "objective", "alarms", "peers",
     ]  # fmt: skip
     assert list(told["totals"]) == [
         "admitted", "rejected", "verdicts", "trained", "dropped", "uninformative", "tokens", "bytes_up",

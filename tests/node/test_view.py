@@ -26,6 +26,7 @@ from node.view import (
     render,
     shown,
     sparkline,
+    status_line,
 )
 from node.view_events import apply, follow
 from protocol.ids import PeerId
@@ -257,3 +258,25 @@ def test_a_bar_has_its_width(share: float, width: int) -> None:
 def test_lags_beyond_the_shown_are_added_up() -> None:
     assert lag_line({0: 1, 7: 2, 9: 1}, shown=2) == "0 ▃ 25%  1 ▁ 0%  2+ ▆ 75%"
     assert lag_line({}) == "no rollout yet"
+
+
+def test_a_learner_shows_its_objective_and_the_alarms_that_stand() -> None:
+    state = busy_state()
+    figures = {"entropy": 0.5, "mismatch_kl": 0.004, "ess": 0.93, "clip_share": 0.02, "kl_by_lag": "0: 0.0001, 2: 0.01"}
+    for step, entropy in ((9, 0.5), (10, 0.75)):
+        apply(state, "step", {"step": step, "buffered": 0, "reward": 0.5, **figures, "entropy": entropy})
+    apply(state, "alarm_raised", {"alarm": "entropy_rises", "step": 10, "text": "The policy's entropy rises."})
+    text = text_of(state, 100)
+    for part in (
+        "0.750 ▁█",
+        "KL to the rollouts 0.004, effective sample 93.0%, clipped 2.0%",
+        "KL 0: 0.0001, 2: 0.01",
+        "entropy rises since step 10",
+        "ALARM at step 10: The policy's entropy rises.",
+    ):
+        assert part in text
+    assert "entropy 0.750" in status_line(state)
+    assert "ALARM entropy_rises" in status_line(state)
+    apply(state, "alarm_cleared", {"alarm": "entropy_rises", "step": 30, "text": "over"})
+    assert "since step" not in text_of(state, 100)
+    assert "ALARM" not in status_line(state)

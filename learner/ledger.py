@@ -12,12 +12,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from learner.intake import Place
 from learner.ledger_schema import (
@@ -187,6 +187,12 @@ class Ledger:
         with self._lock:
             self._db.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Everything written inside is on disk together when the block ends, or not at all. Raises LedgerError."""
@@ -235,6 +241,16 @@ class Ledger:
             db.execute("DELETE FROM steps WHERE step > ?", (base,))
             db.execute("DELETE FROM checkpoints WHERE step > ?", (base,))
         return int(incarnation)
+
+    def forked(self, row: CheckpointRow, origin: bytes, now_ms: int) -> None:
+        """Begin with a checkpoint of another swarm, whose id is `origin`, as if it were our first incarnation's."""
+        with self.transaction() as db:
+            db.execute("INSERT INTO incarnations VALUES (1, 0, ?)", (now_ms,))
+            db.execute(
+                "INSERT INTO checkpoints VALUES (?, ?, ?, ?, ?)",
+                (row.step, row.incarnation, row.directory, now_ms, _described(row)),
+            )
+            db.execute("INSERT INTO meta VALUES ('forked_from', ?), ('forked_at', ?)", (origin, str(row.step).encode()))
 
     # Peers
 
@@ -606,6 +622,21 @@ class Ledger:
             raise LedgerError(
                 f"{self.path} belongs to another swarm ({theirs.hex()[:8]}). Choose another state directory."
             )
+
+
+def checkpoints_of(path: Path) -> tuple[bytes, list[CheckpointRow]]:
+    """The swarm's id and the durable states, newest first, of a ledger that somebody else may be writing to.
+
+    Raises LedgerError.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)) as db:
+            meta = dict(db.execute("SELECT key, value FROM meta"))
+            require_schema(path, meta)
+            rows = db.execute("SELECT step, incarnation, directory, state FROM checkpoints ORDER BY step DESC")
+            return meta.get("swarm", b""), [checkpoint_row(*row) for row in rows]
+    except sqlite3.DatabaseError as error:
+        raise LedgerError(f"{path} cannot be read as a ledger ({error}). Name another run, or restore it.") from error
 
 
 def require_schema(path: Path, meta: Mapping[str, bytes]) -> None:

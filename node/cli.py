@@ -83,14 +83,20 @@ def init(
 def learn(
     config: Annotated[Path, typer.Argument(help="The swarm.toml that `volery init` wrote.")],
     plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Refuse to begin anew where there is no checkpoint to go on from.")
+    ] = False,
+    fork_from: Annotated[
+        str, typer.Option(help="RUN or RUN@STEP: begin a new swarm with that run's checkpoint (swarm.toml or state).")
+    ] = "",
 ) -> None:
     """Be the learner: judge what peers generate, train, publish. Prints the invite for them.
 
-    Starting it again after a crash or Ctrl-C goes on from the last durable version.
+    Starting it again after a crash or Ctrl-C goes on from the last durable checkpoint.
     """
     from node.programs import learn as program
 
-    _run(program, config, plain=plain)
+    _run(program, config, plain=plain, resume=resume, fork_from=fork_from)
 
 
 @app.command()

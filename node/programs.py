@@ -10,16 +10,25 @@ import msgspec
 
 from node.app_learner import TRAINER, run_learner
 from node.app_rollout import run_rollout
-from node.config import NodeConfig, PriceSection, read_node_config, read_swarm_config, replaced, require_hours
+from node.config import (
+    NodeConfig,
+    PriceSection,
+    SwarmConfig,
+    read_node_config,
+    read_swarm_config,
+    replaced,
+    require_hours,
+)
 from node.console import Terminal, open_terminal, run_shown
 from node.door import require_addresses, require_model
-from node.errors import UsageError
+from node.errors import NodeError, UsageError
 from node.events import Clock, EventLog
 from node.learner_run import LearnerRun
 from node.metrics.opening import require_sinks
 from node.reports.facts import Role
+from node.resuming import fork, require_checkpoint, unfork
 from node.rollout_role import RolloutRole
-from node.schooling import open_schooling
+from node.schooling import Schooling, open_schooling
 from node.stopping import STOPPED_EXIT_CODE, Stopped
 from node.view import ViewState
 from node.view_events import follow
@@ -29,14 +38,23 @@ from protocol.invite import Invite, InviteError, read_invite
 EVENTS_FILE = "events.jsonl"
 
 
-async def learn(path: Path, *, plain: bool, trainer: Sequence[str] = TRAINER) -> int:
-    """`volery learn`; `trainer` is the command of the trainer's process."""
+async def learn(
+    path: Path, *, plain: bool, resume: bool = False, fork_from: str = "", trainer: Sequence[str] = TRAINER
+) -> int:
+    """`volery learn`; `trainer` is the command of the trainer's process.
+
+    With `resume` it refuses to begin anew; `fork_from` names the run, RUN or RUN@STEP, that it begins with.
+    """
     config = read_swarm_config(path)
-    require_model(Path(config.model.directory))
-    require_addresses(config.network.listen, config.network.announce)
-    require_sinks(config.metrics)
-    schooling = open_schooling(config, path.resolve().parent)
-    events = EventLog(Path(config.swarm.state) / EVENTS_FILE)
+    schooling = checked(config, path)
+    state_directory = Path(config.swarm.state)
+    if resume and fork_from:
+        raise UsageError("--resume goes on with this swarm, --fork-from begins another: choose one.")
+    if resume:
+        require_checkpoint(state_directory)
+    if fork_from:
+        fork(fork_from, config, schooling.restore, Clock.now_ms())
+    events = EventLog(state_directory / EVENTS_FILE)
     learn = config.learn
     state = ViewState(
         role=Role.LEARNER,
@@ -64,10 +82,22 @@ async def learn(path: Path, *, plain: bool, trainer: Sequence[str] = TRAINER) ->
             )
         except Stopped:
             return _stopped(terminal, f"volery learn {path}")
+        except NodeError:
+            if fork_from and (running is None or not running.opened.is_set()):
+                unfork(state_directory)
+            raise
         finally:
             events.close()
     terminal.say(f"Finished after {outcome.steps} steps. Who did what: volery report {path}")
     return 0
+
+
+def checked(config: SwarmConfig, path: Path) -> Schooling:
+    """The tasks of `config`, which `path` holds, once all that can be looked at was. Raises UsageError, TaskError."""
+    require_model(Path(config.model.directory))
+    require_addresses(config.network.listen, config.network.announce)
+    require_sinks(config.metrics)
+    return open_schooling(config, path.resolve().parent)
 
 
 async def join(

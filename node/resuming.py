@@ -1,0 +1,133 @@
+"""From what a run begins: its own last checkpoint, if there must be one, or a checkpoint of another run.
+
+What always holds: nothing is made before everything that can be looked at fits (the checkpoint, the tasks); a forked
+state directory appears whole or not at all, and the run that it comes from is only read. A fork is a swarm of its own,
+with its own keys, id and ledger: its first incarnation is the one of before, cut off at the checkpoint, so that steps,
+schedule and the names of versions go on counting from there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from learner.ledger import CheckpointRow, Ledger, LedgerError, checkpoints_of
+from node.config import SwarmConfig
+from node.errors import RunError, UsageError
+from node.home import open_learner_home
+from node.keys import sync_directory
+from node.lookups import find_place
+
+CHECKPOINTS = "checkpoints"
+LEDGER = "ledger.sqlite"
+HEAD = "trainer.json"
+"""What every checkpoint has."""
+
+
+def require_checkpoint(state: Path) -> None:
+    """Refuse a state directory from which a start would begin anew. Raises UsageError, RunError."""
+    try:
+        found = checkpoints_of(state / LEDGER)[1] if (state / LEDGER).is_file() else []
+    except LedgerError as error:
+        raise RunError(str(error)) from error
+    if not found:
+        raise UsageError(
+            f"--resume: {state} has no checkpoint to go on from. Check [swarm] state, or leave --resume away to begin "
+            "anew."
+        )
+
+
+def fork(source: str, config: SwarmConfig, restore: Callable[[Mapping[str, Any]], None], now_ms: int) -> int:
+    """Make the state directory of `config` begin with a checkpoint of the run that `source` names, RUN or RUN@STEP;
+    return its step.
+
+    `restore` is given the curriculum's state, and may raise. Raises UsageError or RunError, having made nothing.
+    """
+    state = Path(config.swarm.state)
+    if state.exists() and any(state.iterdir()):
+        raise UsageError(
+            f"--fork-from: {state} is not empty, and a fork is a new swarm. Choose another [swarm] state, or leave "
+            "--fork-from away to go on with what is there."
+        )
+    run, step = _parsed(source)
+    origin = find_place(Path(run)).state
+    if not (origin / LEDGER).is_file():
+        raise UsageError(f"--fork-from {source}: {origin} holds no learner's run. Name its swarm.toml or its state.")
+    try:
+        swarm, rows = checkpoints_of(origin / LEDGER)
+        row = _chosen(source, rows, step)
+        restore(row.state)
+        _build(state, config, origin, swarm, row, now_ms)
+    except LedgerError as error:
+        raise RunError(str(error)) from error
+    except OSError as error:
+        raise RunError(
+            f"--fork-from {source}: {error.filename or state}: {error.strerror}. Free the disk, or begin again if that "
+            "run has replaced its checkpoint meanwhile."
+        ) from error
+    return row.step
+
+
+def unfork(state: Path) -> None:
+    """Take back a fork that could not be begun with, since the trainer has refused it: nothing has come of it yet."""
+    with Ledger(state / LEDGER, swarm=checkpoints_of(state / LEDGER)[0]) as ledger:
+        begun = len(ledger.incarnations()) > 1
+    if not begun:
+        shutil.rmtree(state, ignore_errors=True)
+
+
+def _parsed(source: str) -> tuple[str, int | None]:
+    run, at, step = source.rpartition("@")
+    return (run, int(step)) if at and step.isascii() and step.isdigit() else (source, None)
+
+
+def _chosen(source: str, rows: list[CheckpointRow], step: int | None) -> CheckpointRow:
+    there = [row for row in rows if step in (None, row.step)]
+    if there:
+        return there[0]
+    steps = ", ".join(str(row.step) for row in rows) or "none yet"
+    raise UsageError(f"--fork-from {source}: that run has no such checkpoint. Steps that it keeps: {steps}.")
+
+
+def _build(state: Path, config: SwarmConfig, origin: Path, swarm: bytes, row: CheckpointRow, now_ms: int) -> None:
+    draft = state.with_name(f".{state.name}.fork")
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        name = f"1.{row.step}"
+        _copy(origin / CHECKPOINTS / row.directory, draft / CHECKPOINTS / name)
+        home = open_learner_home(
+            draft, name=config.swarm.name, certificate_days=config.swarm.certificate_days, now_ms=now_ms
+        )
+        home.close()
+        copied = CheckpointRow(step=row.step, incarnation=1, directory=name, state=row.state)
+        with Ledger(home.ledger, swarm=home.authority.swarm) as ledger:
+            ledger.forked(copied, swarm, now_ms)
+        state.parent.mkdir(parents=True, exist_ok=True)
+        draft.rename(state)
+        sync_directory(state.parent)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Checkpoints never change, so on one disk links are enough. Raises OSError."""
+    target.mkdir(parents=True)
+    for path in sorted(source.rglob("*")):
+        there = target / path.relative_to(source)
+        if path.is_dir():
+            there.mkdir()
+            continue
+        try:
+            os.link(path, there)
+        except OSError:
+            shutil.copyfile(path, there)
+            with there.open("rb") as file:
+                os.fsync(file.fileno())
+    if not (target / HEAD).is_file():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(source / HEAD))
+    sync_directory(target)

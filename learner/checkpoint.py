@@ -1,36 +1,42 @@
-"""The trainer's durable state on disk: one JSON head beside one safetensors file.
+"""The trainer's durable state on disk, through torch.distributed.checkpoint: a JSON head beside a file from each rank.
 
-    trainer.json        format, fingerprint of the model, counters, hyperparameters, size of the other file
-    state.safetensors   weights/<name>, adamw/<moment>/<name>, warm_start/<moment>/<name>, rng/torch
+    trainer.json             format, fingerprint of the model, counters, hyperparameters, files, index of the tensors
+    rank-00000.safetensors   slices of weights/<name>, adamw/<moment>/<name>, warm_start/<moment>/<name>, and the
+                             random state of its rank, rng/<device>/<rank>
 
-What always holds: a checkpoint is checked as a whole before any of it is used, so a bad one changes nothing; it is
-never pickle. No torch here: what a tensor's name means is the trainer's business.
+What always holds: a checkpoint is checked as a whole before any of it is used, so a bad one changes nothing; the
+directory appears whole or not at all; what some number of ranks wrote any other number can read; it is never pickle.
+Writing goes on beside training: tensors on a CPU are written from where they lie, and the next update waits until
+they were (`Saving.wait_until_read`), so it takes no memory; those of a GPU are copied to the host first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.tensor import DTensor
 
-from learner.durable import TensorSource, new_directory, read_span, table_of, write_json, write_tensors
-from protocol.tensors import LayoutError, Table
+from learner.durable import write_json
+from learner.ranks import Ranks, new_shared_directory
+from learner.tensor_files import DTYPES, Index, Listed, TensorFilesReader, TensorFilesWriter
 
-FORMAT = 1
-"""Goes up when an old trainer could misread a new checkpoint."""
+FORMAT = 2
+"""Goes up when an old trainer could misread a new checkpoint. 1 had one file, of one process."""
 
 HEAD = "trainer.json"
-STATE = "state.safetensors"
 
-DTYPES: dict[str, type[np.generic]] = {"F32": np.float32, "U8": np.uint8}
-"""All that a trainer's state is made of."""
-
-Expected = Callable[[str], tuple[str, tuple[int, ...]] | None]
+Expected = Callable[[str], tuple[torch.dtype, tuple[int, ...]] | None]
 """Dtype and shape that a tensor of this name must have; None when no such tensor belongs here."""
 
 
@@ -39,48 +45,146 @@ class BadCheckpoint(Exception):
     step.
     """
 
+    kind = "bad_checkpoint"
+
 
 class CheckpointHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What the JSON says; `fingerprint` is `Policy.fingerprint`. Training again is bit-identical with the same torch
-    and threads.
+    """What the JSON says; `fingerprint` is `Policy.fingerprint`, `files` has sizes in bytes. Training again is
+    bit-identical with the same torch, threads, ranks and kind of device.
     """
 
     fingerprint: str
     steps: int
     supervised_steps: int
     threads: int
+    ranks: int
     torch: str
     hyperparameters: dict[str, Any]
     format: int = FORMAT
-    state_bytes: int = 0
+    files: dict[str, int] = {}
+    index: dict[str, Listed] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint whose tables were checked; `tensors()` reads them one at a time."""
+    """A checkpoint that was checked, all but its numbers."""
 
     head: CheckpointHead
-    path: Path
-    table: Table
+    directory: Path
 
-    def tensors(self) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yield names and arrays in memory of their own. Raises OSError."""
-        for span in self.table.spans:
-            yield span.name, read_span(self.path, span).view(DTYPES[span.dtype]).reshape(span.shape)
+    @property
+    def names(self) -> Set[str]:
+        """Its tensors' names."""
+        return self.head.index.keys()
+
+    def load(self, state: dict[str, Any], ranks: Ranks) -> None:
+        """Copy its tensors into those of `state`, some or all of them. Raises OSError. All ranks take part."""
+        try:
+            load(
+                state,
+                storage_reader=TensorFilesReader(self.directory, self.head.index),
+                no_dist=ranks.count == 1,
+                process_group=ranks.aside,
+            )
+        except CheckpointException as failure:
+            raise _first(failure) from failure
 
 
-def write_checkpoint(directory: Path, head: CheckpointHead, tensors: Sequence[TensorSource]) -> int:
-    """Write a new checkpoint, whole or not at all, flushed to the disk; return the bytes of its state file.
+class Saving:
+    """One checkpoint being written. `wait` returns the bytes of its files, or raises what went wrong."""
 
-    Raises FileExistsError when `directory` is there already, OSError when the disk refuses.
-    """
-    with new_directory(directory) as partial:
-        state_bytes = write_tensors(partial / STATE, tensors)
-        write_json(partial / HEAD, msgspec.to_builtins(msgspec.structs.replace(head, state_bytes=state_bytes)))
-    return state_bytes
+    def __init__(self, directory: Path, head: CheckpointHead, state: Mapping[str, Tensor], ranks: Ranks) -> None:
+        """Begin to write `state` into a directory that is not there yet; returns at once, and raises nothing.
+
+        The tensors may be changed after `wait_until_read`.
+        """
+        self.directory = directory
+        self._head, self._ranks = head, ranks
+        self._read = threading.Event()
+        self._state = dict(state)
+        if ranks.device.type != "cpu":
+            self._state = {name: _on_host(tensor, ranks) for name, tensor in state.items()}
+            self._read.set()
+        self._error: Exception | None = None
+        self._bytes = 0
+        self._thread = threading.Thread(target=self._write, name="checkpoint")
+        self._done: Callable[[Saving], None] = lambda saving: None
+
+    def start(self, done: Callable[[Saving], None] = lambda saving: None) -> None:
+        """Write; `done` is called on the writing thread, on every rank, however it ended."""
+        self._done = done
+        self._thread.start()
+
+    def wait_until_read(self) -> None:
+        """Return once training may change what is being saved."""
+        self._read.wait()
+
+    def wait(self) -> int:
+        """Return the bytes written once the checkpoint is durable. Raises OSError, FileExistsError, Elsewhere."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._bytes
+
+    def join(self) -> None:
+        """Return once it is over, either way."""
+        self._thread.join()
+
+    @property
+    def error(self) -> Exception | None:
+        """What went wrong, once it is done."""
+        return self._error
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its files, once it is done."""
+        return self._bytes
+
+    def _write(self) -> None:
+        try:
+            with new_shared_directory(self._ranks.beside(), self.directory) as partial:
+                self._bytes = self._fill(partial)
+        except CheckpointException as failure:
+            self._error = _first(failure)
+        except Exception as error:
+            self._error = error
+        finally:
+            self._read.set()
+            self._state = {}
+            self._done(self)
+
+    def _fill(self, partial: Path) -> int:
+        writer = TensorFilesWriter(partial, self._read.set)
+        save(self._state, storage_writer=writer, no_dist=self._ranks.count == 1, process_group=self._ranks.aside)
+        with self._ranks.beside().agreeing():
+            files = {file.name: file.stat().st_size for file in sorted(partial.iterdir())}
+            if self._ranks.is_first:
+                head = msgspec.structs.replace(self._head, files=files, index=dict(sorted(writer.index.items())))
+                write_json(partial / HEAD, msgspec.to_builtins(head))
+        return sum(files.values())
 
 
-def read_checkpoint(directory: Path, fingerprint: str, expected: Expected, required: set[str]) -> Checkpoint:
+def _on_host(tensor: Tensor, ranks: Ranks) -> Any:
+    """A copy in the host's memory; a slice stays one, of the same whole."""
+    if not isinstance(tensor, DTensor):
+        return tensor.detach().to("cpu", copy=True)
+    return DTensor.from_local(
+        tensor.to_local().detach().to("cpu", copy=True),
+        ranks.host_mesh,
+        tensor.placements,
+        run_check=False,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+    )
+
+
+def _first(failure: CheckpointException) -> Exception:
+    """What really happened, on the first rank that it happened to."""
+    error = next(iter(failure.failures.values()))[0]
+    return error if isinstance(error, Exception) else RuntimeError(str(failure))
+
+
+def read_checkpoint(directory: Path, fingerprint: str, expected: Expected, required: Set[str]) -> Checkpoint:
     """Open the checkpoint in `directory` and check all of it but the numbers. Raises BadCheckpoint.
 
     `fingerprint` is that of the loaded model; `required` names tensors that every checkpoint of it has (others may
@@ -89,23 +193,30 @@ def read_checkpoint(directory: Path, fingerprint: str, expected: Expected, requi
     head = _read_head(directory)
     if head.fingerprint != fingerprint:
         raise BadCheckpoint(f"{directory} is a checkpoint of another model; load the model that it was trained from")
-    path = directory / STATE
-    try:
-        table = table_of(path)
-    except (OSError, LayoutError) as error:
-        raise BadCheckpoint(f"{directory} is half-written or damaged ({error}); restore an older one") from error
-    _require_tensors(directory, table, head, expected, required)
-    return Checkpoint(head=head, path=path, table=table)
+    for name, size_bytes in head.files.items():
+        found = (directory / name).stat().st_size if (directory / name).is_file() else None
+        if found != size_bytes:
+            raise BadCheckpoint(
+                f"{directory} is half-written: {name} has {found or 0} bytes, not {size_bytes}; restore an older one"
+            )
+    _require_tensors(directory, head.index, head.files, expected, required)
+    return Checkpoint(head=head, directory=directory)
 
 
 def _read_head(directory: Path) -> CheckpointHead:
     try:
         raw = msgspec.json.decode((directory / HEAD).read_bytes())
-        # The format first: a newer one may well have other fields.
-        if isinstance(raw, dict) and isinstance(raw.get("format"), int) and raw["format"] > FORMAT:
+        # The format first: another one may well have other fields.
+        found = raw.get("format") if isinstance(raw, dict) else None
+        if isinstance(found, int) and found > FORMAT:
             raise BadCheckpoint(
-                f"{directory} has format {raw['format']}, newer than the {FORMAT} known here; "
+                f"{directory} has format {found}, newer than the {FORMAT} known here; "
                 "upgrade this program, or restore a checkpoint that it wrote"
+            )
+        if isinstance(found, int) and found < FORMAT:
+            raise BadCheckpoint(
+                f"{directory} has format {found}, older than the {FORMAT} known here; go on with the program that "
+                "wrote it, or begin anew from the last version that it published"
             )
         return msgspec.convert(raw, CheckpointHead)
     except FileNotFoundError:
@@ -117,18 +228,18 @@ def _read_head(directory: Path) -> CheckpointHead:
 
 
 def _require_tensors(
-    directory: Path, table: Table, head: CheckpointHead, expected: Expected, required: set[str]
+    directory: Path, index: Index, files: Mapping[str, int], expected: Expected, required: Set[str]
 ) -> None:
-    size_bytes = table.spans[-1].end if table.spans else table.header_bytes
-    if size_bytes != head.state_bytes:
-        raise BadCheckpoint(
-            f"{directory} is half-written: {STATE} has {size_bytes} bytes, not {head.state_bytes}; restore an older one"
-        )
-    for span in table.spans:
-        if span.dtype not in DTYPES or expected(span.name) != (span.dtype, span.shape):
+    for name, listed in index.items():
+        if listed.dtype not in DTYPES or expected(name) != (DTYPES[listed.dtype], listed.shape):
             raise BadCheckpoint(
-                f"{directory} holds {span.name!r}, which does not fit the loaded model; restore an older one"
+                f"{directory} holds {name!r}, which does not fit the loaded model; restore an older one"
             )
-    missing = required - {span.name for span in table.spans}
+        if not listed.is_whole or any(piece.file not in files for piece in listed.slices):
+            raise BadCheckpoint(f"{directory} lacks a part of {name!r}; restore an older one")
+    missing = required - index.keys()
     if missing:
         raise BadCheckpoint(f"{directory} lacks {min(missing)!r}; restore an older one")
+
+
+warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)

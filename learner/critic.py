@@ -15,6 +15,7 @@ from torch import Tensor
 
 from learner.optimizer import MOMENTS
 from learner.packing import Microbatch
+from learner.ranks import Ranks
 from learner.requests import Hyperparameters
 
 
@@ -53,8 +54,12 @@ class Critic:
     def _hear(self, module: Any, inputs: Any, output: Any) -> None:
         self._hidden = output.last_hidden_state
 
-    def clip(self, grad_clip: float) -> float:
-        """Clip the head's own gradient; return its norm before."""
+    def clip(self, grad_clip: float, ranks: Ranks) -> float:
+        """Add up the head's own gradient over the ranks, clip it; return its norm before."""
+        for parameter in (self.weight, self.bias):
+            if parameter.grad is None:  # this rank had no sequences
+                parameter.grad = torch.zeros_like(parameter)
+            ranks.add_up(parameter.grad)
         return torch.nn.utils.clip_grad_norm_([self.weight, self.bias], grad_clip).item()
 
     def update(self, share: float) -> None:

@@ -1,9 +1,8 @@
 """Directories that appear whole or not at all, and tensors as safetensors inside them.
 
 What always holds: a path given to `new_directory` either does not exist or holds everything, flushed to the disk,
-whatever killed us in between; equal tensors give equal bytes. Tensors are streamed one at a time, so writing needs
-memory for one of them. No torch: tensors come and go as numpy views of their bytes. Nothing is ever executed on
-reading (no pickle).
+whatever killed us in between; equal tensors give equal bytes. No torch: tensors come and go as numpy views of their
+bytes. Nothing is ever executed on reading (no pickle).
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,16 +26,13 @@ HEADER_ALIGN_BYTES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorSource:
-    """One tensor to write: `dtype` is the format's name ("F32", "BF16", ...), `read()` gives its C-order bytes,
-    uint8 [size].
-    """
+class TensorEntry:
+    """One tensor of a safetensors file: `dtype` is the format's name ("F32", "BF16", ...)."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     size_bytes: int
-    read: Callable[[], NDArray[np.uint8]]
 
 
 @contextmanager
@@ -50,7 +46,7 @@ def new_directory(path: Path) -> Iterator[Path]:
     if path.exists():
         raise FileExistsError(f"{path} exists already; name a new directory")
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.parent / f".{path.name}.partial"
+    partial = partial_of(path)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
@@ -61,6 +57,11 @@ def new_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     sync_directory(path.parent)
+
+
+def partial_of(path: Path) -> Path:
+    """Where `new_directory` keeps what will become `path`."""
+    return path.parent / f".{path.name}.partial"
 
 
 def sync_directory(path: Path) -> None:
@@ -92,8 +93,8 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
-def write_tensors(path: Path, tensors: Sequence[TensorSource]) -> int:
-    """Write and flush one safetensors file, tensors in the order given; return its size in bytes."""
+def header_of(tensors: Sequence[TensorEntry]) -> bytes:
+    """What a safetensors file begins with; the tensors' C-order bytes follow, in the order given, and nothing else."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers refuses files that do not say so
     end = 0
     for tensor in tensors:
@@ -101,12 +102,7 @@ def write_tensors(path: Path, tensors: Sequence[TensorSource]) -> int:
         entries[tensor.name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
     header = json.dumps(entries, separators=(",", ":")).encode()
     header += b" " * (-len(header) % HEADER_ALIGN_BYTES)
-    with synced(path) as file:
-        file.write(len(header).to_bytes(LENGTH_BYTES, "little"))
-        file.write(header)
-        for tensor in tensors:
-            file.write(tensor.read().data)
-    return LENGTH_BYTES + len(header) + end
+    return len(header).to_bytes(LENGTH_BYTES, "little") + header
 
 
 def table_of(path: Path) -> Table:

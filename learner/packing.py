@@ -13,7 +13,7 @@ training; cf. Hydragen, arXiv 2402.05099). Rows of about equal width share a mic
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ PAD = 0
 
 class BadBatch(ValueError):
     """The arrays of a request do not describe sequences; the message names the array."""
+
+    kind = "bad_request"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,15 @@ class Microbatch:
     num_sequences: int
     positions: Tensor | None = None
     visible: Tensor | None = None
+
+    def to(self, device: torch.device) -> Microbatch:
+        """The same on `device`; `numbers` stay where they are."""
+        if device == self.inputs.device:
+            return self
+        moved: dict[str, Any] = {
+            name: value.to(device, non_blocking=True) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
+        return replace(self, **moved)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,15 +170,43 @@ def plan(widths: Ints, max_tokens: int) -> list[Ints]:
     return batches
 
 
+def deal(widths: Ints, ranks: int) -> list[Ints]:
+    """Deal rows to ranks, the widest first and each to whoever has least: no rank gets more than the others by more
+    than one row. Returns the rows of each rank, in order.
+    """
+    if ranks == 1:
+        return [np.arange(len(widths))]
+    totals, dealt = np.zeros(ranks, np.int64), np.zeros(len(widths), np.int64)
+    for row in np.argsort(-widths, kind="stable"):
+        rank = int(totals.argmin())
+        dealt[row] = rank
+        totals[rank] += widths[row]
+    return [np.flatnonzero(dealt == rank) for rank in range(ranks)]
+
+
 def microbatches(batch: Ragged, keep: Flags, max_tokens: int, *, share_prompts: bool) -> Iterator[Microbatch]:
     """Yield the sequences where `keep` [B] is set, at most `max_tokens` positions (padding included) at a time.
 
     `share_prompts` only where the model heeds masks and positions (`Policy.shares_prompts`).
     """
+    for part in dealt_microbatches(batch, keep, max_tokens, share_prompts=share_prompts, rank=0, ranks=1):
+        assert part is not None, "one rank waits for nobody"
+        yield part
+
+
+def dealt_microbatches(
+    batch: Ragged, keep: Flags, max_tokens: int, *, share_prompts: bool, rank: int, ranks: int
+) -> Iterator[Microbatch | None]:
+    """Yield of `microbatches` those that were dealt to `rank` of so many, then None until it has as many as any other:
+    passes in which it must take part.
+    """
     rows = rows_of(batch, keep, share_prompts=share_prompts)
     offsets = _Offsets(starts=_starts(batch.lengths), first_targets=_starts(batch.target_counts))
-    for chosen in plan(np.array([row.width for row in rows], np.int64), max_tokens):
+    widths = np.array([row.width for row in rows], np.int64)
+    plans = [[mine[chosen] for chosen in plan(widths[mine], max_tokens)] for mine in deal(widths, ranks)]
+    for chosen in plans[rank]:
         yield _microbatch(batch, [rows[index] for index in chosen], offsets)
+    yield from (None for _ in range(max(map(len, plans)) - len(plans[rank])))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,11 +35,24 @@ def read_exactly(stream: BinaryIO, size: int) -> bytes | None:
     return data if len(data) == size else None
 
 
-def requests_of(stream: BinaryIO) -> Iterator[tuple[Header, Arrays]]:
-    """Yield frames until the stream ends. Raises BadFrame."""
+def frames_of(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield frames, prefix and all, until the stream ends. Raises BadFrame."""
     while (prefix := read_exactly(stream, PREFIX.size)) is not None:
         header_size, body_size = frame_sizes(prefix)
-        head, body = read_exactly(stream, header_size), read_exactly(stream, body_size)
-        if head is None or body is None:
+        rest = read_exactly(stream, header_size + body_size)
+        if rest is None:
             return
-        yield decode_frame(head, body)
+        yield prefix + rest
+
+
+def requests_of(stream: BinaryIO) -> Iterator[tuple[Header, Arrays]]:
+    """Yield decoded frames until the stream ends. Raises BadFrame."""
+    for frame in frames_of(stream):
+        yield decoded(frame)
+
+
+def decoded(frame: bytes) -> tuple[Header, Arrays]:
+    """Header and arrays of a frame, the arrays as views of a copy of its body. Raises BadFrame."""
+    header_size, _ = frame_sizes(frame[: PREFIX.size])
+    end = PREFIX.size + header_size
+    return decode_frame(frame[PREFIX.size : end], frame[end:])

@@ -116,6 +116,8 @@ BOUNDS: Mapping[CorrectionName, Bounds] = MappingProxyType(
 class UnknownName(ValueError):
     """A hyperparameter names an objective, or a part of one, that does not exist."""
 
+    kind = "bad_request"
+
 
 def recipe_of(hyperparameters: Hyperparameters) -> Recipe:
     """Return what `hyperparameters` put in force. Raises UnknownName."""

@@ -18,6 +18,9 @@ Share = Annotated[float, Meta(ge=0, lt=1)]
 Count = Annotated[int, Meta(ge=1)]
 Seed = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 ExportDtype = Literal["bfloat16", "float32"]
+Device = Literal["auto", "cpu", "cuda"]
+ComputeDtype = Literal["auto", "bfloat16", "float32"]
+Architecture = Literal["qwen3", "qwen3_moe"]
 
 DEFAULT_SHARD_BYTES = 1024 * MIB
 """Files of 1 GiB: few enough to list, small enough that copying one again is no matter."""
@@ -75,20 +78,28 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class MakeModel(Request, tag="make_model", frozen=True, kw_only=True):
-    """Write a new Qwen3 model, `config` being fields of transformers' Qwen3Config. Reply: `parameters`."""
+    """Write a new model of `architecture`, `config` being fields of transformers' config of it. Reply: `parameters`."""
 
     directory: str
     config: dict[str, Any]
+    architecture: Architecture = "qwen3"
     seed: Seed = 0
 
 
 class Load(Request, tag="load", frozen=True, kw_only=True):
-    """Load a Hugging Face directory and forget what was loaded. Reply: `parameters`, `vocab_size`, `fingerprint`."""
+    """Load a Hugging Face directory and forget what was loaded. Reply: `parameters`, `vocab_size`, `fingerprint`,
+    `ranks`, and what "auto" came to: `device`, `compute_dtype`.
+
+    Weights, moments and sums of gradients are float32 whatever `compute_dtype` layers compute in. "auto" is a GPU if
+    there is one, bfloat16 there and float32 on a CPU.
+    """
 
     directory: str
     hyperparameters: Hyperparameters
     seed: Seed = 0
     threads: Count = 1
+    device: Device = "cpu"
+    compute_dtype: ComputeDtype = "auto"
 
 
 class Supervised(Request, tag="supervised", frozen=True, kw_only=True):

@@ -3,47 +3,53 @@
     python -m learner.trainer       frames of protocol/pipe.py: requests on stdin, replies on stdout, logs on stderr
 
 What always holds: a request that fails leaves weights and optimizer as they were; the same requests on the same
-machine with the same number of threads give the same weights, bit for bit, also across `save` and `restore`; what
-`export` and `save` write appears whole or not at all. The process ends when stdin does. It reads no clock but to
-report seconds, and never touches the network.
+machine with the same number of threads and ranks give the same weights, bit for bit, also across `save` and `restore`;
+what `export` and `save` write appears whole or not at all. The process ends when stdin does. It reads no clock but to
+report seconds, and never touches the network but to meet its other ranks. Where torchrun starts it several times
+(`learner.launcher`), rank 0 has the pipe and every rank does every request.
 
-    event    {"event": "ready", "torch": str, "threads": n}
-             {"event": "saved", "directory": str, "bytes": n} after a "save" that was not waited for, or
-             {"event": "save_failed", "directory": str, "error": str}
+    event    {"event": "ready", "torch": str, "threads": n, "ranks": n}
+             {"event": "saved", "directory": str, "bytes": n} | {"event": "save_failed", "directory": str, "error": str}
     request  {"id": n, "op": ..., fields of the struct in learner/requests.py}
     reply    {"id": n, "ok": true, "seconds": s, ...}
-             {"id": n, "ok": false, "kind": "bad_model" | "bad_request" | "bad_checkpoint" | "disk" | "internal",
-             "error": str}
+             {"id": n, "ok": false, "kind": "bad_model" | "bad_request" | "bad_checkpoint" | "disk" | "diverged" |
+             "internal", "error": str}
 """
 
 from __future__ import annotations
 
 import sys
 
-from learner.pipes import claim_pipes, requests_of
+from learner.pipes import claim_pipes, decoded, frames_of
 
 if __name__ == "__main__":
     # Before the imports that take seconds, some of which may print.
     PIPES = claim_pipes()
 
+import os
+import queue
 import signal
+import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 import torch
 
-from learner.checkpoint import BadCheckpoint, CheckpointHead, read_checkpoint, write_checkpoint
-from learner.packing import BadBatch, rollout_batch, supervised_batch
-from learner.policy import BadModel, load_policy, make_model, quiet_transformers, tensor_source
+from learner.checkpoint import BadCheckpoint, CheckpointHead, Saving, read_checkpoint
+from learner.export import export
+from learner.failures import BadRequest, explain
+from learner.models import make_model, quiet_transformers
+from learner.packing import rollout_batch, supervised_batch
+from learner.policy import load_policy
 from learner.presets import UnknownName, recipe_of
+from learner.ranks import HEARTBEAT_S, Ranks, open_ranks
 from learner.requests import (
     AnyRequest,
     Export,
-    ExportDtype,
     Hyperparameters,
     Load,
     Logprobs,
@@ -53,37 +59,58 @@ from learner.requests import (
     Step,
     Supervised,
 )
-from learner.training import Diverged, Training
+from learner.training import Training
 from protocol.pipe import Arrays, BadFrame, Header, encode_frame
 
 
-class BadRequest(ValueError):
-    """The node asked for something that makes no sense; the message names the field."""
+class RankFailed(Exception):
+    """Something went wrong on this rank alone, where the others wait for it: all of them must end."""
 
 
 class Trainer:
-    """Turns requests into replies. Holds at most one `Training`; needs no process, so tests talk to it directly."""
+    """Turns requests into replies. Holds at most one `Training`; needs no process, so tests talk to it directly.
 
-    def __init__(self) -> None:
+    `tell` is given events, on any thread.
+    """
+
+    def __init__(self, ranks: Ranks | None = None, tell: Callable[[Header], None] = lambda event: None) -> None:
+        self._ranks = ranks or Ranks()
+        self._tell = tell
         self._training: Training | None = None
-        self.events: list[Header] = []
-        """What the node is to be told beside replies, oldest first; whoever sends them takes them out."""
+        self._saving: Saving | None = None
+        self._replied = threading.Event()
 
     def answer(self, header: Mapping[str, Any], arrays: Arrays) -> tuple[Header, Arrays]:
-        """Do one request and return the reply. Failures become replies; only KeyboardInterrupt and the like travel."""
+        """Do one request and return the reply. Failures become replies; only KeyboardInterrupt and the like travel.
+
+        Raises RankFailed where other ranks may be waiting in the middle of the request.
+        """
+        self.replied()
         number = header.get("id")
         try:
             fields = {key: value for key, value in header.items() if key != "id"}
             request = msgspec.convert(fields, AnyRequest)
             reply, found = self._do(request, arrays)
         except Exception as error:
-            if self._training is not None:
-                self._training.forget_gradients()
             kind, text = explain(error)
             if kind == "internal":
                 traceback.print_exc()
+                if self._ranks.count > 1:
+                    raise RankFailed(text) from error
+            if self._training is not None:
+                self._training.forget_gradients()
             return {"id": number, "ok": False, "kind": kind, "error": text}, {}
         return {"id": number, "ok": True, **reply}, found
+
+    def replied(self) -> None:
+        """The last reply is on its way: what happened since may be told."""
+        self._replied.set()
+
+    def wait_until_saved(self) -> None:
+        """Return once the last checkpoint is written, or is known to have failed, and that was told."""
+        self.replied()
+        if self._saving is not None:
+            self._saving.join()
 
     def _do(self, request: AnyRequest, arrays: Arrays) -> tuple[Header, Arrays]:
         started = time.perf_counter()
@@ -91,7 +118,7 @@ class Trainer:
         reply: Header
         match request:
             case MakeModel():
-                reply = {"parameters": make_model(Path(request.directory), request.config, request.seed)}
+                reply = {"parameters": self._make_model(request)}
             case Load():
                 reply = self._load(request)
             case Supervised():
@@ -106,63 +133,85 @@ class Trainer:
                 found = training.logprobs(supervised_batch(arrays, training.policy.vocab_size), request.temperature)
                 reply = {}
             case Export():
-                reply = {"files": self._export(Path(request.directory), request.dtype, request.max_shard_bytes)}
+                policy = self._require_training().policy
+                reply = {"files": export(policy, Path(request.directory), request.dtype, request.max_shard_bytes)}
             case Save():
-                reply = self._save(Path(request.directory)) if request.wait else self._save_unwaited(request.directory)
+                reply = self._save(Path(request.directory), wait=request.wait)
             case Restore():
                 reply = self._restore(Path(request.directory), keep_hyperparameters=request.keep_hyperparameters)
         return {**reply, "seconds": time.perf_counter() - started}, found
 
+    def _make_model(self, request: MakeModel) -> int:
+        count = 0
+        with self._ranks.agreeing():
+            if self._ranks.is_first:
+                count = make_model(Path(request.directory), request.config, request.seed, request.architecture)
+        return count
+
     def _load(self, request: Load) -> Header:
         recipe_of(request.hyperparameters)  # before the seconds that loading takes
+        self.wait_until_saved()
         torch.set_num_threads(request.threads)
         torch.manual_seed(request.seed)
         self._training = None  # two models at once might not fit
+        self._ranks.place(request.device, request.compute_dtype)
         policy = load_policy(
-            Path(request.directory), gradient_checkpointing=request.hyperparameters.gradient_checkpointing
+            Path(request.directory),
+            gradient_checkpointing=request.hyperparameters.gradient_checkpointing,
+            ranks=self._ranks,
         )
         self._training = Training(policy, request.hyperparameters)
+        self._training.before_update = self._wait_until_read
         return {
             "parameters": policy.num_parameters,
             "vocab_size": policy.vocab_size,
             "fingerprint": policy.fingerprint,
+            "ranks": self._ranks.count,
+            "device": self._ranks.device.type,
+            "compute_dtype": str(self._ranks.compute_dtype).removeprefix("torch."),
         }
 
-    def _export(self, directory: Path, dtype: ExportDtype, max_shard_bytes: int) -> list[str]:
-        return self._require_training().policy.export(directory, dtype, max_shard_bytes)
+    def _wait_until_read(self) -> None:
+        if self._saving is not None:
+            self._saving.wait_until_read()
 
-    def _save(self, directory: Path) -> Header:
+    def _save(self, directory: Path, *, wait: bool) -> Header:
         training = self._require_training()
+        self.wait_until_saved()
         head = CheckpointHead(
             fingerprint=training.policy.fingerprint,
             steps=training.steps,
             supervised_steps=training.supervised_steps,
             threads=torch.get_num_threads(),
+            ranks=self._ranks.count,
             torch=str(torch.__version__),
             hyperparameters=msgspec.to_builtins(training.hyperparameters),
         )
-        sources = [tensor_source(name, tensor, tensor.dtype) for name, tensor in training.tensors().items()]
-        size_bytes = write_checkpoint(directory, head, sources)
-        return {"steps": training.steps, "bytes": size_bytes}
+        self._saving, self._replied = Saving(directory, head, training.tensors(), self._ranks), threading.Event()
+        self._saving.start(done=(lambda saving: None) if wait else self._report_saving)
+        size_bytes = self._saving.wait() if wait else 0
+        return {"steps": training.steps, **({"bytes": size_bytes} if wait else {})}
 
-    def _save_unwaited(self, directory: str) -> Header:
-        training = self._require_training()
-        try:
-            size_bytes = self._save(Path(directory))["bytes"]
-        except OSError as error:
-            self.events.append({"event": "save_failed", "directory": directory, "error": explain(error)[1]})
+    def _report_saving(self, saving: Saving) -> None:
+        self._replied.wait()
+        if saving.error is None:
+            self._tell({"event": "saved", "directory": str(saving.directory), "bytes": saving.size_bytes})
         else:
-            self.events.append({"event": "saved", "directory": directory, "bytes": size_bytes})
-        return {"steps": training.steps}
+            kind, text = explain(saving.error)
+            if kind == "internal":
+                traceback.print_exception(saving.error)
+            self._tell({"event": "save_failed", "directory": str(saving.directory), "error": text})
 
     def _restore(self, directory: Path, *, keep_hyperparameters: bool) -> Header:
         training = self._require_training()
-        checkpoint = read_checkpoint(directory, training.policy.fingerprint, training.expected, training.required)
-        head = checkpoint.head
-        hyperparameters = training.hyperparameters if keep_hyperparameters else _hyperparameters_of(directory, head)
+        self.wait_until_saved()
+        with self._ranks.agreeing():
+            checkpoint = read_checkpoint(directory, training.policy.fingerprint, training.expected, training.required)
+            head = checkpoint.head
+            hyperparameters = training.hyperparameters if keep_hyperparameters else _hyperparameters_of(directory, head)
         self._training = None  # a disk that fails from here on leaves neither the old state nor the new
         training.configure(hyperparameters)
-        training.adopt(head, checkpoint.tensors())
+        training.adopt(checkpoint)
         self._training = training
         return {
             "steps": head.steps,
@@ -186,42 +235,59 @@ def _hyperparameters_of(directory: Path, head: CheckpointHead) -> Hyperparameter
     return hyperparameters
 
 
-def explain(error: Exception) -> tuple[str, str]:
-    """Return (kind, one paragraph) for a failed request."""
-    match error:
-        case BadModel():
-            kind = "bad_model"
-        case BadCheckpoint():
-            kind = "bad_checkpoint"
-        case BadRequest() | UnknownName() | BadBatch() | msgspec.ValidationError() | FileExistsError():
-            kind = "bad_request"
-        case Diverged():
-            kind = "diverged"
-        case OSError():
-            place = f"{error.filename}: " if error.filename else ""
-            return (
-                "disk",
-                f"{place}{error.strerror or error}; nothing was left half-written: "
-                "free some space or choose another place",
-            )
-        case _:
-            kind = "internal"
-    return kind, " ".join(str(error).split()) or type(error).__name__
-
-
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     """Answer requests until they end. Raises BadFrame when they cannot be read, BrokenPipeError when nobody listens."""
-    trainer = Trainer()
+    ranks = open_ranks()
+    sending = threading.Lock()
 
     def send(header: Header, arrays: Arrays | None = None) -> None:
-        replies.write(encode_frame(header, arrays))
-        replies.flush()
+        if ranks.is_first:
+            with sending:
+                replies.write(encode_frame(header, arrays))
+                replies.flush()
 
-    send({"event": "ready", "torch": str(torch.__version__), "threads": torch.get_num_threads()})
-    for header, arrays in requests_of(requests):
-        send(*trainer.answer(header, arrays))
-        while trainer.events:
-            send(trainer.events.pop(0))
+    if not ranks.is_first:
+        requests.close()  # only rank 0 may be woken by the node, or keep it waiting
+        replies.close()
+    trainer = Trainer(ranks, send)
+    send({"event": "ready", "torch": str(torch.__version__), "threads": torch.get_num_threads(), "ranks": ranks.count})
+    frames = frames_of(requests) if ranks.is_first else iter(())
+    for frame in frames if ranks.count == 1 else _shared(frames, ranks):
+        send(*trainer.answer(*decoded(frame)))
+        trainer.replied()
+    trainer.wait_until_saved()
+
+
+def _shared(frames: Iterator[bytes], ranks: Ranks) -> Iterator[bytes]:
+    """Give every rank the frames that rank 0 reads; it reads ahead by one, so that the others may be told meanwhile
+    that it lives.
+    """
+    waiting: queue.Queue[bytes | Exception | None] = queue.Queue(1)
+    if ranks.is_first:
+        threading.Thread(target=_read, args=(frames, waiting), name="requests", daemon=True).start()
+    while True:
+        frame: bytes | Exception | None = None
+        if ranks.is_first:
+            try:
+                frame = waiting.get(timeout=HEARTBEAT_S)
+            except queue.Empty:
+                frame = b""
+        shared = ranks.share(None if isinstance(frame, Exception) else frame)
+        if isinstance(frame, Exception):
+            raise frame
+        if shared is None:
+            return
+        if shared:
+            yield shared
+
+
+def _read(frames: Iterator[bytes], waiting: queue.Queue[bytes | Exception | None]) -> None:
+    try:
+        for frame in frames:
+            waiting.put(frame)
+        waiting.put(None)
+    except Exception as error:
+        waiting.put(error)
 
 
 def main(requests: BinaryIO, replies: BinaryIO) -> int:
@@ -236,6 +302,9 @@ def main(requests: BinaryIO, replies: BinaryIO) -> int:
         return 1
     except BrokenPipeError:
         return 0
+    except RankFailed as error:
+        print(f"trainer: rank {os.environ['RANK']} cannot go on, so no rank can: {error}", file=sys.stderr, flush=True)
+        os._exit(1)  # threads that wait for other ranks would keep us
     return 0
 
 

@@ -7,32 +7,36 @@ checkpoint of those goes on as if nothing had happened. It knows neither pipes n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from learner.checkpoint import CheckpointHead
+from learner.checkpoint import Checkpoint
 from learner.critic import Critic, shapes_of
 from learner.minibatches import mini_batches
 from learner.objective.loss import objective_of
 from learner.objective.statistics import Statistics
 from learner.objective.terms import Terms, Totals
 from learner.optimizer import MOMENTS, learning_rate_at, make_adamw, set_learning_rate
-from learner.packing import Flags, Microbatch, Prepared, Ragged, Rollouts, microbatches
+from learner.packing import Flags, Microbatch, Prepared, Ragged, Rollouts, dealt_microbatches
 from learner.policy import Policy
 from learner.preparation import Columns, prepare
 from learner.presets import recipe_of
 from learner.reference import Reference
 from learner.requests import Hyperparameters
+from learner.sharding import whole
 from protocol.pipe import Arrays
 
 
 class Diverged(ArithmeticError):
     """A loss or a gradient is not finite. The weights were not changed."""
+
+    kind = "diverged"
 
 
 @dataclass(kw_only=True)
@@ -49,12 +53,14 @@ class Training:
     """A loaded policy with its optimizers: everything that training changes, and everything that a checkpoint holds.
 
     `steps` counts training steps. The warm start has an optimizer of its own, dropped at the first training step.
+    `before_update` is called before weights change. Every rank makes the same calls, with the same batches.
     """
 
     def __init__(self, policy: Policy, hyperparameters: Hyperparameters) -> None:
         self.policy = policy
         self.steps = 0
         self.supervised_steps = 0
+        self.before_update: Callable[[], None] = lambda: None
         self._warm_start: torch.optim.AdamW | None = None
         self._reference: Reference | None = None
         self._critic: Critic | None = None
@@ -83,6 +89,7 @@ class Training:
             loss = -self.policy.score(part, 1.0).logprobs.sum() / total
             loss.backward()  # type: ignore[no-untyped-call]
             loss_sum += loss.item()
+        [loss_sum] = self.policy.ranks.total([loss_sum])
         grad_norm = self._apply(self._warm_start, loss_sum)
         self.supervised_steps += 1
         return {"loss": loss_sum, "grad_norm": grad_norm, "tokens": total}
@@ -93,6 +100,8 @@ class Training:
         Sequences of zero advantage only count in the divisor; a mini-batch with no others leaves the weights. Raises
         Diverged when the first update does, BadBatch when the objective cannot learn from such a batch.
         """
+        if self._recipe.needs_reference:
+            self.before_update()  # its weights take the place of ours
         prepared, told = prepare(batch, self._recipe, self.hyperparameters, self._scored, self._reference)
         learning_rate = learning_rate_at(self.steps, self.hyperparameters)
         set_learning_rate(self._optimizer, learning_rate)
@@ -134,6 +143,7 @@ class Training:
             taken.loss += loss * (len(part.sequences) / len(batch.sequences))
             taken.norms.append(norm)
             taken.statistics.merge(statistics)
+        taken.statistics.combine(self.policy.ranks)
         return taken
 
     def _keep(self, part: Prepared) -> Flags:
@@ -145,9 +155,13 @@ class Training:
         totals = self._totals(batch)
         loss = 0.0
         for part in self._parts(batch.sequences, keep):
-            columns = {name: torch.from_numpy(column[part.numbers]) for name, column in batch.columns.items()}
+            columns = {name: self._on_device(column[part.numbers]) for name, column in batch.columns.items()}
             loss += self._backward(part, columns, totals, statistics)
+        [loss] = self.policy.ranks.total([loss])
         return loss, self._apply(self._optimizer, loss)
+
+    def _on_device(self, column: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(column).to(self.policy.ranks.device)
 
     def logprobs(self, batch: Ragged, temperature: float | None) -> Arrays:
         """Return `logprobs` and `entropy`, float32 [C], of the batch's targets under the current weights."""
@@ -161,15 +175,21 @@ class Training:
         found: Columns = {name: np.zeros(int(batch.targets.sum()), np.float32) for name in names}
         for part in self._parts(batch, keep):
             scores = self.policy.score(part, temperature or self.hyperparameters.temperature)
-            found["logprobs"][part.numbers] = scores.logprobs.numpy()
-            found["entropy"][part.numbers] = scores.entropy.numpy()
+            found["logprobs"][part.numbers] = scores.logprobs.cpu().numpy()
+            found["entropy"][part.numbers] = scores.entropy.cpu().numpy()
             if self._critic:
-                found["values"][part.numbers] = self._critic.values(part).numpy()
-        return found
+                found["values"][part.numbers] = self._critic.values(part).cpu().numpy()
+        return {name: self.policy.ranks.combined(values) for name, values in found.items()}
 
     def _parts(self, batch: Ragged, keep: Any) -> Iterator[Microbatch]:
-        budget = self.hyperparameters.max_tokens_per_microbatch
-        return microbatches(batch, keep, budget, share_prompts=self.policy.shares_prompts)
+        """This rank's microbatches, on its device. Whoever asks for the next one is done with the one before."""
+        budget, ranks = self.hyperparameters.max_tokens_per_microbatch, self.policy.ranks
+        share = self.policy.shares_prompts
+        for part in dealt_microbatches(batch, keep, budget, share_prompts=share, rank=ranks.number, ranks=ranks.count):
+            if part is None:
+                self.policy.idle()
+            else:
+                yield part.to(ranks.device)
 
     def _totals(self, batch: Prepared) -> Totals:
         return Totals(
@@ -199,14 +219,15 @@ class Training:
         """Clip, check, update, forget the gradients; return the norm before clipping."""
         h = self.hyperparameters
         parameters = [parameter for _, parameter in self.policy.parameters]
-        norm = torch.nn.utils.clip_grad_norm_(parameters, h.grad_clip, foreach=True).item()
+        norm = whole(torch.nn.utils.clip_grad_norm_(parameters, h.grad_clip, foreach=True)).item()
         critic = self._critic if optimizer is self._optimizer else None
-        of_critic = critic.clip(h.grad_clip) if critic else 0.0
+        of_critic = critic.clip(h.grad_clip, self.policy.ranks) if critic else 0.0
         if not np.isfinite([norm, of_critic, loss]).all():
             raise Diverged(
                 f"the loss ({loss}) or its gradient ({norm}) is not finite; the weights were left as they were: "
                 "lower learning_rate, or look for broken behaviour logprobs"
             )
+        self.before_update()
         optimizer.step()
         if critic:
             critic.update(optimizer.param_groups[0]["lr"] / h.learning_rate)
@@ -220,18 +241,25 @@ class Training:
             self._critic.forget_gradients()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return everything a checkpoint holds, by name, as views of the tensors in use."""
+        """Return everything a checkpoint holds, by name: the tensors in use, of which this rank has its slices, and its
+        own random state.
+        """
         state = {f"weights/{name}": parameter.detach() for name, parameter in self.policy.parameters}
         for kind, optimizer in (("adamw", self._optimizer), ("warm_start", self._warm_start)):
             state |= self._moments(kind, optimizer)
         if self._critic:
             state |= self._critic.tensors()
-        return state | {"rng/torch": torch.get_rng_state()}
+        return state | self._random_state()
 
     @property
     def required(self) -> set[str]:
         """Names of the tensors that every checkpoint of this policy holds."""
-        return {"rng/torch", *(f"weights/{name}" for name, _ in self.policy.parameters)}
+        return {f"weights/{name}" for name, _ in self.policy.parameters}
+
+    def _random_state(self) -> dict[str, Tensor]:
+        number, device = self.policy.ranks.number, self.policy.ranks.device
+        state = {f"rng/cpu/{number}": torch.get_rng_state()}
+        return state if device.type == "cpu" else state | {f"rng/cuda/{number}": torch.cuda.get_rng_state(device)}
 
     def _moments(self, kind: str, optimizer: torch.optim.AdamW | None) -> dict[str, Tensor]:
         if optimizer is None:
@@ -243,44 +271,52 @@ class Training:
             for moment in MOMENTS
         }
 
-    def expected(self, name: str) -> tuple[str, tuple[int, ...]] | None:
+    def expected(self, name: str) -> tuple[torch.dtype, tuple[int, ...]] | None:
         """Return the dtype and shape that a checkpoint's tensor `name` must have, None for a name that does not
         belong.
         """
-        if name == "rng/torch":
-            return "U8", tuple(torch.get_rng_state().shape)
-        if name.startswith("critic/"):
-            shape = shapes_of(self.policy.model).get(name)  # also where there is none: it is forgotten then
-            return None if shape is None else ("F32", shape)
         kind, _, rest = name.partition("/")
+        if kind == "rng":
+            known = self._random_state().get(f"rng/{rest.partition('/')[0]}/{self.policy.ranks.number}")
+            return torch.uint8, tuple(known.shape) if known is not None else _CUDA_STATE
+        if kind == "critic":
+            shape = shapes_of(self.policy.model).get(name)  # also where there is none: it is forgotten then
+            return None if shape is None else (torch.float32, shape)
         moment, _, parameter_name = ("", "", rest) if kind == "weights" else rest.partition("/")
         parameter = dict(self.policy.parameters).get(parameter_name)
         if parameter is None or (kind, moment) not in _KNOWN:
             return None
-        return "F32", () if moment == "step" else tuple(parameter.shape)
+        return torch.float32, () if moment == "step" else tuple(parameter.shape)
 
     @torch.no_grad()
-    def adopt(self, head: CheckpointHead, tensors: Iterator[tuple[str, Any]]) -> None:
-        """Take over a checkpoint's state (numpy arrays, already checked by name, dtype and shape), right after
-        `configure`.
-        """
+    def adopt(self, checkpoint: Checkpoint) -> None:
+        """Take over a checkpoint that was checked, right after `configure`. Raises OSError."""
         self._warm_start = None
-        parameters = dict(self.policy.parameters)
-        for name, array in tensors:
-            tensor = torch.from_numpy(array)
-            kind, _, rest = name.partition("/")
-            match kind:
-                case "critic":
-                    if self._critic:
-                        self._critic.adopt({name: tensor})
-                case "rng":
-                    torch.set_rng_state(tensor)
-                case "weights":
-                    parameters[rest].copy_(tensor)
-                case _:
-                    moment, _, parameter_name = rest.partition("/")
-                    self._optimizer_named(kind).state[parameters[parameter_name]][moment] = tensor
-        self.steps, self.supervised_steps = head.steps, head.supervised_steps
+        state = {f"weights/{name}": parameter.detach() for name, parameter in self.policy.parameters}
+        for kind in ("adamw", "warm_start"):
+            state |= self._empty_moments(kind, checkpoint.names)
+        others = self._random_state() | (self._critic.tensors() if self._critic else {})
+        state |= {name: tensor for name, tensor in others.items() if name in checkpoint.names}
+        checkpoint.load(state, self.policy.ranks)
+        for name, tensor in state.items():
+            if name.startswith("rng/cpu/"):
+                torch.set_rng_state(tensor)
+            elif name.startswith("rng/cuda/"):
+                torch.cuda.set_rng_state(tensor, self.policy.ranks.device)
+        self.steps, self.supervised_steps = checkpoint.head.steps, checkpoint.head.supervised_steps
+
+    def _empty_moments(self, kind: str, names: Set[str]) -> dict[str, Tensor]:
+        """Room for the moments that a checkpoint has."""
+        made: dict[str, Tensor] = {}
+        for name, parameter in self.policy.parameters:
+            if f"{kind}/step/{name}" in names:
+                state = self._optimizer_named(kind).state[parameter]
+                for moment in MOMENTS:
+                    scalar = moment == "step"
+                    device = parameter.device
+                    state[moment] = torch.zeros((), device=device) if scalar else torch.zeros_like(parameter)
+                    made[f"{kind}/{moment}/{name}"] = state[moment]
+        return made
 
     def _optimizer_named(self, kind: str) -> torch.optim.AdamW:
         if kind == "adamw":
@@ -289,5 +325,8 @@ class Training:
             self._warm_start = make_adamw(self.policy, self.hyperparameters, self.hyperparameters.learning_rate)
         return self._warm_start
 
+
+_CUDA_STATE = (16,)
+"""Shape of a GPU's random state, which a checkpoint may hold although this rank computes on a CPU."""
 
 _KNOWN = {("weights", ""), *((kind, moment) for kind in ("adamw", "warm_start") for moment in MOMENTS)}

@@ -79,6 +79,9 @@ from swarm.transport import ListenFailed, Transport
 TRAINER = (sys.executable, "-m", "learner.trainer")
 """The command of the trainer's process."""
 
+TRAINER_GRACE_S = 4.0
+"""Ranks let go of each other one after the other, and torchrun looks at them ten times a second."""
+
 INVITE_FILE = "invite"
 GOODBYE_S = 2.0
 """How long the farewell may take to reach the peers before the connections close."""
@@ -338,8 +341,9 @@ class _Learner:
         """The trainer, and an engine for evaluation if there is anything to evaluate on."""
         spec = ChildSpec(
             name="trainer",
-            argv=self.trainer_argv,
+            argv=launched(self.trainer_argv, self.config.trainer),
             threads=_threads(self.config.learn.threads),
+            grace_s=TRAINER_GRACE_S,
         )
         async with AsyncExitStack() as stack:
             trainer = await stack.enter_async_context(
@@ -521,13 +525,24 @@ def load_request(config: SwarmConfig) -> dict[str, Any]:
         "directory": config.model.directory,
         "seed": learn.seed,
         "threads": _threads(learn.threads),
+        "device": trainer.device,
+        "compute_dtype": trainer.compute_dtype,
         "hyperparameters": {
             **{name: getattr(trainer, name) for name in _SHARED},
             "betas": [trainer.beta1, trainer.beta2],
             "temperature": learn.temperature,
             "max_new_tokens": learn.max_new_tokens,
+            "gradient_checkpointing": trainer.activation_checkpointing,
         },
     }
+
+
+def launched(argv: Sequence[str], trainer: TrainerSection) -> tuple[str, ...]:
+    """The command that starts all ranks of this machine, which is the first: torchrun's, unless there is but one."""
+    if trainer.ranks * trainer.machines == 1 or tuple(argv) != TRAINER:
+        return tuple(argv)
+    place = (trainer.ranks, trainer.machines, 0, trainer.rendezvous) if trainer.machines > 1 else (trainer.ranks,)
+    return (sys.executable, "-m", "learner.launcher", *map(str, place))
 
 
 def machine_name() -> str:

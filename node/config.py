@@ -182,6 +182,12 @@ class TrainerSection(Section, frozen=True, kw_only=True):
     grad_clip: PositiveFloat = 1.0
     updates_per_step: Annotated[int, Meta(ge=1, le=1024)] = 1
     max_tokens_per_microbatch: Positive = 16_384
+    activation_checkpointing: bool = False
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    compute_dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    ranks: Annotated[int, Meta(ge=1, le=1024)] = 1
+    machines: Annotated[int, Meta(ge=1, le=4096)] = 1
+    rendezvous: Annotated[str, Meta(max_length=MAX_ADDRESS_CHARS)] = ""
 
 
 class PlanSection(Section, frozen=True, kw_only=True):
@@ -339,6 +345,11 @@ def _require_consistent(path: Path, learn: LearnSection, trainer: TrainerSection
             f"{path}: [trainer] updates_per_step = {trainer.updates_per_step} is more than the groups of a training "
             f"step, [learn] prompts_per_step = {learn.prompts_per_step}, and each update takes one at least. Lower the "
             "one or raise the other."
+        )
+    if trainer.machines > 1 and not re.fullmatch(r".+:\d+", trainer.rendezvous):
+        raise UsageError(
+            f"{path}: [trainer] machines = {trainer.machines} need rendezvous, where the others reach this one: "
+            '"HOST:PORT", a free port of this machine.'
         )
     if (size := delivery_bytes(learn.group_size, learn.max_new_tokens)) > MAX_WORK_BYTES:
         raise UsageError(

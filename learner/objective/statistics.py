@@ -12,6 +12,7 @@ from torch import Tensor
 
 from learner.objective.loss import reference_kl
 from learner.objective.terms import Terms, ratio_of
+from learner.ranks import Ranks
 
 SUMS = ("tokens", "clipped", "ratio", "ratio_squared", "kl", "entropy", "reference_kl")
 MAXIMA = ("ratio", "log_ratio")
@@ -44,6 +45,13 @@ class Statistics:
         """Count what `other` counted, too. Both know the same lags."""
         self.sums += other.sums
         self.maxima = torch.maximum(self.maxima, other.maxima)
+
+    def combine(self, ranks: Ranks) -> None:
+        """Count what the other ranks counted, too. All know the same lags."""
+        self.sums = torch.tensor(ranks.total(self.sums.flatten().tolist()), dtype=torch.float64).reshape(
+            self.sums.shape
+        )
+        self.maxima = torch.tensor(ranks.largest(self.maxima.tolist()), dtype=torch.float64)
 
     @property
     def tokens(self) -> int:

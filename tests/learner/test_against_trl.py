@@ -19,10 +19,11 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head, nanstd
 
 from learner.advantage import advantages
+from learner.models import make_model
 from learner.objective.loss import objective_of
 from learner.objective.terms import Terms, Totals
 from learner.packing import Ragged, microbatches
-from learner.policy import Policy, load_policy, make_model
+from learner.policy import Policy, load_policy
 from learner.presets import recipe_of
 from learner.requests import Hyperparameters
 

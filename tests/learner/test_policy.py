@@ -14,9 +14,13 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
-from learner.durable import TensorSource
+from learner.correspondence import Part
+from learner.directories import BadModel
+from learner.durable import TensorEntry
+from learner.export import Unit, cut_shards, export
+from learner.models import make_model
 from learner.packing import Ragged, microbatches
-from learner.policy import BadModel, Policy, cut_shards, load_policy, make_model
+from learner.policy import Policy, load_policy
 
 SIZES: dict[str, Any] = {
     "vocab_size": 40,
@@ -164,7 +168,7 @@ def stored(directory: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_an_export_holds_the_same_tensors_as_its_source(tmp_path: Path, kind: str) -> None:
     source = write_model(tmp_path / "model", kind)
-    files = load_policy(source).export(tmp_path / "export", "float32", 1 << 30)
+    files = export(load_policy(source), tmp_path / "export", "float32", 1 << 30)
     before, after = stored(source), stored(tmp_path / "export")
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -173,7 +177,7 @@ def test_an_export_holds_the_same_tensors_as_its_source(tmp_path: Path, kind: st
 
 def test_a_sharded_bfloat16_export_loads_in_transformers(tmp_path: Path, qwen3: Path) -> None:
     policy = load_policy(qwen3)
-    files = policy.export(tmp_path / "export", "bfloat16", 8_000)
+    files = export(policy, tmp_path / "export", "bfloat16", 8_000)
     assert "model.safetensors.index.json" in files
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "export")
     assert loaded.dtype == torch.bfloat16
@@ -184,7 +188,7 @@ def test_a_sharded_bfloat16_export_loads_in_transformers(tmp_path: Path, qwen3: 
 
 def test_equal_weights_give_equal_bytes(tmp_path: Path, qwen3: Path) -> None:
     for name in ("one", "two"):
-        load_policy(qwen3).export(tmp_path / name, "bfloat16", 8_000)
+        export(load_policy(qwen3), tmp_path / name, "bfloat16", 8_000)
     contents = [{file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("one", "two")]
     assert contents[0] == contents[1]
 
@@ -194,7 +198,7 @@ def test_only_known_companions_travel_and_the_config_stays_as_it_was(tmp_path: P
     change_config(source, a_note_of_its_author="kept")
     for name in ("tokenizer.json", "chat_template.jinja", "modeling_evil.py", "pytorch_model.bin", "notes.txt"):
         (source / name).write_text("{}")
-    files = load_policy(source).export(tmp_path / "export", "bfloat16", 1 << 30)
+    files = export(load_policy(source), tmp_path / "export", "bfloat16", 1 << 30)
     assert files == [
         "chat_template.jinja",
         "config.json",
@@ -209,14 +213,14 @@ def test_only_known_companions_travel_and_the_config_stays_as_it_was(tmp_path: P
 def test_an_export_never_replaces_a_directory(tmp_path: Path, qwen3: Path) -> None:
     (tmp_path / "export").mkdir()
     with pytest.raises(FileExistsError, match="exists already"):
-        load_policy(qwen3).export(tmp_path / "export", "bfloat16", 1 << 30)
+        export(load_policy(qwen3), tmp_path / "export", "bfloat16", 1 << 30)
 
 
 def test_what_a_kill_left_of_an_export_is_removed(tmp_path: Path, qwen3: Path) -> None:
     left = tmp_path / ".export.partial"
     left.mkdir()
     (left / "model-00001-of-00002.safetensors").write_bytes(b"half")
-    files = load_policy(qwen3).export(tmp_path / "export", "bfloat16", 1 << 30)
+    files = export(load_policy(qwen3), tmp_path / "export", "bfloat16", 1 << 30)
     assert "model-00001-of-00002.safetensors" not in files
     assert not left.exists()
 
@@ -235,20 +239,20 @@ def files_limited_to(size_bytes: int) -> Iterator[None]:
 def test_a_disk_that_refuses_leaves_nothing_behind(tmp_path: Path, qwen3: Path) -> None:
     policy = load_policy(qwen3)
     with files_limited_to(10_000), pytest.raises(OSError, match="File too large"):
-        policy.export(tmp_path / "export", "float32", 1 << 30)
+        export(policy, tmp_path / "export", "float32", 1 << 30)
     with files_limited_to(10_000), pytest.raises(OSError, match=r"large|write"):
         make_model(tmp_path / "made", QWEN3, 0)
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
 
 
 def test_shards_are_cut_in_order_and_within_the_limit() -> None:
-    def source(name: str, size: int) -> TensorSource:
-        return TensorSource(
-            name=name, dtype="U8", shape=(size,), size_bytes=size, read=lambda: np.zeros(size, np.uint8)
-        )
+    def unit(name: str, size: int) -> Unit:
+        entry = TensorEntry(name=name, dtype="U8", shape=(size,), size_bytes=size)
+        return Unit(part=Part(sources=[(name, name)], targets=[name]), dtype=torch.uint8, entries=(entry,))
 
-    tensors = [source("a", 4), source("b", 6), source("c", 30), source("d", 1)]
-    assert [[tensor.name for tensor in shard] for shard in cut_shards(tensors, 10)] == [["a", "b"], ["c"], ["d"]]
+    units = [unit("a", 4), unit("b", 6), unit("c", 30), unit("d", 1)]
+    names = [[entry.name for one in shard for entry in one.entries] for shard in cut_shards(units, 10)]
+    assert names == [["a", "b"], ["c"], ["d"]]
 
 
 def spoil_nothing_there(directory: Path) -> None:

@@ -2,14 +2,11 @@
 
 import copy
 import json
-import os
 import resource
-import subprocess
-import sys
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,7 +19,8 @@ from learner.pipes import requests_of
 from learner.presets import PRESETS
 from learner.requests import Hyperparameters
 from learner.trainer import Trainer
-from protocol.pipe import PREFIX, Arrays, Header, decode_frame, encode_frame, frame_sizes
+from protocol.pipe import Arrays, Header, encode_frame
+from tests.learner.processes import Child
 
 CONFIG: dict[str, Any] = {
     "vocab_size": 40,
@@ -354,7 +352,7 @@ def test_two_updates_go_on_from_a_checkpoint_bit_for_bit(tmp_path: Path, model: 
 
 
 def state_of(checkpoint: Path) -> tuple[bytes, bytes]:
-    return (checkpoint / "state.safetensors").read_bytes(), (checkpoint / "trainer.json").read_bytes()
+    return (checkpoint / "rank-00000.safetensors").read_bytes(), (checkpoint / "trainer.json").read_bytes()
 
 
 @pytest.mark.parametrize("steps_before", [0, 1])
@@ -484,7 +482,7 @@ def test_restore_brings_its_hyperparameters_unless_told_otherwise(
 
 
 def truncate(checkpoint: Path) -> None:
-    state = checkpoint / "state.safetensors"
+    state = checkpoint / "rank-00000.safetensors"
     state.write_bytes(state.read_bytes()[:-100])
 
 
@@ -493,11 +491,23 @@ def drop_head(checkpoint: Path) -> None:
 
 
 def cut_head(checkpoint: Path) -> None:
-    (checkpoint / "trainer.json").write_text('{"format": 1, "steps"')
+    (checkpoint / "trainer.json").write_text('{"format": 2, "steps"')
 
 
 def drop_state(checkpoint: Path) -> None:
-    (checkpoint / "state.safetensors").unlink()
+    (checkpoint / "rank-00000.safetensors").unlink()
+
+
+def drop_tensor(checkpoint: Path) -> None:
+    head = json.loads((checkpoint / "trainer.json").read_text())
+    del head["index"]["weights/model.norm.weight"]
+    (checkpoint / "trainer.json").write_text(json.dumps(head))
+
+
+def drop_slice(checkpoint: Path) -> None:
+    head = json.loads((checkpoint / "trainer.json").read_text())
+    head["index"]["adamw/exp_avg/model.norm.weight"]["slices"] = []
+    (checkpoint / "trainer.json").write_text(json.dumps(head))
 
 
 def change_head(**changes: Any) -> Callable[[Path], None]:
@@ -515,10 +525,12 @@ def change_head(**changes: Any) -> Callable[[Path], None]:
         (drop_head, "no trainer.json"),
         (cut_head, "half-written"),
         (drop_state, "half-written"),
-        (change_head(format=2), "format 2, newer than"),
-        (change_head(format=2, steps="many"), "format 2, newer than"),
+        (change_head(format=3), "format 3, newer than"),
+        (change_head(format=3, steps="many"), "format 3, newer than"),
+        (change_head(format=1), "format 1, older than"),
         (change_head(fingerprint="0" * 64), "another model"),
-        (change_head(state_bytes=1), "half-written"),
+        (drop_tensor, "lacks 'weights/model.norm.weight'"),
+        (drop_slice, "lacks a part of 'adamw/exp_avg/model.norm.weight'"),
         (change_head(hyperparameters={"objective": "of the future"}), "hyperparameters"),
     ],
 )
@@ -559,49 +571,17 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, trainer: Trainer
     assert "exists already" in refused(trainer, "bad_request", "save", directory=str(tmp_path / "place"))
 
 
-def test_a_checkpoint_that_is_not_waited_for_is_told_of_when_it_is_durable(tmp_path: Path, trainer: Trainer) -> None:
-    ok(trainer, "save", directory=str(tmp_path / "first"), wait=False)
-    [saved] = trainer.events
-    size = (tmp_path / "first" / "state.safetensors").stat().st_size
-    assert saved == {"event": "saved", "directory": str(tmp_path / "first"), "bytes": size}
-    trainer.events.clear()
-    ok(trainer, "save", directory=str(tmp_path / "first"), wait=False)
-    [failed] = trainer.events
-    assert (failed["event"], failed["directory"]) == ("save_failed", str(tmp_path / "first"))
-    assert "exists" in str(failed["error"])
-
-
-class Child:
-    """A trainer process and the two ends of its pipe."""
-
-    def __init__(self, code: str | None = None) -> None:
-        command = ["-c", code] if code else ["-m", "learner.trainer"]
-        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(
-            [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-        )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.requests: BinaryIO = self.process.stdin  # type: ignore[assignment]
-        self.replies: BinaryIO = self.process.stdout  # type: ignore[assignment]
-
-    def receive(self) -> tuple[Header, Arrays]:
-        header_size, body_size = frame_sizes(self.replies.read(PREFIX.size))
-        return decode_frame(self.replies.read(header_size), self.replies.read(body_size))
-
-    def ask(self, op: str, arrays: Arrays | None = None, **fields: Any) -> Header:
-        self.requests.write(encode_frame({"id": 3, "op": op, **fields}, arrays))
-        self.requests.flush()
-        reply, _ = self.receive()
-        assert reply["ok"], reply
-        return reply
-
-    def end(self) -> int:
-        """Close stdin and return the exit status; nothing but frames was ever on stdout."""
-        self.requests.close()
-        assert self.replies.read() == b""
-        self.replies.close()
-        return self.process.wait()
+def test_a_checkpoint_that_is_not_waited_for_is_told_of_when_it_is_durable(tmp_path: Path, model: Path) -> None:
+    events: list[Header] = []
+    trainer = Trainer(tell=events.append)
+    ok(trainer, "load", directory=str(model), hyperparameters=HYPERPARAMETERS)
+    for event, said in (("saved", "bytes"), ("save_failed", "error")):
+        ok(trainer, "save", directory=str(tmp_path / "first"), wait=False)
+        assert not events, "the reply comes first"
+        trainer.wait_until_saved()
+        told = events.pop()
+        assert (told["event"], told["directory"], not events) == (event, str(tmp_path / "first"), True)
+        assert told[said]
 
 
 NOISY = """
@@ -628,9 +608,9 @@ def test_training_goes_on_bit_for_bit_in_another_process(tmp_path: Path, model: 
     ok(straight, "save", directory=str(tmp_path / "checkpoint"))
     metrics = [ok(straight, "step", rollouts(seed)) for seed in range(2, 5)]
 
-    child = Child(NOISY)
+    child = Child("-c", NOISY, log=None)
     ready, _ = child.receive()
-    assert ready == {"event": "ready", "torch": torch.__version__, "threads": 1}
+    assert ready == {"event": "ready", "torch": torch.__version__, "threads": 1, "ranks": 1}
     child.ask("load", directory=str(model), hyperparameters={**HYPERPARAMETERS, "learning_rate": 1.0}, threads=1)
     assert child.ask("restore", directory=str(tmp_path / "checkpoint"))["steps"] == 2
     resumed = [child.ask("step", rollouts(seed)) for seed in range(2, 5)]
@@ -643,7 +623,7 @@ def test_training_goes_on_bit_for_bit_in_another_process(tmp_path: Path, model: 
     ]
     assert weights(straight, tmp_path / "straight") == (tmp_path / "resumed" / "model.safetensors").read_bytes()
     ok(straight, "save", directory=str(tmp_path / "twin"))
-    for file in ("trainer.json", "state.safetensors"):
+    for file in ("trainer.json", "rank-00000.safetensors"):
         assert (tmp_path / "twin" / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.requests import Load
-from node.app_learner import load_request
+from node.app_learner import TRAINER, launched, load_request
 from node.config import (
     LearnSection,
     NodeConfig,
@@ -178,14 +178,22 @@ def test_what_the_file_says_of_training_reaches_the_trainer(tmp_path: Path) -> N
         "beta2 = 0.25\nweight_decay = 0.125\ngrad_clip = 2.0\nupdates_per_step = 2\nclip_low = 0.5\nclip_high = 0.75\n"
         "max_tokens_per_microbatch = 7\n"
     )
-    text = learning(temperature=0.5, max_new_tokens=9, seed=6, threads=2) + "[trainer]\n" + trainer
-    assert set(tomllib.loads(trainer)) == {field.name for field in msgspec.structs.fields(TrainerSection)}
-    load = msgspec.convert(load_request(read_swarm_config(swarm_file(tmp_path, text))), Load)
+    where = (
+        'activation_checkpointing = true\ndevice = "cpu"\ncompute_dtype = "bfloat16"\nranks = 4\nmachines = 2\n'
+        'rendezvous = "learner:29500"\n'
+    )
+    text = learning(temperature=0.5, max_new_tokens=9, seed=6, threads=2) + "[trainer]\n" + trainer + where
+    assert set(tomllib.loads(trainer + where)) == {field.name for field in msgspec.structs.fields(TrainerSection)}
+    config = read_swarm_config(swarm_file(tmp_path, text))
+    assert launched(TRAINER, config.trainer)[1:] == ("-m", "learner.launcher", "4", "2", "0", "learner:29500")
+    assert launched(TRAINER, TrainerSection()) == TRAINER
+    load = msgspec.convert(load_request(config), Load)
+    assert (load.device, load.compute_dtype) == ("cpu", "bfloat16")
     assert (load.directory, load.seed, load.threads) == (str(tmp_path / "model"), 6, 2)
     assert msgspec.to_builtins(load.hyperparameters) == {
         **{key: value for key, value in tomllib.loads(trainer).items() if not key.startswith("beta")},
         **{"betas": (0.5, 0.25), "temperature": 0.5, "max_new_tokens": 9},
-        "gradient_checkpointing": False,  # not for people to choose
+        "gradient_checkpointing": True,
     }
 
 
@@ -289,3 +297,11 @@ def test_a_mistake_on_the_command_line(value: float, says: str) -> None:
     with pytest.raises(UsageError) as caught:
         replaced(NodeNetworkSection(), upload_mbit=value)
     assert str(caught.value) == says
+
+
+def test_several_machines_need_a_place_to_meet(tmp_path: Path) -> None:
+    said = refused(tmp_path, learning() + "[trainer]\nmachines = 2\n")
+    assert said == (
+        '[trainer] machines = 2 need rendezvous, where the others reach this one: "HOST:PORT", a free port of this '
+        "machine."
+    )

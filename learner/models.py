@@ -1,0 +1,169 @@
+"""Models made: from a directory of weights, or new ones with random weights.
+
+What always holds: every weight comes from the directory (a missing one is an error, never a random start), in float32,
+one tensor in memory beside the model at a time; each rank reads what it keeps. Dropout is off: engines have none, and
+the policy is deterministic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers.initialization import no_init_weights
+
+from learner.correspondence import Part, read
+from learner.directories import CONFIG, WEIGHTS, BadModel, ModelDirectory, one_line
+from learner.sharding import fill, fill_rows, place
+
+ARCHITECTURES = {"qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe"}
+"""What `make_model` makes, by the model type that a config names."""
+
+NO_MODEL = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    ImportError,
+    RuntimeError,
+    SafetensorError,
+    StrictDataclassError,
+)
+"""What transformers raises about configs and weights that do not fit: it has no type of its own for that."""
+
+
+def outline(directory: ModelDirectory) -> Any:
+    """The directory's model with parameters on the meta device, which take no memory, and buffers computed.
+
+    Raises BadModel.
+    """
+    try:
+        config = AutoConfig.from_pretrained(directory.path, trust_remote_code=False, local_files_only=True)
+        with _parameters_on_meta(), no_init_weights():
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
+        model.tie_weights()
+    except (OSError, *NO_MODEL) as error:
+        raise BadModel(f"{directory.path} could not be loaded as a causal language model: {one_line(error)}") from error
+    return model
+
+
+@contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    register = nn.Module.register_parameter
+
+    def without_memory(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and not parameter.is_meta:
+            parameter = nn.Parameter(parameter.to("meta"), parameter.requires_grad)
+        register(module, name, parameter)
+
+    nn.Module.register_parameter = without_memory  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+def give_memory(model: Any) -> None:
+    """Put empty parameters into the memory of this process where `model` has them on the meta device."""
+    made: dict[int, nn.Parameter] = {}  # a tied parameter stays one
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and parameter.is_meta:
+                if id(parameter) not in made:
+                    empty = torch.empty_like(parameter, device="cpu")
+                    made[id(parameter)] = nn.Parameter(empty, parameter.requires_grad)
+                module._parameters[name] = made[id(parameter)]
+
+
+def load_weights(model: Any, parts: Sequence[Part], directory: ModelDirectory) -> None:
+    """Read the directory's tensors into `model`. Raises BadModel when a file cannot be read."""
+    tensors: dict[str, Tensor] = model.state_dict(keep_vars=True)
+    with ExitStack() as opened:
+        try:
+            files = {file: opened.enter_context(safe_open(file, "pt")) for file in set(directory.files.values())}
+            for part in parts:
+                _load(model, part, tensors, directory, files)
+        except (OSError, SafetensorError) as error:
+            raise BadModel(f"{directory.path} cannot be read ({one_line(error)}); copy it again") from error
+
+
+def _load(
+    model: Any, part: Part, tensors: Mapping[str, Tensor], directory: ModelDirectory, files: Mapping[Path, Any]
+) -> None:
+    if part.converter is None:
+        [(source, _)], [target] = part.sources, part.targets
+        stored, (offsets, sizes) = files[directory.files[source]].get_slice(source), place(tensors[target])
+        if not offsets:
+            fill(tensors[target], files[directory.files[source]].get_tensor(source))
+        elif sizes[0]:
+            fill_rows(tensors[target], stored[offsets[0] : offsets[0] + sizes[0]])
+        return
+    found = read(model, part, lambda name: files[directory.files[name]].get_tensor(name))
+    for target, values in found.items():
+        fill(tensors[target], values)
+
+
+def prepare(model: Any, *, gradient_checkpointing: bool) -> None:
+    """Turn dropout off, which engines do not have, and trade compute for memory when asked."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.0
+    model.eval()
+    if gradient_checkpointing:
+        model.activation_checkpointing_enable({"use_reentrant": False})
+        model.train()  # transformers checkpoints in this mode only; with dropout off it computes the same
+
+
+def make_model(directory: Path, config: Mapping[str, Any], seed: int, architecture: str = "qwen3") -> int:
+    """Write a new model with random weights into `directory` and return its number of parameters.
+
+    `config` holds fields of transformers' config of `architecture`; equal seeds give equal weights. Raises BadModel
+    when a field is unknown or unfit or a model is there already, OSError when the disk refuses.
+    """
+    if (directory / CONFIG).exists() or (directory / WEIGHTS).exists():
+        raise BadModel(f"{directory} holds a model already; name another directory")
+    name = ARCHITECTURES[architecture]
+    kind = getattr(transformers, f"{name}Config")
+    unknown = sorted(set(config) - set(kind().to_dict()))
+    if unknown:
+        raise BadModel(f"{', '.join(unknown)}: no such field in a {name} config; see transformers' {name}Config")
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        try:
+            model = getattr(transformers, f"{name}ForCausalLM")(kind(**config)).float()
+        except NO_MODEL as error:
+            raise BadModel(f"these fields do not make a {name} model: {one_line(error)}") from error
+    model.generation_config = GenerationConfig.from_model_config(model.config)
+    _save_into(model, directory)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _save_into(model: Any, directory: Path) -> None:
+    """Save beside and move in, config last: without it a directory is not a model, so no kill leaves half of one."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".partial-", dir=directory) as name:
+        partial = Path(name)
+        try:
+            model.save_pretrained(partial)
+        except SafetensorError as error:
+            raise OSError(f"{directory}: {one_line(error)}") from error
+        for file in sorted(partial.iterdir(), key=lambda file: file.name == CONFIG):
+            file.rename(directory / file.name)
+
+
+def quiet_transformers() -> None:
+    """Keep progress bars and advice out of the log."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()

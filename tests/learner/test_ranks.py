@@ -1,0 +1,249 @@
+"""Two processes under torchrun do what one does: the same losses, files and checkpoints; and they end together."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from learner.launcher import arguments
+from learner.packing import deal
+from learner.trainer import Trainer
+from protocol.pipe import Arrays, Header
+from tests.learner.processes import Child
+
+CONFIG: dict[str, Any] = {
+    "vocab_size": 41,  # no number of ranks divides it, nor the layers below
+    "hidden_size": 32,
+    "intermediate_size": 49,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.1,
+    "tie_word_embeddings": True,
+}
+HYPERPARAMETERS = {
+    "learning_rate": 1e-3,
+    "max_new_tokens": 12,
+    "max_tokens_per_microbatch": 40,
+    "updates_per_step": 2,
+}
+STEPS = 10
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("models") / "qwen3"
+    ok(Trainer(), "make_model", directory=str(directory), config=CONFIG)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Child]:
+    """Two ranks on two processes."""
+    child = Child("-m", "learner.launcher", "2")
+    ready, _ = child.receive()
+    assert (ready["event"], ready["ranks"]) == ("ready", 2)
+    yield child
+    assert child.end() == 0
+
+
+def ok(trainer: Trainer, op: str, arrays: Arrays | None = None, **fields: Any) -> Header:
+    reply, _ = trainer.answer({"id": 7, "op": op, **fields}, arrays or {})
+    assert reply["ok"], reply
+    return reply
+
+
+def rollouts(seed: int) -> Arrays:
+    """Six groups of three, of very different lengths."""
+    generator = np.random.default_rng(seed)
+    prompts = [prompt for length in (1, 2, 3, 5, 8, 13) for prompt in [generator.integers(0, 41, length)] * 3]
+    answers = [generator.integers(0, 41, length) for length in generator.integers(1, 13, 18)]
+    pairs = list(zip(prompts, answers, strict=True))
+    total = sum(map(len, answers))
+    return {
+        "tokens": np.concatenate([part for pair in pairs for part in pair]).astype(np.int32),
+        "lengths": np.array([len(prompt) + len(answer) for prompt, answer in pairs], np.int32),
+        "mask": np.concatenate([[0] * len(prompt) + [1] * len(answer) for prompt, answer in pairs]).astype(np.uint8),
+        "behaviour_logprobs": (np.log(1 / 41) + 0.3 * generator.normal(size=total)).astype(np.float32),
+        "lags": np.zeros(total, np.int32),
+        "rewards": generator.normal(size=18).astype(np.float32),
+        "group_sizes": np.full(6, 3, np.int32),
+        "origins": np.zeros(18, np.uint8),
+    }
+
+
+def load(model: Path) -> dict[str, Any]:
+    return {"directory": str(model), "hyperparameters": HYPERPARAMETERS, "threads": 1}
+
+
+def told(reply: Header) -> dict[str, Any]:
+    return {name: value for name, value in reply.items() if name not in ("id", "ok", "seconds")}
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in directory.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("steps", "changes"),
+    [
+        (STEPS, {}),
+        (3, {"objective": "ppo", "value_learning_rate": 1e-2}),
+        (3, {"objective": "decoupled", "kl": 0.1}),
+        (3, {"max_tokens_per_microbatch": 10_000, "updates_per_step": 1, "gradient_checkpointing": True}),
+    ],
+)
+def test_two_ranks_have_the_loss_curve_of_one(model: Path, pair: Child, steps: int, changes: dict[str, Any]) -> None:
+    one = Trainer()
+    fields = load(model) | {"hyperparameters": HYPERPARAMETERS | changes}
+    assert ok(one, "load", **fields)["fingerprint"] == pair.ask("load", **fields)["fingerprint"]
+    for seed in range(steps):
+        theirs, ours = told(pair.ask("step", rollouts(seed))), told(ok(one, "step", rollouts(seed)))
+        assert theirs.pop("by_lag")["0"] == pytest.approx(ours.pop("by_lag")["0"], rel=1e-4, abs=1e-4)
+        assert theirs == pytest.approx(ours, rel=1e-4, abs=1e-4)
+    scored = {name: rollouts(0)[name] for name in ("tokens", "lengths", "mask")}
+    pair.send("logprobs", scored)
+    _, both = pair.receive()
+    _, alone = one.answer({"id": 1, "op": "logprobs"}, scored)
+    assert both["logprobs"] == pytest.approx(alone["logprobs"], abs=1e-3)
+    assert both["entropy"] == pytest.approx(alone["entropy"], abs=1e-3)
+
+
+def test_an_export_has_the_same_bytes_whatever_the_ranks(tmp_path: Path, model: Path, pair: Child) -> None:
+    one = Trainer()
+    ok(one, "load", **load(model))
+    pair.ask("load", **load(model))
+    for dtype, shard in (("float32", 9_000), ("bfloat16", 1 << 30)):
+        places = [tmp_path / f"{dtype}-{name}" for name in ("one", "two")]
+        ok(one, "export", directory=str(places[0]), dtype=dtype, max_shard_bytes=shard)
+        pair.ask("export", directory=str(places[1]), dtype=dtype, max_shard_bytes=shard)
+        assert files(places[0]) == files(places[1])
+    assert len(files(tmp_path / "float32-two")) > 5
+
+
+def test_what_two_ranks_saved_one_restores_and_the_reverse(tmp_path: Path, model: Path, pair: Child) -> None:
+    one = Trainer()
+    ok(one, "load", **load(model))
+    pair.ask("load", **load(model))
+    for seed in range(2):
+        pair.ask("step", rollouts(seed))
+    pair.ask("save", directory=str(tmp_path / "of-two"))
+    assert ok(one, "restore", directory=str(tmp_path / "of-two"))["steps"] == 2
+    ok(one, "export", directory=str(tmp_path / "1"), dtype="float32")
+    pair.ask("export", directory=str(tmp_path / "2"), dtype="float32")
+    assert files(tmp_path / "1") == files(tmp_path / "2")
+
+    ok(one, "save", directory=str(tmp_path / "of-one"))
+    straight = [told(pair.ask("step", rollouts(seed))) for seed in (2, 3)]
+    pair.ask("restore", directory=str(tmp_path / "of-one"))
+    assert [told(pair.ask("step", rollouts(seed))) for seed in (2, 3)] == straight, "not a bit was lost on the way"
+
+
+def test_a_checkpoint_written_beside_training_holds_the_moment_it_was_asked_for(
+    tmp_path: Path, model: Path, pair: Child
+) -> None:
+    pair.ask("load", **load(model))
+    pair.ask("step", rollouts(0))
+    pair.ask("save", directory=str(tmp_path / "waited"))
+    assert "bytes" not in pair.ask("save", directory=str(tmp_path / "beside"), wait=False)
+    pair.send("step", rollouts(1))
+    frames = [pair.receive()[0] for _ in range(2)]  # the event comes before or after the step's reply
+    [saved] = [frame for frame in frames if "event" in frame]
+    assert (saved["event"], saved["directory"]) == ("saved", str(tmp_path / "beside"))
+    assert saved["bytes"] == sum(
+        (tmp_path / "beside" / name).stat().st_size
+        for name in json.loads((tmp_path / "beside" / "trainer.json").read_text())["files"]
+    )
+    assert files(tmp_path / "beside") == files(tmp_path / "waited")
+
+
+def test_what_one_rank_cannot_do_is_told_once_and_all_go_on(tmp_path: Path, model: Path, pair: Child) -> None:
+    pair.ask("load", **load(model))
+    pair.ask("step", rollouts(0))
+    pair.ask("save", directory=str(tmp_path / "checkpoint"))
+    (tmp_path / "checkpoint" / "rank-00001.safetensors").unlink()
+    for op, fields, kind in (
+        ("restore", {"directory": str(tmp_path / "checkpoint")}, "bad_checkpoint"),
+        ("save", {"directory": str(tmp_path / "checkpoint")}, "bad_request"),
+        ("export", {"directory": str(tmp_path)}, "bad_request"),
+        ("step", {}, "bad_request"),
+    ):
+        pair.send(op, **fields)
+        reply, _ = pair.receive()
+        assert (reply["ok"], reply["kind"]) == (False, kind), reply
+    pair.send("step", rollouts(1) | {"rewards": np.tile(np.array([3e38, -3e38], np.float32), 9)})
+    assert pair.receive()[0]["kind"] == "diverged"
+    assert pair.ask("step", rollouts(1))["steps"] == 2
+
+
+def test_layers_compute_in_bfloat16_and_weights_stay_float32(tmp_path: Path, model: Path) -> None:
+    """What one GPU does: FSDP over a group of one, for its mixed precision."""
+    wide, narrow = Trainer(), Trainer()
+    ok(wide, "load", **load(model))
+    assert ok(narrow, "load", **load(model), compute_dtype="bfloat16")["compute_dtype"] == "bfloat16"
+    for trainer, name in ((wide, "wide"), (narrow, "narrow")):
+        ok(trainer, "export", directory=str(tmp_path / name), dtype="float32")
+    assert files(tmp_path / "wide") == files(tmp_path / "narrow")
+    replies = [ok(trainer, "step", rollouts(0)) for trainer in (wide, narrow)]
+    for name in ("loss", "grad_norm", "entropy", "mean_ratio"):
+        assert replies[0][name] == pytest.approx(replies[1][name], rel=0.05, abs=0.05)
+        assert replies[0][name] != replies[1][name]
+    ok(narrow, "save", directory=str(tmp_path / "checkpoint"))
+    ok(narrow, "restore", directory=str(tmp_path / "checkpoint"))
+    assert ok(narrow, "step", rollouts(1))["steps"] == 2
+
+
+def ranks_of(child: Child) -> list[int]:
+    pid = child.process.pid
+    return [int(rank) for rank in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_when_one_rank_is_killed_all_end_and_say_so(tmp_path: Path, model: Path) -> None:
+    child = Child("-m", "learner.launcher", "2")
+    child.receive()
+    child.ask("load", **load(model))
+    ranks = ranks_of(child)
+    assert len(ranks) == 2
+    os.kill(ranks[1], signal.SIGKILL)
+    assert child.replies.read() == b"", "the pipe ends, so the node starts it anew"
+    status, said = child.bury()  # which reads the log to its end: nobody is left to write to it
+    assert status == 1
+    assert "rank 1 was killed by signal 9, so all 2 ranks of this machine were ended" in said.splitlines()[-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_ranks_never_outlive_what_started_them(number: signal.Signals) -> None:
+    child = Child("-m", "learner.launcher", "2")
+    child.receive()
+    ranks = ranks_of(child)
+    for pid in ranks:
+        os.kill(pid, signal.SIGINT)  # as Ctrl-C in a terminal would: it is the node's to decide
+    child.process.send_signal(number)
+    assert child.replies.read() == b"", "no rank holds the pipe any more"
+    child.bury()  # returns once no process has its log open any more
+
+
+def test_torchrun_is_told_of_one_machine_or_of_many() -> None:
+    assert arguments(4)[:3] == ["--standalone", "--nproc-per-node", "4"]
+    many = arguments(8, 2, 1, "[2001:db8::1]:29500")
+    assert many[many.index("--master-addr") + 1 : many.index("--master-addr") + 4 : 2] == ["[2001:db8::1]", "29500"]
+    assert many[-2:] == ["-m", "learner.trainer"]
+
+
+@given(widths=st.lists(st.integers(1, 500), max_size=40), ranks=st.integers(1, 5))
+def test_rows_are_dealt_once_and_evenly(widths: list[int], ranks: int) -> None:
+    dealt = deal(np.array(widths, np.int64), ranks)
+    assert sorted(np.concatenate(dealt).tolist()) == list(range(len(widths)))
+    totals = [int(np.array(widths, np.int64)[rows].sum()) for rows in dealt]
+    assert max(totals) - min(totals) <= max(widths, default=0)

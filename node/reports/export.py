@@ -5,14 +5,14 @@ Money is in whole units of `currency` (and exactly in `cost_micros`), times in s
 since 1970, UTC), shares in [0, 1], sizes in bytes; null is not known from here.
 
 JSON of a swarm: format, kind ("swarm"), swarm (hex), started_ms, ended_ms, wall_s, mode, staleness_bound, totals
-{admitted, rejected, verdicts {rule: count}, trained, dropped, uninformative, tokens, bytes_up, bytes_down,
-bytes_relayed, recalled_rollouts, costs {currency: amount}, versions_published, steps, incarnations, weight_bytes,
-learner_utilisation, bubble, mean_train_s, mean_waited_s, mean_step_s}, lag_histogram {lag: count}, incarnations
-[{incarnation, base, at_s}], evaluations [{version, at_s, prompts, greedy, sampled, survives, samples, pass_at {k:
-share}, tasks {task: {metric: value}}}], versions [{version, at_s, total_bytes, new_bytes}], steps [{step, incarnation,
-at_s, waited_s, train_s, rollouts, tokens, reward, metrics {name: figure, by_lag}}], plans [{at_s, kappa, active [peer],
-price_per_hour, reasons}], objective {recent {name: figure}, by_lag {lag: {tokens, name: figure}}} of the last 32 steps,
-alarms [{alarm, began, ended, said}], peers [peer].
+{admitted, rejected, verdicts {rule: count}, trained, dropped, uninformative, later_turns, tokens, bytes_up,
+bytes_down, bytes_relayed, recalled_rollouts, costs {currency: amount}, versions_published, steps, incarnations,
+weight_bytes, learner_utilisation, bubble, mean_train_s, mean_waited_s, mean_step_s}, lag_histogram {lag: count},
+incarnations [{incarnation, base, at_s}], evaluations [{version, at_s, prompts, greedy, sampled, survives, samples,
+pass_at {k: share}, tasks {task: {metric: value}}}], versions [{version, at_s, total_bytes, new_bytes}], steps [{step,
+incarnation, at_s, waited_s, train_s, rollouts, tokens, reward, metrics {name: figure, by_lag}}], plans [{at_s, kappa,
+active [peer], price_per_hour, reasons}], objective {recent {name: figure}, by_lag {lag: {tokens, name: figure}}} of
+the last 32 steps, alarms [{alarm, began, ended, said}], peers [peer].
 
 JSON of a node's own work: format, kind ("own"), peer, receipts, oldest, newest, refused [{lease, index, rule, detail,
 at_ms}], traffic [{peer, bytes_up, bytes_down}].
@@ -97,6 +97,7 @@ def _swarm(report: SwarmReport) -> dict[str, Any]:
             "trained": report.trained,
             "dropped": report.dropped,
             "uninformative": report.uninformative,
+            "later_turns": report.later_turns,
             "tokens": report.tokens,
             "bytes_up": report.bytes_up,
             "bytes_down": report.bytes_down,

@@ -212,7 +212,8 @@ class SwarmReport:
 
     `lags` counts trained rollouts by their lag when the batch formed. The report speaks of the time until `ended_ms`,
     the last moment the ledger knows of: a run that ended yesterday reads the same tomorrow. `staleness` is the window
-    S, when told. `uninformative` of the dropped records are of groups whose rewards are all equal. `alarms` are those
+    S, when told. `uninformative` of the dropped records are of groups whose rewards are all equal;
+    `later_turns` of the admitted ones go on with an episode that another began. `alarms` are those
     that were raised and cleared, oldest first.
     """
 
@@ -229,6 +230,7 @@ class SwarmReport:
     lags: Mapping[int, int]
     uninformative: int = 0
     alarms: tuple[Change, ...] = ()
+    later_turns: int = 0
 
     @property
     def wall_s(self) -> float:

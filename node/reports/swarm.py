@@ -75,6 +75,7 @@ def swarm_report(path: Path, *, staleness: int | None = None) -> SwarmReport:
             lags=lags,
             uninformative=_uninformative(db),
             alarms=changes_of(steps, [score for score in evaluations if score.survives], _diverged(db)),
+            later_turns=_later_turns(db),
         )
 
 
@@ -278,10 +279,25 @@ def _relayed(db: sqlite3.Connection) -> dict[str, int]:
     return dict(db.execute("SELECT relay, sum(bytes) FROM relayed GROUP BY relay"))
 
 
+def _fates(db: sqlite3.Connection) -> str:
+    """What of `records r` was dropped, `d`; of an episode all turns were, in the name of its group's first lease."""
+    if not _has(db, "continuations"):
+        return "LEFT JOIN dropped d USING (lease)"
+    return "LEFT JOIN continuations c USING (lease) LEFT JOIN dropped d ON d.lease = coalesce(c.root, r.lease)"
+
+
+def _later_turns(db: sqlite3.Connection) -> int:
+    """Admitted records that went on with an episode."""
+    if not _has(db, "continuations"):
+        return 0
+    rows = db.execute("SELECT count(*) FROM records JOIN continuations USING (lease) WHERE rule = 'admitted'")
+    return int(rows.fetchone()[0])
+
+
 def _uninformative(db: sqlite3.Connection) -> int:
     """Admitted records whose group was dropped since it teaches nothing."""
     (count,) = db.execute(
-        "SELECT count(*) FROM records r JOIN dropped d USING (lease) WHERE r.rule = 'admitted' AND d.reason = ?",
+        f"SELECT count(*) FROM records r {_fates(db)} WHERE r.rule = 'admitted' AND d.reason = ?",
         (UNINFORMATIVE,),
     ).fetchone()
     return int(count)
@@ -292,7 +308,7 @@ def _work(db: sqlite3.Connection) -> defaultdict[str, Row]:
     found: defaultdict[str, Row] = defaultdict(lambda: (0, 0, 0))
     for peer, *sums in db.execute(
         "SELECT r.peer, sum(r.tokens), sum(r.step IS NOT NULL), sum(d.lease IS NOT NULL)"
-        " FROM records r LEFT JOIN dropped d USING (lease) WHERE r.rule = 'admitted' GROUP BY r.peer"
+        f" FROM records r {_fates(db)} WHERE r.rule = 'admitted' GROUP BY r.peer"
     ):
         found[peer] = tuple(sums)
     for peer, tokens in _orphaned(db).items():

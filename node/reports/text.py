@@ -105,7 +105,8 @@ def _story(report: SwarmReport) -> Iterator[tuple[str, str]]:
     old = report.dropped - report.uninformative
     unused = f", {old:,} of them too old when a batch formed" if old else ""
     alike = f", {report.uninformative:,} in groups with one reward, which teach nothing" if report.uninformative else ""
-    yield "rollouts", f"{report.admitted:,} admitted{unused}{alike}, {report.rejected:,} rejected"
+    later = f", {report.later_turns:,} of them later turns of an episode" if report.later_turns else ""
+    yield "rollouts", f"{report.admitted:,} admitted{later}{unused}{alike}, {report.rejected:,} rejected"
     yield "lag", _lags(report)
     if said := objective_line(recent(report.steps)):
         yield "objective", said

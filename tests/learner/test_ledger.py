@@ -13,7 +13,7 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learner import ledger as module
+from learner.intake import Place
 from learner.ledger import CheckpointRow, LeaseRow, Ledger, LedgerError, PeerRow, RecordRow, StayRow, StepRow
 from learner.ledger_schema import SCHEMA_VERSION
 from learner.relay_credit import Credit
@@ -766,3 +767,66 @@ def test_policy_versions_are_kept_exactly(ledger: Ledger) -> None:
     largest = PolicyVersion(2**53 - 1, 2**53 - 1)
     ledger.version_published(largest, manifest(largest), NOW_MS, total_bytes=2**62, new_bytes=0)
     assert ledger.versions() == [(largest, manifest(largest))]
+
+
+# Episodes of several turns.
+
+
+def later_row(number: int, root: int, turn: int, *slots: int) -> LeaseRow:
+    """Lease `number` goes on with these episodes of the group that lease `root` opened."""
+    return replace(lease_row(number), place=Place(root=lease_id(root), turn=turn, slots=slots), rollouts=len(slots))
+
+
+def test_a_later_turn_says_where_it_belongs(ledger: Ledger) -> None:
+    first, second = lease_row(1), later_row(2, 1, 1, 1, 0)
+    ledger.leases_issued([first, second])
+    assert ledger.open_leases() == [first, second]
+    deliver(ledger, 2)
+    deliver(ledger, 1)
+    assert [(row.lease, row.place) for row in ledger.unconsumed()] == [
+        (lease_id(1), None), (lease_id(1), None), (lease_id(2), second.place), (lease_id(2), second.place),
+    ]  # fmt: skip
+
+
+def test_a_step_consumes_all_turns_of_a_group_and_going_back_frees_them(ledger: Ledger) -> None:
+    ledger.leases_issued(
+        [lease_row(1), later_row(2, 1, 1, 0), later_row(3, 1, 2, 0), lease_row(4), later_row(5, 4, 1, 1)]
+    )
+    for number in (1, 2, 3, 4, 5):
+        deliver(ledger, number)
+    train(ledger, 4, 1, dropped={4: "stale"})
+    assert ledger.unconsumed() == []
+    with ledger.transaction() as db:
+        lags = db.execute("SELECT lease, trained_lag FROM records WHERE step = 4 AND idx = 0 ORDER BY lease").fetchall()
+    assert lags == [(lease_id(1), 1), (lease_id(2), 1), (lease_id(3), 1)], "3 - 2, as the test says of the first lease"
+    ledger.begin_incarnation(3, NOW_MS)
+    assert {row.lease for row in ledger.unconsumed()} == {lease_id(number) for number in (1, 2, 3, 4, 5)}
+
+
+def test_payloads_of_later_turns_go_with_their_group(ledger: Ledger) -> None:
+    ledger.leases_issued([lease_row(1), later_row(2, 1, 1, 0), lease_row(3), later_row(4, 3, 1, 0), lease_row(5)])
+    for number in (1, 2, 3, 4, 5):
+        deliver(ledger, number)
+    train(ledger, 1, 1, dropped={3: "stale"})
+    checkpoint(ledger, 1)
+    with ledger.transaction() as db:
+        kept = db.execute("SELECT DISTINCT lease FROM records WHERE envelope IS NOT NULL").fetchall()
+        leases = db.execute("SELECT lease FROM leases WHERE envelope IS NOT NULL").fetchall()
+    assert kept == leases == [(lease_id(5),)]
+
+
+def test_a_group_was_seen_when_its_last_episode_ended(ledger: Ledger) -> None:
+    """What a curriculum is told again after a restart: prompts that were leased first, and groups complete since."""
+    ledger.leases_issued([lease_row(1), lease_row(2)])
+    waits = [record_row(1, 0, reward=None), record_row(1, 1, reward=0.5)]
+    ledger.deliveries_judged(waits, {lease_id(1): b"1"}, NOW_MS)
+    ledger.deliveries_judged(
+        [record_row(2, 0, reward=None), record_row(2, 1, reward=None)], {lease_id(2): b"2"}, NOW_MS
+    )
+    before = ledger.counts()
+    ledger.leases_issued([later_row(3, 1, 1, 0), later_row(4, 2, 1, 0), lease_row(5)])
+    ledger.deliveries_judged([record_row(3, 0, reward=1.0)], {lease_id(3): b"3"}, NOW_MS)
+    ledger.deliveries_judged([record_row(4, 0, reward=1.0)], {lease_id(4): b"4"}, NOW_MS)
+    deliver(ledger, 5)
+    assert ledger.since(*before) == ([50], [(10, 0.75), (50, 0.25)]), "one episode of the second goes on"
+    assert ledger.since(*ledger.counts()) == ([], [])

@@ -69,6 +69,45 @@ def test_every_kept_target_appears_once_with_its_own_context(
     assert sorted(found) == expected
 
 
+turns = st.lists(
+    st.tuples(st.lists(token, min_size=1, max_size=4), st.lists(token, max_size=3)), min_size=1, max_size=4
+)
+
+
+@given(
+    episodes=st.lists(st.tuples(prompts, turns), min_size=1, max_size=12),
+    budget=st.integers(1, 300),
+    share=st.booleans(),
+)
+def test_a_target_of_a_later_turn_sees_all_that_was_said_and_answered(
+    episodes: list[tuple[list[int], list[tuple[list[int], list[int]]]]], budget: int, share: bool
+) -> None:
+    """Targets with gaps between them: turns of an episode, with what the environment answered."""
+    sequences, masks = [], []
+    for prompt, parts in episodes:
+        sequences.append(prompt + [each for said, answered in parts for each in said + answered])
+        masks.append(
+            [False] * len(prompt)
+            + [of for said, answered in parts for of in [True] * len(said) + [False] * len(answered)]
+        )
+    expected = [
+        (sequence[:place], sequence[place])
+        for sequence, mask in zip(sequences, masks, strict=True)
+        for place, is_target in enumerate(mask)
+        if is_target
+    ]
+    batch = Ragged(
+        tokens=np.concatenate(sequences),
+        lengths=np.array([len(one) for one in sequences]),
+        targets=np.concatenate(masks),
+    )
+    found: dict[int, tuple[list[int], int]] = {}
+    for part in microbatches(batch, np.ones(len(sequences), np.bool_), budget, share_prompts=share):
+        for flat, target, number in zip(part.predictors.tolist(), part.tokens.tolist(), part.numbers, strict=True):
+            found[int(number)] = (seen_from(part, flat), target)
+    assert [found[number] for number in sorted(found)] == expected
+
+
 @given(pairs=pairs)
 def test_segments_tell_sequences_apart(pairs: list[tuple[list[int], list[int]]]) -> None:
     owners = np.repeat(np.arange(len(pairs)), [len(answer) for _, answer in pairs])

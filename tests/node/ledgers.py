@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from learner.intake import Place
 from learner.ledger import CheckpointRow, LeaseRow, Ledger, PeerRow, PlanRow, RecordRow, StepRow
 from learner.relay_credit import Credit
 from protocol.digest import digest_of
@@ -59,12 +60,12 @@ class Story:
         credit = Credit(receiver=receiver, manifest=manifest, shares=shares, raw=b"receipt")
         self.ledger.relays_credited([credit], self.now_ms)
 
-    def lease(self, peer: PeerId, rollouts: int = 4) -> LeaseId:
+    def lease(self, peer: PeerId, rollouts: int = 4, *, place: Place | None = None) -> LeaseId:
         self.leases += 1
         lease = LeaseId(self.leases.to_bytes(16, "big"))
         row = LeaseRow(
             lease=lease, peer=peer, task="reverse", prompt=self.leases, rollouts=rollouts,
-            issued_ms=self.now_ms, deadline_ms=self.now_ms + 60_000, envelope=b"lease",
+            issued_ms=self.now_ms, deadline_ms=self.now_ms + 60_000, envelope=b"lease", place=place,
         )  # fmt: skip
         self.ledger.leases_issued([row])
         return lease

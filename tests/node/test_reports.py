@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from learner.intake import Place
 from learner.ledger import LedgerError, StayRow
 from node.receipts import PeerTraffic, Receipts
 from node.reports import (
@@ -211,6 +212,31 @@ def test_what_a_restart_orphaned_counts_for_who_made_it(story: Story) -> None:
     story.deliver(story.lease(ALPHA), ALPHA, *[Rule.STALE] * 4, version=PolicyVersion(2, 1))
     [peer] = swarm_report(story.ledger.path).peers
     assert (peer.tokens, peer.admitted, peer.rejected) == (80, 4, 8)
+
+
+def test_every_turn_of_an_episode_is_credited_and_shares_the_fate_of_its_group(story: Story) -> None:
+    for peer, name in ((ALPHA, "atlas"), (BETA, "bolt")):
+        story.join(peer_row(peer, name))
+    kept, old = story.lease(ALPHA), story.lease(ALPHA)
+    for root in (kept, old):
+        story.deliver(root, ALPHA, *[Rule.ADMITTED] * 4, version=V0)
+        later = story.lease(BETA, 2, place=Place(root=root, turn=1, slots=(0, 3)))
+        story.deliver(later, BETA, *[Rule.ADMITTED] * 2, version=V1)
+    story.train(3, {kept: 2}, dropped={old: "uninformative"})
+    report = swarm_report(story.ledger.path)
+    atlas, bolt = row_of(report, ALPHA), row_of(report, BETA)
+    assert (atlas.admitted, atlas.trained, atlas.dropped) == (8, 4, 4)
+    assert (bolt.admitted, bolt.trained, bolt.dropped) == (4, 2, 2)
+    assert (report.later_turns, report.uninformative) == (4, 6)
+    assert report.lags == {1: 2, 2: 4}, "each record at its own"
+    assert "12 admitted, 4 of them later turns of an episode, 6 in groups" in " ".join(as_text(report).split())
+
+
+def test_a_ledger_of_before_episodes_had_turns_can_be_read(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    with story.ledger.transaction() as db:
+        db.execute("DROP TABLE continuations")
+    assert swarm_report(story.ledger.path).later_turns == 0
 
 
 def test_credit_for_relaying_adds_up_by_relay(story: Story) -> None:
@@ -534,7 +560,7 @@ def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
         "lag_histogram", "incarnations", "evaluations", "versions", "steps", "plans", "objective", "alarms", "peers",
     ]  # fmt: skip
     assert list(told["totals"]) == [
-        "admitted", "rejected", "verdicts", "trained", "dropped", "uninformative", "tokens", "bytes_up",
+        "admitted", "rejected", "verdicts", "trained", "dropped", "uninformative", "later_turns", "tokens", "bytes_up",
         "bytes_down", "bytes_relayed", "recalled_rollouts", "costs", "versions_published", "steps", "incarnations",
         "weight_bytes", "learner_utilisation", "bubble", "mean_train_s", "mean_waited_s", "mean_step_s",
     ]  # fmt: skip

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from learner.environment import Answered, Ended, Reply, Said
 from learner.intake import GrantedLease, JudgedDelivery, Terms, judge_delivery
 from protocol.digest import digest_of
 from protocol.ids import PolicyVersion
@@ -80,6 +81,31 @@ def test_the_reward_is_our_own_and_a_claim_is_only_remarked_upon() -> None:
     assert judged.verdicts[0].reward == pytest.approx(2 / 3)
     assert judged.verdicts[0].detail == "claimed reward 1, recomputed 0.666667"
     assert judged.verdicts[1].detail == ""
+
+
+def test_what_goes_on_has_an_answer_and_no_reward_yet() -> None:
+    asked: list[tuple[int, Said, int]] = []
+
+    def environment(index: int, said: Said, transcript: int) -> Reply:
+        asked.append((index, said, transcript))
+        return Ended(reward=0.5) if said[-1][0] == 2 else Answered(tokens=(9,))
+
+    raws = [record(LEASE.lease, 0, tokens=(1, STOP), reward=1.0), record(LEASE.lease, 1, tokens=(2, STOP))]
+    judged = judge_delivery(
+        LEASE, PEER.peer_id, raws, terms(environment=environment), now_ms=NOW_MS, lease=LEASE.id, said=((7, STOP),)
+    )
+    assert asked == [(7, ((7, STOP), (1, STOP)), 5), (7, ((7, STOP), (2, STOP)), 5)]
+    assert [one.reply for one in judged.group] == [Answered(tokens=(9,)), Ended(reward=0.5)]
+    assert [verdict.reward for verdict in judged.verdicts] == [None, 0.5]
+    assert judged.verdicts[0].detail == "", "there is nothing yet to compare a claim with"
+
+
+def test_what_nobody_waits_for_any_more_is_credited_all_the_same() -> None:
+    raws = [record(LEASE.lease, 0), record(LEASE.lease, 1)]
+    judged = judge_delivery(LEASE, PEER.peer_id, raws, terms(), now_ms=NOW_MS, lease=LEASE.id, said=None)
+    assert rules(judged) == [Rule.ADMITTED, Rule.ADMITTED]
+    assert [(one.reply, one.reward) for one in judged.group] == [(None, None)] * 2
+    assert judged.tokens == 6
 
 
 @dataclass(frozen=True)

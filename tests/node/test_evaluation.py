@@ -13,10 +13,11 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from learner.environment import Answered, Ended, Reply, Said
 from learner.ledger import Ledger
 from learner.scores import Scores
 from node.engine.fake import FakeConfig, FakeEngine
-from node.engine.port import EngineCrashed, GenerationRequest, InstallFailed
+from node.engine.port import EngineCrashed, GenerationRequest, InstalledVersion, InstallFailed
 from node.evaluation import EVALUATION_SEED, SAMPLE_STRIDE, TOGETHER, Evaluation, EvaluationTerms, HeldOut, evaluate
 from node.events import EventLog, Field
 from node.reports import swarm_report
@@ -145,6 +146,41 @@ async def test_of_several_samples_and_tasks_each_task_has_its_own_scores(tmp_pat
             "greedy": scores.tasks["b"].greedy, "sampled": scores.tasks["b"].sampled,
             **{f"pass@{k}": scores.tasks["b"].pass_at[k] for k in (1, 2, 4)},
         }  # fmt: skip
+
+
+async def test_episodes_are_played_to_their_end(tmp_path: Path) -> None:
+    """As many rounds as the longest has turns; each asks those that go on, of the whole transcript."""
+    heard: dict[int, list[tuple[Said, int]]] = {}
+
+    def held_out(number: int) -> HeldOut:
+        def reply(said: Said, transcript: int) -> Reply:
+            heard.setdefault(number, []).append((said, transcript))
+            return Ended(reward=len(said)) if said[-1][0] % 2 or len(said) > 3 else Answered(tokens=(7, len(said)))
+
+        return HeldOut(prompt=(number, 5), reward=lambda tokens: 0.0, reply=reply)
+
+    engine = NotingEngine()
+    async with opened(tmp_path, engine) as parts:
+        signed = parts.publish(1)
+        await engine.install(
+            InstalledVersion(name=signed.version, manifest=signed.hash), parts.store.directory(signed.hash)
+        )
+        scores = await evaluate(engine, [held_out(number) for number in range(20)], terms())
+        first = dict(heard)
+        heard.clear()
+        assert await evaluate(engine, [held_out(number) for number in range(20)], terms()) == scores
+    assert heard == first, "the same every time"
+    turns = [len(said) for each in first.values() for said, _ in each]
+    assert max(turns) > 2
+    assert scores.greedy + scores.sampled == sum(sum(1 for _ in each) for each in first.values()) / 20
+    later = [request for request in engine.asked if len(request.prompt) > 2]
+    assert all(request.prompt[:2] in {(number, 5) for number in range(20)} for request in later)
+    assert all(request.prompt[-2] == 7 for request in later), "it ends with the answer"
+    sampled = [request.seed for request in engine.asked if not request.greedy]
+    assert len(set(sampled)) == len(sampled) / 2, "every turn has a seed of its own"
+    for number, each in first.items():
+        for said, transcript in each:
+            assert transcript == 2 + sum(map(len, said)) + 2 * (len(said) - 1), number
 
 
 async def test_two_figures_differ_by_the_policy_alone(tmp_path: Path) -> None:

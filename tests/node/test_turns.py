@@ -141,9 +141,6 @@ async def test_episodes_are_trained_on_whole_whoever_made_their_turns(tmp_path: 
         admitted = [verdict for verdict in receipts if verdict.admitted]
         assert len(admitted) == len(turns_in(tmp_path / "ledger.sqlite")), "every turn is credited when it is made"
         assert sum(verdict.reward is None for verdict in admitted) > 0
-        continued = {root for root, turn, *_ in turns_in(tmp_path / "ledger.sqlite") if turn}
-        by_peer = {peer.id: {lease for lease in peer.receipts if lease in continued} for peer in peers}
-        assert all(by_peer.values()) or settings.prompts == 1
 
 
 KILLS = [

@@ -163,7 +163,7 @@ class _Learner:
             events.emit("task_opened", task=name, note=note)
         self.training: TrainingLoop | None = None
         self.evaluation: Evaluation | None = None
-        batch = learn.prompts_per_step * learn.group_size
+        batch = config.swarm_rollouts
         self.run = LearnerRun(
             window=learn.staleness,
             batch=batch,
@@ -238,7 +238,7 @@ class _Learner:
             recorder=self.recorder,
             planner=Planner(
                 Settings(
-                    rollouts=batch,
+                    rollouts=max(1, batch),
                     staleness=learn.staleness,
                     kappa=learn.publish_every or None,
                     activate=plan.activate,
@@ -409,6 +409,7 @@ class _Learner:
             environment=self.schooling.environment,
             curriculum_state=self.schooling.state,
             restore_curriculum=self.schooling.restore,
+            offline=self.schooling.offline,
             observe=self.schooling.observe,
             opened=self.watch.began,
             stepped=self.watch.stepped,
@@ -500,13 +501,13 @@ def make_invite(config: SwarmConfig, home: LearnerHome, addresses: list[str]) ->
 
 
 def run_terms(config: SwarmConfig, batch: int) -> Began:
-    """What the recording of this run begins with. `batch` is R."""
+    """What the recording of this run begins with. `batch` is R, 0 where logs are all that is trained on."""
     learn = config.learn
     return Began(
         at_s=0.0,
         swarm=config.swarm.name,
         mode="sequential" if learn.staleness == 0 else "async",
-        rollouts=batch,
+        rollouts=max(1, batch),
         group_size=learn.group_size,
         staleness=learn.staleness,
         kappa=learn.publish_every or 1,

@@ -155,6 +155,17 @@ class LearnSection(Section, frozen=True, kw_only=True):
     keep_checkpoints: Annotated[int, Meta(ge=1, le=1000)] = 2
 
 
+class OfflineSection(Section, frozen=True, kw_only=True):
+    """Logged completions and preference pairs beside the swarm's rollouts: `share` of each batch is of the file `path`.
+
+    1: all of it, so that nothing is leased.
+    """
+
+    path: Annotated[str, Meta(min_length=1)] | None = None
+    share: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    chat: Literal["auto", "always", "never"] = "auto"
+
+
 class TrainerSection(Section, frozen=True, kw_only=True):
     """Hyperparameters of the objective and the optimizer: `learner.requests.Hyperparameters`, as people write them."""
 
@@ -239,16 +250,28 @@ class SwarmConfig(Section, frozen=True, kw_only=True):
 
     swarm: SwarmSection
     model: ModelSection
-    task: TaskSection
     learn: LearnSection
+    task: TaskSection = TaskSection()
     network: NetworkSection = NetworkSection()
     trainer: TrainerSection = TrainerSection()
     curriculum: CurriculumSection = CurriculumSection()
+    offline: OfflineSection = OfflineSection()
     plan: PlanSection = PlanSection()
     evaluate: EvaluateSection = EvaluateSection()
     store: StoreSection = StoreSection()
     metrics: MetricsSection = MetricsSection()
     price: PriceSection = PriceSection()
+
+    @property
+    def offline_rollouts(self) -> int:
+        """Completions of each batch that come from logs."""
+        whole = self.learn.prompts_per_step * self.learn.group_size
+        return 0 if self.offline.path is None else round(self.offline.share * whole)
+
+    @property
+    def swarm_rollouts(self) -> int:
+        """Rollouts of each batch that the swarm makes: R."""
+        return self.learn.prompts_per_step * self.learn.group_size - self.offline_rollouts
 
 
 class EngineSection(Section, frozen=True, kw_only=True):
@@ -301,7 +324,9 @@ def read_swarm_config(path: Path) -> SwarmConfig:
     config = _read(path, SwarmConfig)
     learn = _in_force(config.learn)
     _require_consistent(path, learn, config.trainer)
-    _require_tasks(path, config.task)
+    _require_offline(path, config)
+    if config.swarm_rollouts or config.task.tasks:
+        _require_tasks(path, config.task)
     _require_band(path, config.curriculum)
     if (most := max(config.evaluate.k, default=1)) > (samples := config.evaluate.samples):
         raise UsageError(
@@ -355,6 +380,20 @@ def _require_consistent(path: Path, learn: LearnSection, trainer: TrainerSection
         raise UsageError(
             f"{path}: [learn] group_size = {learn.group_size} completions of max_new_tokens = {learn.max_new_tokens} "
             f"take up to {size} bytes, and a delivery has at most {MAX_WORK_BYTES}. Lower one of the two."
+        )
+
+
+def _require_offline(path: Path, config: SwarmConfig) -> None:
+    offline, learn = config.offline, config.learn
+    if offline.path is not None and (config.offline_rollouts < 2 or config.swarm_rollouts == 1):
+        raise UsageError(
+            f"{path}: [offline] share = {offline.share} of the {learn.prompts_per_step * learn.group_size} completions "
+            "of a batch leaves less than a group of two for one side. Choose another share."
+        )
+    if config.trainer.objective == "dpo" and config.swarm_rollouts and learn.group_size != 2:
+        raise UsageError(
+            f'{path}: [trainer] objective = "dpo" learns from pairs, and [learn] group_size = {learn.group_size}. Set '
+            "it to 2, or let [offline] bring all of each batch with share = 1."
         )
 
 

@@ -96,6 +96,11 @@ grad_clip = 1.0
 updates_per_step = 1       # cuts a batch into so many, an update on each
 max_tokens_per_microbatch = 16384
 
+[offline]
+# path = "logs.jsonl"      # completions with rewards, or preference pairs, beside the swarm's rollouts
+share = 0.5                # of each batch; 1.0 = all of it, and nothing is leased
+chat = "auto"              # prompts through the model's chat template: "auto", "always", "never"
+
 [plan]
 activate = true            # pay the cheapest peers that keep the learner busy, the others stand by; false = all are on
 review_s = 30.0            # how often that is looked at, and whenever somebody comes or goes

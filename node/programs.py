@@ -59,7 +59,7 @@ async def learn(
     state = ViewState(
         role=Role.LEARNER,
         title=config.swarm.name,
-        batch=learn.prompts_per_step * learn.group_size,
+        batch=config.swarm_rollouts,
         steps=learn.steps,
         staleness=learn.staleness,
     )

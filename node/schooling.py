@@ -17,13 +17,15 @@ from typing import Any
 from learner.curriculum.indexes import part_of
 from learner.curriculum.levels import LevelCursor
 from learner.curriculum.mixture import Curriculum, Cursor, OtherTask, Part
+from learner.curriculum.offline import OfflineStream
 from learner.curriculum.passes import PassCursor
 from learner.environment import MAX_EPISODE_TOKENS, ONE_TURN, EpisodeLimits, Reply, Said
 from learner.leasing import Prompt
 from node.config import CurriculumSection, LearnSection, MixtureTask, SwarmConfig
 from node.evaluation import HeldOut
 from node.tasks.encoded import EncodedTask
-from node.tasks.port import FiniteTask, Task, TaskError
+from node.tasks.logs import Logs, read_logs
+from node.tasks.port import Chat, FiniteTask, Task, TaskError
 from node.tasks.registry import open_task
 from node.tasks.text import TextCodec, positions_of
 
@@ -31,17 +33,20 @@ from node.tasks.text import TextCodec, positions_of
 @dataclass(kw_only=True)
 class Schooling:
     """See the module's paragraph. `tasks` by their names, in the order of the indexes; `held_out` is fixed for the
-    run; `limits` end episodes of tasks of several turns."""
+    run; `limits` end episodes of tasks of several turns. `offline`: logs beside what the swarm makes, if there are."""
 
+    codec: TextCodec
     tasks: Mapping[str, EncodedTask]
     curriculum: Curriculum
     held_out: list[HeldOut]
     limits: EpisodeLimits = ONE_TURN
+    offline: OfflineStream | None = None
+    logs: Logs | None = None
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """Token ids that end a completion."""
-        return tuple(sorted(next(iter(self.tasks.values())).codec.stop_ids))
+        return tuple(sorted(self.codec.stop_ids))
 
     @property
     def notes(self) -> list[tuple[str, str]]:
@@ -51,7 +56,7 @@ class Schooling:
             for name, encoded in self.tasks.items()
             if isinstance(encoded.task, FiniteTask)
             for note in encoded.task.notes
-        ]
+        ] + ([("offline", self.logs.note)] if self.logs else [])
 
     def next_prompt(self) -> Prompt:
         """The next prompt to lease."""
@@ -79,8 +84,9 @@ class Schooling:
         self.curriculum.observe(index, mean_reward)
 
     def state(self) -> dict[str, Any]:
-        """The curriculum's state, for a checkpoint."""
-        return self.curriculum.state()
+        """The curriculum's state and that of the logs, for a checkpoint."""
+        offline = {"offline": self.offline.state()} if self.offline else {}
+        return {**self.curriculum.state(), **offline}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint's state. Raises TaskError when it belongs to other tasks."""
@@ -91,6 +97,8 @@ class Schooling:
                 f"the task is not the one this run began with ({other}): its options, its seed or its file changed, or "
                 "the tasks of the mixture did. Put them back, or start a new run in another directory."
             ) from None
+        if self.offline is not None:
+            self.offline.restore(state.get("offline"))
 
 
 def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
@@ -106,7 +114,33 @@ def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
         parts.append(part_of_mixture(one, task, config.curriculum, config.learn.seed))
         tasks[one.title] = EncodedTask(task=task, codec=codec)
         held_out += held_out_of(tasks[one.title], config.task.held_out, limits, name=one.title)
-    return Schooling(tasks=tasks, curriculum=Curriculum(parts=parts), held_out=held_out, limits=limits)
+    schooling = Schooling(
+        codec=codec, tasks=tasks, curriculum=Curriculum(parts=parts), held_out=held_out, limits=limits
+    )
+    if config.offline.path is not None:
+        logs = read_logs(
+            base / Path(config.offline.path).expanduser(),
+            codec,
+            Chat(config.offline.chat),
+            positions=positions_of(directory),
+        )
+        _require_pairs(config, logs)
+        schooling.logs = logs
+        schooling.offline = OfflineStream(
+            groups=logs.groups,
+            rollouts=config.offline_rollouts,
+            fingerprint=logs.digest,
+            seed=f"offline/{config.learn.seed}",
+        )
+    return schooling
+
+
+def _require_pairs(config: SwarmConfig, logs: Logs) -> None:
+    if config.trainer.objective == "dpo" and logs.pairs < len(logs.groups):
+        raise TaskError(
+            f"{logs.path}: {len(logs.groups) - logs.pairs} of {len(logs.groups)} groups are no pairs, and [trainer] "
+            'objective = "dpo" learns from pairs alone. Leave two completions of each, or choose another objective.'
+        )
 
 
 def episode_limits(learn: LearnSection, positions: int | None) -> EpisodeLimits:

@@ -1,6 +1,6 @@
 """Batches in, versions out: the learner's clockwork.
 
-Per training step: wait until R admissible rollouts are there, compute advantages, let the trainer child take the step,
+Per training step: wait until R admissible rollouts are there, add what logs bring, let the trainer child take the step,
 write what it consumed, and every kappa steps export, sign and announce a new version, and have the trainer's state made
 durable while training goes on. What always holds: a version's name is never given to other weights, since every start
 takes the next incarnation; going on after a crash, ours or the trainer's, is the same code as beginning.
@@ -25,6 +25,7 @@ import numpy as np
 import trio
 
 from learner.buffer import Batch, Completion, Group
+from learner.curriculum.offline import LoggedGroup, OfflineStream, completed, missing, mixed, offline_arrays
 from learner.environment import Environment
 from learner.ledger import CheckpointRow, Ledger, StepRow
 from learner.provisioning.recording import Published, Stepped
@@ -89,6 +90,7 @@ class TrainingLoop:
         environment: what replays episodes that had begun.
         curriculum_state: what to save beside a checkpoint; `restore_curriculum` takes it back, and `observe` what was
             admitted after it: (index, mean reward).
+        offline: logs of which each batch has a part; where they are all of it, `run.batch` is 0.
         adopted: told of each version that the store has taken, before anybody else hears of it.
         published: awaited after each publication.
         opened: awaited with (incarnation, step) when an incarnation goes on from that step.
@@ -115,6 +117,7 @@ class TrainingLoop:
     stepped: Callable[[StepRow, Batch], None]
     adopted: Callable[[SignedManifest], None] = lambda signed: None
     observe: Callable[[int, float], None] = lambda index, mean: None
+    offline: OfflineStream | None = None
     newest: bytes = b""
     _diverged: int = 0
     _previous: ManifestHash | None = None
@@ -191,8 +194,12 @@ class TrainingLoop:
 
     async def _ask(self, op: str, header: Mapping[str, object], arrays: Arrays | None = None) -> Header:
         """One request. Raises TrainerLost, ChildRefused, RunError."""
+        reply, _ = await self._call(op, header, arrays)
+        return reply
+
+    async def _call(self, op: str, header: Mapping[str, object], arrays: Arrays | None = None) -> tuple[Header, Arrays]:
         try:
-            reply, _ = await self.trainer.call(op, header, arrays)
+            return await self.trainer.call(op, header, arrays)
         except ChildCrashed as crash:
             raise TrainerLost(str(crash)) from crash
         except ChildGaveUp as end:
@@ -201,7 +208,6 @@ class TrainingLoop:
             if self._pid is not None and self.trainer.pid != self._pid:  # it died while nobody was asking it anything
                 raise TrainerLost("it ended between two requests") from refused
             raise
-        return reply
 
     async def _restore(self) -> int:
         """Bring the trainer to the newest checkpoint that can be read; return its step, 0 when there never was one."""
@@ -237,6 +243,8 @@ class TrainingLoop:
         async with self.run.judging:
             if row is not None:
                 self.restore_curriculum(row.state)
+            elif self.offline is not None:
+                self.offline.rewind()
             given, seen = await trio.to_thread.run_sync(self.ledger.since, leases, records)
             self.run.recover_prompts(given)
             for index, mean in seen:
@@ -297,15 +305,15 @@ class TrainingLoop:
         began_ms, began = self.now_ms(), trio.current_time()
         run.busy, run.busy_since_ms, run.collecting = True, began_ms, run.chain.head.version + 1
         run.notify()  # taking the batch made room for leases
-        arrays = await trio.to_thread.run_sync(batch_arrays, batch, run.chain.head)
+        logged = self.offline.draw() if self.offline is not None else []
         try:
-            reply = await self._ask("step", {}, arrays)
+            reply = await self._ask("step", {}, await self._arrays(batch, logged))
         except ChildRefused as refused:
             await self._drop(batch, refused)
             return
         self._diverged = 0
         run.chain = run.chain.advanced()
-        row = _step_row(batch, run.chain.head, began_ms, began - waited, reply)
+        row = _step_row(batch, logged, run.chain.head, began_ms, began - waited, reply)
         await trio.to_thread.run_sync(self.ledger.step_trained, row, batch.lags, batch.dropped)
         self.events.emit(
             "step",
@@ -314,7 +322,7 @@ class TrainingLoop:
             rollouts=row.rollouts,
             train_s=round(row.train_s, 4),
             waited_s=round(row.waited_s, 4),
-            max_lag=max(batch.lags.values()),
+            max_lag=max(batch.lags.values(), default=0),
             dropped=len(batch.dropped),
             uninformative=batch.uninformative,
             buffered=len(run.buffer),
@@ -347,6 +355,19 @@ class TrainingLoop:
                 stale=batch.stale,
             )
         )
+
+    async def _arrays(self, batch: Batch, logged: Sequence[LoggedGroup]) -> Arrays:
+        """The trainer's arrays: what the swarm made, then what is logged. Raises as `_ask`."""
+        parts = []
+        if batch.groups:
+            parts.append(await trio.to_thread.run_sync(batch_arrays, batch, self.run.chain.head))
+        if logged:
+            found = await trio.to_thread.run_sync(offline_arrays, logged)
+            if (asked := missing(found)) is not None:
+                _, scores = await self._call("logprobs", {}, asked)
+                found = completed(found, scores["logprobs"])
+            parts.append(found)
+        return mixed(*parts)
 
     async def _collect(self) -> Batch:
         """Wait for a batch. Consumes groups from the buffer, wakes when one was added."""
@@ -514,12 +535,25 @@ def _lags(completion: Completion, head: PolicyVersion) -> np.ndarray[Any, Any]:
     return np.repeat(np.array([head.version - made.version for _, made in completion.spans], np.int32), counts)
 
 
-def _step_row(batch: Batch, head: PolicyVersion, began_ms: int, waited_s: float, reply: Mapping[str, Any]) -> StepRow:
+def _step_row(
+    batch: Batch,
+    logged: Sequence[LoggedGroup],
+    head: PolicyVersion,
+    began_ms: int,
+    waited_s: float,
+    reply: Mapping[str, Any],
+) -> StepRow:
+    """Rollouts, tokens and reward are the swarm's; the reward is that of the logs where they are all."""
     completions = [completion for group in batch.groups for completion in group.completions]
+    from_logs = [one.reward for group in logged for one in group.completions]
+    rewards = [completion.reward for completion in completions] or from_logs
     metrics = {
         key: float(value) for key, value in reply.items() if isinstance(value, int | float) and key not in ("id", "ok")
     }
     by_lag = {str(lag): {"reward": reward} for lag, reward in batch.rewards_by_lag.items()}
+    if from_logs:
+        metrics["offline_sequences"] = len(from_logs)
+        by_lag["offline"] = {"reward": sum(from_logs) / len(from_logs)}
     for lag, figures in reply.get("by_lag", {}).items():
         by_lag[lag] = {**by_lag.get(lag, {}), **figures}
     return StepRow(
@@ -530,7 +564,7 @@ def _step_row(batch: Batch, head: PolicyVersion, began_ms: int, waited_s: float,
         train_s=float(reply["seconds"]),
         rollouts=batch.rollouts,
         tokens=sum(len(completion.logprobs) for completion in completions),
-        reward=sum(completion.reward for completion in completions) / len(completions),
+        reward=sum(rewards) / len(rewards),
         metrics={**metrics, "by_lag": by_lag},
     )
 

@@ -64,6 +64,7 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge("learning_rate", "rate", "Learning rate of the step."),
         _gauge("updates", "updates", "Optimizer updates of the step; parts of a batch that teach nothing take none."),
         _gauge("tokens", "tokens", "Tokens of the step's completions that the policy generated."),
+        _gauge("offline_sequences", "sequences", "Completions of the step that are from logs; no rollouts."),
         _gauge("trained_tokens", "tokens", "Those of them in sequences whose advantage is not zero."),
         _counter("rollouts_trained", "rollouts", "Rollouts trained on, by their lag when the batch formed.", "lag"),
         _counter("rollouts_stale", "rollouts", "Admitted rollouts that were too old when a batch formed, and dropped."),

@@ -19,9 +19,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import trio
 
 from learner.buffer import Buffer
+from learner.curriculum.offline import Logged, LoggedGroup, OfflineStream
 from learner.environment import Environment, one_turn
 from learner.leasing import LeaseTerms, Leasing, Prompt
 from learner.ledger import Ledger
@@ -66,6 +68,16 @@ from tests.learner.working import NOW_MS, PEER, SWARM, VOCABULARY, even_share, r
 from tests.swarm.storing import safetensors_file
 
 HANGS_S = 60.0
+LOGGED = [
+    LoggedGroup(
+        prompt=(40 + number,),
+        completions=(
+            Logged(tokens=(1, 0), reward=1.0, logprobs=(-0.5, -0.75) if number % 2 else None),
+            Logged(tokens=(2, 3, 0), reward=0.0),
+        ),
+    )
+    for number in range(5)
+]
 SILENCE_S = 4.0
 HEARTBEAT_S = 1.0
 
@@ -88,6 +100,7 @@ class FakeTrainer:
     died: Callable[[], None] = lambda: None
     script: Callable[[str, str], None] = lambda op, moment: None
     calls: list[str] = field(default_factory=list)
+    trained: list[Arrays] = field(default_factory=list)
     _pid: int = 1
     _weights: bytes | None = None
     _steps: int = 0
@@ -121,7 +134,8 @@ class FakeTrainer:
             self.die()
             raise
         self._write_due()
-        return {"seconds": 0.5, **reply}, {}
+        scores = {"logprobs": np.full(int(arrays["mask"].sum()), -0.25, np.float32)} if arrays and not reply else {}
+        return {"seconds": 0.5, **reply}, scores
 
     def write_all(self) -> None:
         """What is being saved is durable now."""
@@ -153,9 +167,15 @@ class FakeTrainer:
         assert all(len(arrays[name]) == generated for name in ("behaviour_logprobs", "lags"))
         assert all(len(arrays[name]) == sequences for name in ("lengths", "rewards", "origins"))
         assert 0 <= arrays["lags"].min() <= arrays["lags"].max() <= self._steps
+        assert np.isfinite(arrays["behaviour_logprobs"]).all()
+        self.trained.append(arrays)
         self._weights = digest_of(self._weights + b"".join(arrays[name].tobytes() for name in sorted(arrays)))
         self._steps += 1
         return {"steps": self._steps, "loss": 0.25, "updates": 1}
+
+    def _logprobs(self, header: Header, arrays: Arrays) -> Header:
+        assert set(arrays) == {"tokens", "lengths", "mask"}
+        return {}
 
     def _save(self, header: Header, arrays: Arrays) -> Header:
         assert self._weights is not None
@@ -212,6 +232,7 @@ class Settings:
     group_size: int = 2
     ahead: float = 2.0
     informative_only: bool = False
+    logged: int = 0
     keep_checkpoints: int = 2
     token: str = ""
     quota_bytes: int | None = None
@@ -367,7 +388,10 @@ def _wire(
     events = EventLog()
     events.listen(lambda name, fields: log.append((name, fields)))
     prompts, wall = [0], Wall()
-    batch = settings.prompts * settings.group_size
+    batch = settings.prompts * settings.group_size - settings.logged
+    offline = None
+    if settings.logged:
+        offline = OfflineStream(groups=LOGGED, rollouts=settings.logged, fingerprint="logged", seed="s")
     terms = LeaseTerms(
         group_size=settings.group_size, temperature=1.0, max_new_tokens=4, stop_ids=(0,), deadline_s=60.0
     )
@@ -393,11 +417,16 @@ def _wire(
     async def published(signed: object) -> None:
         await trio.lowlevel.checkpoint()
 
+    def restore_curriculum(state: Mapping[str, Any]) -> None:
+        prompts[0] = state["ordinal"]
+        if offline is not None:
+            offline.restore(state["offline"])
+
     began = Began(
         at_s=0,
         swarm="even",
         mode="async",
-        rollouts=batch,
+        rollouts=max(1, batch),
         group_size=settings.group_size,
         staleness=settings.staleness,
         kappa=settings.publish_every,
@@ -475,8 +504,9 @@ def _wire(
         checkpoints=root / "checkpoints",
         exports=root / "exports",
         environment=environment,
-        curriculum_state=lambda: {"ordinal": prompts[0]},
-        restore_curriculum=lambda state: prompts.__setitem__(0, state["ordinal"]),
+        curriculum_state=lambda: {"ordinal": prompts[0], **({"offline": offline.state()} if offline else {})},
+        restore_curriculum=restore_curriculum,
+        offline=offline,
         opened=watch.began,
         stepped=watch.stepped,
         published=published,

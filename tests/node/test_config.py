@@ -95,7 +95,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
             '[trainer]\nobjective = "ppp"\n[learn]',
             "[trainer] objective: invalid enum value 'ppp'; choose one of 'grpo', 'dr_grpo', 'dapo', 'gspo', 'cispo',",
         ),
-        ("[learn]", "[lern]", "there is no key 'lern'. Known keys: swarm, model, task, learn, network, trainer"),
+        ("[learn]", "[lern]", "there is no key 'lern'. Known keys: swarm, model, learn, task, network, trainer"),
         (
             "steps = 5",
             "steps = 5\nstalenes = 1",
@@ -117,6 +117,13 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
         ("[learn]", "[curriculum]\nlow = 0.5\nhigh = 0.5\n[learn]", "[curriculum] low = 0.5 leaves nothing below high"),
         ("[learn]", "[evaluate]\nsamples = 4\nk = [1, 8]\n[learn]", "[evaluate] k = 8 is more than samples = 4"),
         ("[learn]", "[evaluate]\nk = [0]\n[learn]", "[evaluate] k[0]: expected `int` >= 1"),
+        ("[learn]", "[offline]\nshare = 0\n[learn]", "[offline] share: expected `float` > 0.0."),
+        ("[learn]", '[offline]\npath = "x"\nshare = 0.001\n[learn]', "[offline] share = 0.001 of the 256 completions"),
+        (
+            "[learn]",
+            '[trainer]\nobjective = "dpo"\n[learn]',
+            '[trainer] objective = "dpo" learns from pairs, and [learn] group_size = 16. Set it to 2',
+        ),
         ("[learn]", "[[learn]]", "[learn] expected a table, got a list."),
         ("[learn]\nsteps = 5", "", "the key 'learn' is missing."),
         ("[model]", "[network]\nlisten = [1]\n[model]", "[network] listen[0]: expected `str`, got `int`."),

@@ -31,6 +31,7 @@ UNSET = {
     ("network", "upload_mbit"),
     ("network", "download_mbit"),
     ("store", "quota_gb"),
+    ("offline", "path"),
     ("learn", "ahead"),
     ("learn", "max_episode_tokens"),
     *{("trainer", key) for key in ("advantage", "correction", "aggregation", "clip_low", "clip_high", "weight_cap")},

@@ -5,6 +5,7 @@ After every test that ends a process, the same books are read (`require_sound`):
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -75,7 +76,7 @@ def require_sound(learner: Learner, *peers: FakePeer) -> None:
     assert set(refused) <= {Rule.STALE.value, Rule.ORPHANED.value}, "honest records are refused for nothing else"
     assert steps == list(range(1, learner.run.chain.head.version + 1))
     taken = Counter(step for _, step, _, _ in rows if step is not None)
-    batch = learner.settings.prompts * learner.settings.group_size
+    batch = learner.settings.prompts * learner.settings.group_size - learner.settings.logged
     assert taken == dict.fromkeys(steps, batch)
     assert all(step is None or dropped is None for _, step, _, dropped in rows)
     assert all(lag <= learner.settings.staleness for _, step, lag, _ in rows if step is not None)
@@ -619,6 +620,66 @@ async def test_groups_that_teach_nothing_are_credited_and_never_trained_on(tmp_p
     assert {event["dropped"] for event in judged} == {None, "uninformative"}
     assert {event.dropped for event in recorded} == {0, 2}
     assert again.recorder.observatory.kept < 0.9
+
+
+# Logs
+
+
+async def test_each_batch_has_its_share_of_logs_tagged_and_no_rollouts_of_theirs_are_counted(tmp_path: Path) -> None:
+    trainer, peer = FakeTrainer(), FakePeer()
+    async with open_learner(tmp_path, Settings(steps=4, prompts=4, logged=4), trainer=trainer) as learner:
+        await learner.train(peer)
+        require_sound(learner, peer)
+        assert trainer.calls.count("logprobs") == 4, "once a batch, before the step"
+        for arrays in trainer.trained:
+            assert arrays["origins"].tolist() == [0] * 4 + [1] * 4
+            assert arrays["group_sizes"].tolist() == [2] * 4
+            assert set(arrays["behaviour_logprobs"][-10:].tolist()) <= {-0.25, -0.5, -0.75}, "told, or the trainer's"
+        steps = [event for name, event in learner.log if name == "step"]
+        assert {step["rollouts"] for step in steps} == {4}
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db:
+        metrics = json.loads(db.execute("SELECT metrics FROM steps").fetchone()[0])
+    assert metrics["offline_sequences"] == 4
+    assert metrics["by_lag"]["offline"] == {"reward": 0.5}
+
+
+async def test_logs_alone_need_nobody_and_lease_nothing(tmp_path: Path) -> None:
+    trainer = FakeTrainer()
+    async with open_learner(tmp_path, Settings(steps=5, logged=4), trainer=trainer) as learner:
+        await learner.train()
+        assert learner.run.chain.head == PolicyVersion(1, 5)
+        firsts = [int(prompt) for arrays in trainer.trained for prompt in arrays["tokens"] if prompt >= 40]
+        assert sorted(firsts) == sorted([40 + n for n in range(5)] * 4), "two passes, each prompt twice in each"
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db:
+        assert db.execute("SELECT count(*) FROM leases").fetchone() == (0,)
+        assert db.execute("SELECT sum(rollouts), sum(tokens), avg(reward) FROM steps").fetchone() == (0, 0, 0.5)
+
+
+@pytest.mark.parametrize(("call", "at"), [("step_trained", 1), ("step_trained", 4), ("checkpointed", 2)])
+async def test_killed_anywhere_logs_go_on_where_the_checkpoint_was(tmp_path: Path, call: str, at: int) -> None:
+    """The trainer's weights are a hash of all that it was trained on: those of a run that nobody killed."""
+    settings, whole, parts = Settings(steps=6, logged=4), FakeTrainer(), FakeTrainer()
+    for name in ("whole", "parts"):
+        (tmp_path / name).mkdir()
+    async with open_learner(tmp_path / "whole", settings, trainer=whole) as learner:
+        await learner.train()
+    async with open_learner(tmp_path / "parts", settings) as learner:
+        await kill(learner, call, "after", at)
+    async with open_learner(tmp_path / "parts", settings, trainer=parts) as learner:
+        await learner.train()
+    assert parts._weights == whole._weights
+
+
+async def test_a_trainer_that_dies_before_any_checkpoint_gets_the_same_logs_again(tmp_path: Path) -> None:
+    whole = FakeTrainer()
+    for name in ("whole", "dying"):
+        (tmp_path / name).mkdir()
+    async with open_learner(tmp_path / "whole", Settings(steps=3, logged=4), trainer=whole) as learner:
+        await learner.train()
+    dying = FakeTrainer(script=crash_once("step", "after"))
+    async with open_learner(tmp_path / "dying", Settings(steps=3, logged=4), trainer=dying) as learner:
+        await learner.train()
+    assert dying._weights == whole._weights
 
 
 async def test_the_curriculum_goes_on_where_the_checkpoint_was(tmp_path: Path) -> None:

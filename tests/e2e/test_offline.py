@@ -1,0 +1,49 @@
+"""Preferences from a small file, by a real learner alone: nobody joins, nothing is leased, and it ends by itself."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.e2e.programs import Swarm
+
+STEPS = 8
+WORDS = ("ab", "cd", "ef", "gh", "ij", "kl", "mn", "op")
+
+
+def prefer(swarm: Swarm, *, steps: int) -> None:
+    """Write a swarm.toml of DPO on pairs alone: words forwards are preferred to words backwards."""
+    swarm.configure(steps=steps, learning_rate=2e-3)
+    text = swarm.config.read_text(encoding="utf-8")
+    text = text.replace("[trainer]\n", '[trainer]\nobjective = "dpo"\n')
+    task, learn = text.index("[task]"), text.index("[learn]")
+    logs = '[offline]\npath = "pairs.jsonl"\nshare = 1.0\n\n'
+    swarm.config.write_text(text[:task] + logs + text[learn:], encoding="utf-8")
+    rows = [{"prompt": f"rev:{word}=", "chosen": word, "rejected": word[::-1]} for word in WORDS]
+    (swarm.directory / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def metrics_of(swarm: Swarm) -> list[dict[str, float]]:
+    return [json.loads(metrics) for (metrics,) in swarm.rows("SELECT metrics FROM steps ORDER BY step")]
+
+
+def test_a_learner_learns_preferences_from_pairs_without_any_peer(swarm: Swarm) -> None:
+    prefer(swarm, steps=STEPS // 2)
+    learner = swarm.learn()
+    assert learner.wait() == 0, learner.story()
+    prefer(swarm, steps=STEPS)  # and goes on, where it was
+    learner = swarm.learn()
+    assert learner.wait() == 0, learner.story()
+    assert swarm.rows("SELECT count(*) FROM leases") == [(0,)]
+    assert swarm.rows("SELECT sum(rollouts), count(*) FROM steps") == [(0, STEPS)]
+    metrics = metrics_of(swarm)
+    assert {step["offline_sequences"] for step in metrics} == {16}
+    assert metrics[0]["preference_loss"] == pytest.approx(0.6931, abs=1e-3), "it begins at the reference"
+    losses = [step["preference_loss"] for step in metrics]
+    assert losses[-1] < losses[STEPS // 2] < losses[1], "also across the restart"
+    assert metrics[-1]["preference_accuracy"] == 1.0
+    assert set(metrics[-1]["by_lag"]) == {"offline"}  # type: ignore[call-overload]
+    assert [event["note"] for event in learner.events("task_opened")][-1].endswith("16 completions, 8 of them pairs")
+    said = swarm.machine.call("report", swarm.config).out
+    assert f"{STEPS} training steps" in said

@@ -94,7 +94,7 @@ class Watch:
         for change in self._watchman.handle(observation(told)):
             self._say(change)
         self._put(row.incarnation, row.step)
-        if self._keeping is not None:
+        if self._keeping is not None and batch.groups:  # else all of it came from logs
             groups = kept_of(batch, self.samples, self.advantage, self.task_of)
             self._keeping.put(Sample(incarnation=row.incarnation, step=row.step, at_ms=self.now_ms(), groups=groups))
 

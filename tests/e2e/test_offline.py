@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.e2e.programs import Swarm
+from tests.e2e.programs import Program, Swarm
 
 STEPS = 8
 WORDS = ("ab", "cd", "ef", "gh", "ij", "kl", "mn", "op")
@@ -28,22 +28,32 @@ def metrics_of(swarm: Swarm) -> list[dict[str, float]]:
     return [json.loads(metrics) for (metrics,) in swarm.rows("SELECT metrics FROM steps ORDER BY step")]
 
 
+def learn(swarm: Swarm, *, steps: int) -> Program:
+    prefer(swarm, steps=steps)
+    learner = swarm.learn()
+    assert learner.wait() == 0, learner.story()
+    return learner
+
+
 def test_a_learner_learns_preferences_from_pairs_without_any_peer(swarm: Swarm) -> None:
-    prefer(swarm, steps=STEPS // 2)
-    learner = swarm.learn()
-    assert learner.wait() == 0, learner.story()
-    prefer(swarm, steps=STEPS)  # and goes on, where it was
-    learner = swarm.learn()
-    assert learner.wait() == 0, learner.story()
+    learner = learn(swarm, steps=STEPS)
     assert swarm.rows("SELECT count(*) FROM leases") == [(0,)]
     assert swarm.rows("SELECT sum(rollouts), count(*) FROM steps") == [(0, STEPS)]
     metrics = metrics_of(swarm)
     assert {step["offline_sequences"] for step in metrics} == {16}
     assert metrics[0]["preference_loss"] == pytest.approx(0.6931, abs=1e-3), "it begins at the reference"
     losses = [step["preference_loss"] for step in metrics]
-    assert losses[-1] < losses[STEPS // 2] < losses[1], "also across the restart"
+    assert losses[-1] < losses[STEPS // 2] < losses[1]
     assert metrics[-1]["preference_accuracy"] == 1.0
     assert set(metrics[-1]["by_lag"]) == {"offline"}  # type: ignore[call-overload]
     assert [event["note"] for event in learner.events("task_opened")][-1].endswith("16 completions, 8 of them pairs")
     said = swarm.machine.call("report", swarm.config).out
     assert f"{STEPS} training steps" in said
+
+
+@pytest.mark.slow
+def test_preferences_go_on_after_a_restart_from_the_same_reference(swarm: Swarm) -> None:
+    learn(swarm, steps=STEPS // 2)
+    learn(swarm, steps=STEPS)
+    losses = [step["preference_loss"] for step in metrics_of(swarm)]
+    assert losses[-1] < losses[STEPS // 2] < losses[1]

@@ -7,7 +7,6 @@ trunk, so one forward pass gives logprobs and values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -80,13 +79,6 @@ class Critic:
             found[f"critic/{name}"] = parameter.detach()
             found |= {f"critic/{moment}/{name}": kept for moment, kept in self._optimizer.state[parameter].items()}
         return found
-
-    @torch.no_grad()
-    def adopt(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over those of `tensors` that are named as in `tensors()`, of the same shapes."""
-        for name, mine in self.tensors().items():
-            if name in tensors:
-                mine.copy_(tensors[name])
 
 
 def shapes_of(model: Any) -> dict[str, tuple[int, ...]]:

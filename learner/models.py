@@ -136,7 +136,7 @@ def make_model(directory: Path, config: Mapping[str, Any], seed: int, architectu
         raise BadModel(f"{directory} holds a model already; name another directory")
     name = ARCHITECTURES[architecture]
     kind = getattr(transformers, f"{name}Config")
-    unknown = sorted(set(config) - set(kind().to_dict()))
+    unknown = sorted(set(config) - set(kind().to_dict()) - set(kind.attribute_map))
     if unknown:
         raise BadModel(f"{', '.join(unknown)}: no such field in a {name} config; see transformers' {name}Config")
     with torch.random.fork_rng():

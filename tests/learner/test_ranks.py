@@ -132,6 +132,25 @@ def test_an_export_has_the_same_bytes_whatever_the_ranks(tmp_path: Path, model: 
     assert len(files(tmp_path / "float32-two")) > 5
 
 
+def test_a_mixture_of_experts_on_two_ranks_is_that_of_one(tmp_path: Path, pair: Child) -> None:
+    config = {
+        **{name: value for name, value in CONFIG.items() if name not in ("tie_word_embeddings", "head_dim")},
+        **{"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    }
+    ok(Trainer(), "make_model", directory=str(tmp_path / "moe"), config=config, architecture="qwen3_moe")
+    one = Trainer()
+    ok(one, "load", **load(tmp_path / "moe"))
+    pair.ask("load", **load(tmp_path / "moe"))
+    for name, step in (("untrained", False), ("trained", True)):
+        if step:
+            theirs, ours = pair.ask("step", rollouts(0)), ok(one, "step", rollouts(0))
+            assert theirs["loss"] == pytest.approx(ours["loss"], rel=1e-4, abs=1e-4)
+        ok(one, "export", directory=str(tmp_path / name / "1"), dtype="bfloat16", max_shard_bytes=9_000)
+        pair.ask("export", directory=str(tmp_path / name / "2"), dtype="bfloat16", max_shard_bytes=9_000)
+    assert files(tmp_path / "untrained" / "1") == files(tmp_path / "untrained" / "2")
+    assert files(tmp_path / "trained" / "1").keys() == files(tmp_path / "trained" / "2").keys()
+
+
 def test_what_two_ranks_saved_one_restores_and_the_reverse(tmp_path: Path, model: Path, pair: Child) -> None:
     one = Trainer()
     ok(one, "load", **load(model))

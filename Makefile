@@ -14,8 +14,9 @@ BENCH := $(VENV)/.stamp-bench
 PACKAGES := node swarm learner protocol
 BENCHMARKS := $(subst _,-,$(filter-out harness,$(notdir $(basename $(wildcard benchmarks/*.py)))))
 
-# What `make demo SEED=1 OUT=runs/mine ENGINE=transformers` hands on.
-DEMO_OPTIONS := $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT)) $(if $(ENGINE),--engine $(ENGINE))
+# What `make demo SEED=1 OUT=runs/mine ENGINE=transformers OBJECTIVE=gspo` hands on.
+DEMO_OPTIONS := $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT)) $(if $(ENGINE),--engine $(ENGINE)) \
+	$(if $(OBJECTIVE),--objective $(OBJECTIVE))
 
 export PYTHON
 
@@ -25,11 +26,15 @@ help: ## list the targets
 	@echo
 	@sed -n 's/^\([a-z%-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
 	@echo
-	@echo "Variables: PYTHON=python3.12 (interpreter), ARGS='...' (handed on to the program), for demo SEED= OUT= ENGINE="
+	@echo "Variables: PYTHON=python3.12 (interpreter), ARGS='...' (handed on to the program), for demo SEED= OUT= ENGINE= OBJECTIVE="
 
 .PHONY: demo
 demo: $(DEV) ## a learner and three rollout nodes on this machine; a policy learns in about 3 minutes
 	$(BIN)/volery demo $(strip $(DEMO_OPTIONS) $(ARGS))
+
+.PHONY: demo-matrix
+demo-matrix: $(DEV) ## the demo with every objective at S = 0, 1, 3, 6: two hours on two cores; goes on where it was stopped
+	$(BIN)/python tools/demo_matrix.py $(or $(OUT),runs/matrix) $(ARGS)
 
 .PHONY: test
 test: $(DEV) ## the tests, without the slow ones

@@ -363,12 +363,24 @@ def demo(
     nodes: Annotated[int, typer.Option(min=1, max=16, help="Rollout nodes to start.")] = 3,
     staleness: Annotated[int, typer.Option(min=0, max=16, help="S, in training steps; 0: sequential mode.")] = 3,
     engine: Annotated[DemoEngine, typer.Option(help="What generates on the rollout nodes.")] = DemoEngine.TRANSFORMERS,
+    objective: Annotated[str, typer.Option(help="What is minimised: a preset, see docs/objectives.md.")] = "dr_grpo",
+    steps: Annotated[int, typer.Option(min=1, help="Training steps; fewer for a shorter look.")] = 340,
     plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")] = False,
 ) -> None:
     """Run a whole swarm on this machine: a learner and three rollout nodes teach a small model to reverse words."""
     from node.demo import run_demo
 
-    _run(run_demo, out, seed=seed, num_nodes=nodes, staleness=staleness, engine=engine.value, plain=plain)
+    _run(
+        run_demo,
+        out,
+        seed=seed,
+        num_nodes=nodes,
+        staleness=staleness,
+        engine=engine.value,
+        objective=objective,
+        steps=steps,
+        plain=plain,
+    )
 
 
 def _run(program: Any, *args: Any, **options: Any) -> None:

@@ -15,11 +15,12 @@ import sys
 import tempfile
 import time
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import trio
 
+from learner.presets import PRESETS
 from learner.scores import Scores
 from node.children import ChildSpec, open_child
 from node.config import EngineSection, mode_of
@@ -89,12 +90,11 @@ seed = {seed}
 threads = 1
 
 [trainer]
+objective = "{objective}"
 learning_rate = {learning_rate}
 warmup_steps = {warmup_steps}
 decay_steps = {decay_steps}
-clip_low = 0.2
-clip_high = 0.28
-
+{bounds}
 [evaluate]
 every_versions = {every_versions}
 
@@ -134,9 +134,24 @@ class Recipe:
     ahead: float = 1.5
 
 
-def swarm_toml(recipe: Recipe, *, port: int, staleness: int, seed: int) -> str:
+OBJECTIVE = "dr_grpo"
+"""What the demo minimises unless another was asked for; its ratios are clipped as DAPO does, a little further up."""
+
+
+def recipe_for(objective: str, steps: int = Recipe.steps) -> Recipe:
+    """The demo's recipe, as that objective wants it. Raises UsageError when there is none of that name."""
+    if objective not in PRESETS:
+        raise UsageError(f"--objective: {objective!r} is none of {', '.join(PRESETS)}.")
+    recipe = Recipe(steps=steps)
+    # Preferences are learnt from pairs; as many completions a step.
+    return replace(recipe, prompts=recipe.prompts * recipe.group // 2, group=2) if objective == "dpo" else recipe
+
+
+def swarm_toml(recipe: Recipe, *, port: int, staleness: int, seed: int, objective: str = OBJECTIVE) -> str:
     """The learner's configuration; with S = 0 in sequential mode."""
     return CONFIG.format(
+        objective=objective,
+        bounds="clip_high = 0.28\n" if objective == OBJECTIVE else "",
         port=port,
         task=TASK,
         held_out=HELD_OUT,
@@ -160,9 +175,20 @@ PRICES = (0.05, 0.08, 0.12)
 """US dollars per hour that the demo's rollout nodes ask, in turn, so that the report has something to compare."""
 
 
-async def run_demo(out: Path, *, seed: int, num_nodes: int, staleness: int, engine: str, plain: bool) -> int:
+async def run_demo(
+    out: Path,
+    *,
+    seed: int,
+    num_nodes: int,
+    staleness: int,
+    engine: str,
+    plain: bool,
+    objective: str = OBJECTIVE,
+    steps: int = Recipe.steps,
+) -> int:
     """Run the demo into `out` and return the exit code. Raises UsageError or RunError."""
     began = time.monotonic()
+    recipe = recipe_for(objective, steps)
     prepare(out)
     events = EventLog(out / "events.jsonl")
     demo = _Demo(
@@ -171,7 +197,8 @@ async def run_demo(out: Path, *, seed: int, num_nodes: int, staleness: int, engi
         num_nodes=num_nodes,
         staleness=staleness,
         engine=engine,
-        recipe=Recipe(),
+        objective=objective,
+        recipe=recipe,
         events=events,
         began=began,
     )
@@ -213,6 +240,7 @@ class _Demo:
     num_nodes: int
     staleness: int
     engine: str
+    objective: str
     recipe: Recipe
     events: EventLog
     began: float
@@ -307,7 +335,8 @@ class _Demo:
     def _learner(self) -> NodeProcess:
         config = self.out / "swarm.toml"
         # A fixed port, so that the nodes find a learner that was started again.
-        text = swarm_toml(self.recipe, port=free_port(self.out), staleness=self.staleness, seed=self.seed)
+        port = free_port(self.out)
+        text = swarm_toml(self.recipe, port=port, staleness=self.staleness, seed=self.seed, objective=self.objective)
         config.write_text(text, encoding="utf-8")
         return NodeProcess(name="learner", arguments=["learn", str(config), "--plain"], log=self.out / "learner.log")
 

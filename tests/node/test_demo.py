@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from learner.presets import PRESETS
 from node.config import read_swarm_config
-from node.demo import Recipe, swarm_toml
+from node.demo import Recipe, recipe_for, swarm_toml
+from node.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -28,3 +30,19 @@ def test_every_window_that_may_be_asked_for(
     learn = read_swarm_config(path).learn
     assert (learn.mode, learn.staleness, learn.publish_every, learn.ahead) == in_force
     assert (learn.steps, learn.seed) == (recipe.steps, 1)
+
+
+@pytest.mark.parametrize("objective", PRESETS)
+def test_every_objective_that_may_be_asked_for(tmp_path: Path, objective: str) -> None:
+    path, recipe = tmp_path / "swarm.toml", recipe_for(objective)
+    path.write_text(swarm_toml(recipe, port=4001, staleness=3, seed=1, objective=objective), encoding="utf-8")
+    config = read_swarm_config(path)
+    assert config.trainer.objective == objective
+    assert config.trainer.clip_low is None, "as the objective asks for"
+    assert config.learn.prompts_per_step * config.learn.group_size == 256
+    assert (config.learn.group_size == 2) == (objective == "dpo")
+
+
+def test_an_objective_that_there_is_not_is_told_with_those_there_are() -> None:
+    with pytest.raises(UsageError, match=r"--objective: 'magic' is none of grpo, dr_grpo, .*dpo\."):
+        recipe_for("magic")

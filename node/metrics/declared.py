@@ -65,7 +65,7 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge("updates", "updates", "Optimizer updates of the step; parts of a batch that teach nothing take none."),
         _gauge("tokens", "tokens", "Tokens of the step's completions that the policy generated."),
         _gauge("offline_sequences", "sequences", "Completions of the step that are from logs; no rollouts."),
-        _gauge("trained_tokens", "tokens", "Those of them in sequences whose advantage is not zero."),
+        _gauge("trained_tokens", "tokens", "Those of them in sequences that had a gradient."),
         _counter("rollouts_trained", "rollouts", "Rollouts trained on, by their lag when the batch formed.", "lag"),
         _counter("rollouts_stale", "rollouts", "Admitted rollouts that were too old when a batch formed, and dropped."),
         _counter("rollouts_uninformative", "rollouts", "Rollouts dropped because their group has one reward."),
@@ -83,7 +83,13 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge("reference_kl", "nats", "KL of the policy from the reference, a token's mean; 0 without one."),
         _gauge("mean_lag", "steps", "Mean lag of all tokens of the step."),
         _gauge("diverged", "flag", "1 where an update after the step's first made the loss infinite: it was left out."),
-        _gauge("clip_share", "share", "Trained tokens that clipping or masking muted."),
+        _gauge("clip_share", "share", "Trained tokens on which a bound acted: clipped, truncated or masked."),
+        _gauge(
+            "explained_variance", "share", "PPO: of the variance of returns, what the critic told before; 1 is all."
+        ),
+        _gauge("preference_loss", "nats", "DPO: its loss, mean over the pairs."),
+        _gauge("preference_accuracy", "share", "DPO: pairs whose better completion was made likelier than the worse."),
+        _gauge("preference_margin", "nats", "DPO: by how much, times beta, mean over the pairs."),
         _gauge("tokens_at_lag", "tokens", "Trained tokens, by their own lag; `offline` are those of logs.", "lag"),
         _gauge("ratio_at_lag", "ratio", "As `mean_ratio`, by lag.", "lag"),
         _gauge("kl_at_lag", "nats", "As `mismatch_kl`, by lag: at lag 0 it is engine against trainer.", "lag"),

@@ -437,6 +437,8 @@ class _Learner:
 
     async def _published(self, signed: SignedManifest) -> None:
         self.serving.gained(signed.hash)
+        for task, figures in self.schooling.curriculum.standing().items():
+            self.events.emit("curriculum", task=task, **figures)
         last = signed.version.version >= self.config.learn.steps
         evaluation = self.evaluation
         if evaluation is not None and self.nursery is not None and evaluation.is_due(signed.version, last=last):

@@ -169,7 +169,12 @@ def part_of_mixture(one: MixtureTask, task: Task, how: CurriculumSection, seed: 
 
 
 def held_out_of(encoded: EncodedTask, count: int, limits: EpisodeLimits = ONE_TURN, *, name: str = "") -> list[HeldOut]:
-    """The first `count` held-out prompts of the task called `name`, each with its reward and what is answered there."""
+    """The first `count` held-out prompts of the task called `name`, each with its reward and what is answered there.
+
+    Fewer where a finite task has fewer: the same prompt twice would tell nothing new.
+    """
+    if isinstance(encoded.task, FiniteTask):
+        count = min(count, encoded.task.num_held_out)
     return [
         HeldOut(
             prompt=encoded.held_out_prompt(index),

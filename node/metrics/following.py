@@ -30,6 +30,15 @@ BY_LAG: Mapping[str, str] = {
 }
 """Figures of one lag, as a step's row has them, and the metric that each one is."""
 
+OF_A_TASK: Mapping[str, str] = {
+    "rate": "pass_rate",
+    "known": "problems_known",
+    "all_right": "problems_all_right",
+    "all_wrong": "problems_all_wrong",
+    "passes": "passes",
+}
+"""Figures of a task's curriculum, and the metric that each one is."""
+
 NOT_THE_TRAINERS = ("step", "incarnation", "reward")
 """Gauges without labels that a trainer's reply cannot set."""
 
@@ -73,6 +82,8 @@ def follow_event(board: Board, event: str, fields: Mapping[str, Field]) -> None:
                 board.set(f"{which}_of_task", _number(fields, which), task=task)
             for k, value in _passes(fields):
                 board.set("pass_at_of_task", value, task=task, k=k)
+        case "curriculum":
+            _curriculum(board, fields)
         case "evaluation_skipped":
             board.add("evaluations_skipped")
         case "evaluation_failed":
@@ -83,6 +94,16 @@ def follow_event(board: Board, event: str, fields: Mapping[str, Field]) -> None:
             board.add("trainer_restarts")
         case "child_died":
             board.add("child_deaths", child=fields.get("child"))
+
+
+def _curriculum(board: Board, fields: Mapping[str, Field]) -> None:
+    task = fields.get("task")
+    for name in fields:
+        if name in OF_A_TASK:
+            board.set(OF_A_TASK[name], _number(fields, name), task=task)
+        elif name.startswith("rate_"):
+            level = name.removeprefix("rate_")
+            board.set("pass_rate_of_level", _number(fields, name), task=task, level=level)
 
 
 def _passes(fields: Mapping[str, Field]) -> list[tuple[str, float]]:

@@ -60,6 +60,10 @@ class JsonlTask:
         return f"jsonl/{self.digest}/{how}/{len(self.kept_back)}/{self.trained}"
 
     @property
+    def num_held_out(self) -> int:
+        return len(self.kept_back)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         left_out = f"; left out: {self.left_out}" if self.left_out else ""
         return (f"{self.path}: {self.size} problems to train on, {len(self.kept_back)} held out{left_out}",)
@@ -167,18 +171,17 @@ def split_lines(lines: Sequence[_Line], rules: _Rules) -> tuple[list[_Line], lis
     excluded, or not dated before `before`, is.
     """
     digests = [_prompt_digest(line.problem) for line in lines]
+    reasons = [_why_not(line, rules) for line in lines]
     held_out = {digest for digest, line in zip(digests, lines, strict=True) if _is_late(line, rules.held_out_from)}
     if rules.held_out_from is None:
-        held_out = _lowest(
-            {d for d, line in zip(digests, lines, strict=True) if not _why_not(line, rules)}, rules.share
-        )
+        held_out = _lowest({digest for digest, why in zip(digests, reasons, strict=True) if not why}, rules.share)
     training, kept_back, left_out = [], [], []
-    for digest, line in zip(digests, lines, strict=True):
+    for digest, line, why_not in zip(digests, lines, reasons, strict=True):
         if digest in held_out and (rules.held_out_from is None or _is_late(line, rules.held_out_from)):
             kept_back.append(line)
         elif digest in held_out:
             left_out.append("that are held out under a later date")
-        elif why_not := _why_not(line, rules):
+        elif why_not:
             left_out.append(why_not)
         else:
             training.append(line)

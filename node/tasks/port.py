@@ -112,6 +112,10 @@ class FiniteTask(Task, Protocol):
         """How many training problems there are, at least 1. `levels` is 1."""
 
     @property
+    def num_held_out(self) -> int:
+        """How many held-out problems there are; no more are ever asked for."""
+
+    @property
     def notes(self) -> Sequence[str]:
         """What the operator is told at the start, in whole clauses: how many problems, and which were left out."""
 

@@ -115,7 +115,10 @@ def test_files_of_a_task_are_relative_to_the_configuration(base: Path) -> None:
     rows = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(40)]
     (base / "data").mkdir()
     (base / "data" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    schooling = school(base, "jsonl:data/train.jsonl", held_out=2)
+    schooling = school(base, "jsonl:data/train.jsonl:held_out=0", held_out=2)
+    assert schooling.held_out == []
+    schooling = school(base, "jsonl:data/train.jsonl", held_out=128)
+    assert len(schooling.held_out) == len({held.prompt for held in schooling.held_out}) == 4, "a tenth, and none twice"
     assert text(base, schooling.next_prompt().tokens).endswith("=")
 
 

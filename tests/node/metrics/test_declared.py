@@ -33,6 +33,11 @@ EVENTS: list[tuple[str, dict[str, Field]]] = [
     ("evaluated", {"version": "1.0", "greedy": 0.5, "sampled": 0.25, "pass_1": 0.2, "pass_8": 0.6}),
     ("evaluated_task", {"version": "1.0", "task": "sort", "greedy": 0.5, "sampled": 0.25, "pass_1": 0.2}),
     ("evaluation_skipped", {"version": "1.0"}),
+    (
+        "curriculum",
+        {"task": "a file", "passes": 1, "known": 4, "all_right": 1, "all_wrong": 2, "rate": 0.5},
+    ),
+    ("curriculum", {"task": "arithmetic", "given": 9, "level": 1, "rate_0": 0.9, "rate_1": 0.5}),
     ("evaluation_failed", {"version": "1.0"}),
     ("batch_dropped", {"step": 3}),
     ("trainer_restarted", {}),

@@ -55,6 +55,7 @@ class Recipe:
     kl: float
     value_coefficient: float
     value_clip: float
+    updates_per_step: int
 
     @property
     def needs_reference(self) -> bool:
@@ -63,8 +64,10 @@ class Recipe:
 
     @property
     def needs_proximal(self) -> bool:
-        """Whether logprobs under the weights at the step's start are computed first."""
-        return self.correction == "decoupled" or self.advantage == "preference"
+        """Whether logprobs under the weights at the step's start are computed first. In a step's only update they are
+        those of the update itself.
+        """
+        return (self.correction == "decoupled" and self.updates_per_step > 1) or self.advantage == "preference"
 
     @property
     def needs_critic(self) -> bool:
@@ -146,6 +149,7 @@ def recipe_of(hyperparameters: Hyperparameters) -> Recipe:
         kl=h.kl,
         value_coefficient=h.value_coefficient,
         value_clip=h.value_clip,
+        updates_per_step=h.updates_per_step,
     )
 
 

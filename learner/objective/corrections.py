@@ -74,13 +74,12 @@ def decoupled(terms: Terms, bounds: Bounds) -> Corrected:
     step's start.
 
     The trust region lies around weights that are fresh, however old mu is; the weight before it corrects the rest.
-    Raises ValueError without `terms.proximal`.
+    Without `terms.proximal` these are the weights at the step's start.
     """
-    if terms.proximal is None:
-        raise ValueError("decoupled needs logprobs under the weights at the step's start")
-    share = ratio_of(terms.proximal, terms.behaviour)
+    proximal = terms.logprobs.detach() if terms.proximal is None else terms.proximal
+    share = ratio_of(proximal, terms.behaviour)
     weight = share.clamp(max=bounds.weight_cap)
-    inner = _surrogate(ratio_of(terms.logprobs, terms.proximal), terms.advantages, bounds)
+    inner = _surrogate(ratio_of(terms.logprobs, proximal), terms.advantages, bounds)
     return Corrected(loss=weight * inner.loss, clipped=inner.clipped | (weight != share))
 
 

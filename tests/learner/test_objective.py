@@ -227,9 +227,14 @@ def test_forged_logprobs_leave_loss_and_gradient_finite(correction: CorrectionNa
     assert torch.isfinite(drawn.logprobs.grad).all()
 
 
-def test_the_decoupled_objective_needs_the_weights_at_the_steps_start() -> None:
-    with pytest.raises(ValueError, match="at the step's start"):
-        CORRECTIONS["decoupled"](replace(draw(1), proximal=None), BOUNDS["decoupled"])
+def test_in_a_steps_first_update_the_decoupled_objective_is_a_truncated_weight() -> None:
+    drawn, bounds = draw(1), TIGHT["decoupled"]
+    gradients = []
+    for name in ("decoupled", "truncated_weight"):
+        terms = replace(drawn, logprobs=drawn.logprobs.detach().requires_grad_(), proximal=None)
+        CORRECTIONS[name](terms, bounds).loss.sum().backward()
+        gradients.append(terms.logprobs.grad)
+    assert torch.allclose(*gradients)
 
 
 def part_of(whole: Terms, part: torch.Tensor, first: int, count: int) -> Terms:

@@ -199,7 +199,7 @@ def test_most_objectives_need_no_pass_before_the_first_update() -> None:
 
 
 def test_the_decoupled_objective_asks_the_weights_at_the_steps_start_about_what_teaches() -> None:
-    scorer, columns, _ = prepared("decoupled")
+    scorer, columns, _ = prepared("decoupled", updates_per_step=2)
     assert scorer.asked == [([False, False, True, True], -2.0)]
     assert columns["proximal"].tolist() == [-2.0] * 7
 
@@ -226,7 +226,7 @@ def test_dpo_asks_policy_and_reference() -> None:
 
 def test_a_batch_that_teaches_nothing_is_not_asked_about() -> None:
     batch, scorer = batch_of([2, 1], [1.0, 1.0], [2]), Scorer()
-    h = Hyperparameters(objective="decoupled", max_new_tokens=4)
+    h = Hyperparameters(objective="decoupled", max_new_tokens=4, updates_per_step=2)
     prepare(batch, recipe_of(h), h, scorer, None)
     assert scorer.asked == []
 

@@ -60,11 +60,12 @@ def test_another_correction_brings_its_own_bounds() -> None:
     ("given", "needs"),
     [
         ({"objective": "dr_grpo"}, set()),
-        ({"objective": "decoupled"}, {"proximal"}),
+        ({"objective": "decoupled"}, set()),
+        ({"objective": "decoupled", "updates_per_step": 2}, {"proximal"}),
         ({"objective": "dr_grpo", "kl": 0.1}, {"reference"}),
         ({"objective": "dpo"}, {"proximal", "reference"}),
         ({"objective": "ppo"}, {"critic"}),
-        ({"objective": "ppo", "correction": "decoupled"}, {"critic", "proximal"}),
+        ({"objective": "ppo", "correction": "decoupled", "updates_per_step": 2}, {"critic", "proximal"}),
     ],
 )
 def test_only_what_is_needed_is_prepared(given: dict[str, Any], needs: set[str]) -> None:

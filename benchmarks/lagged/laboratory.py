@@ -1,0 +1,214 @@
+"""One cell of the study: a model taught by example, then trained on rollouts that are exactly S steps old.
+
+The trainer is the product's own (`learner.training`), the engine stands in for a swarm in which every rollout arrives
+at the last moment: the batch of step t was drawn with the weights of step t - S, those of the first S + 1 steps with
+the weights that training began with. What always holds: a cell gives the same outcome on the same machine; only the
+current policy is evaluated, since the accuracy of lagged rollouts hides a late collapse.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.lagged.recipe import MODEL, Cell, Recipe
+from benchmarks.lagged.sampling import Drawn, accuracy, draw
+from benchmarks.lagged.tasks import open_lagged
+from learner.packing import rollout_batch, supervised_batch
+from learner.policy import Policy, load_policy, make_model
+from learner.requests import Hyperparameters
+from learner.training import Diverged, Training
+from node.tasks.encoded import EncodedTask
+from node.tasks.text import TextCodec, write_character_tokenizer
+
+MAX_EXAMPLES = 4000
+"""Steps by example after which a seed is given up: every one of ours needed less than a quarter of that."""
+
+EXAMPLES_FROM = 10_000_000
+"""First problem that is taught by example: training never comes so far."""
+
+KEPT = ("loss", "grad_norm", "learning_rate", "clip_share", "mismatch_kl", "entropy", "ess", "max_log_ratio")
+"""Of a step's metrics, those that a record keeps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """`curve`: (step, accuracy of the current policy, drawn at T = 1), `final` the mean of the last ones, `greedy` at
+    the end. `steps`: metrics of every training step, for judging alarms. `began`: accuracy after the examples.
+    """
+
+    curve: tuple[tuple[int, float], ...]
+    final: float
+    greedy: float
+    steps: tuple[Mapping[str, float], ...]
+
+
+def prepare(recipe: Recipe, seed: int, directory: Path) -> Path:
+    """Return the directory of the model that all cells of `seed` begin with; made now if it is not there."""
+    done = directory / "model"
+    if done.exists():
+        return done
+    shutil.rmtree(directory, ignore_errors=True)
+    base = directory / "untaught"
+    base.mkdir(parents=True)
+    write_character_tokenizer(base, *([recipe.alphabet] if recipe.alphabet else []))
+    make_model(base, {key: value for key, value in MODEL.items() if key != "model_type"}, seed)
+    policy = load_policy(base)
+    encoded = EncodedTask(task=open_lagged(recipe.task, seed), codec=TextCodec.load(base))
+    _teach(policy, encoded, recipe, seed)
+    policy.export(done, "float32", 1 << 30)
+    return done
+
+
+def _teach(policy: Policy, encoded: EncodedTask, recipe: Recipe, seed: int) -> None:
+    """Cross entropy on reference answers with wrong characters in them, until enough of what is drawn is right."""
+    training = Training(policy, Hyperparameters(max_new_tokens=recipe.max_new_tokens))
+    chance = np.random.default_rng(seed)
+    generator = torch.Generator().manual_seed(seed)
+    held_out = _held_out(encoded, 256)
+    for step in range(MAX_EXAMPLES):
+        first = EXAMPLES_FROM + step * recipe.example_batch
+        arrays = _examples(encoded, range(first, first + recipe.example_batch), recipe.noise, chance)
+        training.supervised(supervised_batch(arrays, policy.vocab_size), recipe.example_rate)
+        if step % 10 == 9 and _accuracy(policy, encoded, recipe, held_out, generator) >= recipe.begin:
+            return
+    raise RuntimeError(f"{recipe.task}: seed {seed} did not come to {recipe.begin} in {MAX_EXAMPLES} steps by example")
+
+
+def _examples(
+    encoded: EncodedTask, indexes: range, noise: float, chance: np.random.Generator
+) -> dict[str, NDArray[Any]]:
+    rows = [(encoded.prompt(index), list(encoded.answer(index))) for index in indexes]
+    letters = sorted({token for _, answer in rows for token in answer[:-1]})
+    for _, answer in rows:
+        for place in np.flatnonzero(chance.random(len(answer) - 1) < noise).tolist():
+            answer[place] = int(chance.choice(letters))
+    return {
+        "tokens": np.concatenate([np.array([*prompt, *answer], np.int32) for prompt, answer in rows]),
+        "lengths": np.array([len(prompt) + len(answer) for prompt, answer in rows], np.int32),
+        "mask": np.concatenate([np.repeat([0, 1], [len(p), len(a)]).astype(np.uint8) for p, a in rows]),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Batch:
+    """What was drawn for one training step: the problems' indexes, completions group by group, rewards."""
+
+    indexes: tuple[int, ...]
+    drawn: tuple[Drawn, ...]
+    rewards: NDArray[np.float32]
+
+
+class Laboratory:
+    """One cell at work."""
+
+    def __init__(self, cell: Cell, recipe: Recipe, model: Path) -> None:
+        self.cell, self.recipe = cell, recipe
+        self.policy = load_policy(model)
+        self.encoded = EncodedTask(task=open_lagged(recipe.task, cell.seed), codec=TextCodec.load(model))
+        self.training = Training(self.policy, hyperparameters(cell, recipe))
+        self._draws = torch.Generator().manual_seed(1000 + cell.seed)
+        self._cursor = 0
+        self._held_out = _held_out(self.encoded, recipe.held_out)
+
+    def run(self) -> Outcome:
+        """Train all steps of the recipe; a policy whose loss is not finite any more stays as it is."""
+        waiting = deque(self._draw() for _ in range(self.cell.staleness))
+        curve, steps = [(0, self.evaluate())], []
+        for step in range(1, self.recipe.steps + 1):
+            waiting.append(self._draw())
+            steps.append(self._train(waiting.popleft(), min(step - 1, self.cell.staleness)))
+            if step % self.recipe.every == 0:
+                curve.append((step, self.evaluate()))
+        return Outcome(
+            curve=tuple(curve),
+            final=statistics.fmean(value for _, value in curve[-self.recipe.last :]),
+            greedy=self.evaluate(greedy=True),
+            steps=tuple(steps),
+        )
+
+    def evaluate(self, *, greedy: bool = False) -> float:
+        """Accuracy of the current policy on held-out prompts; the same draws every time."""
+        generator = None if greedy else torch.Generator().manual_seed(7)
+        return _accuracy(self.policy, self.encoded, self.recipe, self._held_out, generator)
+
+    def _draw(self) -> _Batch:
+        recipe = self.recipe
+        indexes = tuple(range(self._cursor, self._cursor + recipe.prompts))
+        self._cursor += recipe.prompts
+        drawn = draw(
+            self.policy.model,
+            [self.encoded.prompt(index) for index in indexes],
+            recipe.group,
+            max_new_tokens=recipe.max_new_tokens,
+            stop_ids=sorted(self.encoded.codec.stop_ids),
+            generator=self._draws,
+        )
+        rewards = [self.encoded.reward(indexes[n // recipe.group], one.tokens) for n, one in enumerate(drawn)]
+        return _Batch(indexes=indexes, drawn=tuple(drawn), rewards=np.array(rewards, np.float32))
+
+    def _train(self, batch: _Batch, lag: int) -> dict[str, float]:
+        arrays = self._arrays(batch, lag)
+        try:
+            told = self.training.step(rollout_batch(arrays, self.policy.vocab_size))
+        except Diverged:
+            told = {"diverged": 1.0}
+        kept = {key: _short(told[key]) for key in (*KEPT, "diverged") if key in told}
+        return {"reward": _short(float(batch.rewards.mean())), **kept}
+
+    def _arrays(self, batch: _Batch, lag: int) -> dict[str, NDArray[Any]]:
+        prompts = [self.encoded.prompt(index) for index in batch.indexes for _ in range(self.recipe.group)]
+        answers = [one.tokens for one in batch.drawn]
+        rows = list(zip(prompts, answers, strict=True))
+        return {
+            "tokens": np.concatenate([np.array([*prompt, *answer], np.int32) for prompt, answer in rows]),
+            "lengths": np.array([len(prompt) + len(answer) for prompt, answer in rows], np.int32),
+            "mask": np.concatenate([np.repeat([0, 1], [len(p), len(a)]).astype(np.uint8) for p, a in rows]),
+            "behaviour_logprobs": np.concatenate([one.logprobs for one in batch.drawn]),
+            "lags": np.full(sum(map(len, answers)), lag, np.int32),
+            "rewards": batch.rewards,
+            "group_sizes": np.full(self.recipe.prompts, self.recipe.group, np.int32),
+            "origins": np.zeros(len(rows), np.uint8),
+        }
+
+
+def hyperparameters(cell: Cell, recipe: Recipe) -> Hyperparameters:
+    """What a cell trains with: the preset as it is, and the learning rate."""
+    return Hyperparameters(
+        objective=cell.objective, learning_rate=cell.learning_rate, max_new_tokens=recipe.max_new_tokens
+    )
+
+
+def _held_out(encoded: EncodedTask, count: int) -> list[tuple[int, ...]]:
+    return [encoded.held_out_prompt(index) for index in range(count)]
+
+
+def _accuracy(
+    policy: Policy,
+    encoded: EncodedTask,
+    recipe: Recipe,
+    prompts: list[tuple[int, ...]],
+    generator: torch.Generator | None,
+) -> float:
+    return accuracy(
+        policy.model,
+        prompts,
+        encoded.held_out_reward,
+        max_new_tokens=recipe.max_new_tokens,
+        stop_ids=sorted(encoded.codec.stop_ids),
+        generator=generator,
+    )
+
+
+def _short(value: float) -> float:
+    """Five digits: all that a record is read for."""
+    return float(f"{value:.5g}")

@@ -1,0 +1,86 @@
+"""What is studied: tasks, models, and the cells of the study, a value each.
+
+What always holds: a cell names everything that its outcome depends on but the code, so a recorded cell can be run again
+on another machine; cells of one seed and task share the model they begin with, the order of the problems and the seeds
+of all draws, so that differences between them are paired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from node.warm_start import TINY_QWEN3
+
+LAGS = (0, 1, 3, 6, 11)
+SEEDS = 10
+RATES = (2e-4, 5e-4, 8e-4, 1.2e-3)
+"""Candidates for the best learning rate of S = 0."""
+
+DEFAULT = "topr"
+OTHERS = ("grpo", "tis", "reinforce")
+"""Plain GRPO, truncated importance sampling, no correction."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One task with what is trained on it: steps of `prompts` groups of `group` completions.
+
+    The model is taught by example first, each character of an answer replaced by another with probability `noise`,
+    until `begin` of what it draws is right.
+    """
+
+    task: str
+    max_new_tokens: int
+    steps: int = 200
+    prompts: int = 16
+    group: int = 8
+    noise: float = 0.2
+    begin: float = 0.2
+    example_rate: float = 2e-3
+    example_batch: int = 64
+    alphabet: str = ""
+    every: int = 5
+    """Steps from one evaluation to the next."""
+    held_out: int = 2048
+    last: int = 5
+    """How many evaluations at the end are averaged."""
+
+
+RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {
+        "reversal": Recipe(task="reverse:letters=6", max_new_tokens=8),
+    }
+)
+
+MODEL = TINY_QWEN3
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Cell:
+    """One run: on which recipe, with which objective, at which S and learning rate, from which seed."""
+
+    recipe: str
+    objective: str
+    staleness: int
+    learning_rate: float
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.recipe} {self.objective} S={self.staleness} lr={self.learning_rate:g} seed {self.seed}"
+
+
+def fresh_cells(recipe: str) -> Iterator[Cell]:
+    """S = 0 at every rate: where nothing is stale the objectives are one and the same."""
+    for seed in range(SEEDS):
+        for rate in RATES:
+            yield Cell(recipe=recipe, objective=DEFAULT, staleness=0, learning_rate=rate, seed=seed)
+
+
+def stale_cells(recipe: str, rate: float) -> Iterator[Cell]:
+    """Every objective at every S above 0, at the rate that was best for S = 0."""
+    for seed in range(SEEDS):
+        for objective in (DEFAULT, *OTHERS):
+            for staleness in LAGS[1:]:
+                yield Cell(recipe=recipe, objective=objective, staleness=staleness, learning_rate=rate, seed=seed)

@@ -1,0 +1,64 @@
+"""The recorded study: one line of JSON for each cell that was run, appended when it is done.
+
+What always holds: a line is written whole or cut off by a kill, and a line that was cut off is run again; a cell whose
+recipe has changed since is run again; lines keep their order of arrival, so that a repository sees what was added.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lagged.laboratory import Outcome
+from benchmarks.lagged.recipe import MODEL, RECIPES, Cell
+
+Records = dict[Cell, Outcome]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """The file of a study."""
+
+    path: Path
+
+    def read(self) -> Records:
+        """All cells of today's recipes."""
+        found: Records = {}
+        if not self.path.exists():
+            return found
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:  # cut off by a kill
+                continue
+            cell = Cell(**row["cell"])
+            if cell.recipe in RECIPES and row["recipe"] == recipe_of(cell):
+                found[cell] = _outcome(row["outcome"])
+        return found
+
+    def add(self, cell: Cell, outcome: Outcome) -> None:
+        """Append one cell, on disk when this returns."""
+        row = {"cell": asdict(cell), "recipe": recipe_of(cell), "outcome": asdict(outcome)}
+        cut_off = self.path.exists() and self.path.read_bytes()[-1:] not in (b"\n", b"")
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(("\n" if cut_off else "") + json.dumps(row, separators=(",", ":")) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def recipe_of(cell: Cell) -> dict[str, Any]:
+    """All of what the outcome of a cell rests on beside its own fields, as a record says it."""
+    return {**asdict(RECIPES[cell.recipe]), "model": dict(MODEL)}
+
+
+def _outcome(row: Mapping[str, Any]) -> Outcome:
+    return Outcome(
+        curve=tuple((int(step), float(value)) for step, value in row["curve"]),
+        final=float(row["final"]),
+        greedy=float(row["greedy"]),
+        steps=tuple(row["steps"]),
+    )

@@ -1,0 +1,74 @@
+"""What the recorded study says: losses against S = 0 with their bounds, collapses, steps to 0.8.
+
+What always holds: S = 0 counts with the learning rate that was best for it over all seeds; losses are paired by seed;
+a bound is that of a one-sided t test at 95 %, so of twenty studies of a policy that loses nothing one would show more.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+from scipy.stats import t as student
+
+from benchmarks.harness import crossing, median
+from benchmarks.lagged.laboratory import Outcome
+from benchmarks.lagged.recipe import RATES, Cell
+from benchmarks.lagged.record import Records
+
+TARGET = 0.8
+COLLAPSE = 0.25
+"""A run whose end lies so far below its own best has collapsed: noise moves an end by a tenth of that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Points of accuracy that are lost against S = 0: the mean over seeds, and its one-sided 95 % bound."""
+
+    mean: float
+    bound: float
+    seeds: int
+
+
+def best_rate(records: Records, recipe: str) -> float:
+    """The learning rate with the highest mean accuracy at the end at S = 0."""
+    finals: dict[float, list[float]] = {rate: [] for rate in RATES}
+    for cell, outcome in records.items():
+        if cell.recipe == recipe and cell.staleness == 0 and cell.learning_rate in finals:
+            finals[cell.learning_rate].append(outcome.final)
+    return max(RATES, key=lambda rate: statistics.fmean(finals[rate] or [0.0]))
+
+
+def runs(records: Records, recipe: str, objective: str, staleness: int, rate: float) -> dict[int, Outcome]:
+    """Outcomes by seed; at S = 0 those of any objective, since there they are the same."""
+    return {
+        cell.seed: outcome
+        for cell, outcome in records.items()
+        if (cell.recipe, cell.staleness, cell.learning_rate) == (recipe, staleness, rate)
+        and (cell.objective == objective or staleness == 0)
+    }
+
+
+def loss(fresh: dict[int, Outcome], stale: dict[int, Outcome]) -> Loss | None:
+    """None without two paired seeds."""
+    seeds = sorted(fresh.keys() & stale.keys())
+    if len(seeds) < 2:
+        return None
+    points = [100 * (fresh[seed].final - stale[seed].final) for seed in seeds]
+    mean, spread = statistics.fmean(points), statistics.stdev(points) / sqrt(len(points))
+    return Loss(mean=mean, bound=mean + float(student.ppf(0.95, len(points) - 1)) * spread, seeds=len(points))
+
+
+def has_collapsed(outcome: Outcome) -> bool:
+    return max(value for _, value in outcome.curve) - outcome.final > COLLAPSE
+
+
+def steps_to_target(outcomes: Sequence[Outcome]) -> float | None:
+    """The median over seeds of when the current policy first reaches TARGET; None when half of them never do."""
+    return median([crossing(outcome.curve, TARGET) for outcome in outcomes])
+
+
+def missing(records: Records, cells: Sequence[Cell]) -> list[Cell]:
+    return [cell for cell in cells if cell not in records]

@@ -14,10 +14,19 @@ from typing import Literal, get_args
 
 from learner.requests import Hyperparameters
 
-PresetName = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce", "decoupled", "tis", "ppo", "dpo"]
+PresetName = Literal[
+    "topr", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce", "decoupled", "tis", "ppo", "dpo"
+]
 AdvantageName = Literal["group_mean", "group_mean_std", "leave_one_out", "batch_mean", "gae", "preference"]
 CorrectionName = Literal[
-    "uncorrected", "clipped_ratio", "sequence_ratio", "cispo", "truncated_weight", "masked_weight", "decoupled"
+    "uncorrected",
+    "clipped_ratio",
+    "sequence_ratio",
+    "cispo",
+    "truncated_weight",
+    "masked_weight",
+    "tapered_weight",
+    "decoupled",
 ]
 AggregationName = Literal["per_token", "per_sequence", "per_constant", "per_group"]
 
@@ -82,6 +91,7 @@ class Recipe:
 
 PRESETS: Mapping[PresetName, Preset] = MappingProxyType(
     {
+        "topr": Preset(advantage="group_mean", correction="tapered_weight", aggregation="per_constant"),
         "grpo": Preset(advantage="group_mean_std", correction="clipped_ratio", aggregation="per_sequence"),
         "dr_grpo": Preset(advantage="group_mean", correction="clipped_ratio", aggregation="per_constant"),
         "dapo": Preset(advantage="group_mean_std", correction="clipped_ratio", aggregation="per_token", clip_high=0.28),
@@ -109,6 +119,8 @@ BOUNDS: Mapping[CorrectionName, Bounds] = MappingProxyType(
         "truncated_weight": Bounds(clip_low=1.0, clip_high=1.0, weight_cap=2.0),
         # IcePop's [0.5, 5].
         "masked_weight": Bounds(clip_low=0.5, clip_high=4.0, weight_cap=1.0),
+        # What is good weighs 0.5 at least, so that it always pulls, and 1.5 at most; what is bad 1 at most.
+        "tapered_weight": Bounds(clip_low=0.5, clip_high=0.5, weight_cap=1.0),
         # PPO's around the proximal policy; AReaL's cap on what that weighs against the behaviour policy.
         "decoupled": Bounds(clip_low=0.2, clip_high=0.2, weight_cap=5.0),
     }

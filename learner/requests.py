@@ -53,7 +53,7 @@ class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     weight_decay: Annotated[float, Meta(ge=0)] = 0.0
     grad_clip: Positive = 1.0
     updates_per_step: Count = 1
-    objective: str = "dr_grpo"
+    objective: str = "topr"
     advantage: str | None = None
     correction: str | None = None
     aggregation: str | None = None

@@ -167,9 +167,12 @@ class OfflineSection(Section, frozen=True, kw_only=True):
 
 
 class TrainerSection(Section, frozen=True, kw_only=True):
-    """Hyperparameters of the objective and the optimizer: `learner.requests.Hyperparameters`, as people write them."""
+    """Hyperparameters of the objective and the optimizer: `learner.requests.Hyperparameters`, as people write them.
 
-    objective: PresetName = "dr_grpo"
+    `decay_steps` unset: as many as the run has; what `read_swarm_config` returns says how many.
+    """
+
+    objective: PresetName = "topr"
     advantage: AdvantageName | None = None
     correction: CorrectionName | None = None
     aggregation: AggregationName | None = None
@@ -185,7 +188,7 @@ class TrainerSection(Section, frozen=True, kw_only=True):
     dpo_beta: PositiveFloat = 0.1
     learning_rate: PositiveFloat = 1e-6
     warmup_steps: Annotated[int, Meta(ge=0)] = 0
-    decay_steps: Annotated[int, Meta(ge=0)] = 0
+    decay_steps: Annotated[int, Meta(ge=0)] | None = None
     decay_floor: Share = 0.1
     beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.95
@@ -337,6 +340,7 @@ def read_swarm_config(path: Path) -> SwarmConfig:
     return msgspec.structs.replace(
         config,
         learn=learn,
+        trainer=_over_the_run(config.trainer, learn.steps),
         swarm=msgspec.structs.replace(config.swarm, state=str(base / Path(config.swarm.state).expanduser())),
         model=msgspec.structs.replace(config.model, directory=str(base / Path(config.model.directory).expanduser())),
     )
@@ -352,6 +356,15 @@ def _in_force(learn: LearnSection) -> LearnSection:
     if learn.mode == "async":
         return learn
     return msgspec.structs.replace(learn, staleness=0, publish_every=1, ahead=1.0)
+
+
+def _over_the_run(trainer: TrainerSection, steps: int) -> TrainerSection:
+    """The learning rate falls over the whole run where nothing else is said.
+
+    Rollouts that are old are answered late, and what they correct too late grows with the rate: where it falls, S = 6
+    and S = 11 end where S = 0 does (docs/objectives.md).
+    """
+    return trainer if trainer.decay_steps is not None else msgspec.structs.replace(trainer, decay_steps=steps)
 
 
 def _require_consistent(path: Path, learn: LearnSection, trainer: TrainerSection) -> None:

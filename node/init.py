@@ -71,7 +71,7 @@ max_turns = 16             # of an episode, in tasks of several turns; max_new_t
 # keep_checkpoints = 2     # to go on from after a crash
 
 [trainer]
-objective = "dr_grpo"      # or "grpo", "dapo", "gspo", "cispo", "rloo", "decoupled", "tis", ...: docs/objectives.md
+objective = "topr"         # or "grpo", "dapo", "gspo", "cispo", "rloo", "decoupled", "tis", ...: docs/objectives.md
 # advantage = "group_mean_std"         # parts of the objective that are not its own
 # correction = "masked_weight"
 # aggregation = "per_token"
@@ -87,7 +87,7 @@ kl = 0.0                   # weight of the KL to the model that the run began wi
 # dpo_beta = 0.1           # of "dpo"
 learning_rate = 1e-6
 warmup_steps = 0           # the rate rises linearly over so many steps
-decay_steps = 0            # and falls linearly over so many, to decay_floor times itself; 0 switches either off
+# decay_steps = 0          # and falls linearly over so many, to decay_floor times itself; without it, over the run
 decay_floor = 0.1
 beta1 = 0.9
 beta2 = 0.95

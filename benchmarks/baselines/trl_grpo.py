@@ -156,17 +156,16 @@ def open_trainer(config: SwarmConfig, options: argparse.Namespace, steps: int, c
     )
 
 
-KNOWN = Hyperparameters(objective="dr_grpo", max_new_tokens=1)
-"""What has a counterpart in `arguments`, whatever its bounds."""
+KNOWN = [Hyperparameters(objective=name, max_new_tokens=1) for name in ("dr_grpo", "topr")]
+"""What has a counterpart in `arguments`, whatever its bounds: the same on rollouts of the weights that they train."""
 
 
 def hyperparameters(text: str) -> Hyperparameters:
     """Read HYPERPARAMETERS. Exits when TRL has no such objective."""
     found = msgspec.json.decode(text, type=Hyperparameters)
-    if recipe_of(found) != recipe_of(
-        msgspec.structs.replace(KNOWN, clip_low=found.clip_low, clip_high=found.clip_high)
-    ):
-        sys.exit(f"objective {found.objective!r} has no counterpart here; the baseline knows 'dr_grpo'")
+    bounds = {"clip_low": found.clip_low, "clip_high": found.clip_high}
+    if recipe_of(found) not in [recipe_of(msgspec.structs.replace(known, **bounds)) for known in KNOWN]:
+        sys.exit(f"objective {found.objective!r} has no counterpart here; the baseline knows 'dr_grpo' and 'topr'")
     return found
 
 

@@ -184,7 +184,10 @@ class Laboratory:
 def hyperparameters(cell: Cell, recipe: Recipe) -> Hyperparameters:
     """What a cell trains with: the preset as it is, and the learning rate."""
     return Hyperparameters(
-        objective=cell.objective, learning_rate=cell.learning_rate, max_new_tokens=recipe.max_new_tokens
+        objective=cell.objective,
+        learning_rate=cell.learning_rate,
+        decay_steps=0 if cell.constant else recipe.steps,
+        max_new_tokens=recipe.max_new_tokens,
     )
 
 

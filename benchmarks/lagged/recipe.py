@@ -7,6 +7,7 @@ of all draws, so that differences between them are paired.
 
 from __future__ import annotations
 
+import string
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -15,12 +16,15 @@ from node.warm_start import TINY_QWEN3
 
 LAGS = (0, 1, 3, 6, 11)
 SEEDS = 10
-RATES = (2e-4, 5e-4, 8e-4, 1.2e-3)
+RATES = (5e-4, 8e-4, 1.2e-3, 1.8e-3)
 """Candidates for the best learning rate of S = 0."""
 
 DEFAULT = "topr"
 OTHERS = ("grpo", "tis", "reinforce")
 """Plain GRPO, truncated importance sampling, no correction."""
+
+CONSTANT = ((DEFAULT, 0), (DEFAULT, 6), (DEFAULT, 11), ("grpo", 6), ("grpo", 11), ("tis", 6), ("tis", 11))
+"""What is run with a constant rate as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +55,14 @@ class Recipe:
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
         "reversal": Recipe(task="reverse:letters=6", max_new_tokens=8),
+        "arithmetic": Recipe(
+            task="arithmetic",
+            max_new_tokens=5,
+            steps=300,
+            prompts=32,
+            begin=0.45,
+            alphabet=string.ascii_letters + string.digits + " +-=.?:",
+        ),
     }
 )
 
@@ -59,16 +71,21 @@ MODEL = TINY_QWEN3
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Cell:
-    """One run: on which recipe, with which objective, at which S and learning rate, from which seed."""
+    """One run: on which recipe, with which objective, at which S and learning rate, from which seed.
+
+    The rate falls to a tenth over the run, as it does by default, or is `constant`.
+    """
 
     recipe: str
     objective: str
     staleness: int
     learning_rate: float
     seed: int
+    constant: bool = False
 
     def __str__(self) -> str:
-        return f"{self.recipe} {self.objective} S={self.staleness} lr={self.learning_rate:g} seed {self.seed}"
+        rate = f"{self.learning_rate:g}{' constant' if self.constant else ''}"
+        return f"{self.recipe} {self.objective} S={self.staleness} lr={rate} seed {self.seed}"
 
 
 def fresh_cells(recipe: str) -> Iterator[Cell]:
@@ -79,8 +96,15 @@ def fresh_cells(recipe: str) -> Iterator[Cell]:
 
 
 def stale_cells(recipe: str, rate: float) -> Iterator[Cell]:
-    """Every objective at every S above 0, at the rate that was best for S = 0."""
+    """Every objective at every S above 0, at the rate that was best for S = 0; and what a rate that does not fall does
+    to some of them.
+    """
     for seed in range(SEEDS):
         for objective in (DEFAULT, *OTHERS):
             for staleness in LAGS[1:]:
                 yield Cell(recipe=recipe, objective=objective, staleness=staleness, learning_rate=rate, seed=seed)
+    for seed in range(SEEDS):
+        for objective, staleness in CONSTANT:
+            yield Cell(
+                recipe=recipe, objective=objective, staleness=staleness, learning_rate=rate, seed=seed, constant=True
+            )

@@ -23,7 +23,7 @@ DRAWS = 200
 """Entries for each index, of which the first on the wanted side is taken: 7 in 8 are on the training side."""
 
 ARITHMETIC = "arithmetic"
-"""reasoning-gym's basic_arithmetic with two terms of one or two digits: "Calculate 42 - 57." -> "-15"."""
+"""reasoning-gym's basic_arithmetic, sums of two numbers of one or two digits: "Calculate 42 + 57." -> "99"."""
 
 HELD_OUT_SEED = -1
 """The data set's own for evaluation, the same for every seed; the digest keeps the sides apart."""
@@ -46,7 +46,7 @@ def _arithmetic(seed: int) -> Any:
         max_terms=2,
         min_digits=1,
         max_digits=2,
-        operators=("+", "-"),
+        operators=("+",),
         allow_parentheses=False,
         allow_negation=False,
     )

@@ -36,17 +36,19 @@ def best_rate(records: Records, recipe: str) -> float:
     """The learning rate with the highest mean accuracy at the end at S = 0."""
     finals: dict[float, list[float]] = {rate: [] for rate in RATES}
     for cell, outcome in records.items():
-        if cell.recipe == recipe and cell.staleness == 0 and cell.learning_rate in finals:
+        if cell.recipe == recipe and not (cell.staleness or cell.constant) and cell.learning_rate in finals:
             finals[cell.learning_rate].append(outcome.final)
     return max(RATES, key=lambda rate: statistics.fmean(finals[rate] or [0.0]))
 
 
-def runs(records: Records, recipe: str, objective: str, staleness: int, rate: float) -> dict[int, Outcome]:
+def runs(
+    records: Records, recipe: str, objective: str, staleness: int, rate: float, *, constant: bool = False
+) -> dict[int, Outcome]:
     """Outcomes by seed; at S = 0 those of any objective, since there they are the same."""
     return {
         cell.seed: outcome
         for cell, outcome in records.items()
-        if (cell.recipe, cell.staleness, cell.learning_rate) == (recipe, staleness, rate)
+        if (cell.recipe, cell.staleness, cell.learning_rate, cell.constant) == (recipe, staleness, rate, constant)
         and (cell.objective == objective or staleness == 0)
     }
 

@@ -68,6 +68,19 @@ def masked_weight(terms: Terms, bounds: Bounds) -> Corrected:
     return Corrected(loss=-weight * terms.advantages * terms.logprobs, clipped=outside)
 
 
+def tapered_weight(terms: Terms, bounds: Bounds) -> Corrected:
+    """-sg(w) A log pi, with w = min(r, C) where A < 0 and w = clip(r) where A > 0: TOPR (arXiv 2503.14286,
+    section 2), by token instead of by sequence, and with some of r left where A > 0.
+
+    What a policy has moved away from pushes it no further when it was bad, yet pulls it back when it was good: a weight
+    that vanished with r on both sides would leave nothing to end a slide. See docs/objectives.md for what that does.
+    """
+    ratio = ratio_of(terms.logprobs.detach(), terms.behaviour)
+    good = ratio.clamp(1 - bounds.clip_low, 1 + bounds.clip_high)
+    weight = torch.where(terms.advantages > 0, good, ratio.clamp(max=bounds.weight_cap))
+    return Corrected(loss=-weight * terms.advantages * terms.logprobs, clipped=weight != ratio)
+
+
 def decoupled(terms: Terms, bounds: Bounds) -> Corrected:
     """-sg(min(pi_prox / mu, C)) min(r A, clip(r) A) with r = pi / pi_prox: the decoupled objective (Hilton et al.,
     arXiv 2110.00641, section 3) as AReaL uses it (arXiv 2505.24298, section 5.2), pi_prox being the weights at the
@@ -99,6 +112,7 @@ CORRECTIONS: Mapping[CorrectionName, Correction] = MappingProxyType(
         "cispo": cispo,
         "truncated_weight": truncated_weight,
         "masked_weight": masked_weight,
+        "tapered_weight": tapered_weight,
         "decoupled": decoupled,
     }
 )

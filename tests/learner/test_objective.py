@@ -31,6 +31,7 @@ TIGHT = {
     "cispo": Bounds(clip_low=0.3, clip_high=0.5, weight_cap=1.0),
     "truncated_weight": Bounds(clip_low=1.0, clip_high=1.0, weight_cap=1.3),
     "masked_weight": Bounds(clip_low=0.3, clip_high=0.5, weight_cap=1.0),
+    "tapered_weight": Bounds(clip_low=0.3, clip_high=0.5, weight_cap=1.0),
     "decoupled": Bounds(clip_low=0.2, clip_high=0.28, weight_cap=1.2),
 }
 
@@ -114,6 +115,13 @@ def literal_masked(pi: float, mu: float, prox: float, a: float, bounds: Bounds) 
     return -weight * a * pi, -weight * a, not inside
 
 
+def literal_tapered(pi: float, mu: float, prox: float, a: float, bounds: Bounds) -> tuple[float, float, bool]:
+    ratio = math.exp(pi - mu)
+    good = min(max(ratio, 1 - bounds.clip_low), 1 + bounds.clip_high)
+    weight = good if a > 0 else min(ratio, bounds.weight_cap)
+    return -weight * a * pi, -weight * a, weight != ratio
+
+
 def literal_decoupled(pi: float, mu: float, prox: float, a: float, bounds: Bounds) -> tuple[float, float, bool]:
     weight, ratio = min(math.exp(prox - mu), bounds.weight_cap), math.exp(pi - prox)
     loss, acted = surrogate(ratio, a, bounds)
@@ -143,6 +151,7 @@ LITERAL: dict[CorrectionName, Literal] = {
     "cispo": by_token(literal_cispo),
     "truncated_weight": by_token(literal_truncated),
     "masked_weight": by_token(literal_masked),
+    "tapered_weight": by_token(literal_tapered),
     "decoupled": by_token(literal_decoupled),
 }
 

@@ -51,6 +51,12 @@ def test_what_is_given_replaces_the_presets_own() -> None:
     assert found.kl == 0.5
 
 
+def test_by_default_what_was_good_keeps_its_pull() -> None:
+    found = recipe()
+    assert (found.advantage, found.correction, found.aggregation) == ("group_mean", "tapered_weight", "per_constant")
+    assert found.bounds == Bounds(clip_low=0.5, clip_high=0.5, weight_cap=1.0)
+
+
 def test_another_correction_brings_its_own_bounds() -> None:
     found = recipe(objective="dapo", correction="masked_weight", weight_cap=3.0)
     assert found.bounds == Bounds(clip_low=0.5, clip_high=4.0, weight_cap=3.0)

@@ -93,7 +93,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
         (
             "[learn]",
             '[trainer]\nobjective = "ppp"\n[learn]',
-            "[trainer] objective: invalid enum value 'ppp'; choose one of 'grpo', 'dr_grpo', 'dapo', 'gspo', 'cispo',",
+            "[trainer] objective: invalid enum value 'ppp'; choose one of 'topr', 'grpo', 'dr_grpo', 'dapo', 'gspo',",
         ),
         ("[learn]", "[lern]", "there is no key 'lern'. Known keys: swarm, model, learn, task, network, trainer"),
         (
@@ -202,6 +202,14 @@ def test_what_the_file_says_of_training_reaches_the_trainer(tmp_path: Path) -> N
         **{"betas": (0.5, 0.25), "temperature": 0.5, "max_new_tokens": 9},
         "gradient_checkpointing": True,
     }
+
+
+@pytest.mark.parametrize(("line", "steps"), [("", 40), ("decay_steps = 0\n", 0), ("decay_steps = 7\n", 7)])
+def test_the_rate_falls_over_the_whole_run_unless_the_file_says_otherwise(
+    tmp_path: Path, line: str, steps: int
+) -> None:
+    config = read_swarm_config(swarm_file(tmp_path, learning(steps=40) + "[trainer]\n" + line))
+    assert load_request(config)["hyperparameters"]["decay_steps"] == steps
 
 
 def test_more_updates_than_groups(tmp_path: Path) -> None:

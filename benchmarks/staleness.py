@@ -38,9 +38,7 @@ STEPS_AT_MOST = 1.25
 
 def run_cell(cell: Cell, models: Path) -> Outcome:
     """One cell, on one thread."""
-    import torch
-
-    torch.set_num_threads(1)
+    _quiet()
     recipe = RECIPES[cell.recipe]
     model = prepare(recipe, cell.seed, models / f"{cell.recipe}-{cell.seed}")
     return Laboratory(cell, recipe, model).run()
@@ -79,10 +77,17 @@ def _run_all(pool: ProcessPoolExecutor, record: Record, cells: Sequence[Cell], m
         say(f"{done:4d}  {cell}: {outcome.final:.3f} ({rest / 60:.0f} min left)")
 
 
-def _prepared(cell: Cell, models: Path) -> None:
+def _quiet() -> None:
     import torch
 
+    from learner.models import quiet_transformers
+
     torch.set_num_threads(1)
+    quiet_transformers()
+
+
+def _prepared(cell: Cell, models: Path) -> None:
+    _quiet()
     prepare(RECIPES[cell.recipe], cell.seed, models / f"{cell.recipe}-{cell.seed}")
 
 

@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 from benchmarks.lagged.recipe import MODEL, Cell, Recipe
 from benchmarks.lagged.sampling import Drawn, accuracy, draw
 from benchmarks.lagged.tasks import open_lagged
+from learner.export import export
+from learner.models import make_model
 from learner.packing import rollout_batch, supervised_batch
-from learner.policy import Policy, load_policy, make_model
+from learner.policy import Policy, load_policy
 from learner.requests import Hyperparameters
 from learner.training import Diverged, Training
 from node.tasks.encoded import EncodedTask
@@ -65,7 +67,7 @@ def prepare(recipe: Recipe, seed: int, directory: Path) -> Path:
     policy = load_policy(base)
     encoded = EncodedTask(task=open_lagged(recipe.task, seed), codec=TextCodec.load(base))
     _teach(policy, encoded, recipe, seed)
-    policy.export(done, "float32", 1 << 30)
+    export(policy, done, "float32", 1 << 30)
     return done
 
 

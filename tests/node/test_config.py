@@ -204,11 +204,11 @@ def test_what_the_file_says_of_training_reaches_the_trainer(tmp_path: Path) -> N
     }
 
 
-@pytest.mark.parametrize(("line", "steps"), [("", 40), ("decay_steps = 0\n", 0), ("decay_steps = 7\n", 7)])
+@pytest.mark.parametrize(("line", "steps"), [("", 5), ("decay_steps = 0\n", 0), ("decay_steps = 7\n", 7)])
 def test_the_rate_falls_over_the_whole_run_unless_the_file_says_otherwise(
     tmp_path: Path, line: str, steps: int
 ) -> None:
-    config = read_swarm_config(swarm_file(tmp_path, learning(steps=40) + "[trainer]\n" + line))
+    config = read_swarm_config(swarm_file(tmp_path, SMALLEST + "[trainer]\n" + line))
     assert load_request(config)["hyperparameters"]["decay_steps"] == steps
 
 

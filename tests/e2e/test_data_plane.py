@@ -81,4 +81,4 @@ def test_a_mixture_with_logs_and_dynamic_sampling_and_pass_at_k(swarm: Swarm) ->
     dropped = sum(rollouts for *_, reason, rollouts in groups if reason == "uninformative")
     assert report["totals"]["uninformative"] == dropped > 0
     ((state,),) = swarm.rows("SELECT state FROM checkpoints ORDER BY step DESC LIMIT 1")
-    assert {"tasks", "credits", "cursors", "offline"} <= set(json.loads(state))
+    assert {"tasks", "credits", "cursors", "offline"} <= set(json.loads(state)["curriculum"])

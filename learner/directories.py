@@ -102,6 +102,8 @@ def _read_config(directory: Path) -> dict[str, Any]:
             f"{directory / CONFIG} asks for code of its own (auto_map), which is never run; "
             "use a model that transformers knows"
         )
+    if (directory / "adapter_config.json").exists():
+        raise BadModel(f"{directory} holds an adapter beside its weights; merge it with peft, or name the base model")
     if "quantization_config" in config:
         raise BadModel(f"{directory} holds quantised weights, which cannot be trained; use the model they came from")
     return config

@@ -11,6 +11,7 @@ Shards are dealt to ranks in turn, and their tensors gathered in turn, so that a
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,9 +24,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from learner.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Attached, description, entries, link_base
 from learner.correspondence import Part, revert
 from learner.directories import CONFIG, WEIGHTS, WEIGHTS_INDEX
-from learner.durable import TensorEntry, header_of, write_bytes, write_json
+from learner.durable import TensorEntry, header_of, synced, write_bytes, write_json
 from learner.policy import Policy
 from learner.ranks import Ranks, new_shared_directory
 from learner.requests import ExportDtype
@@ -63,6 +65,8 @@ def export(policy: Policy, directory: Path, dtype: ExportDtype, max_shard_bytes:
     Equal weights give equal bytes. `directory` must not exist (FileExistsError); it appears whole or not at all.
     Raises OSError. All ranks take part.
     """
+    if policy.attached is not None:
+        return _export_adapter(policy, policy.attached, directory, dtype)
     tensors = dict(policy.tensors())
     shards = cut_shards([_unit(part, tensors, getattr(torch, dtype)) for part in policy.parts], max_shard_bytes)
     names = _shard_names(len(shards))
@@ -75,6 +79,26 @@ def export(policy: Policy, directory: Path, dtype: ExportDtype, max_shard_bytes:
                 if len(shards) > 1:
                     write_json(partial / WEIGHTS_INDEX, _index(shards, names))
         _write(policy, shards, [partial / name for name in names], tensors)
+        return sorted(file.name for file in partial.iterdir())
+
+
+def _export_adapter(policy: Policy, attached: Attached, directory: Path, dtype: ExportDtype) -> list[str]:
+    """The base model's own files, and the adapter beside them."""
+    parameters, wanted = dict(policy.parameters), getattr(torch, dtype)
+    listed = list(entries(parameters, wanted, DTYPE_NAMES[wanted]))
+    with new_shared_directory(policy.ranks, directory) as partial:
+        values = [whole(parameters[name], wanted).cpu().contiguous().reshape(-1) for name, _ in listed]
+        with policy.ranks.agreeing():
+            if policy.ranks.is_first:
+                link_base(policy.directory, partial)
+                shutil.copyfile(policy.directory.path / CONFIG, partial / CONFIG)
+                for name, data in policy.directory.companions.items():
+                    write_bytes(partial / name, data)
+                write_json(partial / ADAPTER_CONFIG, description(attached.lora, parameters))
+                with synced(partial / ADAPTER_WEIGHTS) as file:
+                    file.write(header_of([entry for _, entry in listed]))
+                    for flat in values:
+                        file.write(flat.view(torch.uint8).numpy().data)
         return sorted(file.name for file in partial.iterdir())
 
 

@@ -85,9 +85,8 @@ def give_memory(model: Any) -> None:
                 module._parameters[name] = made[id(parameter)]
 
 
-def load_weights(model: Any, parts: Sequence[Part], directory: ModelDirectory) -> None:
-    """Read the directory's tensors into `model`. Raises BadModel when a file cannot be read."""
-    tensors: dict[str, Tensor] = model.state_dict(keep_vars=True)
+def load_weights(model: Any, parts: Sequence[Part], tensors: Mapping[str, Tensor], directory: ModelDirectory) -> None:
+    """Read the directory's tensors into `tensors`, those of `model`. Raises BadModel when a file cannot be read."""
     with ExitStack() as opened:
         try:
             files = {file: opened.enter_context(safe_open(file, "pt")) for file in set(directory.files.values())}

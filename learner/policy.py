@@ -19,11 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from learner.adapters import Attached, attach, identity_of, initialise
 from learner.correspondence import Part, correspond
 from learner.directories import ModelDirectory, read_directory
 from learner.models import give_memory, load_weights, outline, prepare
 from learner.packing import Microbatch, Ragged, microbatches
 from learner.ranks import Ranks
+from learner.requests import Lora
 from learner.sharding import shard
 
 ENTROPY_BLOCK = 1 << 22
@@ -79,8 +81,16 @@ class Forward(nn.Module):
 class Policy:
     """A loaded model with what is needed to score sequences and to write it out again. Made by `load_policy`."""
 
-    def __init__(self, forward: Forward, directory: ModelDirectory, parts: Sequence[Part], ranks: Ranks) -> None:
+    def __init__(
+        self,
+        forward: Forward,
+        directory: ModelDirectory,
+        parts: Sequence[Part],
+        ranks: Ranks,
+        attached: Attached | None,
+    ) -> None:
         self.ranks = ranks
+        self.attached = attached
         self.directory = directory
         self.parts = parts
         self.model = forward.model
@@ -89,7 +99,7 @@ class Policy:
             (name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad
         ]
         self.vocab_size = int(self.model.get_input_embeddings().weight.shape[0])
-        self._tensors: dict[str, Tensor] = self.model.state_dict(keep_vars=True)
+        self._tensors = _tensors(self.model, attached)
         self._forward = forward
         forward.head_applies_alone = self._head_applies_alone()
         self.shares_prompts = self._heeds_masks()
@@ -103,7 +113,12 @@ class Policy:
     def fingerprint(self) -> str:
         """Hex digest of what the model computes but for its weights: config, tensor names, shapes."""
         tensors = sorted((name, list(tensor.shape)) for name, tensor in self.tensors())
-        return hashlib.sha256(json.dumps([self.directory.meaning, tensors], sort_keys=True).encode()).hexdigest()
+        meaning: list[object] = [self.directory.meaning, tensors]
+        if self.attached is not None:
+            # Checkpoints hold the adapter alone, so it matters whose it is.
+            trained = sorted((name, list(parameter.shape)) for name, parameter in self.parameters)
+            meaning += [self.attached.lora.alpha, trained, identity_of(self.directory)]
+        return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()
 
     def score(self, batch: Microbatch, temperature: float) -> Scores:
         """Return logprobs and entropies of the batch's N targets under the current weights at `temperature`.
@@ -120,7 +135,7 @@ class Policy:
             (logprobs.sum() * 0.0).backward()
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the model's tensors by its own names, tied ones once, under the first of their names."""
+        """Yield the model's tensors by its own names, tied ones once, under the first of their names; no adapters."""
         seen: set[int] = set()
         for name, tensor in self._tensors.items():
             if id(tensor) not in seen:
@@ -165,7 +180,14 @@ class Policy:
         return self.ranks.largest([share])[0] <= SAME_LOGITS[self.ranks.compute_dtype]
 
 
-def load_policy(directory: Path, *, gradient_checkpointing: bool = False, ranks: Ranks | None = None) -> Policy:
+def load_policy(
+    directory: Path,
+    *,
+    gradient_checkpointing: bool = False,
+    ranks: Ranks | None = None,
+    lora: Lora | None = None,
+    seed: int = 0,
+) -> Policy:
     """Load a causal LM directory (config.json and safetensors, sharded or not) with float32 weights. Raises BadModel.
 
     Every rank reads the directory; `ranks.place` came first.
@@ -175,15 +197,24 @@ def load_policy(directory: Path, *, gradient_checkpointing: bool = False, ranks:
         found = read_directory(directory)
         model = outline(found)
         parts = correspond(model, found)
+        attached = None if lora is None else attach(model, lora)
     forward = Forward(model)
     if ranks.mesh is None:
         give_memory(model)
     else:
         shard(forward, model, ranks)
     with ranks.agreeing():
-        load_weights(model, parts, found)
+        load_weights(model, parts, _tensors(model, attached), found)
+    if attached is not None:
+        initialise(model, seed)
     prepare(model, gradient_checkpointing=gradient_checkpointing)
-    return Policy(forward, found, parts, ranks)
+    return Policy(forward, found, parts, ranks, attached)
+
+
+def _tensors(model: Any, attached: Attached | None) -> dict[str, Tensor]:
+    """The model's own tensors by its own names, whatever adapters made of them."""
+    found: dict[str, Tensor] = model.state_dict(keep_vars=True)
+    return found if attached is None else {name: found[now] for name, now in attached.renamed.items()}
 
 
 def _probe(rows: int, length: int, vocab_size: int) -> Microbatch:

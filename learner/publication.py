@@ -10,14 +10,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from learner.chunk_names import ChunkNames
 from protocol.codec import encode
 from protocol.genesis import Authority
 from protocol.identity import Keypair
 from protocol.ids import ManifestHash, PolicyVersion
-from protocol.layout import MAX_CUT_BYTES, Source, Tables, changed_chunks, describe, file_chunks
+from protocol.layout import MAX_CUT_BYTES, Source, Tables, changed_chunks, file_chunks
 from protocol.limits import MAX_CHUNKS, MAX_MANIFEST_BYTES
 from protocol.manifest import Manifest, SignedManifest, is_safe_file_name, sign_manifest
 from protocol.patch import encode_patch
@@ -27,6 +28,10 @@ PATCH_WORTH = 0.75
 """Of the bytes that a peer with the base must fetch without it. Rebuilding reads, hashes and writes a whole model,
 which a few per cent of the bytes are not worth."""
 
+
+PATCH_LEAST = 1 / 16
+"""Of a version's bytes must be new for a patch to be tried: making one reads both models whole, which an adapter of a
+hundredth of its base model is not worth."""
 
 LISTED_BYTES = 49
 """Most that a chunk takes in a manifest: 44 bytes in the table, 5 where it is named."""
@@ -53,11 +58,14 @@ class Published:
 
 @dataclass(frozen=True, kw_only=True)
 class Publisher:
-    """Who publishes: the learner's key, the swarm, and the operator's certificate for that key."""
+    """Who publishes: the learner's key, the swarm, and the operator's certificate for that key. `names` are remembered
+    from one version to the next.
+    """
 
     learner: Keypair
     authority: Authority
     certificate: bytes
+    names: ChunkNames = field(default_factory=ChunkNames)
 
     def publish(
         self,
@@ -88,7 +96,7 @@ class Publisher:
 
         with ExitStack() as opened:
             files = _open_model(directory, opened)
-            tables = describe(files)
+            tables = self.names.describe(files, directory)
             beside = directory.with_name(f"{directory.name}.patches")
             patches = _write_patches(bases, files, tables, beside, _room_for_patches(manifest_of(tables)))
             sources = {base: _open_source(path, opened) for base, path in patches.items()}
@@ -116,7 +124,10 @@ def _write_patches(
     for base in bases:
         beside.mkdir(exist_ok=True)
         path = beside / base.manifest.hash.hex()
-        worth = round(PATCH_WORTH * _new_bytes(tables, base.manifest.manifest))
+        fresh = _new_bytes(tables, base.manifest.manifest)
+        worth = round(PATCH_WORTH * fresh)
+        if fresh < PATCH_LEAST * sum(file.size for file in tables.files):
+            continue
         if not _write_patch(base, files, path, min(worth, room * MAX_CUT_BYTES)):
             continue
         if (num_chunks := num_patch_chunks(path.stat().st_size)) > room:

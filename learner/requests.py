@@ -73,6 +73,16 @@ class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     gradient_checkpointing: bool = False
 
 
+class Lora(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Train W + (alpha / rank) B A with W as it is. `targets`: names of linear layers as their modules are called
+    ("q_proj"); none means all but the head.
+    """
+
+    rank: Count
+    alpha: Count
+    targets: list[str] = []
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="op"):
     """Base of the requests; the header without its id."""
 
@@ -90,6 +100,7 @@ class Load(Request, tag="load", frozen=True, kw_only=True):
     """Load a Hugging Face directory and forget what was loaded. Reply: `parameters`, `vocab_size`, `fingerprint`,
     `ranks`, and what "auto" came to: `device`, `compute_dtype`.
 
+    With `lora` only an adapter is trained and saved, and an export is the directory's own weight files beside it.
     Weights, moments and sums of gradients are float32 whatever `compute_dtype` layers compute in. "auto" is a GPU if
     there is one, bfloat16 there and float32 on a CPU.
     """
@@ -100,6 +111,7 @@ class Load(Request, tag="load", frozen=True, kw_only=True):
     threads: Count = 1
     device: Device = "cpu"
     compute_dtype: ComputeDtype = "auto"
+    lora: Lora | None = None
 
 
 class Supervised(Request, tag="supervised", frozen=True, kw_only=True):

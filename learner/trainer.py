@@ -159,6 +159,8 @@ class Trainer:
             Path(request.directory),
             gradient_checkpointing=request.hyperparameters.gradient_checkpointing,
             ranks=self._ranks,
+            lora=request.lora,
+            seed=request.seed,
         )
         self._training = Training(policy, request.hyperparameters)
         self._training.before_update = self._wait_until_read

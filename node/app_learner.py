@@ -530,6 +530,7 @@ def load_request(config: SwarmConfig) -> dict[str, Any]:
         "threads": _threads(learn.threads),
         "device": trainer.device,
         "compute_dtype": trainer.compute_dtype,
+        "lora": _lora(trainer),
         "hyperparameters": {
             **{name: getattr(trainer, name) for name in _SHARED},
             "betas": [trainer.beta1, trainer.beta2],
@@ -538,6 +539,13 @@ def load_request(config: SwarmConfig) -> dict[str, Any]:
             "gradient_checkpointing": trainer.activation_checkpointing,
         },
     }
+
+
+def _lora(trainer: TrainerSection) -> dict[str, Any] | None:
+    if trainer.lora_rank == 0:
+        return None
+    alpha = trainer.lora_alpha or 2 * trainer.lora_rank
+    return {"rank": trainer.lora_rank, "alpha": alpha, "targets": trainer.lora_targets}
 
 
 def launched(argv: Sequence[str], trainer: TrainerSection) -> tuple[str, ...]:

@@ -202,6 +202,9 @@ class TrainerSection(Section, frozen=True, kw_only=True):
     ranks: Annotated[int, Meta(ge=1, le=1024)] = 1
     machines: Annotated[int, Meta(ge=1, le=4096)] = 1
     rendezvous: Annotated[str, Meta(max_length=MAX_ADDRESS_CHARS)] = ""
+    lora_rank: Annotated[int, Meta(ge=0, le=4096)] = 0
+    lora_alpha: Annotated[int, Meta(ge=0, le=65_536)] = 0
+    lora_targets: Annotated[list[Text], Meta(max_length=64)] = []
 
 
 class PlanSection(Section, frozen=True, kw_only=True):

@@ -151,6 +151,19 @@ def test_a_mixture_of_experts_on_two_ranks_is_that_of_one(tmp_path: Path, pair: 
     assert files(tmp_path / "trained" / "1").keys() == files(tmp_path / "trained" / "2").keys()
 
 
+def test_an_adapter_on_two_ranks_is_that_of_one(tmp_path: Path, model: Path, pair: Child) -> None:
+    one = Trainer()
+    fields = load(model) | {"lora": {"rank": 3, "alpha": 6}, "seed": 5}
+    assert ok(one, "load", **fields)["fingerprint"] == pair.ask("load", **fields)["fingerprint"]
+    for name in ("first", "next"):
+        ok(one, "export", directory=str(tmp_path / name / "1"), dtype="float32")
+        pair.ask("export", directory=str(tmp_path / name / "2"), dtype="float32")
+        theirs, ours = pair.ask("step", rollouts(0)), ok(one, "step", rollouts(0))
+        assert theirs["loss"] == pytest.approx(ours["loss"], rel=1e-4, abs=1e-4)
+    assert files(tmp_path / "first" / "1") == files(tmp_path / "first" / "2")
+    assert files(tmp_path / "next" / "1").keys() == files(tmp_path / "next" / "2").keys()
+
+
 def test_what_two_ranks_saved_one_restores_and_the_reverse(tmp_path: Path, model: Path, pair: Child) -> None:
     one = Trainer()
     ok(one, "load", **load(model))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.requests import Load
+from learner.requests import Load, Lora
 from node.app_learner import TRAINER, launched, load_request
 from node.config import (
     LearnSection,
@@ -187,7 +187,7 @@ def test_what_the_file_says_of_training_reaches_the_trainer(tmp_path: Path) -> N
     )
     where = (
         'activation_checkpointing = true\ndevice = "cpu"\ncompute_dtype = "bfloat16"\nranks = 4\nmachines = 2\n'
-        'rendezvous = "learner:29500"\n'
+        'rendezvous = "learner:29500"\nlora_rank = 8\nlora_alpha = 24\nlora_targets = ["q_proj"]\n'
     )
     text = learning(temperature=0.5, max_new_tokens=9, seed=6, threads=2) + "[trainer]\n" + trainer + where
     assert set(tomllib.loads(trainer + where)) == {field.name for field in msgspec.structs.fields(TrainerSection)}
@@ -195,6 +195,7 @@ def test_what_the_file_says_of_training_reaches_the_trainer(tmp_path: Path) -> N
     assert launched(TRAINER, config.trainer)[1:] == ("-m", "learner.launcher", "4", "2", "0", "learner:29500")
     assert launched(TRAINER, TrainerSection()) == TRAINER
     load = msgspec.convert(load_request(config), Load)
+    assert load.lora == Lora(rank=8, alpha=24, targets=["q_proj"])
     assert (load.device, load.compute_dtype) == ("cpu", "bfloat16")
     assert (load.directory, load.seed, load.threads) == (str(tmp_path / "model"), 6, 2)
     assert msgspec.to_builtins(load.hyperparameters) == {

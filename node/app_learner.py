@@ -17,11 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import trio
 
 from learner.buffer import Buffer
 from learner.leasing import LeaseTerms, Leasing
 from learner.ledger import Ledger, LedgerError, PeerRow
+from learner.presets import recipe_of
 from learner.provisioning.planner import Planner
 from learner.provisioning.recording import FILE, Began
 from learner.provisioning.review import Settings
@@ -198,7 +200,7 @@ class _Learner:
             now_ms=Clock.now_ms,
             task_of=lambda index: schooling.place(index)[1],
             samples=config.metrics.samples,
-            advantage="group_mean",
+            advantage=advantage_of(config),
         )
         witness = Witness(self.run, self.recorder, events, max_new_tokens=learn.max_new_tokens)
         self.relays = RelayDesk(
@@ -554,6 +556,11 @@ def launched(argv: Sequence[str], trainer: TrainerSection) -> tuple[str, ...]:
         return tuple(argv)
     place = (trainer.ranks, trainer.machines, 0, trainer.rendezvous) if trainer.machines > 1 else (trainer.ranks,)
     return (sys.executable, "-m", "learner.launcher", *map(str, place))
+
+
+def advantage_of(config: SwarmConfig) -> str:
+    """The name of the advantage that the run's objective takes."""
+    return recipe_of(msgspec.convert(load_request(config)["hyperparameters"], Hyperparameters)).advantage
 
 
 def machine_name() -> str:

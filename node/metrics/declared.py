@@ -122,6 +122,7 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _seconds("waited_seconds", "What a step waited for its batch."),
         _seconds("train_seconds", "What the trainer took for a step."),
         _seconds("publish_seconds", "What saving, exporting, signing and announcing a version took."),
+        _seconds("checkpoint_seconds", "From asking for a checkpoint until it was on disk, beside training."),
         _gauge("bubble", "share", "Of the step's time, what it waited for its batch."),
         _gauge("t_train", "seconds", "T_train as plans reckon with it: the median of late."),
         _gauge("t_broadcast", "seconds", "T_bcast: from a publication until most who are on had the version."),
@@ -152,6 +153,8 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge("version_patch_bytes", "bytes", "Size of the patches that lead to it."),
         _gauge("learner_bytes_up", "bytes", "What the learner itself sent of chunks since its start."),
         _counter("relayed_bytes", "bytes", "Bytes of versions that peers are credited for passing on."),
+        _gauge("checkpoint_bytes", "bytes", "Size of the newest checkpoint."),
+        _counter("checkpoints_failed", "checkpoints", "Checkpoints that could not be written."),
         _gauge("period", "steps", "kappa: a version is published every so many steps."),
     ),
     "processes": (

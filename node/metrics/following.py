@@ -88,6 +88,11 @@ def follow_event(board: Board, event: str, fields: Mapping[str, Field]) -> None:
             board.add("evaluations_skipped")
         case "evaluation_failed":
             board.add("evaluations_failed")
+        case "checkpoint_saved":
+            board.set("checkpoint_bytes", _number(fields, "bytes"))
+            board.observe("checkpoint_seconds", _number(fields, "seconds"))
+        case "checkpoint_failed":
+            board.add("checkpoints_failed")
         case "batch_dropped":
             board.add("batches_dropped")
         case "trainer_restarted":

@@ -39,6 +39,8 @@ EVENTS: list[tuple[str, dict[str, Field]]] = [
     ),
     ("curriculum", {"task": "arithmetic", "given": 9, "level": 1, "rate_0": 0.9, "rate_1": 0.5}),
     ("evaluation_failed", {"version": "1.0"}),
+    ("checkpoint_saved", {"bytes": 9, "seconds": 0.5}),
+    ("checkpoint_failed", {}),
     ("batch_dropped", {"step": 3}),
     ("trainer_restarted", {}),
     ("child_died", {"child": "trainer"}),
@@ -51,7 +53,7 @@ FIGURES = {
     "ess": 0.9, "offline_sequences": 4, "reference_kl": 0.0, "mean_lag": 0.5, "diverged": 1,
     "explained_variance": 0.5, "preference_loss": 0.6, "preference_accuracy": 0.75, "preference_margin": 0.1,
 }  # fmt: skip
-"""What a trainer replies to `step`, flat."""
+"""What a trainer replies to `step`, flat; `test_figures.py` holds this to the real one."""
 
 AT_LAG = {"tokens": 80, "ratio": 1.0, "kl": 0.01, "clip_share": 0.1, "entropy": 0.7, "reference_kl": 0, "ess": 0.9}
 

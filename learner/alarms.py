@@ -25,6 +25,12 @@ HISTORY = 64
 """Steps remembered: twice the window that a course is read from."""
 
 
+OF_TOKENS = frozenset(
+    {"clip_share", "mean_ratio", "max_ratio", "max_log_ratio", "mismatch_kl", "entropy", "reference_kl", "ess"}
+)
+"""Figures of a step that are of its trained tokens: where there were none, a trainer replies 0."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """An alarm was raised at `step`, or cleared. `said` is one paragraph: what was measured, what is usual, what to
@@ -79,11 +85,18 @@ def alarms(rows: Iterable[Mapping[str, Any]], limits: Limits = LIMITS) -> list[C
     return [change for row in rows for change in watchman.handle(observation(row))]
 
 
+def known(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A step's figures without those that are of no token."""
+    is_empty = row.get("trained_tokens") == 0
+    return {name: value for name, value in row.items() if not (is_empty and name in OF_TOKENS)}
+
+
 def observation(row: Mapping[str, Any]) -> Observation:
     """A step's figures as the trainer replies them, with `step`, `reward`, and `evaluation` and `diverged` if any.
 
     Keys that are missing, or figures that are not finite, count as not measured.
     """
+    row = known(row)
     return Observation(
         step=int(row.get("step", row.get("steps", 0))),
         reward=_figure(row, "reward"),

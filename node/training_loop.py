@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 import trio
 
+from learner.alarms import known
 from learner.buffer import Batch, Completion, Group
 from learner.curriculum.offline import LoggedGroup, OfflineStream, completed, missing, mixed, offline_arrays
 from learner.environment import Environment
@@ -565,7 +566,7 @@ def _step_row(
         rollouts=batch.rollouts,
         tokens=sum(len(completion.logprobs) for completion in completions),
         reward=sum(rewards) / len(rewards),
-        metrics={**metrics, "by_lag": by_lag},
+        metrics={**known(metrics), "by_lag": by_lag},
     )
 
 

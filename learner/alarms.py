@@ -71,7 +71,7 @@ class Watchman:
             return self.raised[alarm]
         if alarm in self.raised and self._calm[alarm] >= self.limits.calm:
             before = self.raised.pop(alarm)
-            over = f"{alarm.value.replace('_', ' ')}: over since {self.limits.calm} steps."
+            over = f"{alarm.value.replace('_', ' ')}: for {self.limits.calm} steps not away from what is now usual."
             return self._change(alarm, before.measured, before.usual, over, raised=False)
         return None
 
@@ -103,6 +103,7 @@ def observation(row: Mapping[str, Any]) -> Observation:
         evaluation=_figure(row, "evaluation"),
         entropy=_figure(row, "entropy"),
         kl=_figure(row, "mismatch_kl"),
+        lag=_figure(row, "mean_lag"),
         effective=_figure(row, "ess"),
         clip_share=_figure(row, "clip_share"),
         grad_norm=_figure(row, "grad_norm"),

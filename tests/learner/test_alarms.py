@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,6 +116,38 @@ def test_one_odd_step_is_no_alarm() -> None:
 def test_mismatch_that_lag_explains_is_not_the_engines() -> None:
     rows = wrong(lambda row, since: every_lag(row, "kl", lambda lag: 0.001 + 0.2 * lag))
     assert set(raised(alarms(rows))) == {Alarm.TOO_STALE}
+
+
+def test_without_figures_by_lag_those_of_the_batch_do() -> None:
+    rows = wrong(lambda row, since: row.update(mismatch_kl=0.02 * since))
+    for row in rows:
+        row |= {"by_lag": {}, "mean_lag": 6.0}
+    assert set(raised(alarms(rows))) == {Alarm.TOO_STALE}
+    for row in rows:
+        row["mean_lag"] = 0.0
+    assert alarms(rows) == []
+
+
+def recorded(name: str) -> list[Row]:
+    """A run of 160 steps at S = 6 that was recorded: reversal of six letters, 0.2 M parameters, every tenth step
+    evaluated on 384 held-out prompts."""
+    path = Path(__file__).parent / "recorded" / f"{name}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_recorded_run_that_learned_is_silent() -> None:
+    """Clipped ratio, learning rate 5e-4: 0.92 at the end."""
+    assert alarms(recorded("learned")) == []
+
+
+def test_a_recorded_run_that_fell_is_told_before_it_falls() -> None:
+    """No correction, 1.2e-3: 0.59 at step 10, 0.29 at step 20, and up and down from there."""
+    rows = recorded("fell")
+    scores = {row["step"]: row["evaluation"] for row in rows if "evaluation" in row}
+    assert scores[20] < scores[10] / 2
+    first = alarms(rows)[0]
+    assert first.alarm is Alarm.TOO_STALE
+    assert first.step < 10
 
 
 def test_one_alarm_is_one_word_however_it_flickers() -> None:

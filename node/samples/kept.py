@@ -71,6 +71,8 @@ class KeptGroup(msgspec.Struct, frozen=True, kw_only=True):
 def kept_of(batch: Batch, count: int, advantage: str, task_of: Callable[[int], str]) -> list[KeptGroup]:
     """At most `count` groups of `batch`; `advantage` names that of the run's objective."""
     rewards = [completion.reward for group in batch.groups for completion in group.completions]
+    if not rewards:  # a step on logs alone
+        return []
     sizes = [len(group.completions) for group in batch.groups]
     values = advantages(rewards, sizes, advantage).tolist() if advantage in ADVANTAGES else [None] * len(rewards)
     starts = [sum(sizes[:place]) for place in range(len(sizes))]

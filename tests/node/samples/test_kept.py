@@ -42,6 +42,10 @@ def test_the_worst_the_best_and_what_is_between_are_kept() -> None:
     assert [group.prompt_index for group in kept_of(batch, 9, "group_mean", str)] == [1, 3, 0, 4, 2]
 
 
+def test_a_step_on_logs_alone_leaves_nothing() -> None:
+    assert kept_of(batch_of(), 2, "group_mean", str) == []
+
+
 def test_advantages_are_those_of_the_whole_batch() -> None:
     batch = batch_of((0.0, 1.0), (1.0, 1.0))
     low, high = kept_of(batch, 2, "group_mean", lambda index: f"task {index}")

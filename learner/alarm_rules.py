@@ -60,7 +60,7 @@ class Limits:
 
     kl_stale: float = 0.05
     """Nats per token: at this the ratio's standard deviation is 0.3, the whole clip range. Small models that learned at
-    S = 6 had 0.002, and 0.045 in their first steps; those that then fell and rose were above 0.07 from step 7 on, before
+    S = 6 had 0.002, and 0.045 in their first steps; those that then fell were above 0.07 from step 7 on, before
     anything was lost."""
 
     growth: float = 2.0

@@ -180,6 +180,7 @@ def _swarm_status(report: SwarmReport) -> dict[str, object]:
         "rollouts_rejected": report.rejected,
         "greedy_accuracy": scores[-1].greedy if scores else None,
         "sampled_accuracy": scores[-1].sampled if scores else None,
+        **{f"pass@{k}": value for k, value in (scores[-1].pass_at.items() if scores else ()) if k > 1},
         "learner_utilisation": report.utilisation,
     }
 

@@ -114,6 +114,8 @@ class ViewState:
     alarms: dict[str, int] = field(default_factory=dict)
     greedy: float | None = None
     sampled: float | None = None
+    pass_at: dict[str, float] = field(default_factory=dict)
+    """By k, where it is not what one sample says."""
     admitted: int = 0
     rejected: int = 0
     tokens: int = 0
@@ -185,7 +187,8 @@ def _learner_lines(state: ViewState) -> Iterator[tuple[str, Text]]:
     yield "policy", Text(f"step {state.step}{of}, version {state.newest or words.NOTHING} published{window}")
     yield "reward", _reward(state)
     if state.greedy is not None and state.sampled is not None:
-        yield "held-out", Text(f"greedy {state.greedy:.3f}, sampled {state.sampled:.3f}")
+        passes = "".join(f", pass@{k} {value:.3f}" for k, value in state.pass_at.items())
+        yield "held-out", Text(f"greedy {state.greedy:.3f}, sampled {state.sampled:.3f}{passes}")
     if state.entropies:
         yield "entropy", Text(f"{state.entropies[-1]:.3f} ").append(sparkline(state.entropies), style="cyan")
     if told := objective_line({name: value for name, value in state.figures.items() if name != "entropy"}):

@@ -106,6 +106,8 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
             state.activity = state.resting or "at work"
     if event == "evaluated":
         state.greedy, state.sampled = _figure(fields, "greedy"), _figure(fields, "sampled")
+        passes = {name.removeprefix("pass_"): value for name, value in fields.items() if name.startswith("pass_")}
+        state.pass_at = {k: float(value) for k, value in passes.items() if isinstance(value, int | float) and k != "1"}
     if event in ("learner_unreachable", "finished"):
         state.activity = event.replace("_", " ")
     if (sentence := SENTENCES.get(event)) is not None:

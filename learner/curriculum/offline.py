@@ -106,9 +106,31 @@ def completed(arrays: Arrays, logprobs: np.ndarray[Any, Any]) -> Arrays:
     return {**arrays, "behaviour_logprobs": np.where(np.isnan(known), logprobs, known).astype(np.float32)}
 
 
+OF_TOKENS, OF_TARGETS = ("tokens", "mask"), ("behaviour_logprobs", "lags")
+"""Arrays with a value for each token, and for each token that a policy generated; `group_sizes` has one for each group,
+the others for each sequence."""
+
+
 def mixed(*parts: Arrays) -> Arrays:
-    """One batch of several, laid end to end."""
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    """One batch of several: each keeps the order of its groups, and they are spread evenly over the whole, so that a
+    batch that is cut for several updates has some of each in every part.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    places = [(np.arange(len(part["group_sizes"])) + 0.5) / len(part["group_sizes"]) for part in parts]
+    order = np.argsort(np.concatenate(places), kind="stable")
+    sequences = np.cumsum(whole["group_sizes"])[:-1]
+    ends = np.cumsum(whole["lengths"])
+    tokens = ends[sequences - 1]
+    targets = np.concatenate([[0], np.cumsum(whole["mask"], dtype=np.int64)])[tokens]
+    cuts = {**dict.fromkeys(OF_TOKENS, tokens), **dict.fromkeys(OF_TARGETS, targets)}
+    found = {
+        name: np.concatenate([np.split(array, cuts.get(name, sequences))[place] for place in order])
+        for name, array in whole.items()
+        if name != "group_sizes"
+    }
+    return {**found, "group_sizes": whole["group_sizes"][order]}
 
 
 def _flat(rows: Sequence[Sequence[float]], dtype: Any) -> np.ndarray[Any, Any]:

@@ -152,7 +152,7 @@ def _exchanged(traffic: PeerTraffic) -> str:
 def _lags(report: SwarmReport) -> str:
     """How many steps behind the learner the rollouts were that it trained on."""
     if not report.lags:
-        return "nothing trained on yet"
+        return "all that was trained on came from logs" if report.steps else "nothing trained on yet"
     if len(report.lags) > MAX_LAGS_LISTED:
         mean = sum(lag * number for lag, number in report.lags.items()) / report.trained
         return f"{mean:.1f} steps on average, at most {max(report.lags)}{_window(report)}"

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -26,6 +27,7 @@ from node.training_loop import REANNOUNCE_S, batch_arrays
 from protocol.announcement import open_announcement, topic_of
 from protocol.ids import ManifestHash, PolicyVersion
 from protocol.manifest import SignedManifest
+from protocol.pipe import Arrays
 from protocol.work import Grant, LeaseRequest, Rule
 from tests.learner.working import OTHER, SWARM, lease_id, version
 from tests.node.learning import (
@@ -625,6 +627,11 @@ async def test_groups_that_teach_nothing_are_credited_and_never_trained_on(tmp_p
 # Logs
 
 
+def targets_of(arrays: Arrays) -> list[int]:
+    """Tokens of each sequence that a policy generated."""
+    return [int(part.sum()) for part in np.split(arrays["mask"], np.cumsum(arrays["lengths"])[:-1])]
+
+
 async def test_each_batch_has_its_share_of_logs_tagged_and_no_rollouts_of_theirs_are_counted(tmp_path: Path) -> None:
     trainer, peer = FakeTrainer(), FakePeer()
     async with open_learner(tmp_path, Settings(steps=4, prompts=4, logged=4), trainer=trainer) as learner:
@@ -632,9 +639,10 @@ async def test_each_batch_has_its_share_of_logs_tagged_and_no_rollouts_of_theirs
         require_sound(learner, peer)
         assert trainer.calls.count("logprobs") == 4, "once a batch, before the step"
         for arrays in trainer.trained:
-            assert arrays["origins"].tolist() == [0] * 4 + [1] * 4
+            assert arrays["origins"].tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
             assert arrays["group_sizes"].tolist() == [2] * 4
-            assert set(arrays["behaviour_logprobs"][-10:].tolist()) <= {-0.25, -0.5, -0.75}, "told, or the trainer's"
+            logged = arrays["behaviour_logprobs"][np.repeat(arrays["origins"] == 1, targets_of(arrays))]
+            assert set(logged.tolist()) <= {-0.25, -0.5, -0.75}, "told, or the trainer's"
         steps = [event for name, event in learner.log if name == "step"]
         assert {step["rollouts"] for step in steps} == {4}
     with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db:

@@ -54,7 +54,7 @@ def busy_state() -> ViewState:
     apply(state, "traffic", {"bytes_up": 3 << 20, "bytes_down": 0})
     apply(state, "step", {"step": 8, "buffered": 64, "reward": 0.625})
     apply(state, "version_published", {"version": "1.8"})
-    apply(state, "evaluated", {"version": "1.8", "greedy": 0.75, "sampled": 0.5})
+    apply(state, "evaluated", {"version": "1.8", "greedy": 0.75, "sampled": 0.5, "pass_1": 0.5, "pass_8": 0.875})
     apply(state, "peer_left", {"peer": BETA, "reason": "silent for 20 s", "leases_released": 2})
     state.tick(10.0)
     return state
@@ -70,7 +70,7 @@ def test_a_learner_shows_what_happened() -> None:
     for part in (
         "step 8 of 60, version 1.8 published, async, staleness window S = 2",
         "0.625",
-        "greedy 0.750, sampled 0.500",
+        "greedy 0.750, sampled 0.500, pass@8 0.875",
         "16 per s, 160 admitted",
         "1 █ 100%",
         "64 of 256",

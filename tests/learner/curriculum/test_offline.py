@@ -55,6 +55,43 @@ def test_a_state_of_other_logs_is_the_beginning_of_these() -> None:
     assert one.draw() == fresh.draw()
 
 
+@given(st.lists(sizes, min_size=1, max_size=3))
+def test_what_is_mixed_is_spread_evenly_and_every_group_stays_whole(parts: list[list[int]]) -> None:
+    """Group i of part p has prompt (i, p); its tokens, targets and rewards go with it."""
+    arrays = []
+    for part, of in enumerate(parts):
+        groups = [
+            LoggedGroup(
+                prompt=(number, part),
+                completions=tuple(
+                    Logged(tokens=(n,) * (1 + n), reward=number + n / 10, logprobs=(-float(n),) * (1 + n))
+                    for n in range(size)
+                ),
+            )
+            for number, size in enumerate(of)
+        ]
+        arrays.append(offline_arrays(groups))
+    batch = rollout_batch(mixed(*arrays), 64)
+    tokens, starts = batch.sequences.tokens, np.cumsum(batch.sequences.lengths) - batch.sequences.lengths
+    prompts = [(int(tokens[start]), int(tokens[start + 1])) for start in starts]
+    firsts = [prompts[place] for place in np.cumsum(batch.groups) - batch.groups]
+    assert sorted(firsts) == sorted((number, part) for part, of in enumerate(parts) for number in range(len(of)))
+    assert batch.groups.tolist() == [parts[part][number] for number, part in firsts]
+    place = 0
+    for (number, part), size in zip(firsts, batch.groups, strict=True):
+        for n in range(size):
+            assert prompts[place] == (number, part)
+            assert batch.rewards[place] == np.float32(number + n / 10)
+            place += 1
+    behaviour = np.split(batch.behaviour, np.cumsum(batch.sequences.target_counts)[:-1])
+    assert all(set(-values) == {len(values) - 1} for values in behaviour)
+    for part, of in enumerate(parts):
+        ranks = [rank for rank, (_, own) in enumerate(firsts) if own == part]
+        assert [firsts[rank][0] for rank in ranks] == list(range(len(of))), "in its own order"
+        for number, rank in enumerate(ranks):
+            assert abs(rank - (number + 0.5) * len(firsts) / len(of) + 0.5) <= len(parts), "evenly"
+
+
 def test_the_trainer_reads_what_is_mixed_and_only_unknown_logprobs_are_asked_for() -> None:
     arrays = offline_arrays([group(0), group(1, 3, told=True)])
     asked = missing(arrays)
@@ -62,10 +99,10 @@ def test_the_trainer_reads_what_is_mixed_and_only_unknown_logprobs_are_asked_for
     assert len(asked["tokens"]) == 20
     whole = completed(arrays, np.full(10, -2.0, np.float32))
     batch = rollout_batch(mixed(whole, whole), 64)
-    assert batch.behaviour.tolist() == ([-2.0] * 4 + [-0.5, -0.25] * 3) * 2
+    assert batch.behaviour.tolist() == [-2.0] * 8 + [-0.5, -0.25] * 6
     assert batch.origins.tolist() == [1] * 10
-    assert batch.groups.tolist() == [2, 3, 2, 3]
+    assert batch.groups.tolist() == [2, 2, 3, 3]
     assert batch.lags.tolist() == [0] * 20
-    assert batch.rewards.tolist() == [0.0, 0.0, 1.0, 1.0, 1.0] * 2
+    assert batch.rewards.tolist() == [0.0] * 4 + [1.0] * 6
     assert missing(whole) is None
     assert missing(offline_arrays([group(1, told=True)])) is None

@@ -110,6 +110,14 @@ every_versions = 10        # evaluate every so many published versions; 0 = only
 samples = 1                # completions of each held-out prompt, beside the greedy one
 k = [1]                    # pass@k is estimated from them, for each of these
 
+[metrics]
+sqlite = true              # every step's metrics into metrics.sqlite
+prometheus = ""            # or "127.0.0.1:9464", to be scraped there
+tensorboard = false        # event files
+wandb = ""                 # or a project of Weights & Biases
+wandb_offline = false      # written here, and sent by `wandb sync`
+samples = 2                # groups of every training step that are kept for `volery show`
+
 [store]
 # quota_gb = 100.0         # published versions may take so much of the disk; without it, what there is
 

@@ -27,6 +27,7 @@ from node.keys import load_key
 from node.outlet import is_screen
 from node.receipts import Receipts, ReceiptsError
 from node.reports import OwnReport, SwarmReport, draw_reward, own_report, swarm_report
+from node.reports.objective import spells
 from node.tasks.registry import list_kinds, usage
 from node.volunteer import data_directory
 from node.whole_file import PICTURE, cannot_write, require_place
@@ -182,6 +183,7 @@ def _swarm_status(report: SwarmReport) -> dict[str, object]:
         "sampled_accuracy": scores[-1].sampled if scores else None,
         **{f"pass@{k}": value for k, value in (scores[-1].pass_at.items() if scores else ()) if k > 1},
         "learner_utilisation": report.utilisation,
+        "alarms": ", ".join(spell.alarm for spell in spells(report.alarms) if spell.ended is None) or None,
     }
 
 

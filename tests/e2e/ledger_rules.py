@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import groupby, pairwise
 
+from learner.leasing import own_lease
+from protocol.codec import unpack_tokens
 from protocol.envelope import Kind, open_envelope
 from protocol.genesis import read_genesis
-from protocol.ids import PeerId
+from protocol.ids import PeerId, SwarmId
 from protocol.manifest import open_manifest
 from protocol.relay import open_relay_receipt
-from protocol.work import open_lease
+from protocol.work import open_lease, read_record
 from tests.e2e.programs import Program, Swarm, receipts_of, verdicts_for
 
 HONEST = frozenset({"admitted", "stale"})
@@ -85,11 +88,51 @@ def check_trained(swarm: Swarm, run: Run) -> None:
         assert _in_chain(bases, trainer, incarnation, version), (trainer, incarnation, version)
 
 
+TURNS = """
+SELECT coalesce(c.root, r.lease), coalesce(json_extract(c.slots, '$[' || r.idx || ']'), r.idx), coalesce(c.turn, 0),
+    r.step, r.trained_lag, r.version, r.reward, d.reason, r.envelope, l.envelope
+FROM records r JOIN leases l USING (lease) LEFT JOIN continuations c USING (lease)
+LEFT JOIN dropped d ON d.lease = coalesce(c.root, r.lease) WHERE r.rule = 'admitted' ORDER BY 1, 2, 3
+"""
+"""(root, slot, turn, step, lag when it was trained on, version, reward, why dropped, record, lease) of each turn."""
+
+
+def check_episodes(swarm: Swarm, run: Run) -> int:
+    """Every step took a full batch of whole episodes: each turn once, with the reward at the last; what is read before
+    a turn is what was read and said before. Returns how many turns there were beyond the first.
+    """
+    rows = swarm.rows(TURNS)
+    assert len({row[:3] for row in rows}) == len(rows), "a turn of an episode is made once"
+    authority = read_genesis((swarm.state / "genesis").read_bytes())[1]
+    steps: dict[int, set[tuple[bytes, int]]] = {}
+    for (root, slot), group in groupby(rows, key=lambda row: row[:2]):
+        turns = list(group)
+        assert [row[2] for row in turns] == [*range(len(turns))], "none is missing"
+        assert len({(row[3], row[7]) for row in turns}) == 1, "they have one fate"
+        assert all(row[6] is None for row in turns[:-1])
+        if (step := turns[-1][3]) is not None:
+            steps.setdefault(step, set()).add((root, slot))
+            assert turns[-1][6] is not None, "only what is over is trained on"
+            assert all(0 <= row[4] <= run.staleness and row[4] == step - 1 - row[5] for row in turns)
+        for before, after in pairwise(turns):
+            if before[8] is not None and after[9] is not None:
+                read, said = _prompt(before[9], authority.swarm), read_record(before[8], authority.swarm).tokens
+                assert _prompt(after[9], authority.swarm)[: len(read) + len(said)] == (*read, *said)
+    assert sorted(steps) == [*range(1, run.steps + 1)]
+    assert all(run.batch <= len(episodes) < run.batch + run.group for episodes in steps.values())
+    return sum(row[2] > 0 for row in rows)
+
+
+def _prompt(envelope: bytes, swarm: SwarmId) -> tuple[int, ...]:
+    return unpack_tokens(own_lease(envelope, swarm).prompt)
+
+
 def check_nothing_lost(swarm: Swarm) -> None:
     """An admitted record was trained on, or dropped for its age, or is still there to be trained on."""
     lost = swarm.rows(
         "SELECT lease, idx FROM records WHERE rule = 'admitted' AND step IS NULL AND envelope IS NULL"
-        " AND lease NOT IN (SELECT lease FROM dropped)"
+        " AND coalesce((SELECT root FROM continuations c WHERE c.lease = records.lease), lease)"
+        " NOT IN (SELECT lease FROM dropped)"
     )
     assert lost == []
 

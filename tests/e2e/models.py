@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from node.tasks.encoded import EncodedTask
-from node.tasks.port import Task
+from node.tasks.port import Task, Turn, TurnTask
 from node.tasks.text import TextCodec, write_character_tokenizer
 
 STEPS = 200
@@ -22,14 +24,8 @@ def write_half_taught(
     All prompts of `task` must be of one length in tokens, and so must the answers.
     """
     import torch
-    import transformers
 
-    write_character_tokenizer(directory)
-    encoded = EncodedTask(task=task, codec=TextCodec.load(directory))
-    transformers.utils.logging.disable_progress_bar()
-    torch.manual_seed(0)
-    settings = {"head_dim": 16, "bos_token_id": None, "eos_token_id": 2, "tie_word_embeddings": True}
-    policy = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**settings | config))
+    encoded, policy = _untaught(directory, task, config)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=lr)
     for step in range(STEPS):
         places = range(step * batch, (step + 1) * batch)
@@ -44,3 +40,59 @@ def write_half_taught(
         optimizer.step()
         optimizer.zero_grad()
     raise AssertionError(f"the model does not learn: its loss is {loss:.2f} after {STEPS} steps")
+
+
+GUESSES = 4
+RANDOM_DIGIT = 1.25
+"""Mean loss of a digit and the stop id after it, in nats, where the digit is anybody's guess: a bit over ln(10) / 2."""
+
+
+def write_guesser(directory: Path, task: Task, *, lr: float, batch: int, **config: Any) -> None:
+    """Write a model that plays `guess` in form and without sense: any digit, then the stop id, in each of four turns.
+
+    What is answered between is true, and not taught.
+    """
+    import torch
+
+    assert isinstance(task, TurnTask)
+    encoded, policy = _untaught(directory, task, config)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=lr)
+    luck = random.Random(0)
+    for step in range(STEPS):
+        tokens, labels = [], []
+        for index in range(step * batch, (step + 1) * batch):
+            played, taught = list(encoded.prompt(index)), [-100] * len(encoded.prompt(index))
+            problem, turns = task.problem(index), list[Turn]()
+            while len(turns) < GUESSES:
+                said = str(luck.choice([digit for digit in range(10) if str(digit) != problem.answer]))
+                played += encoded.codec.encode_answer(said)
+                taught += encoded.codec.encode_answer(said)
+                answered = task.answer_turn(problem, turns[: GUESSES - 2], said)
+                assert isinstance(answered, str)
+                turns.append(Turn(said=said, answered=answered))
+                if len(turns) < GUESSES:
+                    played += encoded.codec.encode_turn(problem, answered)
+                    taught.append(-100)
+            tokens.append(played)
+            labels.append(taught)
+        loss = policy(torch.tensor(tokens), labels=torch.tensor(labels)).loss
+        if loss < RANDOM_DIGIT:
+            policy.save_pretrained(directory)
+            return
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    raise AssertionError(f"the model does not learn the form: its loss is {loss:.2f} after {STEPS} steps")
+
+
+def _untaught(directory: Path, task: Task, config: Mapping[str, Any]) -> tuple[EncodedTask, Any]:
+    """The task in the tokens of a tokenizer written to `directory`, and a Qwen3 of random weights."""
+    import torch
+    import transformers
+
+    write_character_tokenizer(directory)
+    transformers.utils.logging.disable_progress_bar()
+    torch.manual_seed(0)
+    settings = {"head_dim": 16, "bos_token_id": None, "eos_token_id": 2, "tie_word_embeddings": True, **config}
+    policy = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**settings))
+    return EncodedTask(task=task, codec=TextCodec.load(directory)), policy

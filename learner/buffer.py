@@ -33,6 +33,11 @@ class Completion:
     spans: tuple[tuple[int, PolicyVersion], ...]
     generated: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def turns(self) -> int:
+        """How often the policy spoke."""
+        return max(1, len(self.generated))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Group:

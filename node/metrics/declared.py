@@ -77,6 +77,7 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _counter("rollouts_uninformative", "rollouts", "Rollouts dropped because their group has one reward."),
         _counter("batches_dropped", "batches", "Batches that made the loss infinite and were dropped."),
         _counter("trainer_restarts", "restarts", "How often the trainer was lost, and loaded again."),
+        _gauge("turns", "turns", "Turns of an episode that the step was trained on, mean; 1 where tasks have one."),
         _tokens("completion_tokens", "Tokens of a trained completion, those of its environment included."),
     ),
     "objective": (
@@ -134,6 +135,7 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _counter("tokens_admitted", "tokens", "Tokens of admitted rollouts.", "peer"),
         _gauge("rollouts_buffered", "rollouts", "Admitted rollouts that wait for a batch."),
         _gauge("rollouts_leased", "rollouts", "Rollouts leased and not delivered."),
+        _gauge("episodes_open", "rollouts", "Rollouts begun whose group has an episode that goes on."),
         _counter("leases_returned", "leases", "Leases that peers gave back.", "peer"),
         _counter("leases_recalled", "leases", "Leases withdrawn because no batch could hold what they would bring."),
     ),

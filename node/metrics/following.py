@@ -39,7 +39,7 @@ OF_A_TASK: Mapping[str, str] = {
 }
 """Figures of a task's curriculum, and the metric that each one is."""
 
-NOT_THE_TRAINERS = ("step", "incarnation", "reward")
+NOT_THE_TRAINERS = ("step", "incarnation", "reward", "turns")
 """Gauges without labels that a trainer's reply cannot set."""
 
 
@@ -124,6 +124,7 @@ def follow_step(board: Board, row: StepRow, batch: Batch, task_of: Callable[[int
     board.observe("waited_seconds", row.waited_s)
     board.observe("train_seconds", row.train_s)
     board.set("bubble", row.waited_s / (row.waited_s + row.train_s) if row.train_s > 0 else 0.0)
+    board.set("turns", sum(one.turns for group in batch.groups for one in group.completions) / batch.rollouts)
     board.add("rollouts_stale", batch.stale)
     board.add("rollouts_uninformative", batch.uninformative)
     rewards: defaultdict[str, list[float]] = defaultdict(list)
@@ -153,6 +154,7 @@ def follow_run(board: Board, run: LearnerRun, seen: Observatory) -> None:
     board.set("peers_active", sum(stay.is_on for stay in run.present.values()))
     board.set("rollouts_buffered", len(run.buffer))
     board.set("rollouts_leased", run.leasing.open_rollouts)
+    board.set("episodes_open", len(run.episodes))
     board.set("period", run.kappa)
     estimates = {"t_train": seen.train_s, "t_broadcast": seen.broadcast_s, "t_generation": seen.generation_s}
     for name, estimate in estimates.items():

@@ -87,7 +87,7 @@ def test_a_learner_killed_in_mid_episode_loses_nothing(guessing: Swarm) -> None:
 
 @pytest.mark.slow
 def test_a_policy_learns_to_use_what_it_is_answered(guessing: Swarm) -> None:
-    """Four guesses of ten without sense find 34 %, or 40 % if none is said twice; by halves they find all."""
+    """Four guesses of ten find 40 % at best without a look at the answers, and all by halves."""
     guessing.configure(steps=120, task=TASK, staleness=2, held_out=256, learning_rate=3e-3)
     text = guessing.config.read_text(encoding="utf-8")
     text = text.replace("prompts_per_step = 4", "prompts_per_step = 16").replace("group_size = 4", "group_size = 8")
@@ -98,5 +98,5 @@ def test_a_policy_learns_to_use_what_it_is_answered(guessing: Swarm) -> None:
         wait_event(node, "joined", learner)
     assert learner.wait(900) == 0, learner.story()
     scores = [event["sampled"] for event in learner.events("evaluated")]
-    assert scores[0] < 0.45
-    assert scores[-1] > 0.6, scores
+    assert scores[0] < 0.4
+    assert scores[-1] > 0.5, scores

@@ -124,7 +124,8 @@ def follow_step(board: Board, row: StepRow, batch: Batch, task_of: Callable[[int
     board.observe("waited_seconds", row.waited_s)
     board.observe("train_seconds", row.train_s)
     board.set("bubble", row.waited_s / (row.waited_s + row.train_s) if row.train_s > 0 else 0.0)
-    board.set("turns", sum(one.turns for group in batch.groups for one in group.completions) / batch.rollouts)
+    turns = [completion.turns for group in batch.groups for completion in group.completions]
+    board.set("turns", sum(turns) / len(turns) if turns else 0.0)
     board.add("rollouts_stale", batch.stale)
     board.add("rollouts_uninformative", batch.uninformative)
     rewards: defaultdict[str, list[float]] = defaultdict(list)

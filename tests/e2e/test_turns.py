@@ -57,7 +57,7 @@ def test_a_run_of_episodes_by_turns_ends(guessing: Swarm) -> None:
     nodes = [guessing.join("one", engine="transformers"), guessing.join("two", "--no-listen", engine="transformers")]
     wait_done(learner, *nodes)
     check(guessing, Run(steps=4, staleness=0), *nodes)
-    assert len(learner.events("evaluated")) == 2
+    assert len(learner.events("evaluated")) >= 2
     said = guessing.machine.call("report", guessing.config).out
     assert "later turns of an episode" in " ".join(said.split())
 

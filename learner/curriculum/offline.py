@@ -23,18 +23,19 @@ OFFLINE = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Logged:
-    """One completion: its token ids, at least one, what it was worth, and its logprobs if the log tells them."""
+    """One completion: its token ids, at least one, what it was worth, and its logprobs if the log tells them. A log of
+    many comes in arrays of 4 bytes a token."""
 
-    tokens: tuple[int, ...]
+    tokens: Sequence[int]
     reward: float
-    logprobs: tuple[float, ...] | None = None
+    logprobs: Sequence[float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedGroup:
     """The completions of one prompt."""
 
-    prompt: tuple[int, ...]
+    prompt: Sequence[int]
     completions: tuple[Logged, ...]
 
 
@@ -82,7 +83,7 @@ def offline_arrays(groups: Sequence[LoggedGroup]) -> Arrays:
     sequences = [(group.prompt, one) for group in groups for one in group.completions]
     unknown = float("nan")
     return {
-        "tokens": _flat([(*prompt, *one.tokens) for prompt, one in sequences], np.int32),
+        "tokens": _flat([part for prompt, one in sequences for part in (prompt, one.tokens)], np.int32),
         "lengths": np.array([len(prompt) + len(one.tokens) for prompt, one in sequences], np.int32),
         "mask": _flat([[0] * len(prompt) + [1] * len(one.tokens) for prompt, one in sequences], np.uint8),
         "behaviour_logprobs": _flat([one.logprobs or [unknown] * len(one.tokens) for _, one in sequences], np.float32),

@@ -64,8 +64,11 @@ class Excluded:
     grams: frozenset[int]
     ngram: int
 
-    def __contains__(self, text: str) -> bool:
-        return text_hash(text) in self.whole or any(gram in self.grams for gram in _grams(text, self.ngram))
+    def __contains__(self, prompt: object) -> bool:
+        return any(
+            text_hash(text) in self.whole or any(gram in self.grams for gram in _grams(text, self.ngram))
+            for text in texts_of(prompt)
+        )
 
 
 def read_excluded(path: Path, ngram: int) -> Excluded:
@@ -84,11 +87,11 @@ def read_excluded(path: Path, ngram: int) -> Excluded:
         if not line.strip():
             continue
         try:
-            text = _read_line(line)
+            texts = _read_line(line)
         except ValueError as error:
             raise TaskError(f"{path}:{number}: {error}. Correct the line, or remove it.") from error
-        whole.add(text.lower() if _HEX.fullmatch(text) else text_hash(text))
-        grams.update(_grams(text, ngram))
+        whole.update(text.lower() if _HEX.fullmatch(text) else text_hash(text) for text in texts)
+        grams.update(gram for text in texts for gram in _grams(text, ngram))
         if len(grams) > MAX_GRAMS:
             raise TaskError(
                 f"{path}:{number}: more than {MAX_GRAMS} n-grams up to here. Exclude fewer texts, or ngram=0."
@@ -98,26 +101,37 @@ def read_excluded(path: Path, ngram: int) -> Excluded:
     return Excluded(path=path, whole=frozenset(whole), grams=frozenset(grams), ngram=ngram)
 
 
-def texts_of(prompt: Any) -> str:
-    """The text of a prompt as problems and excluded lines have it: what its messages say, where it is messages."""
+def texts_of(prompt: Any) -> list[str]:
+    """The texts that a prompt is compared by: itself; of messages, what all say together and what each user says, since
+    a system prompt around a problem makes it no other. Raises ValueError for what is no prompt.
+    """
     if isinstance(prompt, str):
-        return prompt
+        return [prompt]
     if not isinstance(prompt, list | tuple):
         raise ValueError("`prompt` is neither text nor a list of messages")
-    parts = [one.get("content") if isinstance(one, dict) else getattr(one, "content", None) for one in prompt]
-    if not all(isinstance(part, str) for part in parts):
+    said = [(_of(one, "role"), _of(one, "content")) for one in prompt]
+    if not all(isinstance(content, str) for _, content in said):
         raise ValueError("`prompt` holds a message without `content`")
-    return "\n".join(str(part) for part in parts)
+    return ["\n".join(content for _, content in said), *(content for role, content in said if role == "user")]
 
 
-def _read_line(line: bytes) -> str:
-    """The excluded text, or its hash. Raises ValueError that says what is wrong."""
+def _of(message: Any, name: str) -> Any:
+    return message.get(name) if isinstance(message, dict) else getattr(message, name, None)
+
+
+def _read_line(line: bytes) -> list[str]:
+    """The excluded texts, or one's hash. Raises ValueError that says what is wrong."""
     try:
         text = line.decode().strip()
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start}") from error
-    if not text.startswith("{"):
-        return text
+    texts = _read_object(text) if text.startswith("{") else [text]
+    if not all(map(normalised, texts)):
+        raise ValueError("holds a text without letters or digits, which would be like any other such")
+    return texts
+
+
+def _read_object(text: str) -> list[str]:
     try:
         row = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
@@ -125,7 +139,7 @@ def _read_line(line: bytes) -> str:
     if "hash" in row:
         if not isinstance(row["hash"], str) or not _HEX.fullmatch(row["hash"]):
             raise ValueError("`hash` is not 64 hexadecimal digits")
-        return str(row["hash"])
+        return [row["hash"]]
     for key in ("text", "prompt"):
         if key in row:
             return texts_of(row[key])

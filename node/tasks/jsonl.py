@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from node.tasks.decontamination import Excluded, counted, read_date, read_excluded, texts_of
+from node.tasks.decontamination import Excluded, counted, read_date, read_excluded
 from node.tasks.numbers import last_number
 from node.tasks.port import Chat, ChatMessage, Completion, Option, Problem, Task, TaskArguments, TaskError, TaskKind
 
@@ -202,7 +202,7 @@ def _why_not(line: _Line, rules: _Rules) -> str:
     """Why a line must not be trained on; "" when it may."""
     if _is_late(line, rules.before):
         return f"dated {rules.before} or later"
-    if rules.excluded is not None and texts_of(line.problem.prompt) in rules.excluded:
+    if rules.excluded is not None and line.problem.prompt in rules.excluded:
         return f"in {rules.excluded.path.name}"
     return ""
 

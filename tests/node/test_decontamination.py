@@ -82,6 +82,18 @@ def test_texts_and_hashes_in_a_file_are_not_trained_on(tmp_path: Path, lines: li
     assert task.left_out == (f"{5 - len(left)} in bench.txt" if len(left) < 5 else "")
 
 
+def test_a_system_prompt_around_a_problem_makes_it_no_other(tmp_path: Path) -> None:
+    system = {"role": "system", "content": "Be brief."}
+    lines = [
+        {"prompt": [system, {"role": "user", "content": row["prompt"]}], "answer": row["answer"]} for row in rows(*DAYS)
+    ]
+    asked = {"prompt": [{**system, "content": "Think."}, {"role": "user", "content": "What is 2 plus one?"}]}
+    write(tmp_path / "bench.txt", ["What is 1 plus one?", asked, "Be brief."])
+    task = opened(tmp_path, "exclude=bench.txt,held_out=0", lines)
+    said = [problem.prompt[1].content for problem in task.training if not isinstance(problem.prompt, str)]
+    assert [int(text.split()[2]) for text in said] == [0, 3, 4]
+
+
 def test_so_many_words_in_a_row_make_a_text_an_excluded_one(tmp_path: Path) -> None:
     write(tmp_path / "bench.txt", ["Tell me: is 2 plus one more than is 3?", "of"])
     assert numbers(opened(tmp_path, "exclude=bench.txt,held_out=0,ngram=4").training) == [0, 1, 3, 4]
@@ -96,6 +108,7 @@ def test_so_many_words_in_a_row_make_a_text_an_excluded_one(tmp_path: Path) -> N
         ("{", "bench.txt:2: not JSON"),
         ({"id": 3}, "bench.txt:2: has none of the keys `hash`, `text` and `prompt`"),
         ({"hash": "12"}, "bench.txt:2: `hash` is not 64 hexadecimal digits"),
+        ("?!", "bench.txt:2: holds a text without letters or digits"),
         ({"prompt": 7}, "bench.txt:2: `prompt` is neither text nor a list of messages"),
         ({"prompt": [{"role": "user"}]}, "bench.txt:2: `prompt` holds a message without `content`"),
     ],

@@ -15,6 +15,7 @@ from node.errors import NodeError, RunError, UsageError
 from node.samples.program import show
 from node.samples.store import FILE, SampleSink
 from tests.node.learning import FakePeer, Settings, fast_directory, open_learner
+from tests.node.test_turns import ANSWER, environment
 
 ASKED = {"version": "", "group": 0, "best": 0, "worst": 0, "json": False}
 
@@ -76,3 +77,21 @@ def test_the_command_line_reaches_it(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["show", str(tmp_path), "--version", "3", "--best", "2", "--worst", "1", "--json"])
     assert isinstance(done.exception, NodeError)
     assert "no samples are kept there" in str(done.exception)
+
+
+async def test_words_of_an_environment_stand_apart(state: Path) -> None:
+    async with open_learner(state, replace(Settings(), steps=4), environment=environment) as learner:
+        learner.watch.samples, learner.watch.advantage = 2, "group_mean"
+        async with learner.watch.feeding([], SampleSink(path=state / FILE)):
+            await learner.train(FakePeer())
+    parts = [
+        [(part["by"], part["tokens"]) for part in one["parts"]]
+        for version in ("1", "2", "3", "4")
+        for group in json.loads(show(state, **ASKED | {"version": version, "json": True}))["groups"]  # type: ignore[arg-type]
+        for one in group["completions"]
+    ]
+    turns = [one for one in parts if len(one) > 1]
+    assert turns, "no episode of several turns was kept"
+    for one in turns:
+        assert [by for by, _ in one] == ["policy", "environment"] * (len(one) // 2) + ["policy"]
+        assert all(tokens[0] == ANSWER for by, tokens in one if by == "environment")

@@ -134,7 +134,6 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _counter("rollouts_refused", "rollouts", "Rollouts refused, by the rule of the first of a delivery.", "rule"),
         _counter("tokens_admitted", "tokens", "Tokens of admitted rollouts.", "peer"),
         _gauge("informative", "share", "Of admitted rollouts, those whose group has more than one reward, of late."),
-        _gauge("turns", "turns", "Turns of an episode, mean of late; 1 where a task has no others."),
         _gauge("rollouts_buffered", "rollouts", "Admitted rollouts that wait for a batch."),
         _gauge("rollouts_leased", "rollouts", "Rollouts leased and not delivered."),
         _gauge("episodes_open", "rollouts", "Rollouts begun whose group has an episode that goes on."),

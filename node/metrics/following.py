@@ -155,7 +155,6 @@ def follow_run(board: Board, run: LearnerRun, seen: Observatory) -> None:
     board.set("peers_active", sum(stay.is_on for stay in run.present.values()))
     board.set("rollouts_buffered", len(run.buffer))
     board.set("informative", run.buffer.kept)
-    board.set("turns", run.episodes.mean_turns)
     board.set("rollouts_leased", run.leasing.open_rollouts)
     board.set("episodes_open", len(run.episodes))
     board.set("period", run.kappa)

@@ -29,8 +29,11 @@ from protocol.limits import MAX_PROMPT_TOKENS, MAX_STOP_IDS
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 """Stands for an id beyond the vocabulary: padded embeddings can produce it, and decoders leave it out silently."""
 
-SAID = "WhatThePolicySaid"
-"""Stands for it in a conversation that is rendered to see what follows it."""
+SAID, ANSWERED = "WhatThePolicySaid", "WhatWasAnswered"
+"""Stand for it in a conversation that is rendered to see what follows, and whether that is shown."""
+
+MAX_END_TOKENS = 2
+"""Templates end what the assistant said with one token or two, the last of which ends generation."""
 
 SPECIAL_KEYS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
@@ -100,13 +103,25 @@ class TextCodec:
             return self._encode(answered, special=False)
         said = ChatMessage(role="assistant", content=SAID)
         messages = [ChatMessage(role="user", content=answered)] if isinstance(answered, str) else answered
-        rendered = self.render([*(before or ()), said, *messages])
-        _, shown, after = rendered.rpartition(SAID)
-        if not shown:
-            raise TaskError(f"{self.directory}: its chat template does not show what the assistant said")
+        after = self._after_said([*(before or ()), said, *messages])
+        for message in messages:
+            if message.content.strip() not in after:  # a template may write it as JSON, but not leave it out
+                probe = ChatMessage(role=message.role, content=ANSWERED)
+                if ANSWERED not in self._after_said([*(before or ()), said, probe]):
+                    raise TaskError(
+                        f"{self.directory}: its chat template does not show messages of role {message.role}"
+                    )
         ids = self._encode(after, special=False)
         # The template's end of a message stands for the stop id that is there already.
-        return ids[1:] if ids and ids[0] in self.stop_ids else ids
+        ends = (place + 1 for place, token in enumerate(ids[:MAX_END_TOKENS]) if token in self.stop_ids)
+        return ids[next(ends, 0) :]
+
+    def _after_said(self, messages: Sequence[ChatMessage]) -> str:
+        """What the template writes after the last thing that the assistant said."""
+        _, shown, after = self.render(messages).rpartition(SAID)
+        if not shown:
+            raise TaskError(f"{self.directory}: its chat template does not show what the assistant said")
+        return after
 
     def _messages(self, problem: Problem) -> Sequence[ChatMessage] | None:
         """The prompt as a conversation; None where it is plain text."""

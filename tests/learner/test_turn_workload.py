@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import dataclass, field
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from learner.environment import Answered, Ended
 from learner.episodes import Utterance
@@ -10,8 +15,8 @@ from learner.intake import GrantedLease
 from learner.workers import Held
 from learner.workload import Workload
 from protocol.codec import unpack_tokens
-from tests.learner.test_workload import ALL, BATCH, HERE, THERE, ask, begin, sizes, waits, workload
-from tests.learner.working import NOW_MS, version
+from tests.learner.test_workload import ALL, BATCH, GROUP, HERE, THERE, ask, begin, sizes, waits, workload
+from tests.learner.working import NOW_MS, manifest, version
 
 GOES_ON, IS_OVER = Answered(tokens=(9, 9)), Ended(reward=1.0)
 
@@ -169,3 +174,76 @@ def test_after_a_restart_a_turn_that_was_leased_twice_is_the_later_ones() -> Non
     assert [granted.id for granted in made.take_up(episodes)] == [lost.id]
     assert again.id in made.leasing.open
     assert (made.episodes.waits, lost.id in made.leasing.open) == (False, False)
+
+
+@dataclass
+class Run:
+    """A learner that trains on episodes, and peers that come, go, and lose what they hold, in time of its own."""
+
+    made: Workload
+    luck: random.Random
+    now_ms: int = NOW_MS
+    held: list[GrantedLease] = field(default_factory=list)
+    steps: int = 0
+
+    def turn_over(self) -> None:
+        """Something happens: a delivery, a loss, a request, a batch, a version; whatever is possible now."""
+        self.now_ms += self.luck.randint(0, 3000)
+        self.luck.choice([self.deliver, self.deliver, self.deliver, self.lose, self.ask, self.ask, self.train])()
+
+    def ask(self) -> None:
+        made, peer = self.made, self.luck.choice([HERE, THERE])
+        made.worker(peer).installed = self.luck.choice([None, max(made.manifests)])
+        before = made.leasing.open_rollouts + len(made.episodes)
+        found = ask(made, self.luck.randint(1, 9), peer, self.now_ms)
+        begin(made, found, self.now_ms)
+        self.held += found
+        new = sum(sizes([granted for granted in found if granted.place is None]))
+        going = made.leasing.open_rollouts + len(made.episodes)
+        assert going == before + new, "a later turn takes no room"
+        assert not new or going + len(made.buffer) < made.pace + GROUP
+
+    def deliver(self) -> None:
+        if self.held:
+            granted = self.held.pop(self.luck.randrange(len(self.held)))
+            replies = [self.luck.choice([GOES_ON, IS_OVER]) for _ in granted.lease.seeds]
+            if self.made.episodes.said(granted) is not None:
+                deliver(self.made, granted, *replies, now_ms=self.now_ms)
+
+    def lose(self) -> None:
+        if self.held and self.luck.random() < 0.3:
+            peer = self.luck.choice(self.held).peer
+            self.held = [granted for granted in self.held if granted.peer != peer]
+            self.made.release(peer)
+
+    def train(self) -> None:
+        made = self.made
+        if made.busy:
+            made.chain = made.chain.advanced()
+            oldest = made.chain.head.version - made.window
+            made.manifests = {v: m for v, m in made.manifests.items() if v.version >= oldest}
+            made.manifests[made.chain.head] = manifest(made.chain.head)
+            made.busy = False
+            made.measure(self.luck.choice([0.5, 30.0]))
+        elif (batch := made.buffer.take(made.batch, made.chain)) is not None:
+            assert all(0 <= lag <= made.window for lag in batch.lags.values())
+            self.steps += 1
+            made.busy, made.busy_since_ms, made.collecting = True, self.now_ms, made.chain.head.version + 1
+            made.recall(self.now_ms)
+
+
+@given(seed=st.integers(0, 1 << 32), window=st.sampled_from([0, 1, 3]), ahead=st.sampled_from([1.0, 1.5, 4.0]))
+def test_whatever_is_lost_training_goes_on(seed: int, window: int, ahead: float) -> None:
+    """Nothing ever waits for itself: with peers that ask and deliver, there is a next batch."""
+    run = Run(workload("1.0", head="1.0", window=window, ahead=ahead), random.Random(seed))
+    for _ in range(80):
+        run.turn_over()
+    before = run.steps
+    for _ in range(400):
+        if run.steps >= before + 2:
+            return
+        run.now_ms += 1000
+        run.ask()
+        run.deliver()
+        run.train()
+    raise AssertionError("no batch comes together")

@@ -298,6 +298,26 @@ def test_markers_of_a_template_without_ends_stay_whole(own_model: Path) -> None:
     assert codec.decode(codec.encode_turn(Problem(prompt="hi", chat=Chat.ALWAYS), "ho")) == "[user]ho:"
 
 
+def test_an_end_of_two_tokens_stands_for_the_stop_id_that_is_there(own_model: Path) -> None:
+    """As Cohere's, where the policy says both."""
+    template = "{% for message in messages %}{{ message.content }}{{ unk_token }}{{ eos_token }}{% endfor %}:"
+    (own_model / "chat_template.jinja").write_text(template, encoding="utf-8")
+    codec = TextCodec.load(own_model)
+    assert codec.decode(codec.encode_turn(Problem(prompt="hi", chat=Chat.ALWAYS), "ho")) == "ho<unk><eos>:"
+
+
+def test_a_template_that_hides_an_answer_is_an_error_but_not_one_that_writes_it_otherwise(own_model: Path) -> None:
+    template = (
+        "{% for message in messages %}{% if message.role != 'tool' %}"
+        "[{{ message.role }}]{{ message.content | replace('-', '+') }}{% endif %}{% endfor %}"
+    )
+    (own_model / "chat_template.jinja").write_text(template, encoding="utf-8")
+    codec, problem = TextCodec.load(own_model), Problem(prompt="hi", chat=Chat.ALWAYS)
+    assert codec.decode(codec.encode_turn(problem, "1-2")) == "[user]1+2"
+    with pytest.raises(TaskError, match="does not show messages of role tool"):
+        codec.encode_turn(problem, (ChatMessage(role="tool", content="5"),))
+
+
 def test_a_template_that_hides_what_was_said_is_an_error(own_model: Path) -> None:
     (own_model / "chat_template.jinja").write_text("{{ messages[0].content }}", encoding="utf-8")
     codec = TextCodec.load(own_model)

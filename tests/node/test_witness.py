@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from learner.episodes import RECENT
 from learner.provisioning.observatory import fit
 from learner.provisioning.recording import (
     Began,
@@ -155,6 +156,23 @@ async def test_a_delivery_is_dated_by_the_learners_clock(tmp_path: Path) -> None
     assert (one.leased_s, one.started_s, one.at_s) == (NOW_S, NOW_S + 5, NOW_S + 12)
     assert (other.leased_s, other.started_s, other.at_s) == (NOW_S, NOW_S + 12, NOW_S + 12)
     assert (one.admitted, one.refused, one.tokens, one.version) == (2, 0, 6, 0)
+
+
+async def test_every_turn_of_an_episode_is_an_even_share_of_a_rollout(tmp_path: Path) -> None:
+    """Or a plan would take a swarm for three times as fast as it is."""
+    async with open_learner(tmp_path, ROOMY) as learner, trio.open_nursery() as nursery:
+        peer = FakePeer()
+        await learner.training.begin()
+        await learner.desk.welcome(HERE, hello())
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        learner.run.episodes._turns.extend([3] * RECENT)  # of late; those here end at once
+        for _ in range(3):
+            grant = await learner.desk.grant(HERE, LeaseRequest(rollouts=2))
+            for raw in grant.leases:
+                await peer.answer(learner, open_lease(raw, SWARM.authority.swarm, learner=SWARM.learner.peer_id))
+        nursery.cancel_scope.cancel()
+        told = [event for event in of(learner, Delivered) if isinstance(event, Delivered)]
+    assert [(event.admitted, event.refused) for event in told] == [(0, 0), (1, 0), (1, 0)]
 
 
 async def test_who_never_said_that_it_began_began_when_it_was_leased(tmp_path: Path) -> None:

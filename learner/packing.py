@@ -8,12 +8,18 @@ training; cf. Hydragen, arXiv 2402.05099). Rows of about equal width share a mic
     one sequence per row    p p p a a a . .      plain causal attention: nothing real sees what stands to its right,
     so no mask siblings in one row     p p p a a a b b      a mask hides the a's from the b's, and positions start
     again after the prompt
+
+Where the attention backend is told where sequences begin (`learner.attention`) they lie end to end in one row instead:
+no padding at all, and no mask.
+
+    end to end               p p p a a a q q b b b b
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -65,7 +71,9 @@ class Microbatch:
     `predictors` [N] index the flattened (R * L) positions that predict them, `tokens` [N] are the targets
     themselves, `segments` [N] their sequences in [0, S), `numbers` [N] their places among the batch's targets. Where
     siblings share a row, `positions` (R, L) count from the beginning of each sequence and `visible` (R, 1, L, L)
-    bool says who sees whom; both are None where plain causal attention will do.
+    bool says who sees whom; both are None where plain causal attention will do. Where sequences lie end to end, R = 1,
+    `positions` begin anew with each and `ends` [S + 1] int32 say where they begin and the last one ends; the longest
+    has `longest` positions.
     """
 
     inputs: Tensor
@@ -76,6 +84,8 @@ class Microbatch:
     num_sequences: int
     positions: Tensor | None = None
     visible: Tensor | None = None
+    ends: Tensor | None = None
+    longest: int = 0
 
     def to(self, device: torch.device) -> Microbatch:
         """The same on `device`; `numbers` stay where they are."""
@@ -184,28 +194,57 @@ def deal(widths: Ints, ranks: int) -> list[Ints]:
     return [np.flatnonzero(dealt == rank) for rank in range(ranks)]
 
 
+def plan_end_to_end(widths: Ints, max_tokens: int) -> list[Ints]:
+    """Return row numbers, a microbatch each: their widths sum to at most `max_tokens`, widest first and each where it
+    first fits. A wider row goes alone.
+    """
+    batches: list[list[int]] = []
+    room: list[int] = []
+    for row in np.argsort(-widths, kind="stable").tolist():
+        width = int(widths[row])
+        place = next((place for place, left in enumerate(room) if width <= left), len(room))
+        if place == len(room):
+            batches.append([])
+            room.append(max_tokens)
+        batches[place].append(row)
+        room[place] -= width
+    return [np.array(chosen, np.int64) for chosen in batches]
+
+
 def microbatches(batch: Ragged, keep: Flags, max_tokens: int, *, share_prompts: bool) -> Iterator[Microbatch]:
     """Yield the sequences where `keep` [B] is set, at most `max_tokens` positions (padding included) at a time.
 
     `share_prompts` only where the model heeds masks and positions (`Policy.shares_prompts`).
     """
-    for part in dealt_microbatches(batch, keep, max_tokens, share_prompts=share_prompts, rank=0, ranks=1):
+    layout = Layout.SIBLINGS if share_prompts else Layout.ROWS
+    for part in dealt_microbatches(batch, keep, max_tokens, layout=layout, rank=0, ranks=1):
         assert part is not None, "one rank waits for nobody"
         yield part
 
 
-def dealt_microbatches(
-    batch: Ragged, keep: Flags, max_tokens: int, *, share_prompts: bool, rank: int, ranks: int
-) -> Iterator[Microbatch | None]:
-    """Yield of `microbatches` those that were dealt to `rank` of so many, then None until it has as many as any other:
-    passes in which it must take part.
+class Layout(Enum):
+    """How sequences lie in a microbatch. SIBLINGS only where the model heeds masks and positions, END_TO_END only where
+    its attention is told where sequences begin (`Policy.layout`).
     """
-    rows = rows_of(batch, keep, share_prompts=share_prompts)
+
+    ROWS = "one sequence in a row"
+    SIBLINGS = "siblings in a row"
+    END_TO_END = "all in one row"
+
+
+def dealt_microbatches(
+    batch: Ragged, keep: Flags, max_tokens: int, *, layout: Layout, rank: int, ranks: int
+) -> Iterator[Microbatch | None]:
+    """Yield of the sequences where `keep` [B] is set those that were dealt to `rank` of so many, at most `max_tokens`
+    positions at a time, then None until it has as many microbatches as any other: passes in which it must take part.
+    """
+    rows = rows_of(batch, keep, share_prompts=layout is Layout.SIBLINGS)
     offsets = _Offsets(starts=_starts(batch.lengths), first_targets=_starts(batch.target_counts))
     widths = np.array([row.width for row in rows], np.int64)
-    plans = [[mine[chosen] for chosen in plan(widths[mine], max_tokens)] for mine in deal(widths, ranks)]
+    cut, lay = (plan_end_to_end, _end_to_end) if layout is Layout.END_TO_END else (plan, _microbatch)
+    plans = [[mine[chosen] for chosen in cut(widths[mine], max_tokens)] for mine in deal(widths, ranks)]
     for chosen in plans[rank]:
-        yield _microbatch(batch, [rows[index] for index in chosen], offsets)
+        yield lay(batch, [rows[index] for index in chosen], offsets)
     yield from (None for _ in range(max(map(len, plans)) - len(plans[rank])))
 
 
@@ -257,6 +296,31 @@ def _microbatch(batch: Ragged, rows: Sequence[Row], offsets: _Offsets) -> Microb
         num_sequences=len(tokens),
         positions=torch.from_numpy(positions) if shared else None,
         visible=torch.from_numpy(_visible(owners)) if shared else None,
+    )
+
+
+def _end_to_end(batch: Ragged, rows: Sequence[Row], offsets: _Offsets) -> Microbatch:
+    numbers = [row.sequences[0] for row in rows]
+    widths = np.array([row.width for row in rows], np.int64)
+    starts = _starts(widths)
+    spans = [slice(int(offsets.starts[one]), int(offsets.starts[one] + batch.lengths[one])) for one in numbers]
+    targets = [np.flatnonzero(batch.targets[span]) for span in spans]
+    return Microbatch(
+        inputs=torch.from_numpy(np.concatenate([batch.tokens[span][:-1] for span in spans])[None]),
+        predictors=torch.from_numpy(
+            np.concatenate([start + found - 1 for start, found in zip(starts, targets, strict=True)])
+        ),
+        tokens=torch.from_numpy(
+            np.concatenate([batch.tokens[span][found] for span, found in zip(spans, targets, strict=True)])
+        ),
+        segments=torch.from_numpy(np.repeat(np.arange(len(rows)), [len(found) for found in targets])),
+        numbers=np.concatenate(
+            [offsets.first_targets[one] + np.arange(len(found)) for one, found in zip(numbers, targets, strict=True)]
+        ),
+        num_sequences=len(rows),
+        positions=torch.from_numpy(np.concatenate([np.arange(width) for width in widths])[None]),
+        ends=torch.from_numpy(np.append(starts, widths.sum()).astype(np.int32)),
+        longest=int(widths.max()),
     )
 
 

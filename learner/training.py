@@ -85,7 +85,7 @@ class Training:
         set_learning_rate(self._warm_start, learning_rate)
         total = int(batch.targets.sum())
         loss_sum = 0.0
-        for part in self._parts(batch, np.ones(len(batch), np.bool_)):
+        for part in self.parts(batch, np.ones(len(batch), np.bool_)):
             loss = -self.policy.score(part, 1.0).logprobs.sum() / total
             loss.backward()  # type: ignore[no-untyped-call]
             loss_sum += loss.item()
@@ -154,7 +154,7 @@ class Training:
         """One optimizer update on a batch of its own divisor; return its loss and the gradient's norm."""
         totals = self._totals(batch)
         loss = 0.0
-        for part in self._parts(batch.sequences, keep):
+        for part in self.parts(batch.sequences, keep):
             columns = {name: self._on_device(column[part.numbers]) for name, column in batch.columns.items()}
             loss += self._backward(part, columns, totals, statistics)
         [loss] = self.policy.ranks.total([loss])
@@ -173,7 +173,7 @@ class Training:
         """`logprobs`, `entropy` and, with a critic, `values`, float32 [T], of the sequences to keep; 0 elsewhere."""
         names = ("logprobs", "entropy", *(["values"] if self._critic else []))
         found: Columns = {name: np.zeros(int(batch.targets.sum()), np.float32) for name in names}
-        for part in self._parts(batch, keep):
+        for part in self.parts(batch, keep):
             scores = self.policy.score(part, temperature or self.hyperparameters.temperature)
             found["logprobs"][part.numbers] = scores.logprobs.cpu().numpy()
             found["entropy"][part.numbers] = scores.entropy.cpu().numpy()
@@ -181,11 +181,11 @@ class Training:
                 found["values"][part.numbers] = self._critic.values(part).cpu().numpy()
         return {name: self.policy.ranks.combined(values) for name, values in found.items()}
 
-    def _parts(self, batch: Ragged, keep: Any) -> Iterator[Microbatch]:
+    def parts(self, batch: Ragged, keep: Any) -> Iterator[Microbatch]:
         """This rank's microbatches, on its device. Whoever asks for the next one is done with the one before."""
         budget, ranks = self.hyperparameters.max_tokens_per_microbatch, self.policy.ranks
-        share = self.policy.shares_prompts
-        for part in dealt_microbatches(batch, keep, budget, share_prompts=share, rank=ranks.number, ranks=ranks.count):
+        layout = self.policy.layout
+        for part in dealt_microbatches(batch, keep, budget, layout=layout, rank=ranks.number, ranks=ranks.count):
             if part is None:
                 self.policy.idle()
             else:

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from learner.packing import (
     MAX_SHARED_WIDTH,
     BadBatch,
+    Layout,
     Microbatch,
     Ragged,
+    dealt_microbatches,
     microbatches,
     plan,
     rollout_batch,
@@ -67,6 +69,37 @@ def test_every_kept_target_appears_once_with_its_own_context(
             assert target == answers[number]
         found += part.numbers.tolist()
     assert sorted(found) == expected
+
+
+@given(pairs=pairs, budget=st.integers(1, 200), data=st.data())
+def test_end_to_end_a_target_sees_its_own_sequence_and_no_padding_is_made(
+    pairs: list[tuple[list[int], list[int]]], budget: int, data: st.DataObject
+) -> None:
+    batch, ranks = ragged(pairs), data.draw(st.integers(1, 3))
+    contexts = [prompt + answer[:i] for prompt, answer in pairs for i in range(len(answer))]
+    found: list[int] = []
+    counts = []
+    for rank in range(ranks):
+        parts = list(
+            dealt_microbatches(
+                batch, np.ones(len(pairs), np.bool_), budget, layout=Layout.END_TO_END, rank=rank, ranks=ranks
+            )
+        )
+        counts.append(len(parts))
+        for part in parts:
+            if part is None:
+                continue
+            assert part.ends is not None
+            assert part.positions is not None
+            inputs, ends = part.inputs[0].tolist(), part.ends.tolist()
+            assert len(inputs) == ends[-1] <= max(budget, part.longest)
+            for flat, number in zip(part.predictors.tolist(), part.numbers, strict=True):
+                start = max(end for end in ends[:-1] if end <= flat)
+                assert inputs[start : flat + 1] == contexts[number]
+                assert part.positions[0, flat] == flat - start
+            found += part.numbers.tolist()
+    assert sorted(found) == list(range(len(contexts)))
+    assert len(set(counts)) == 1, "all ranks make as many passes"
 
 
 turns = st.lists(

@@ -19,7 +19,7 @@ from learner.directories import BadModel
 from learner.durable import TensorEntry
 from learner.export import Unit, cut_shards, export
 from learner.models import make_model
-from learner.packing import Ragged, microbatches
+from learner.packing import Layout, Ragged, dealt_microbatches, microbatches
 from learner.policy import Policy, load_policy
 
 SIZES: dict[str, Any] = {
@@ -103,7 +103,7 @@ def test_scores_equal_a_literal_forward_pass(tmp_path: Path, kind: str, temperat
     policy = load_policy(directory)
     batch = siblings()
     logprobs, entropies = literal_scores(directory, batch, temperature)
-    assert policy.shares_prompts
+    assert policy.layout is Layout.SIBLINGS
     for share in (True, False):
         found = np.empty((2, len(logprobs)))
         for part in microbatches(batch, np.ones(4, np.bool_), 24, share_prompts=share):
@@ -122,7 +122,7 @@ def test_the_head_runs_on_everything_where_logits_are_scaled_after_it(tmp_path: 
     model.save_pretrained(tmp_path / "model")
     policy = load_policy(tmp_path / "model")
     batch = siblings()
-    (part,) = microbatches(batch, np.ones(4, np.bool_), 1000, share_prompts=policy.shares_prompts)
+    (part,) = microbatches(batch, np.ones(4, np.bool_), 1000, share_prompts=policy.layout is Layout.SIBLINGS)
     expected, _ = literal_scores(tmp_path / "model", batch, 1.0)
     found = np.empty(len(expected))
     found[part.numbers] = policy.score(part, 1.0).logprobs.detach().numpy()
@@ -136,12 +136,53 @@ def test_a_model_that_windows_its_attention_keeps_its_window(tmp_path: Path) -> 
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
     policy = load_policy(tmp_path / "model")
     batch = siblings()
-    (part,) = microbatches(batch, np.ones(4, np.bool_), 1000, share_prompts=policy.shares_prompts)
+    (part,) = microbatches(batch, np.ones(4, np.bool_), 1000, share_prompts=policy.layout is Layout.SIBLINGS)
     expected, _ = literal_scores(tmp_path / "model", batch, 1.0)
     found = np.empty(len(expected))
     found[part.numbers] = policy.score(part, 1.0).logprobs.detach().numpy()
-    assert not policy.shares_prompts
+    assert policy.layout is Layout.ROWS
     assert found == pytest.approx(expected, abs=2e-5)
+
+
+def end_to_end(policy: Policy, batch: Ragged) -> list[float]:
+    """Logprobs of all targets, scored with two sequences or so in each microbatch."""
+    found = np.full(int(batch.targets.sum()), np.nan)
+    keep = np.ones(len(batch), np.bool_)
+    for part in dealt_microbatches(batch, keep, 14, layout=Layout.END_TO_END, rank=0, ranks=1):
+        assert part is not None
+        assert part.inputs.shape == (1, int(part.inputs.numel()))
+        found[part.numbers] = policy.score(part, 1.0).logprobs.detach().numpy()
+    return list(found)
+
+
+@pytest.mark.parametrize("kind", [*CONFIGS, "window"])
+def test_sequences_end_to_end_are_scored_as_each_alone(tmp_path: Path, kind: str) -> None:
+    if kind == "window":
+        torch.manual_seed(0)
+        config = Qwen3Config(**QWEN3, use_sliding_window=True, sliding_window=3, max_window_layers=1)
+        AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    else:
+        write_model(tmp_path / "model", kind)
+    policy = load_policy(tmp_path / "model")
+    assert policy.lay_end_to_end()
+    assert policy.layout is Layout.END_TO_END
+    expected, _ = literal_scores(tmp_path / "model", siblings(), 1.0)
+    assert end_to_end(policy, siblings()) == pytest.approx(expected, abs=2e-5)
+
+
+def test_a_model_that_reads_all_of_a_row_keeps_a_row_for_each_sequence(tmp_path: Path) -> None:
+    from transformers import RecurrentGemmaConfig
+
+    torch.manual_seed(0)
+    sizes = {name: value for name, value in SIZES.items() if name not in ("max_position_embeddings",)}
+    config = RecurrentGemmaConfig(**sizes, lru_width=32, head_dim=8, attention_window_size=8, num_layers=3)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    policy = load_policy(tmp_path / "model")
+    before = policy.layout
+    assert not policy.lay_end_to_end()
+    assert policy.layout is before
+    (part,) = microbatches(siblings(), np.ones(4, np.bool_), 1000, share_prompts=False)
+    assert torch.isfinite(policy.score(part, 1.0).logprobs).all()
 
 
 def test_gradient_checkpointing_computes_the_same(qwen3: Path) -> None:

@@ -18,7 +18,7 @@ from protocol.ids import PeerId, SwarmId
 from protocol.manifest import open_manifest
 from protocol.relay import open_relay_receipt
 from protocol.work import open_lease, read_record
-from tests.e2e.programs import Program, Swarm, receipts_of, verdicts_for
+from tests.e2e.programs import Program, Swarm, counted_by, counted_for, receipts_of, verdicts_for
 
 HONEST = frozenset({"admitted", "stale"})
 """How an honest node's records may be judged when nobody was killed."""
@@ -46,6 +46,8 @@ def check_ledger(swarm: Swarm, run: Run) -> None:
     check_trained(swarm, run)
     check_nothing_lost(swarm)
     check_versions(swarm)
+    check_chain(swarm)
+    check_orphans(swarm)
     check_leases(swarm)
     check_relays(swarm)
 
@@ -146,6 +148,53 @@ def check_versions(swarm: Swarm) -> None:
     assert len(set(names)) == len(names)
 
 
+def check_chain(swarm: Swarm) -> None:
+    """Every start took the next incarnation and went on from a step that survived until then, and its first version is
+    that step; each manifest that is still there names the last version that survived when it was signed.
+    """
+    authority = read_genesis((swarm.state / "genesis").read_bytes())[1]
+    bases = dict(swarm.rows("SELECT incarnation, base FROM incarnations ORDER BY incarnation"))
+    assert [*bases] == [*range(1, len(bases) + 1)]
+    alive: list[tuple[int, bytes]] = []
+    for number, base in bases.items():
+        alive = [(version, manifest) for version, manifest in alive if version <= base]
+        mine = swarm.rows(
+            "SELECT version, manifest FROM versions WHERE incarnation = ? ORDER BY version, published_ms", number
+        )
+        assert not mine or mine[0][0] == base
+        for version, manifest in mine:
+            file = swarm.state / "store" / "manifests" / manifest.hex()
+            if file.exists():
+                signed = open_manifest(file.read_bytes(), authority)
+                assert (signed.version.incarnation, signed.version.version) == (number, version)
+                assert signed.manifest.previous == (alive[-1][1] if alive else b"")
+            alive.append((version, manifest))
+
+
+def check_orphans(swarm: Swarm) -> None:
+    """What a restart orphaned counts for its author, group by group, unless it is too old as well; and nothing else."""
+    rows = swarm.rows(
+        "SELECT r.lease, sum(r.tokens), min(r.rule), max(r.rule), min(r.detail) FROM records r"
+        " JOIN leases l USING (lease) WHERE r.lease IN (SELECT lease FROM records WHERE rule = 'orphaned')"
+        " GROUP BY r.lease"
+    )
+    credited = dict(swarm.rows("SELECT lease, tokens FROM orphans"))
+    assert credited.keys() <= {lease for lease, *_ in rows}
+    for lease, tokens, first, last, detail in rows:
+        assert first == last == "orphaned"
+        if lease in credited:
+            assert credited[lease] == tokens
+        else:
+            assert "older than the window" in detail or "or no longer" in detail, detail
+
+
+def check_history(swarm: Swarm, run: Run, trained: list[list[str]]) -> None:
+    """What the trainer itself says it was trained on, by its last checkpoint, is what the ledger says, once each."""
+    rows = dict(swarm.rows("SELECT step, count(*) FROM records WHERE step IS NOT NULL GROUP BY step"))
+    assert [len(batch) for batch in trained] == [rows[step] for step in range(1, run.steps + 1)]
+    assert max(Counter(sequence for batch in trained for sequence in batch).values()) == 1
+
+
 def check_leases(swarm: Swarm) -> None:
     """A lease is its holder's alone: no seed occurs twice, and only what was delivered counts.
 
@@ -210,6 +259,7 @@ def check_receipts(swarm: Swarm, node: Program, *, cut_off: bool = False, lost_l
     assert told.items() <= written.items()
     if not cut_off:
         assert told == written
+        assert counted_by(node) == counted_for(swarm, peer_of(swarm, node))
 
 
 def peer_of(swarm: Swarm, node: Program) -> str:

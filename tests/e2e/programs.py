@@ -215,20 +215,25 @@ class Machine:
             sys.argv = before
         raise AssertionError("the console script ended without an exit code")
 
-    def start(self, name: str, *arguments: object, state: Path | None = None) -> Program:
-        """Start a command in a session of its own, as a terminal would; its output is kept in files."""
+    def start(self, name: str, *arguments: object, state: Path | None = None, module: str = "node") -> Program:
+        """Start a command in a session of its own, as a terminal would; its output is kept in files.
+
+        `module` is what runs instead of `volery`.
+        """
         number = len(self.programs)
         out, err = self.root / f"{number}-{name}.out", self.root / f"{number}-{name}.err"
         with out.open("wb") as stdout, err.open("wb") as stderr:
-            process = self._popen(arguments, stdout, stderr)
+            process = self._popen(module, arguments, stdout, stderr)
         words = tuple(map(str, arguments))
         program = Program(name=name, arguments=words, process=process, out=out, err=err, state=state)
         self.programs.append(program)
         return program
 
-    def _popen(self, arguments: Sequence[object], out: IO[bytes], err: IO[bytes]) -> subprocess.Popen[bytes]:
+    def _popen(
+        self, module: str, arguments: Sequence[object], out: IO[bytes], err: IO[bytes]
+    ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            _command(arguments),
+            [sys.executable, "-m", module, *map(str, arguments)],
             cwd=self.root,
             env=self.environment,
             stdin=subprocess.PIPE,
@@ -253,10 +258,6 @@ class Machine:
 def _kill(process: psutil.Process) -> None:
     with suppress(psutil.NoSuchProcess):
         process.kill()
-
-
-def _command(arguments: Sequence[object]) -> list[str]:
-    return [sys.executable, "-m", "node", *map(str, arguments)]
 
 
 @dataclass(kw_only=True)
@@ -304,11 +305,19 @@ class Swarm:
         )  # fmt: skip
         self.config.write_text(text, encoding="utf-8")
 
-    def learn(self) -> Program:
+    def learn(self, *options: object) -> Program:
         """Start the learner and wait until there is an invite of this start."""
+        return self._learner("learn", self.config, *options)
+
+    def learn_doomed(self) -> Program:
+        """The same with a trainer that hashes, where `tests.e2e.doom` may strike."""
+        return self._learner(self.config, module="tests.e2e.doomed")
+
+    def _learner(self, *arguments: object, module: str = "node") -> Program:
         invite = self.state / "invite"
         invite.unlink(missing_ok=True)
-        learner = self.machine.start(f"{self.directory.name}-learner", "learn", self.config, state=self.state)
+        name = f"{self.directory.name}-learner"
+        learner = self.machine.start(name, *arguments, state=self.state, module=module)
         wait_for("an invite", invite.exists, learner)
         return learner
 
@@ -370,6 +379,23 @@ def verdicts_for(swarm: Swarm, peer: str) -> dict[tuple[bytes, int], tuple[bytes
     """What the ledger says of a peer's records, in the same form."""
     rows = swarm.rows("SELECT lease, idx, record, rule FROM records WHERE peer = ?", peer)
     return {(lease, index): (record, rule) for lease, index, record, rule in rows}
+
+
+def counted_by(node: Program) -> int:
+    """Tokens that count for a node, by its receipts."""
+    assert node.state is not None
+    ((tokens,),) = rows_of(node.state / "receipts.sqlite", "SELECT coalesce(sum(tokens), 0) FROM receipts")
+    return int(tokens)
+
+
+def counted_for(swarm: Swarm, peer: str) -> int:
+    """The same by the ledger."""
+    ((tokens,),) = swarm.rows(
+        "SELECT (SELECT coalesce(sum(tokens), 0) FROM records WHERE peer = ?1 AND rule = 'admitted')"
+        " + (SELECT coalesce(sum(o.tokens), 0) FROM orphans o JOIN leases l USING (lease) WHERE l.peer = ?1)",
+        peer,
+    )
+    return int(tokens)
 
 
 @contextmanager

@@ -1,0 +1,30 @@
+"""`volery learn` with a trainer that needs no torch, and points at which it can be killed.
+
+python -m tests.e2e.doomed SWARM_TOML
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from learner.ledger import Ledger
+from node.programs import learn
+from swarm.store import ChunkStore
+from tests.e2e.doom import Doom
+
+LEDGER_CALLS = (
+    "leases_issued", "deliveries_judged", "step_trained", "version_published", "checkpointed", "checkpoints_removed",
+    "begin_incarnation",
+)  # fmt: skip
+
+if __name__ == "__main__":
+    doom = Doom()
+    for name in LEDGER_CALLS:
+        doom.surround(Ledger, name)
+    doom.surround(ChunkStore, "adopt")
+    trainer = (sys.executable, "-m", "tests.e2e.hashing_trainer")
+    sys.exit(trio.run(partial(learn, Path(sys.argv[1]), plain=True, trainer=trainer)))

@@ -1,0 +1,135 @@
+"""A trainer whose weights are a hash of all that it was trained on: the conversation of `learner.trainer`, no torch.
+
+What always holds: its checkpoint also lists what every step was trained on, a digest for each sequence, so that what
+became of a chain of steps can be judged without the ledger. Checkpoints are written by a thread beside training, first
+half of them, then the other.
+"""
+
+from __future__ import annotations
+
+from learner.pipes import claim_pipes, requests_of
+
+if __name__ == "__main__":
+    PIPES = claim_pipes()
+
+import json
+import os
+import signal
+import threading
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import numpy as np
+
+from learner.requests import AnyRequest, Export, Load, Restore, Save, Step
+from node.tasks.text import CHARACTER_VOCABULARY
+from protocol.pipe import Arrays, Header, encode_frame
+from tests.e2e.doom import Doom
+from tests.swarm.storing import safetensors_file
+
+STATE = "trainer.json"
+EMBEDDING_BYTES = 200_000
+"""What never changes: enough for a version to have several chunks."""
+
+
+@dataclass
+class HashingTrainer:
+    """See the module's paragraph."""
+
+    replies: BinaryIO
+    doom: Doom = field(default_factory=Doom)
+    weights: bytes = bytes(32)
+    history: list[list[str]] = field(default_factory=list)
+    _saving: threading.Thread | None = None
+    _writing: threading.Lock = field(default_factory=threading.Lock)
+
+    def send(self, header: Header) -> None:
+        with self._writing:
+            self.replies.write(encode_frame(header))
+            self.replies.flush()
+
+    def answer(self, header: Header, arrays: Arrays) -> None:
+        fields = {key: value for key, value in header.items() if key != "id"}
+        try:
+            request = msgspec.convert(fields, AnyRequest)
+            reply: Header = {"ok": True, **self._do(request, arrays)}
+        except (OSError, ValueError) as error:
+            kind = "bad_checkpoint" if header["op"] == "restore" else "bad_request"
+            reply = {"ok": False, "kind": kind, "error": f"{error}; restore an older one"}
+        self.send({"id": header["id"], "seconds": 0.01, **reply})
+
+    def _do(self, request: AnyRequest, arrays: Arrays) -> Header:
+        match request:
+            case Load():
+                self.weights, self.history = sha256(b"initial").digest(), []
+                return {"vocab_size": CHARACTER_VOCABULARY, "parameters": 8, "fingerprint": ""}
+            case Step():
+                self.doom.pass_by("trainer.step", "before")
+                self.history.append(digests(arrays))
+                self.weights = sha256(self.weights + "".join(self.history[-1]).encode()).digest()
+                self.doom.pass_by("trainer.step", "after")
+                return {"steps": len(self.history), "loss": 0.0, "updates": 1}
+            case Save(directory=directory):
+                self._wait_saved()
+                text = json.dumps({"weights": self.weights.hex(), "history": self.history})
+                self._saving = threading.Thread(target=self._save, args=(Path(directory), text))
+                self._saving.start()
+                return {"steps": len(self.history)}
+            case Restore(directory=directory):
+                self._wait_saved()
+                state = json.loads(Path(directory, STATE).read_text(encoding="ascii"))
+                self.weights, self.history = bytes.fromhex(state["weights"]), state["history"]
+                self.doom.pass_by("trainer.restore", "after")
+                return {"steps": len(self.history)}
+            case Export(directory=directory):
+                return {"files": self._export(Path(directory))}
+            case _:
+                raise ValueError(f"a trainer that hashes does not know {type(request).__name__}")
+
+    def _save(self, directory: Path, text: str) -> None:
+        partial = directory.with_name(f".{directory.name}.partial")
+        partial.mkdir(parents=True)
+        (partial / STATE).write_text(text[: len(text) // 2], encoding="ascii")
+        self.doom.pass_by("trainer.save", "half")
+        (partial / STATE).write_text(text, encoding="ascii")
+        partial.rename(directory)
+        self.doom.pass_by("trainer.save", "after")
+        self.send({"event": "saved", "directory": str(directory), "bytes": len(text)})
+
+    def _wait_saved(self) -> None:
+        if self._saving is not None:
+            self._saving.join()
+
+    def _export(self, directory: Path) -> list[str]:
+        directory.mkdir(parents=True)
+        (directory / "config.json").write_text("{}", encoding="ascii")
+        self.doom.pass_by("trainer.export", "half")
+        tensors = {"embed": ("U8", (EMBEDDING_BYTES,), bytes(EMBEDDING_BYTES)), "layer": ("U8", (32,), self.weights)}
+        (directory / "model.safetensors").write_bytes(safetensors_file(tensors))
+        return ["config.json", "model.safetensors"]
+
+
+def digests(arrays: Arrays) -> list[str]:
+    """One for each sequence of a batch: of its tokens and behaviour logprobs."""
+    ends = np.cumsum(arrays["lengths"])
+    generated = np.cumsum([part.sum() for part in np.split(arrays["mask"], ends[:-1])])
+    rows = np.split(arrays["tokens"], ends[:-1])
+    logprobs = np.split(arrays["behaviour_logprobs"], generated[:-1].astype(np.int64))
+    return [sha256(a.tobytes() + b.tobytes()).hexdigest()[:16] for a, b in zip(rows, logprobs, strict=True)]
+
+
+def main(requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answer until nobody asks any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    trainer = HashingTrainer(replies)
+    trainer.send({"event": "ready"})
+    for header, arrays in requests_of(requests):
+        trainer.answer(header, arrays)
+    os._exit(0)  # what is being written is as if we were killed
+
+
+if __name__ == "__main__":
+    main(*PIPES)

@@ -1,0 +1,138 @@
+"""kill -9 at chosen points of training, publication, checkpointing and admission: nothing lost, nothing doubled.
+
+The learner is the real one, with peers that are; its trainer hashes instead of computing (`tests.e2e.hashing_trainer`),
+so that a life takes a second. What came of it is judged from the ledger, the trainer's own list of what it was trained
+on, and the receipts that the nodes keep.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from node.tasks.text import write_character_tokenizer
+from tests.e2e.doom import VARIABLE
+from tests.e2e.ledger_rules import HONEST, Run, check_history, check_ledger, check_receipts
+from tests.e2e.programs import Machine, Program, Swarm, free_port, wait_done, wait_event, wait_for
+from tests.swarm.storing import safetensors_file
+
+STEPS = 50
+
+PHASES = {
+    "training": (
+        "trainer.step before",
+        "trainer.step after",
+        "Ledger.step_trained before",
+        "Ledger.step_trained after",
+    ),
+    "publication": (
+        "trainer.export half",
+        "ChunkStore.adopt before",
+        "ChunkStore.adopt after",
+        "Ledger.version_published before",
+        "Ledger.version_published after",
+    ),
+    "checkpointing": (
+        "trainer.save half",
+        "trainer.save after",
+        "Ledger.checkpointed before",
+        "Ledger.checkpointed after",
+        "Ledger.checkpoints_removed before",
+        "Ledger.checkpoints_removed after",
+    ),
+    "admission": (
+        "Ledger.deliveries_judged before",
+        "Ledger.deliveries_judged after",
+        "Ledger.leases_issued before",
+        "Ledger.leases_issued after",
+    ),
+}
+
+STARTING = ("trainer.restore after", "Ledger.begin_incarnation before", "Ledger.begin_incarnation after")
+
+CHEAP = (
+    "Ledger.step_trained after 4 learner",
+    "trainer.export half 2 trainer",
+    "trainer.save half 3 learner",
+    "Ledger.deliveries_judged after 5 learner",
+    "ChunkStore.adopt before 3 learner",
+)
+"""One of each phase, and one of the trainer alone."""
+
+
+def drawn(seed: int) -> list[str]:
+    """Five points: one of each phase, and one that a start must survive."""
+    rng = Random(seed)
+    points = [f"{rng.choice(calls)} {rng.randint(1, 6)}" for calls in PHASES.values()]
+    rng.shuffle(points)
+    points.append(f"{rng.choice(STARTING)} 1")
+    return [f"{point} {rng.choice(['learner', 'trainer'])}" for point in points]
+
+
+@pytest.fixture
+def doomed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Swarm:
+    """A swarm whose model is a name and a tokenizer: nobody computes with it."""
+    model = machine.root / "model"
+    model.mkdir()
+    write_character_tokenizer(model)
+    (model / "config.json").write_text("{}")
+    (model / "model.safetensors").write_bytes(safetensors_file({"layer": ("U8", (1,), b"0")}))
+    monkeypatch.setenv(VARIABLE, str(machine.root / "doom"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+    swarm = Swarm(machine=machine, directory=machine.root / "swarm", model=model)
+    swarm.configure(steps=STEPS, port=free_port(), heartbeat_s=5.0)
+    return swarm
+
+
+def strike(swarm: Swarm, learner: Program, point: str, nodes: list[Program]) -> Program:
+    """Have it happen, and return the learner that is there afterwards."""
+    ((before,),) = swarm.rows("SELECT max(incarnation) FROM incarnations")
+    path = swarm.machine.root / "doom"
+    path.write_text(point, encoding="ascii")
+    if point.startswith(("trainer.restore", "Ledger.begin_incarnation")):  # which only a start comes by
+        learner.kill()
+        learner = swarm.learn_doomed()
+    wait_for(point, lambda: not path.exists() or None, *nodes)
+    if not point.startswith("trainer.") or point.endswith("learner"):
+        assert learner.wait() == -signal.SIGKILL, learner.story()
+        learner = swarm.learn_doomed()
+    wait_for("the next incarnation", lambda: incarnation(swarm) > before, learner, *nodes)
+    return learner
+
+
+def incarnation(swarm: Swarm) -> int:
+    ((number,),) = swarm.rows("SELECT coalesce(max(incarnation), 0) FROM incarnations")
+    return int(number)
+
+
+def live_through(swarm: Swarm, points: list[str]) -> None:
+    learner = swarm.learn_doomed()
+    nodes = [swarm.join("one"), swarm.join("two", "--no-listen")]
+    for node in nodes:
+        wait_event(node, "joined", learner)
+    wait_for("a checkpoint", lambda: bool(swarm.rows("SELECT 1 FROM checkpoints")), learner, *nodes)
+    for point in points:
+        learner = strike(swarm, learner, point, nodes)
+    wait_done(learner, *nodes)
+    run = Run(steps=STEPS, incarnations=incarnation(swarm), verdicts=HONEST | {"orphaned"})
+    assert len(points) < run.incarnations <= 1 + 2 * len(points)
+    check_ledger(swarm, run)
+    ((directory,),) = swarm.rows("SELECT directory FROM checkpoints ORDER BY step DESC LIMIT 1")
+    state = json.loads((swarm.state / "checkpoints" / directory / "trainer.json").read_text())
+    check_history(swarm, run, state["history"])
+    for node in nodes:
+        check_receipts(swarm, node, lost_leases=True)
+
+
+def test_five_kills(doomed: Swarm) -> None:
+    live_through(doomed, list(CHEAP))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_fifty_kills(doomed: Swarm, seed: int) -> None:
+    live_through(doomed, drawn(seed))

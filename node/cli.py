@@ -89,11 +89,19 @@ def learn(
     fork_from: Annotated[
         str, typer.Option(help="RUN or RUN@STEP: begin a new swarm with that run's checkpoint (swarm.toml or state).")
     ] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the configuration in force and what it takes; start nothing.")
+    ] = False,
 ) -> None:
     """Be the learner: judge what peers generate, train, publish. Prints the invite for them.
 
     Starting it again after a crash or Ctrl-C goes on from the last durable checkpoint.
     """
+    if dry_run:
+        from node.dry_run import show_dry_run
+
+        typer.echo(show_dry_run(config, resume=resume))
+        return
     from node.programs import learn as program
 
     _run(program, config, plain=plain, resume=resume, fork_from=fork_from)

@@ -47,6 +47,13 @@ def require_addresses(listen: Sequence[str], announce: Sequence[str]) -> None:
                 raise UsageError(f"[network] {key}: {error}. For example /ip4/0.0.0.0/tcp/4001.") from None
 
 
+def shards_of(directory: Path) -> list[str]:
+    """Names of the files that hold the weights of a directory which `require_model` let pass."""
+    if (directory / "model.safetensors").is_file():
+        return ["model.safetensors"]
+    return _shards(directory / INDEX)
+
+
 def _shards(index: Path) -> list[str]:
     try:
         return sorted(set(json.loads(index.read_bytes())["weight_map"].values()))

@@ -1,0 +1,167 @@
+"""`volery learn --dry-run`: what a learner would do with a configuration, and what that takes, before it starts.
+
+What always holds: nothing is started, made or written; what is printed is TOML, the configuration in force with every
+default in its place, and the rest as comments, so that it can be kept and used; whatever would be refused at a start
+for what lies in files is refused here, in the same words.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from learner.ledger import LedgerError, checkpoints_of
+from learner.presets import recipe_of
+from learner.requests import Hyperparameters
+from node.app_learner import load_request
+from node.config import SwarmConfig, read_swarm_config
+from node.errors import RunError
+from node.footprint import Footprint, ModelFacts, compute_dtype, footprint_of, read_facts
+from node.programs import checked
+from node.resuming import LEDGER, require_checkpoint
+from node.schooling import Schooling
+
+LINES_MBIT = (100, 1000, 10_000)
+"""Uplinks for which the time of a version is told."""
+
+PATCH_SHARE = 0.02
+"""Of a version in bfloat16, a usual patch from one step to the next at a learning rate of 1e-6: 0.9 to 2.2 % were
+measured."""
+
+GB = 1e9
+
+
+def show_dry_run(path: Path, *, resume: bool = False) -> str:
+    """What `volery learn` would print of `path`. Raises UsageError, RunError."""
+    config = read_swarm_config(path)
+    schooling = checked(config, path)
+    state = Path(config.swarm.state)
+    if resume:
+        require_checkpoint(state)
+    facts = read_facts(Path(config.model.directory))
+    hyperparameters = msgspec.convert(load_request(config)["hyperparameters"], Hyperparameters)
+    recipe = recipe_of(hyperparameters)
+    footprint = footprint_of(facts, config.trainer, recipe, config.model.weights_dtype)
+    told = [
+        *_story(config, schooling, _beginning(state)),
+        "",
+        *_model(facts, config),
+        "",
+        *_memory(footprint, config),
+        "",
+        *_disk(footprint, config, state),
+        "",
+        *_line(footprint, config),
+    ]
+    parts = f"{recipe.advantage}, {recipe.correction}, {recipe.aggregation}"
+    return "\n".join(
+        [
+            f"# {path} as it is in force, every default in its place. Nothing was started.",
+            "",
+            to_toml(config),
+            *(f"# {line}".rstrip() for line in [f"objective {config.trainer.objective}: {parts}", *told]),
+        ]
+    )
+
+
+def to_toml(config: SwarmConfig) -> str:
+    """The configuration as a file that says the same; keys that are unset are comments."""
+    return "".join(_table([name], section) for name, section in msgspec.to_builtins(config).items())
+
+
+def _table(name: Sequence[str], values: Mapping[str, Any]) -> str:
+    plain = {key: value for key, value in values.items() if not _is_tables(value)}
+    lines = [f"[{'.'.join(name)}]"]
+    lines += [f"# {key} unset" if value is None else f"{key} = {_value(value)}" for key, value in plain.items()]
+    for key, tables in values.items():
+        if _is_tables(tables):
+            for table in tables:
+                lines += ["", f"[[{'.'.join([*name, key])}]]", *(f"{k} = {_value(v)}" for k, v in table.items())]
+    return "\n".join(lines) + "\n\n"
+
+
+def _is_tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _beginning(state: Path) -> str:
+    if not (state / LEDGER).is_file():
+        return f"begins anew: there is nothing in {state}"
+    try:
+        rows = checkpoints_of(state / LEDGER)[1]
+    except LedgerError as error:
+        raise RunError(str(error)) from error
+    return f"goes on from step {rows[0].step}, the newest checkpoint" if rows else "begins anew: no checkpoint yet"
+
+
+def _story(config: SwarmConfig, schooling: Schooling, beginning: str) -> Iterator[str]:
+    learn = config.learn
+    batch = learn.prompts_per_step * learn.group_size
+    yield f"It {beginning}, and ends after step {learn.steps}."
+    yield (
+        f"A training step takes R = {batch} rollouts: {learn.prompts_per_step} leases of {learn.group_size} "
+        f"completions, up to {learn.max_new_tokens} tokens each."
+    )
+    kappa = f"every {learn.publish_every} steps" if learn.publish_every else "as often as costs next to no time"
+    yield f"Window: S = {learn.staleness} steps ({learn.mode}); a version is published {kappa}."
+    most = learn.ahead or learn.staleness + 1
+    said = "" if learn.ahead else ", as many as measurements ask for"
+    yield f"At most {round(most * batch)} rollouts are leased or wait{said}; a lease lasts {learn.lease_s:g} s."
+    for name, encoded in schooling.tasks.items():
+        yield f"Task {name}: its first prompt has {len(encoded.prompt(0))} tokens."
+    yield f"Evaluation: {len(schooling.held_out)} held-out prompts, by an engine process of its own."
+
+
+def _model(facts: ModelFacts, config: SwarmConfig) -> Iterator[str]:
+    dtypes = ", ".join(f"{size / GB:.2f} GB {name}" for name, size in sorted(facts.dtypes.items()))
+    yield f"Model: {facts.architecture}, {facts.parameters / 1e9:.3f} billion parameters; its files hold {dtypes}."
+    yield (
+        f"{facts.layers} layers of width {facts.hidden}, feed-forward {facts.feed_forward}, vocabulary "
+        f"{facts.vocabulary}. Layers compute in {compute_dtype(config.trainer)}."
+    )
+
+
+def _memory(footprint: Footprint, config: SwarmConfig) -> Iterator[str]:
+    parts = ", ".join(f"{name} {size:g}" for name, size in footprint.per_parameter.items())
+    total = sum(footprint.per_parameter.values())
+    yield f"Memory of the trainer: {total:g} bytes a parameter ({parts}), {footprint.state / GB:.1f} GB in all."
+    yield (
+        f"A rank of {footprint.ranks}: {footprint.state / footprint.ranks / GB:.1f} GB of it, about "
+        f"{footprint.gathered / GB:.1f} GB of layers in use, about {footprint.activations / GB:.1f} GB of activations "
+        f"for {config.trainer.max_tokens_per_microbatch} positions: about {footprint.per_rank / GB:.1f} GB."
+    )
+    if not config.trainer.activation_checkpointing:
+        yield "activation_checkpointing = true or a smaller max_tokens_per_microbatch lowers the last of these."
+
+
+def _disk(footprint: Footprint, config: SwarmConfig, state: Path) -> Iterator[str]:
+    kept = config.learn.keep_checkpoints + 1
+    yield (
+        f"Disk: {kept} checkpoints of {footprint.checkpoint / GB:.1f} GB (one while it is written), and up to "
+        f"{config.learn.staleness + 3} versions of {footprint.version / GB:.2f} GB with their patches."
+    )
+    place = next(parent for parent in (state, *state.parents) if parent.exists())
+    needed = kept * footprint.checkpoint + (config.learn.staleness + 3) * footprint.version
+    free = shutil.disk_usage(place).free
+    enough = "enough" if free > needed else "NOT ENOUGH"
+    yield f"Together {needed / GB:.1f} GB; {free / GB:.1f} GB are free at {place}: {enough}."
+
+
+def _line(footprint: Footprint, config: SwarmConfig) -> Iterator[str]:
+    cap = config.network.upload_mbit
+    for mbit in dict.fromkeys([cap] if cap is not None else LINES_MBIT):
+        whole, patch = (8 * size / (mbit * 1e6) for size in (footprint.version, PATCH_SHARE * footprint.version))
+        yield f"A version leaves the learner in {whole:.0f} s at {mbit:g} Mbit/s, a usual patch in about {patch:.1f} s."

@@ -1,0 +1,168 @@
+"""What a model takes: of memory while it trains, of the disk for checkpoints and versions, of the line for a version.
+
+Pure, and without torch: from the headers of the model's files, its config.json, and what the configuration asks for.
+Weights, gradients and moments are counted to the byte; what is only about right says so.
+
+A trained parameter takes 16 bytes with AdamW: weight, gradient and two moments in float32, cut over all ranks. What
+else an option adds is in `per_parameter`. Activations by tensors that a layer keeps for its backward pass, as in
+Korthikanti et al., arXiv 2205.05198, section 4, for gated feed-forward layers, without dropout or stored scores.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from learner.presets import Recipe
+from node.config import TrainerSection
+from node.door import shards_of
+from node.errors import UsageError
+from protocol.tensors import LayoutError, Table, read_table
+
+MASTER = {"weights": 4, "gradients": 4, "moments": 8}
+"""Bytes a parameter in float32, whatever layers compute in."""
+
+CHECKPOINT_BYTES = 12
+"""A parameter: its weight and two moments."""
+
+DTYPE_BYTES = {"bfloat16": 2, "float32": 4}
+
+LOGITS_BYTES = 4 << 27
+"""Logits are computed half a GiB at a time (`learner.policy.LOGITS_BLOCK`), and as much again for their gradient."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """A model directory, as its headers and config.json have it. `dtypes`: bytes by the format's name of a dtype."""
+
+    architecture: str
+    parameters: int
+    dtypes: Mapping[str, int]
+    layers: int
+    hidden: int
+    feed_forward: int
+    queries: int
+    keys_values: int
+    vocabulary: int
+
+    @property
+    def layer_parameters(self) -> float:
+        """Of one layer, about: all but the embeddings, evenly."""
+        return (self.parameters - self.vocabulary * self.hidden) / max(1, self.layers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """Bytes. `state` is exact, on all ranks together; what a rank needs beside its share of it is about right."""
+
+    state: int
+    per_parameter: Mapping[str, float]
+    ranks: int
+    gathered: float
+    activations: float
+    checkpoint: int
+    version: int
+
+    @property
+    def per_rank(self) -> float:
+        """Of one rank: its share of the state, what it gathers, and activations."""
+        return self.state / self.ranks + self.gathered + self.activations
+
+
+def read_facts(directory: Path) -> ModelFacts:
+    """Read what lies in a model directory. Raises UsageError naming the file."""
+    try:
+        config = json.loads((directory / "config.json").read_bytes())
+        tables = [_table(directory / name) for name in shards_of(directory)]
+    except (OSError, ValueError) as error:  # LayoutError is a ValueError
+        raise UsageError(f"[model] directory: {directory}: {error}. Copy the model's files again.") from None
+    if not isinstance(config, dict):
+        raise UsageError(f"[model] directory: {directory}/config.json is no table. Copy the model's files again.")
+    sizes: dict[str, int] = {}
+    parameters = 0
+    for span in (span for table in tables for span in table.spans):
+        number = 1
+        for dimension in span.shape:
+            number *= dimension
+        parameters += number
+        sizes[span.dtype] = sizes.get(span.dtype, 0) + span.end - span.start
+    whole = _figures(config)
+    heads = whole("num_attention_heads", 1)
+    head_dim = whole("head_dim", whole("hidden_size", 0) // max(1, heads))
+    return ModelFacts(
+        architecture=", ".join(map(str, config.get("architectures") or [config.get("model_type", "unknown")])),
+        parameters=parameters,
+        dtypes=sizes,
+        layers=whole("num_hidden_layers", 0),
+        hidden=whole("hidden_size", 0),
+        feed_forward=whole("intermediate_size", 0),
+        queries=heads * head_dim,
+        keys_values=whole("num_key_value_heads", heads) * head_dim,
+        vocabulary=whole("vocab_size", 0),
+    )
+
+
+def footprint_of(facts: ModelFacts, trainer: TrainerSection, recipe: Recipe, weights_dtype: str) -> Footprint:
+    """What training this model under this configuration takes. `weights_dtype` is what travels."""
+    per_parameter = dict[str, float](MASTER)
+    if trainer.updates_per_step > 1:
+        per_parameter["to undo a step of several updates"] = 12
+    if recipe.needs_reference:
+        per_parameter["weights that the run began with"] = 4
+    ranks = trainer.ranks * trainer.machines
+    compute = DTYPE_BYTES[compute_dtype(trainer)]
+    cut = ranks > 1 or trainer.device != "cpu"
+    # Two layers, the one in use and the next, and the embedding, which stays.
+    gathered = compute * (2 * facts.layer_parameters + facts.vocabulary * facts.hidden) if cut else 0.0
+    return Footprint(
+        state=round(facts.parameters * sum(per_parameter.values())),
+        per_parameter=per_parameter,
+        ranks=ranks,
+        gathered=gathered,
+        activations=_activations(facts, trainer, compute),
+        checkpoint=CHECKPOINT_BYTES * facts.parameters,
+        version=DTYPE_BYTES[weights_dtype] * facts.parameters,
+    )
+
+
+def compute_dtype(trainer: TrainerSection) -> str:
+    """What layers compute in; "auto" where no GPU is ruled out counts as what it is on one."""
+    if trainer.compute_dtype != "auto":
+        return trainer.compute_dtype
+    return "float32" if trainer.device == "cpu" else "bfloat16"
+
+
+def _activations(facts: ModelFacts, trainer: TrainerSection, compute: int) -> float:
+    tokens = trainer.max_tokens_per_microbatch
+    kept = 6 * facts.hidden + 2 * facts.queries + 2 * facts.keys_values + 4 * facts.feed_forward
+    layer = float(tokens * compute * kept)
+    between = tokens * compute * facts.hidden * facts.layers
+    logits = min(LOGITS_BYTES, 4 * tokens * facts.vocabulary)
+    return (between + layer if trainer.activation_checkpointing else facts.layers * layer) + 2 * logits
+
+
+def _figures(config: Mapping[str, Any]) -> Callable[[str, int], int]:
+    """Whole numbers of config.json, also where a model of several parts has them under `text_config`."""
+    inner = config.get("text_config")
+    places = [config, inner] if isinstance(inner, dict) else [config]
+
+    def whole(key: str, default: int) -> int:
+        return next((value for one in places if isinstance(value := one.get(key), int)), default)
+
+    return whole
+
+
+def _table(path: Path) -> Table:
+    with path.open("rb") as file:
+
+        def read(offset: int, size: int) -> bytes:
+            file.seek(offset)
+            return file.read(size)
+
+        try:
+            return read_table(path.name, path.stat().st_size, read)
+        except LayoutError as error:
+            raise LayoutError(str(error)) from None

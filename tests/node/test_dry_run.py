@@ -1,0 +1,215 @@
+"""What is told before a run: the configuration in force, what it takes, and whatever would stop it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from learner.ledger import CheckpointRow, Ledger
+from learner.presets import recipe_of
+from learner.requests import Hyperparameters
+from node.config import SwarmConfig, TrainerSection, read_swarm_config
+from node.dry_run import show_dry_run, to_toml
+from node.errors import UsageError
+from node.footprint import ModelFacts, footprint_of
+from node.init import write_swarm_config
+from node.tasks.text import write_character_tokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "docs" / "examples" / "qwen3-4b-math.toml"
+
+QWEN3_4B = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 2560, "intermediate_size": 9728,
+    "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+    "vocab_size": 151936, "max_position_embeddings": 40960, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+    "rms_norm_eps": 1e-6, "rope_theta": 1000000, "hidden_act": "silu", "eos_token_id": 151645,
+}  # fmt: skip
+PARAMETERS = 4_022_468_096
+
+
+def shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a Qwen3's tensors."""
+    hidden, ff, dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    queries, keys = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
+    layer: dict[str, tuple[int, ...]] = {
+        "self_attn.q_proj": (queries, hidden), "self_attn.k_proj": (keys, hidden), "self_attn.v_proj": (keys, hidden),
+        "self_attn.o_proj": (hidden, queries), "self_attn.q_norm": (dim,), "self_attn.k_norm": (dim,),
+        "mlp.gate_proj": (ff, hidden), "mlp.up_proj": (ff, hidden), "mlp.down_proj": (hidden, ff),
+        "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,),
+    }  # fmt: skip
+    found: dict[str, tuple[int, ...]] = {"model.embed_tokens": (config["vocab_size"], hidden), "model.norm": (hidden,)}
+    for number in range(config["num_hidden_layers"]):
+        found |= {f"model.layers.{number}.{name}": shape for name, shape in layer.items()}
+    return {f"{name}.weight": shape for name, shape in found.items()}
+
+
+def write_hollow(path: Path, tensors: dict[str, tuple[int, ...]]) -> None:
+    """A safetensors file in bfloat16 whose weights are a hole in the file system."""
+    entries, end = {}, 0
+    for name, shape in tensors.items():
+        start, end = end, end + 2 * math.prod(shape)
+        entries[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [start, end]}
+    header = json.dumps(entries).encode()
+    header += b" " * (-len(header) % 8)
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + end)
+
+
+@pytest.fixture
+def operator(tmp_path: Path) -> Path:
+    """The example as somebody has it: a copy, the model beside it in several files, and problems."""
+    model = tmp_path / "Qwen3-4B"
+    model.mkdir()
+    write_character_tokenizer(model)
+    (model / "config.json").write_text(json.dumps(QWEN3_4B))
+    tensors = shapes(QWEN3_4B)
+    parts = [dict(list(tensors.items())[:200]), dict(list(tensors.items())[200:])]
+    names = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    for name, part in zip(names, parts, strict=True):
+        write_hollow(model / name, part)
+    index = {tensor: name for name, part in zip(names, parts, strict=True) for tensor in part}
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    (tmp_path / "math").mkdir()
+    problems = [{"prompt": f"what is {n} plus {n}?", "answer": str(2 * n)} for n in range(100)]
+    (tmp_path / "math" / "train.jsonl").write_text("".join(json.dumps(problem) + "\n" for problem in problems))
+    path = tmp_path / EXAMPLE.name
+    path.write_text(EXAMPLE.read_text())
+    return path
+
+
+def test_the_example_for_a_real_model_passes_and_says_what_it_takes(operator: Path) -> None:
+    before = sorted(operator.parent.rglob("*"))
+    told = show_dry_run(operator)
+    assert sorted(operator.parent.rglob("*")) == before, "nothing was made"
+    plain = " ".join(told.split())
+    for sentence in (
+        "Qwen3ForCausalLM, 4.022 billion parameters; its files hold 8.04 GB BF16.",
+        "16 bytes a parameter (weights 4, gradients 4, moments 8), 64.4 GB in all.",
+        "A rank of 4: 16.1 GB of it",
+        "R = 512 rollouts: 32 leases of 16 completions",
+        "Window: S = 3 steps (async); a version is published every 1 steps.",
+        "3 checkpoints of 48.3 GB",
+        "A version leaves the learner in 64 s at 1000 Mbit/s",
+        "It begins anew",
+        "objective dr_grpo: group_mean, clipped_ratio, per_constant",
+    ):
+        assert sentence in plain, told
+    (per_rank,) = re.findall(r"positions: about ([\d.]+) GB", told)
+    assert 20 < float(per_rank) < 40
+
+
+def test_what_is_printed_is_the_configuration_in_force(operator: Path) -> None:
+    config = read_swarm_config(operator)
+    assert msgspec.convert(tomllib.loads(show_dry_run(operator)), SwarmConfig) == config
+
+
+def test_a_mixture_and_odd_names_are_printed_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "swarm.toml"
+    path.write_text(
+        '[swarm]\nname = "a \\"quoted\\" \\\\ name, \\u00fc, \\u007f"\n[model]\ndirectory = "m"\n'
+        '[learn]\nsteps = 5\nmode = "sequential"\n[task]\nheld_out = 2\n'
+        '[[task.mixture]]\nspec = "reverse"\nweight = 2.5\n[[task.mixture]]\nspec = "sort"\n'
+    )
+    config = read_swarm_config(path)
+    assert config.learn.staleness == 0
+    again = msgspec.convert(tomllib.loads(to_toml(config)), SwarmConfig)
+    assert again == config
+
+
+FACTS = ModelFacts(
+    architecture="x", parameters=PARAMETERS, dtypes={}, layers=36, hidden=2560, feed_forward=9728, queries=4096,
+    keys_values=1024, vocabulary=151936,
+)  # fmt: skip
+
+
+def trained(**changes: Any) -> dict[str, float]:
+    hyperparameters = Hyperparameters(max_new_tokens=8, kl=changes.pop("kl", 0.0))
+    return dict(footprint_of(FACTS, TrainerSection(**changes), recipe_of(hyperparameters), "bfloat16").per_parameter)
+
+
+def test_every_option_that_takes_memory_is_counted() -> None:
+    assert sum(trained().values()) == 16
+    assert sum(trained(updates_per_step=2).values()) == 28
+    assert sum(trained(kl=0.1).values()) == 20
+    facts, recipe = FACTS, recipe_of(Hyperparameters(max_new_tokens=8))
+    one, four = (
+        footprint_of(facts, TrainerSection(device="cuda", ranks=ranks), recipe, "bfloat16") for ranks in (1, 4)
+    )
+    assert one.state == four.state == 16 * PARAMETERS
+    assert one.per_rank - four.per_rank == pytest.approx(12 * PARAMETERS)
+    spared = footprint_of(facts, TrainerSection(device="cuda", activation_checkpointing=True), recipe, "float32")
+    assert spared.activations < one.activations / 5
+    assert (one.version, spared.version) == (2 * PARAMETERS, 4 * PARAMETERS)
+    alone = footprint_of(facts, TrainerSection(device="cpu"), recipe, "float32")
+    assert alone.gathered == 0, "one rank on a CPU gathers nothing"
+
+
+def spoil_header(model: Path) -> None:
+    path = model / "model-00001-of-00002.safetensors"
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 8)
+
+
+SPOILED = {
+    "no weights": (lambda root: (root / "Qwen3-4B" / "model-00002-of-00002.safetensors").unlink(), "lacks model-00002"),
+    "half a file": (lambda root: spoil_header(root / "Qwen3-4B"), "model-00001-of-00002.safetensors: .*Copy the model"),
+    "no tokenizer": (lambda root: (root / "Qwen3-4B" / "tokenizer.json").unlink(), "no tokenizer.json"),
+    "no problems": (lambda root: (root / "math" / "train.jsonl").unlink(), "train.jsonl"),
+    "no numbers": (
+        lambda root: (root / "math" / "train.jsonl").write_text('{"prompt": "a", "answer": "b"}\n'),
+        "number",
+    ),
+    "a bad config": (lambda root: (root / "Qwen3-4B" / "config.json").write_text("{"), "config.json|Qwen3-4B"),
+    "a bad key": (lambda root: append(root / EXAMPLE.name, "\n[nothing]\nx = 1\n"), "there is no key 'nothing'"),
+}
+
+
+def append(path: Path, text: str) -> None:
+    path.write_text(path.read_text() + text)
+
+
+@pytest.mark.parametrize("what", SPOILED)
+def test_what_would_stop_a_start_is_told(operator: Path, what: str) -> None:
+    spoil, says = SPOILED[what]
+    spoil(operator.parent)
+    with pytest.raises(UsageError, match=says):
+        show_dry_run(operator)
+
+
+def test_a_state_directory_says_where_it_goes_on(operator: Path) -> None:
+    state = operator.parent / "state"
+    state.mkdir()
+    with Ledger(state / "ledger.sqlite", swarm=b"a swarm") as ledger:
+        ledger.begin_incarnation(0, 0)
+        assert "It begins anew: no checkpoint yet" in show_dry_run(operator)
+        with pytest.raises(UsageError, match="has no checkpoint to go on from"):
+            show_dry_run(operator, resume=True)
+        ledger.checkpointed(CheckpointRow(step=7, incarnation=1, directory="1.7", state={}), 0)
+    assert "It goes on from step 7, the newest checkpoint, and ends after step 500." in show_dry_run(
+        operator, resume=True
+    )
+
+
+def test_the_file_that_init_writes_passes(tmp_path: Path) -> None:
+    path = write_swarm_config(tmp_path, name="mine", port=4001)
+    model = tmp_path / "model"
+    model.mkdir()
+    write_character_tokenizer(model)
+    small = QWEN3_4B | {"num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 96, "vocab_size": 64}
+    (model / "config.json").write_text(json.dumps(small))
+    write_hollow(model / "model.safetensors", shapes(small))
+    assert "Task reverse: its first prompt has" in show_dry_run(path)
+
+
+def test_the_example_is_in_step_with_its_page() -> None:
+    page = (ROOT / "docs" / "operator.md").read_text()
+    assert EXAMPLE.name in page
+    assert f"{PARAMETERS:,}" in page

@@ -48,6 +48,14 @@ class BadCheckpoint(Exception):
     kind = "bad_checkpoint"
 
 
+class ForeignCheckpoint(BadCheckpoint):
+    """It is whole, and another model's or another program's: an older one would not help, and going on from that would
+    throw away what is good.
+    """
+
+    kind = "foreign_checkpoint"
+
+
 class CheckpointHead(msgspec.Struct, frozen=True, kw_only=True):
     """What the JSON says; `fingerprint` is `Policy.fingerprint`, `files` has sizes in bytes. Training again is
     bit-identical with the same torch, threads, ranks and kind of device.
@@ -192,7 +200,9 @@ def read_checkpoint(directory: Path, fingerprint: str, expected: Expected, requi
     """
     head = _read_head(directory)
     if head.fingerprint != fingerprint:
-        raise BadCheckpoint(f"{directory} is a checkpoint of another model; load the model that it was trained from")
+        raise ForeignCheckpoint(
+            f"{directory} is a checkpoint of another model; load the model that it was trained from"
+        )
     for name, size_bytes in head.files.items():
         found = (directory / name).stat().st_size if (directory / name).is_file() else None
         if found != size_bytes:
@@ -209,12 +219,12 @@ def _read_head(directory: Path) -> CheckpointHead:
         # The format first: another one may well have other fields.
         found = raw.get("format") if isinstance(raw, dict) else None
         if isinstance(found, int) and found > FORMAT:
-            raise BadCheckpoint(
+            raise ForeignCheckpoint(
                 f"{directory} has format {found}, newer than the {FORMAT} known here; "
                 "upgrade this program, or restore a checkpoint that it wrote"
             )
         if isinstance(found, int) and found < FORMAT:
-            raise BadCheckpoint(
+            raise ForeignCheckpoint(
                 f"{directory} has format {found}, older than the {FORMAT} known here; go on with the program that "
                 "wrote it, or begin anew from the last version that it published"
             )

@@ -12,8 +12,8 @@ report seconds, and never touches the network but to meet its other ranks. Where
              {"event": "saved", "directory": str, "bytes": n} | {"event": "save_failed", "directory": str, "error": str}
     request  {"id": n, "op": ..., fields of the struct in learner/requests.py}
     reply    {"id": n, "ok": true, "seconds": s, ...}
-             {"id": n, "ok": false, "kind": "bad_model" | "bad_request" | "bad_checkpoint" | "disk" | "diverged" |
-             "internal", "error": str}
+             {"id": n, "ok": false, "kind": "bad_model" | "bad_request" | "bad_checkpoint" | "foreign_checkpoint" |
+             "disk" | "diverged" | "internal", "error": str}
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ class TrainingLoop:
                 await self._ask("restore", {"directory": str(directory), "keep_hyperparameters": True})
             except ChildRefused as refused:
                 if refused.kind != "bad_checkpoint":
-                    raise RunError(f"{directory} cannot be restored: {refused.error}") from None
+                    raise RunError(f"{directory} cannot be gone on from: {refused.error}.") from None
                 self.events.emit("checkpoint_unusable", directory=str(directory), reason=refused.error)
                 reasons.append(refused.error)
                 continue
@@ -230,7 +230,7 @@ class TrainingLoop:
         if reasons:
             raise RunError(
                 f"None of the {len(reasons)} checkpoints in {self.checkpoints} can be used, and training would begin "
-                f"anew. Restore one from a copy, or choose another [swarm] state. {reasons[0]}"
+                f"anew. Restore one from a copy, or choose another [swarm] state. {reasons[0]}."
             )
         await self._recover_curriculum(None)
         self.saving.saved = 0
@@ -400,7 +400,8 @@ class TrainingLoop:
         try:
             await self._ask("export", {"directory": str(export), "dtype": self.terms.weights_dtype})
         except ChildRefused as refused:
-            raise RunError(f"Version {version} cannot be published: {refused.error}") from None
+            place = f" See the disk of {self.exports}." if refused.kind == "disk" else ""
+            raise RunError(f"Version {version} cannot be published: {refused.error}.{place}") from None
         signed, fresh_bytes = await trio.to_thread.run_sync(self._seal, version, export)
         self._pin(signed.hash)
         self.adopted(signed)

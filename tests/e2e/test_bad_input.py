@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from learner.ledger import Ledger
+from node.events import Clock
+from node.home import open_learner_home
 from protocol.identity import Keypair
 from protocol.invite import Invite, read_invite, write_invite
 from protocol.limits import PROTOCOL_VERSION
@@ -179,6 +183,66 @@ def test_a_store_that_cannot_be_written(swarm: Swarm) -> None:
     assert not (swarm.state / "invite").exists()
 
 
+# --- a state that is not this run's -----------------------------------------------------------------------------------
+
+
+def test_a_state_of_another_swarm_or_program_is_named_and_left_alone(swarm: Swarm, tmp_path: Path) -> None:
+    swarm.configure(task="reverse:letters=2")
+    for state in (swarm.state, tmp_path / "other"):
+        home = open_learner_home(state, name="x", certificate_days=90, now_ms=Clock.now_ms())
+        home.close()
+        Ledger(home.ledger, swarm=home.authority.swarm).close()
+    theirs = (tmp_path / "other" / "ledger.sqlite").read_bytes()
+    swarm.ledger_file.write_bytes(theirs)
+    outcome = swarm.machine.call("learn", swarm.config)
+    check_refusal(
+        outcome, TROUBLE, str(swarm.ledger_file), "belongs to another swarm", "Choose another state directory"
+    )
+    with closing(sqlite3.connect(swarm.ledger_file)) as db:
+        db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (b"99",))
+        db.commit()
+    outcome = swarm.machine.call("learn", swarm.config)
+    check_refusal(outcome, TROUBLE, str(swarm.ledger_file), "format 99", "Use the volery that wrote it")
+    check_refusal(swarm.machine.call("learn", swarm.config, "--resume"), TROUBLE, "format 99")
+    with closing(sqlite3.connect(swarm.ledger_file)) as db:
+        assert db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchall() == [(b"99",)]
+    swarm.ledger_file.unlink()
+    check_refusal(swarm.machine.call("learn", swarm.config, "--resume"), USAGE, "no checkpoint to go on from")
+    words = ("--fork-from", tmp_path / "other")
+    check_refusal(swarm.machine.call("learn", swarm.config, *words), USAGE, "is not empty", "[swarm] state")
+    check_refusal(swarm.machine.call("learn", swarm.config, "--resume", *words), USAGE, "choose one")
+
+
+@pytest.mark.slow
+def test_a_run_is_forked_and_to_another_model_it_is_not(swarm: Swarm) -> None:
+    swarm.configure(steps=3)
+    wait_done(swarm.learn(), swarm.join("one"))
+    origin = swarm.config.rename(swarm.directory / "origin.toml")
+    fork = Swarm(machine=swarm.machine, directory=swarm.machine.root / "fork", model=swarm.model)
+    fork.configure(steps=5)
+    learner = fork.learn("--fork-from", f"{origin}@2")
+    wait_done(learner, fork.join("two"))
+    assert fork.rows("SELECT step FROM steps ORDER BY step") == [(3,), (4,), (5,)]
+    assert fork.rows("SELECT incarnation, base FROM incarnations") == [(1, 0), (2, 2)]
+    assert fork.rows("SELECT min(version) FROM versions") == [(2,)]
+    model = swarm.machine.root / "other-model"
+    shutil.copytree(swarm.model, model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.01}))
+    other = Swarm(machine=swarm.machine, directory=swarm.machine.root / "other", model=model)
+    other.configure()
+    program = swarm.machine.start("other", "learn", other.config, "--fork-from", origin, state=other.state)
+    assert program.wait() == TROUBLE, program.story()
+    check_paragraph(
+        program.err.read_text(), "is a checkpoint of another model", "load the model that it was trained from"
+    )
+    assert not other.state.exists()
+    other.configure(task="reverse:letters=3")
+    outcome = swarm.machine.call("learn", other.config, "--fork-from", origin)
+    check_refusal(outcome, USAGE, "the task is not the one this run began with")
+    assert not other.state.exists()
+
+
 # --- a volunteer's side, with a learner to knock at -------------------------------------------------------------------
 
 
@@ -300,6 +364,29 @@ def test_a_learner_whose_disk_is_full(swarm: Swarm, small_disk: SmallDisk) -> No
     wait_done(learner, node)
     incarnations = swarm.rows("SELECT count(*) FROM incarnations")
     check_ledger(swarm, Run(steps=6, incarnations=incarnations[0][0], verdicts=HONEST | {"orphaned"}))
+
+
+@needs_root
+@pytest.mark.slow
+def test_a_disk_for_checkpoints_that_is_full(swarm: Swarm, small_disk: SmallDisk) -> None:
+    swarm.configure(steps=40, port=free_port())
+    swarm.state.mkdir()
+    (swarm.state / "checkpoints").symlink_to(small_disk.path)
+    learner = swarm.learn()
+    node = swarm.join("node")
+    wait_event(learner, "checkpoint_saved", node)
+    with stopped(learner.child("learner.trainer")):
+        ballast = small_disk.fill(leave=0)
+    assert learner.wait() == TROUBLE, learner.story()
+    check_paragraph(learner.err.read_text(), "3 checkpoints in a row could not be written", "Free its disk")
+    assert len(learner.events("checkpoint_failed")) >= 3
+
+    ballast.unlink()
+    ((durable,),) = swarm.rows("SELECT max(step) FROM checkpoints")
+    learner = swarm.learn()
+    wait_done(learner, node)
+    assert [event["step"] for event in learner.events("incarnation_began")] == [0, durable]
+    check_ledger(swarm, Run(steps=40, incarnations=2, verdicts=HONEST | {"orphaned"}))
 
 
 @needs_root

@@ -17,7 +17,7 @@ import pytest
 from node.tasks.text import write_character_tokenizer
 from tests.e2e.doom import VARIABLE
 from tests.e2e.ledger_rules import HONEST, Run, check_history, check_ledger, check_receipts
-from tests.e2e.programs import Machine, Program, Swarm, free_port, wait_done, wait_event, wait_for
+from tests.e2e.programs import Machine, Program, Swarm, free_port, stopped, wait_done, wait_event, wait_for
 from tests.swarm.storing import safetensors_file
 
 STEPS = 50
@@ -90,16 +90,23 @@ def doomed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Swarm:
 
 def strike(swarm: Swarm, learner: Program, point: str, nodes: list[Program]) -> Program:
     """Have it happen, and return the learner that is there afterwards."""
-    ((before,),) = swarm.rows("SELECT max(incarnation) FROM incarnations")
+    before, joined = incarnation(swarm), [len(node.events("joined")) for node in nodes]
     path = swarm.machine.root / "doom"
     path.write_text(point, encoding="ascii")
-    if point.startswith(("trainer.restore", "Ledger.begin_incarnation")):  # which only a start comes by
+    kills_learner = not point.startswith("trainer.") or point.endswith("learner")
+    if starting := point.startswith(("trainer.restore", "Ledger.begin_incarnation")):  # which only a start comes by
         learner.kill()
         learner = swarm.learn_doomed()
     wait_for(point, lambda: not path.exists() or None, *nodes)
-    if not point.startswith("trainer.") or point.endswith("learner"):
+    if kills_learner:
         assert learner.wait() == -signal.SIGKILL, learner.story()
+        joined = [len(node.events("joined")) for node in nodes]
         learner = swarm.learn_doomed()
+    if kills_learner or starting:
+        # Or the run may end before a node is back, which would look for the learner ever after.
+        with stopped(learner.child("hashing_trainer")):
+            for node, number in zip(nodes, joined, strict=True):
+                wait_event(node, "joined", learner, after=number)
     wait_for("the next incarnation", lambda: incarnation(swarm) > before, learner, *nodes)
     return learner
 

@@ -137,7 +137,11 @@ def _model(facts: ModelFacts, config: SwarmConfig) -> Iterator[str]:
 def _memory(footprint: Footprint, config: SwarmConfig) -> Iterator[str]:
     parts = ", ".join(f"{name} {size:g}" for name, size in footprint.per_parameter.items())
     total = sum(footprint.per_parameter.values())
-    yield f"Memory of the trainer: {total:g} bytes a parameter ({parts}), {footprint.state / GB:.1f} GB in all."
+    frozen = f", 4 for each of {footprint.frozen:,} frozen ones" if footprint.frozen else ""
+    yield (
+        f"Memory of the trainer: {total:g} bytes a parameter ({parts}) for {footprint.trained:,}{frozen}: "
+        f"{footprint.state / GB:.1f} GB in all."
+    )
     yield (
         f"A rank of {footprint.ranks}: {footprint.state / footprint.ranks / GB:.1f} GB of it, about "
         f"{footprint.gathered / GB:.1f} GB of layers in use, about {footprint.activations / GB:.1f} GB of activations "
@@ -151,10 +155,16 @@ def _disk(footprint: Footprint, config: SwarmConfig, state: Path) -> Iterator[st
     kept = config.learn.keep_checkpoints + 1
     yield (
         f"Disk: {kept} checkpoints of {footprint.checkpoint / GB:.1f} GB (one while it is written), and up to "
-        f"{config.learn.staleness + 3} versions of {footprint.version / GB:.2f} GB with their patches."
+        f"{config.learn.staleness + 3} versions of {footprint.version / GB:.2f} GB with their patches"
+        + (
+            f", and the model's files once, {(footprint.first - footprint.version) / GB:.1f} GB."
+            if footprint.frozen
+            else "."
+        )
     )
     place = next(parent for parent in (state, *state.parents) if parent.exists())
     needed = kept * footprint.checkpoint + (config.learn.staleness + 3) * footprint.version
+    needed += footprint.first - footprint.version
     free = shutil.disk_usage(place).free
     enough = "enough" if free > needed else "NOT ENOUGH"
     yield f"Together {needed / GB:.1f} GB; {free / GB:.1f} GB are free at {place}: {enough}."
@@ -163,5 +173,10 @@ def _disk(footprint: Footprint, config: SwarmConfig, state: Path) -> Iterator[st
 def _line(footprint: Footprint, config: SwarmConfig) -> Iterator[str]:
     cap = config.network.upload_mbit
     for mbit in dict.fromkeys([cap] if cap is not None else LINES_MBIT):
-        whole, patch = (8 * size / (mbit * 1e6) for size in (footprint.version, PATCH_SHARE * footprint.version))
-        yield f"A version leaves the learner in {whole:.0f} s at {mbit:g} Mbit/s, a usual patch in about {patch:.1f} s."
+        first, version = (8 * size / (mbit * 1e6) for size in (footprint.first, footprint.version))
+        then = (
+            f"the next adapter in {version:.1f} s"
+            if footprint.frozen
+            else f"a patch in about {version * PATCH_SHARE:.1f} s"
+        )
+        yield f"A version leaves the learner in {first:.0f} s at {mbit:g} Mbit/s, {then}."

@@ -4,8 +4,9 @@ Pure, and without torch: from the headers of the model's files, its config.json,
 Weights, gradients and moments are counted to the byte; what is only about right says so.
 
 A trained parameter takes 16 bytes with AdamW: weight, gradient and two moments in float32, cut over all ranks. What
-else an option adds is in `per_parameter`. Activations by tensors that a layer keeps for its backward pass, as in
-Korthikanti et al., arXiv 2205.05198, section 4, for gated feed-forward layers, without dropout or stored scores.
+else an option adds is in `per_parameter`. With an adapter the model's own are frozen, and take 4. Activations by
+tensors that a layer keeps for its backward pass, as in Korthikanti et al., arXiv 2205.05198, section 4, for gated feed-
+forward layers, without dropout or stored scores.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ MASTER = {"weights": 4, "gradients": 4, "moments": 8}
 CHECKPOINT_BYTES = 12
 """A parameter: its weight and two moments."""
 
+EMBEDDINGS = ("embed", "lm_head", "wte", "wpe")
+"""Words in the names of matrices that no adapter is put on, if its targets are not named."""
+
 DTYPE_BYTES = {"bfloat16": 2, "float32": 4}
 
 LOGITS_BYTES = 4 << 27
@@ -36,7 +40,9 @@ LOGITS_BYTES = 4 << 27
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts:
-    """A model directory, as its headers and config.json have it. `dtypes`: bytes by the format's name of a dtype."""
+    """A model directory, as its headers and config.json have it. `dtypes`: bytes by the format's name of a dtype;
+    `matrices`: (module, rows, columns) of what an adapter may be put on.
+    """
 
     architecture: str
     parameters: int
@@ -47,6 +53,7 @@ class ModelFacts:
     queries: int
     keys_values: int
     vocabulary: int
+    matrices: tuple[tuple[str, int, int], ...] = ()
 
     @property
     def layer_parameters(self) -> float:
@@ -56,15 +63,24 @@ class ModelFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """Bytes. `state` is exact, on all ranks together; what a rank needs beside its share of it is about right."""
+    """Bytes, but for the numbers of parameters `trained` and `frozen`. `state` is exact, on all ranks together; what a
+    rank needs beside its share of it is about right. `version` is what each one adds, `first` what a peer begins with.
+    """
 
-    state: int
+    trained: int
+    frozen: int
     per_parameter: Mapping[str, float]
     ranks: int
     gathered: float
     activations: float
     checkpoint: int
     version: int
+    first: int
+
+    @property
+    def state(self) -> int:
+        """The weights, their gradients and moments, and what options keep beside them."""
+        return round(self.trained * sum(self.per_parameter.values())) + MASTER["weights"] * self.frozen
 
     @property
     def per_rank(self) -> float:
@@ -82,12 +98,14 @@ def read_facts(directory: Path) -> ModelFacts:
     if not isinstance(config, dict):
         raise UsageError(f"[model] directory: {directory}/config.json is no table. Copy the model's files again.")
     sizes: dict[str, int] = {}
-    parameters = 0
+    parameters, matrices = 0, []
     for span in (span for table in tables for span in table.spans):
         number = 1
         for dimension in span.shape:
             number *= dimension
         parameters += number
+        if len(span.shape) == 2 and not any(word in span.name for word in EMBEDDINGS):
+            matrices.append((span.name.removesuffix(".weight"), span.shape[0], span.shape[1]))
         sizes[span.dtype] = sizes.get(span.dtype, 0) + span.end - span.start
     whole = _figures(config)
     heads = whole("num_attention_heads", 1)
@@ -102,6 +120,7 @@ def read_facts(directory: Path) -> ModelFacts:
         queries=heads * head_dim,
         keys_values=whole("num_key_value_heads", heads) * head_dim,
         vocabulary=whole("vocab_size", 0),
+        matrices=tuple(matrices),
     )
 
 
@@ -117,15 +136,27 @@ def footprint_of(facts: ModelFacts, trainer: TrainerSection, recipe: Recipe, wei
     cut = ranks > 1 or trainer.device != "cpu"
     # Two layers, the one in use and the next, and the embedding, which stays.
     gathered = compute * (2 * facts.layer_parameters + facts.vocabulary * facts.hidden) if cut else 0.0
+    adapter = adapter_parameters(facts, trainer)
+    trained = adapter if trainer.lora_rank else facts.parameters
+    version = DTYPE_BYTES[weights_dtype] * trained
     return Footprint(
-        state=round(facts.parameters * sum(per_parameter.values())),
+        trained=trained,
+        frozen=facts.parameters if trainer.lora_rank else 0,
         per_parameter=per_parameter,
         ranks=ranks,
         gathered=gathered,
         activations=_activations(facts, trainer, compute),
-        checkpoint=CHECKPOINT_BYTES * facts.parameters,
-        version=DTYPE_BYTES[weights_dtype] * facts.parameters,
+        checkpoint=CHECKPOINT_BYTES * trained,
+        version=version,
+        first=version + (sum(facts.dtypes.values()) if trainer.lora_rank else 0),
     )
+
+
+def adapter_parameters(facts: ModelFacts, trainer: TrainerSection) -> int:
+    """Those of W + B A on every matrix that `lora_targets` names, all but embeddings where it names none."""
+    targets = tuple(trainer.lora_targets)
+    on = [one for one in facts.matrices if not targets or one[0].endswith(targets)]
+    return sum(trainer.lora_rank * (rows + columns) for _, rows, columns in on)
 
 
 def compute_dtype(trainer: TrainerSection) -> str:

@@ -18,7 +18,7 @@ from learner.requests import Hyperparameters
 from node.config import SwarmConfig, TrainerSection, read_swarm_config
 from node.dry_run import show_dry_run, to_toml
 from node.errors import UsageError
-from node.footprint import ModelFacts, footprint_of
+from node.footprint import ModelFacts, footprint_of, read_facts
 from node.init import write_swarm_config
 from node.tasks.text import write_character_tokenizer
 
@@ -92,7 +92,7 @@ def test_the_example_for_a_real_model_passes_and_says_what_it_takes(operator: Pa
     plain = " ".join(told.split())
     for sentence in (
         "Qwen3ForCausalLM, 4.022 billion parameters; its files hold 8.04 GB BF16.",
-        "16 bytes a parameter (weights 4, gradients 4, moments 8), 64.4 GB in all.",
+        "16 bytes a parameter (weights 4, gradients 4, moments 8) for 4,022,468,096: 64.4 GB in all.",
         "A rank of 4: 16.1 GB of it",
         "R = 512 rollouts: 32 leases of 16 completions",
         "Window: S = 3 steps (async); a version is published every 1 steps.",
@@ -150,6 +150,22 @@ def test_every_option_that_takes_memory_is_counted() -> None:
     assert (one.version, spared.version) == (2 * PARAMETERS, 4 * PARAMETERS)
     alone = footprint_of(facts, TrainerSection(device="cpu"), recipe, "float32")
     assert alone.gathered == 0, "one rank on a CPU gathers nothing"
+
+
+def test_an_adapter_is_what_is_trained_saved_and_sent(operator: Path) -> None:
+    text = operator.read_text().replace("ranks = 4", 'ranks = 4\nlora_rank = 16\nlora_targets = ["q_proj", "v_proj"]')
+    operator.write_text(text)
+    trained = 36 * 16 * ((4096 + 2560) + (1024 + 2560))
+    told = " ".join(show_dry_run(operator).split())
+    assert f"moments 8) for {trained:,}, 4 for each of {PARAMETERS:,} frozen ones: 16.2 GB in all." in told
+    assert "and the model's files once, 8.0 GB" in told
+    assert "A version leaves the learner in 64 s at 1000 Mbit/s, the next adapter in 0.1 s." in told
+    facts = read_facts(operator.parent / "Qwen3-4B")
+    everywhere = footprint_of(
+        facts, TrainerSection(lora_rank=1), recipe_of(Hyperparameters(max_new_tokens=8)), "float32"
+    )
+    assert everywhere.trained == sum(sum(shape) for name, shape in shapes(QWEN3_4B).items() if "proj" in name)
+    assert everywhere.checkpoint == 12 * everywhere.trained
 
 
 def spoil_header(model: Path) -> None:

@@ -371,7 +371,7 @@ def demo(
     nodes: Annotated[int, typer.Option(min=1, max=16, help="Rollout nodes to start.")] = 3,
     staleness: Annotated[int, typer.Option(min=0, max=16, help="S, in training steps; 0: sequential mode.")] = 3,
     engine: Annotated[DemoEngine, typer.Option(help="What generates on the rollout nodes.")] = DemoEngine.TRANSFORMERS,
-    objective: Annotated[str, typer.Option(help="What is minimised: a preset, see docs/objectives.md.")] = "dr_grpo",
+    objective: Annotated[str, typer.Option(help="What is minimised: a preset, see docs/objectives.md.")] = "topr",
     steps: Annotated[int, typer.Option(min=1, help="Training steps; fewer for a shorter look.")] = 340,
     plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")] = False,
 ) -> None:

@@ -94,7 +94,7 @@ objective = "{objective}"
 learning_rate = {learning_rate}
 warmup_steps = {warmup_steps}
 decay_steps = {decay_steps}
-{bounds}
+
 [evaluate]
 every_versions = {every_versions}
 
@@ -134,7 +134,7 @@ class Recipe:
     ahead: float = 1.5
 
 
-OBJECTIVE = "dr_grpo"
+OBJECTIVE = "topr"
 """What the demo minimises unless another was asked for; its ratios are clipped as DAPO does, a little further up."""
 
 
@@ -151,7 +151,6 @@ def swarm_toml(recipe: Recipe, *, port: int, staleness: int, seed: int, objectiv
     """The learner's configuration; with S = 0 in sequential mode."""
     return CONFIG.format(
         objective=objective,
-        bounds="clip_high = 0.28\n" if objective == OBJECTIVE else "",
         port=port,
         task=TASK,
         held_out=HELD_OUT,

@@ -4,8 +4,8 @@
 
 What always holds: both begin with the same weights and get the very same prompts, completions and rewards, drawn before
 the clock runs; both clocks count from batch to updated weights, TRL's own generation being a lookup; the two take
-turns, so whatever else the machine does slows both. The result is OUT, JSON: seconds of every step of each, and the
-largest difference between their weights at the end.
+turns, so whatever else the machine does slows both. The result is OUT, JSON: seconds of every step of each, and how
+far apart their weights are at the end.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 import torch
 from datasets import Dataset  # type: ignore[import-untyped]
+from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
@@ -57,8 +58,10 @@ class Turns(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         self.theirs_s.append(time.perf_counter() - self._began)
+        batch = self.batches[int(state.global_step) - 1]
+        behaviour = self.ours.engine_logprobs(batch)
         began = time.perf_counter()
-        self.ours.step(self.batches[int(state.global_step) - 1])
+        self.ours.step(batch, behaviour)
         self.ours_s.append(time.perf_counter() - began)
 
 
@@ -71,35 +74,54 @@ class Ours:
         fields = {"directory": str(model), "hyperparameters": msgspec.to_builtins(hyperparameters)}
         self._ask({"op": "load", "threads": torch.get_num_threads(), **fields}, {})
 
-    def step(self, batch: Batch) -> None:
-        rows = list(zip(batch.prompts, batch.completions, strict=True))
-        tokens = sum(map(len, batch.completions))
+    def engine_logprobs(self, batch: Batch) -> NDArray[np.float32]:
+        """What an engine that holds these weights would have reported with the completions; TRL takes its own."""
+        return self._ask({"op": "logprobs"}, _sequences(batch))["logprobs"]
+
+    def step(self, batch: Batch, behaviour: NDArray[np.float32]) -> None:
+        groups = len(batch.prompts) // self.group
         self._ask(
             {"op": "step"},
             {
-                "tokens": np.concatenate([np.array([*prompt, *answer], np.int32) for prompt, answer in rows]),
-                "lengths": np.array([len(prompt) + len(answer) for prompt, answer in rows], np.int32),
-                "mask": np.concatenate([np.repeat([0, 1], [len(p), len(a)]).astype(np.uint8) for p, a in rows]),
-                "behaviour_logprobs": np.full(tokens, -1.0, np.float32),
-                "lags": np.zeros(tokens, np.int32),
+                **_sequences(batch),
+                "behaviour_logprobs": behaviour,
+                "lags": np.zeros(len(behaviour), np.int32),
                 "rewards": np.array(batch.rewards, np.float32),
-                "group_sizes": np.full(len(rows) // self.group, self.group, np.int32),
-                "origins": np.zeros(len(rows), np.uint8),
+                "group_sizes": np.full(groups, self.group, np.int32),
+                "origins": np.zeros(len(batch.prompts), np.uint8),
             },
         )
 
-    def distance(self, model: Any) -> float:
-        """The largest difference between our weights and those of `model`."""
+    @torch.no_grad()
+    def distance(self, start: Path, model: Any) -> float:
+        """How far our weights are from those of `model`, as a share of how far these are from where both began.
+
+        Not 0: AdamW makes full steps of gradients that are nothing but rounding.
+        """
         with tempfile.TemporaryDirectory() as scratch:
             self._ask({"op": "export", "directory": f"{scratch}/ours", "dtype": "float32"}, {})
-            ours = AutoModelForCausalLM.from_pretrained(f"{scratch}/ours", dtype=torch.float32)
-        pairs = zip(ours.parameters(), model.parameters(), strict=True)
-        return max(float((mine - theirs).abs().max()) for mine, theirs in pairs)
+            ours, began = (_flat(AutoModelForCausalLM.from_pretrained(path)) for path in (f"{scratch}/ours", start))
+        theirs = _flat(model)
+        return float((ours - theirs).norm() / (theirs - began).norm())
 
-    def _ask(self, header: dict[str, Any], arrays: dict[str, Any]) -> None:
-        reply, _ = self._trainer.answer({"id": 0, **header}, arrays)
+    def _ask(self, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        reply, found = self._trainer.answer({"id": 0, **header}, arrays)
         if not reply["ok"]:
             raise RuntimeError(reply["error"])
+        return dict(found)
+
+
+def _sequences(batch: Batch) -> dict[str, NDArray[Any]]:
+    rows = list(zip(batch.prompts, batch.completions, strict=True))
+    return {
+        "tokens": np.concatenate([np.array([*prompt, *answer], np.int32) for prompt, answer in rows]),
+        "lengths": np.array([len(prompt) + len(answer) for prompt, answer in rows], np.int32),
+        "mask": np.concatenate([np.repeat([0, 1], [len(p), len(a)]).astype(np.uint8) for p, a in rows]),
+    }
+
+
+def _flat(model: Any) -> torch.Tensor:
+    return torch.cat([parameter.detach().float().flatten() for parameter in model.parameters()])
 
 
 def draw_batches(options: argparse.Namespace, vocab: range) -> list[Batch]:
@@ -154,7 +176,7 @@ def duel(options: argparse.Namespace) -> dict[str, Any]:
         callbacks=[turns],
     )
     trainer.train()
-    apart = turns.ours.distance(trainer.model)
+    apart = turns.ours.distance(options.model, trainer.model)
     return {"theirs_s": turns.theirs_s, "ours_s": turns.ours_s, "apart": apart}
 
 

@@ -138,6 +138,11 @@ class Laboratory:
             steps=tuple(steps),
         )
 
+    def train_all(self) -> None:
+        """Train all steps of the recipe on rollouts of the weights that they train, and evaluate nothing."""
+        for _ in range(self.recipe.steps):
+            self._train(self._draw(), 0)
+
     def evaluate(self, *, greedy: bool = False) -> float:
         """Accuracy of the current policy on held-out prompts; the same draws every time."""
         generator = None if greedy else torch.Generator().manual_seed(7)

@@ -95,6 +95,15 @@ weight_decay = 0.0
 grad_clip = 1.0
 updates_per_step = 1       # cuts a batch into so many, an update on each
 max_tokens_per_microbatch = 16384
+activation_checkpointing = false  # less memory for a third more work
+device = "auto"            # "cpu", "cuda"; auto = a GPU if there is one
+compute_dtype = "auto"     # "bfloat16", "float32"; weights and moments are float32 either way
+ranks = 1                  # processes that share the model on each machine, one for each GPU
+machines = 1
+# rendezvous = "10.0.0.1:29500" # of this machine, where the others reach it; with machines above 1
+lora_rank = 0              # above 0 only a low-rank adapter is trained
+# lora_alpha = 32          # without it, twice the rank
+# lora_targets = ["q_proj", "v_proj"] # without it, all linear layers but the head
 
 [offline]
 # path = "logs.jsonl"      # completions with rewards, or preference pairs, beside the swarm's rollouts

@@ -100,10 +100,10 @@ device = "auto"            # "cpu", "cuda"; auto = a GPU if there is one
 compute_dtype = "auto"     # "bfloat16", "float32"; weights and moments are float32 either way
 ranks = 1                  # processes that share the model on each machine, one for each GPU
 machines = 1
-# rendezvous = "10.0.0.1:29500" # of this machine, where the others reach it; with machines above 1
+rendezvous = ""            # "HOST:PORT" of this machine, where the others reach it; with machines above 1
 lora_rank = 0              # above 0 only a low-rank adapter is trained
-# lora_alpha = 32          # without it, twice the rank
-# lora_targets = ["q_proj", "v_proj"] # without it, all linear layers but the head
+lora_alpha = 0             # 0 = twice the rank
+lora_targets = []          # ["q_proj", "v_proj"]; none = all linear layers but the head
 
 [offline]
 # path = "logs.jsonl"      # completions with rewards, or preference pairs, beside the swarm's rollouts

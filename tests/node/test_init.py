@@ -34,6 +34,7 @@ UNSET = {
     ("offline", "path"),
     ("learn", "ahead"),
     ("learn", "max_episode_tokens"),
+    ("trainer", "decay_steps"),
     *{("trainer", key) for key in ("advantage", "correction", "aggregation", "clip_low", "clip_high", "weight_cap")},
 }
 

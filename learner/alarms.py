@@ -86,8 +86,8 @@ def alarms(rows: Iterable[Mapping[str, Any]], limits: Limits = LIMITS) -> list[C
 
 
 def known(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A step's figures without those that are of no token."""
-    is_empty = row.get("trained_tokens") == 0
+    """A step's figures without those that are of no token: weights of any have an effective size."""
+    is_empty = row.get("trained_tokens") == 0 or row.get("ess") == 0
     return {name: value for name, value in row.items() if not (is_empty and name in OF_TOKENS)}
 
 

@@ -172,10 +172,11 @@ def test_what_is_not_measured_raises_nothing() -> None:
     assert (seen.step, list(seen.by_lag)) == (4, [2])
 
 
-def test_steps_without_a_trained_token_say_nothing_of_tokens() -> None:
+@pytest.mark.parametrize("told", [{"trained_tokens": 0}, {}], ids=["counted", "not counted"])
+def test_steps_without_a_trained_token_say_nothing_of_tokens(told: Row) -> None:
     rows = healthy()
     for row in rows[60:70]:
-        row |= {"trained_tokens": 0, "entropy": 0.0, "ess": 0.0, "mismatch_kl": 0.0, "clip_share": 0.0, "by_lag": {}}
+        row |= told | {"entropy": 0.0, "ess": 0.0, "mismatch_kl": 0.0, "clip_share": 0.0, "by_lag": {}}
     assert alarms(rows) == []
 
 

@@ -108,21 +108,38 @@ def _beginning(state: Path) -> str:
 
 
 def _story(config: SwarmConfig, schooling: Schooling, beginning: str) -> Iterator[str]:
-    learn = config.learn
-    batch = learn.prompts_per_step * learn.group_size
+    learn, batch = config.learn, config.swarm_rollouts
     yield f"It {beginning}, and ends after step {learn.steps}."
-    yield (
-        f"A training step takes R = {batch} rollouts: {learn.prompts_per_step} leases of {learn.group_size} "
-        f"completions, up to {learn.max_new_tokens} tokens each."
-    )
+    if batch:
+        yield (
+            f"A training step takes R = {batch} rollouts: {batch / learn.group_size:g} leases of {learn.group_size} "
+            f"completions, up to {learn.max_new_tokens} tokens each."
+        )
+    if logged := config.offline_rollouts:
+        alone = "" if batch else ", and nothing is leased"
+        yield f"A training step takes {logged} completions from logs{alone}."
     kappa = f"every {learn.publish_every} steps" if learn.publish_every else "as often as costs next to no time"
     yield f"Window: S = {learn.staleness} steps ({learn.mode}); a version is published {kappa}."
     most = learn.ahead or learn.staleness + 1
     said = "" if learn.ahead else ", as many as measurements ask for"
-    yield f"At most {round(most * batch)} rollouts are leased or wait{said}; a lease lasts {learn.lease_s:g} s."
-    for name, encoded in schooling.tasks.items():
-        yield f"Task {name}: its first prompt has {len(encoded.prompt(0))} tokens."
-    yield f"Evaluation: {len(schooling.held_out)} held-out prompts, by an engine process of its own."
+    if batch:
+        yield f"At most {round(most * batch)} rollouts are leased or wait{said}; a lease lasts {learn.lease_s:g} s."
+    yield from _data(config, schooling)
+
+
+def _data(config: SwarmConfig, schooling: Schooling) -> Iterator[str]:
+    """What is trained on and evaluated on, with what was left out."""
+    total = sum(one.weight for one in config.task.tasks)
+    for one in config.task.tasks:
+        share = f", {one.weight / total:.1%} of the prompts" if len(config.task.tasks) > 1 else ""
+        yield f"Task {one.title}: its first prompt has {len(schooling.tasks[one.title].prompt(0))} tokens{share}."
+    for name, note in schooling.notes:
+        yield f"{name}: {note}."
+    if config.curriculum.dynamic_sampling:
+        yield "Groups whose rewards are all equal are credited and not trained on; more is leased in their place."
+    samples = config.evaluate.samples
+    asked = f", each {samples} times and once greedily" if samples > 1 else ""
+    yield f"Evaluation: {len(schooling.held_out)} held-out prompts{asked}, by an engine process of its own."
 
 
 def _model(facts: ModelFacts, config: SwarmConfig) -> Iterator[str]:

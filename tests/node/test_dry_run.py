@@ -225,6 +225,28 @@ def test_the_file_that_init_writes_passes(tmp_path: Path) -> None:
     assert "Task reverse: its first prompt has" in show_dry_run(path)
 
 
+def test_what_is_trained_on_is_told_with_what_is_left_out(operator: Path) -> None:
+    (operator.parent / "logs.jsonl").write_text('{"prompt": "1+", "chosen": "1", "rejected": "2"}\n')
+    lines = [{"prompt": f"{n}+{n}", "answer": 2 * n, "date": f"202{n}-01-01"} for n in range(6)]
+    (operator.parent / "dated.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    text = operator.read_text().replace(
+        'spec = "jsonl:math/train.jsonl:match=numeric"\nheld_out = 64\n',
+        'held_out = 2\n[[task.mixture]]\nspec = "jsonl:dated.jsonl:before=2024-01-01,held_out_from=2025-01-01"\n'
+        'weight = 3\n[[task.mixture]]\nspec = "sort"\n[offline]\npath = "logs.jsonl"\nshare = 0.25\n',
+    )
+    operator.write_text(text.replace("every_versions = 25", "every_versions = 25\nsamples = 8\nk = [1, 8]"))
+    told = " ".join(show_dry_run(operator).split())
+    for sentence in (
+        "R = 384 rollouts: 24 leases of 16",
+        "128 completions from logs.",
+        "75.0% of the prompts",
+        "dated.jsonl: 4 problems to train on, 1 held out; left out: 1 dated 2024-01-01 or later.",
+        "logs.jsonl: 1 logged groups of 2 completions, 1 of them pairs.",
+        "Evaluation: 3 held-out prompts, each 8 times and once greedily",
+    ):
+        assert sentence in told, told
+
+
 def test_the_example_is_in_step_with_its_page() -> None:
     page = (ROOT / "docs" / "operator.md").read_text()
     assert EXAMPLE.name in page

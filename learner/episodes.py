@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from learner.buffer import Completion, Group
 from learner.environment import Answered, Ended, Reply, Said
@@ -277,6 +278,12 @@ def _oldest(utterances: Sequence[Utterance]) -> PolicyVersion:
     return min(version for utterance in utterances for _, version in utterance.spans)
 
 
+def _joined(spans: Sequence[tuple[int, PolicyVersion]]) -> tuple[tuple[int, PolicyVersion], ...]:
+    """The same with one span where several after each other are of one version."""
+    by_version = groupby(spans, key=lambda span: span[1])
+    return tuple((sum(count for count, _ in several), version) for version, several in by_version)
+
+
 def _completion(utterances: Sequence[Utterance]) -> Completion:
     """All that follows the prompt, as training wants it. An answer is read, and not learnt."""
     tokens: list[int] = []
@@ -292,6 +299,6 @@ def _completion(utterances: Sequence[Utterance]) -> Completion:
         tokens=tuple(tokens),
         logprobs=tuple(logprob for utterance in utterances for logprob in utterance.logprobs),
         reward=last.reward,
-        spans=tuple(span for utterance in utterances for span in utterance.spans),
+        spans=_joined([span for utterance in utterances for span in utterance.spans]),
         generated=tuple(generated) if len(utterances) > 1 else (),
     )

@@ -87,6 +87,16 @@ def test_a_turn_reads_the_transcript_and_a_group_ends_with_its_last_episode() ->
     assert (len(episodes), episodes.stuck, episodes.waits, episodes.mean_turns) == (0, 0, False, 1.5)
 
 
+def test_turns_of_one_version_are_one_span() -> None:
+    episodes = Episodes()
+    episodes.admitted(granted(1, size=1), [utter((), (3, 0))])
+    go_on(episodes, 2, (5, 1, 0))
+    go_on(episodes, 3, (7, 0), made_by="1.2")
+    group = go_on(episodes, 4, (2, 0), made_by="1.1")
+    assert group is not None
+    assert group.completions[0].spans == ((5, version("1.1")), (2, version("1.2")), (2, version("1.1")))
+
+
 def test_siblings_that_said_the_same_go_on_together() -> None:
     episodes = Episodes()
     said = [(3, 0), (5, 0), (3, 0), (3, 0)]

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from learner.curriculum.levels import MASTERED, WINDOW
+from learner.environment import Answered, Ended, EpisodeLimits
 from node.config import LearnSection, MixtureTask, ModelSection, SwarmConfig, SwarmSection, TaskSection
-from node.schooling import Schooling, open_schooling
+from node.schooling import Schooling, episode_limits, open_schooling
 from node.tasks.port import TaskError
 from node.tasks.text import TextCodec, write_character_tokenizer
 
@@ -39,6 +40,33 @@ def school(
 
 def text(base: Path, tokens: tuple[int, ...]) -> str:
     return TextCodec.load(base / "model").decode(tokens)
+
+
+@pytest.mark.parametrize(
+    ("asked", "positions", "limit"), [(None, 64, 64), (None, None, 131_072), (40, 64, 40), (None, 1 << 20, 131_072)]
+)
+def test_an_episode_goes_no_further_than_the_model(asked: int | None, positions: int | None, limit: int) -> None:
+    learn = LearnSection(steps=1, max_turns=5, max_episode_tokens=asked, max_new_tokens=7)
+    assert episode_limits(learn, positions) == EpisodeLimits(turns=5, tokens=limit, turn_tokens=7)
+
+
+def test_more_than_the_model_takes_is_refused() -> None:
+    with pytest.raises(TaskError, match="max_episode_tokens = 65 is more than the 64 positions of the model"):
+        episode_limits(LearnSection(steps=1, max_episode_tokens=65), 64)
+
+
+def test_an_environment_answers_for_the_task_of_its_index(base: Path) -> None:
+    schooling = school(base, [MixtureTask(spec="reverse:letters=4"), MixtureTask(spec="guess")])
+    codec = schooling.tasks["guess"].codec
+    for prompt in (schooling.next_prompt() for _ in range(8)):
+        said = (codec.encode_answer("x"),)
+        reply = schooling.environment(prompt.index, said, len(prompt.tokens) + 2)
+        if prompt.task == "reverse":
+            assert reply == Ended(reward=0.0)
+        else:
+            assert reply == Answered(tokens=codec.encode_answer("?")[:-1])
+    assert {one.task for one in schooling.held_out} == {"reverse", "guess"}
+    assert all(isinstance(one.answer(((2,),), 9), Ended | Answered) for one in schooling.held_out)
 
 
 def test_prompts_are_what_the_task_asks_and_answers_what_it_wants(base: Path) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 
 from learner.buffer import Completion, Group
 from learner.environment import Answered, Ended, Reply, Said
@@ -97,7 +97,7 @@ class _Episode:
             parts.append(utterance.tokens)
             if isinstance(utterance.reply, Answered):
                 parts.append(utterance.reply.tokens)
-        return tuple(token for part in parts for token in part)
+        return tuple(chain.from_iterable(parts))
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -286,6 +286,10 @@ def _joined(spans: Sequence[tuple[int, PolicyVersion]]) -> tuple[tuple[int, Poli
 
 def _completion(utterances: Sequence[Utterance]) -> Completion:
     """All that follows the prompt, as training wants it. An answer is read, and not learnt."""
+    last = utterances[-1]
+    assert isinstance(last.reply, Ended)
+    if len(utterances) == 1:  # as it came: a task of one turn is none the slower for those of several
+        return Completion(tokens=last.tokens, logprobs=last.logprobs, reward=last.reply.reward, spans=last.spans)
     tokens: list[int] = []
     generated: list[tuple[int, int]] = []
     for utterance in utterances:
@@ -293,12 +297,10 @@ def _completion(utterances: Sequence[Utterance]) -> Completion:
         tokens += utterance.tokens
         if isinstance(utterance.reply, Answered):
             tokens += utterance.reply.tokens
-    last = utterances[-1].reply
-    assert isinstance(last, Ended)
     return Completion(
         tokens=tuple(tokens),
-        logprobs=tuple(logprob for utterance in utterances for logprob in utterance.logprobs),
-        reward=last.reward,
+        logprobs=tuple(chain.from_iterable(utterance.logprobs for utterance in utterances)),
+        reward=last.reply.reward,
         spans=_joined([span for utterance in utterances for span in utterance.spans]),
-        generated=tuple(generated) if len(utterances) > 1 else (),
+        generated=tuple(generated),
     )

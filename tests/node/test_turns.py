@@ -16,11 +16,11 @@ import pytest
 import trio
 
 from learner.environment import Answered, Ended, Reply, Said
-from learner.intake import GrantedLease
 from protocol.ids import PolicyVersion
 from protocol.pipe import Arrays, Header
-from tests.learner.working import OTHER
-from tests.node.learning import FakePeer, FakeTrainer, Killed, Learner, Settings, fast_directory, open_learner
+from protocol.work import Lease, LeaseRequest, open_lease
+from tests.learner.working import OTHER, SWARM
+from tests.node.learning import FakePeer, FakeTrainer, Killed, Learner, Settings, fast_directory, hello, open_learner
 from tests.node.test_training_loop import unwrapped
 
 pytestmark = pytest.mark.usefixtures("mock_clock")
@@ -133,7 +133,7 @@ async def test_episodes_are_trained_on_whole_whoever_made_their_turns(tmp_path: 
         await learner.train(*peers)
         assert learner.run.chain.head == PolicyVersion(1, settings.steps)
         turns = require_true(trainer.batches)
-        assert max(turns) > 2, "some went on"
+        assert max(turns) > 1, "some went on"
         require_sound(learner, trainer.batches)
         assert all(int(batch["lags"].max()) <= settings.staleness for batch in trainer.batches)
         assert learner.run.episodes.mean_turns > 1
@@ -193,36 +193,34 @@ def _silent(steps: list[int], rows: list[Any]) -> list[Arrays]:
 
 
 async def test_a_turn_whose_peer_is_gone_is_leased_again_under_another_name(tmp_path: Path) -> None:
-    settings = Settings(staleness=0, ahead=1.0, steps=2, prompts=2)
-    trainer, leaving, staying = NotingTrainer(), FakePeer(), FakePeer(key=OTHER)
-    lost: list[GrantedLease] = []
+    def two_turns(index: int, said: Said, transcript: int) -> Reply:
+        return Answered(tokens=(ANSWER,)) if len(said) == 1 else Ended(reward=float(said[0][0]))
 
-    async with open_learner(tmp_path, settings, trainer=trainer, environment=environment) as learner:
+    async def lend(learner: Learner, peer: FakePeer) -> list[Lease]:
+        grant = await learner.desk.grant(peer.id, LeaseRequest(rollouts=2))
+        return [open_lease(raw, SWARM.authority.swarm, learner=SWARM.learner.peer_id) for raw in grant.leases]
 
-        async def leave_with_a_turn() -> None:
-            leasing = learner.run.leasing
-            while not lost:
-                lost.extend(one for one in leasing.open.values() if one.place is not None and one.peer == leaving.id)
-                await trio.lowlevel.checkpoint()
-            learner.desk.leases.release(leaving.id)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(leave_with_a_turn)
-            await learner.train(leaving, staying)
-            nursery.cancel_scope.cancel()
-        require_true(trainer.batches)
-        require_sound(learner, trainer.batches)
-        (first, was), (second, then) = _leased(tmp_path / "ledger.sqlite", lost[0])
-        assert (first, was, then) == (lost[0].id, "lost", "delivered")
-        assert second != first, "and with the lease's name its seeds are others"
-
-
-def _leased(ledger: Path, like: GrantedLease) -> list[tuple[bytes, str]]:
-    """The leases of the same turn of the first of its episodes, in order: (lease, status)."""
-    assert like.place is not None
-    with closing(sqlite3.connect(ledger)) as db:
-        return db.execute(
-            "SELECT lease, status FROM leases JOIN continuations USING (lease) WHERE root = ? AND turn = ?"
-            " AND EXISTS (SELECT 1 FROM json_each(slots) WHERE value = ?) ORDER BY leases.rowid",
-            (like.place.root, like.place.turn, like.place.slots[0]),
-        ).fetchall()
+    settings, leaving, staying = Settings(staleness=0, ahead=1.0, prompts=1), FakePeer(), FakePeer(key=OTHER)
+    async with open_learner(tmp_path, settings, environment=two_turns) as learner, trio.open_nursery() as nursery:
+        await learner.training.begin()
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        nursery.start_soon(learner.desk.watch)
+        for peer in (leaving, staying):
+            await learner.desk.welcome(peer.id, hello())
+        [first] = await lend(learner, leaving)
+        await leaving.answer(learner, first)
+        lost = await lend(learner, leaving)
+        learner.desk.leases.release(leaving.id)
+        again = await lend(learner, staying)
+        assert [lease.prompt for lease in again] == [lease.prompt for lease in lost]
+        assert not {seed for lease in again for seed in lease.seeds} & {seed for lease in lost for seed in lease.seeds}
+        for lease in again:
+            await staying.answer(learner, lease)
+        batch = learner.run.buffer.take(2, learner.run.chain)
+        nursery.cancel_scope.cancel()
+    assert batch is not None
+    assert [one.turns for one in batch.groups[0].completions] == [2, 2]
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db:
+        rows = db.execute("SELECT peer, status FROM leases ORDER BY rowid").fetchall()
+    told = [(leaving.id, "delivered"), *[(leaving.id, "lost")] * len(lost), *[(staying.id, "delivered")] * len(again)]
+    assert rows == told

@@ -100,7 +100,7 @@ def learn(
     if dry_run:
         from node.dry_run import show_dry_run
 
-        typer.echo(show_dry_run(config, resume=resume))
+        typer.echo(show_dry_run(config, resume=resume, fork_from=fork_from))
         return
     from node.programs import learn as program
 

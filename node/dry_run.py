@@ -23,7 +23,7 @@ from node.config import SwarmConfig, read_swarm_config
 from node.errors import RunError
 from node.footprint import Footprint, ModelFacts, compute_dtype, footprint_of, read_facts
 from node.programs import checked
-from node.resuming import LEDGER, require_checkpoint
+from node.resuming import LEDGER, find_origin, require_checkpoint, require_one
 from node.schooling import Schooling
 
 LINES_MBIT = (100, 1000, 10_000)
@@ -36,19 +36,23 @@ measured."""
 GB = 1e9
 
 
-def show_dry_run(path: Path, *, resume: bool = False) -> str:
-    """What `volery learn` would print of `path`. Raises UsageError, RunError."""
+def show_dry_run(path: Path, *, resume: bool = False, fork_from: str = "") -> str:
+    """What `volery learn` would do with `path` and these options. Raises UsageError, RunError."""
     config = read_swarm_config(path)
     schooling = checked(config, path)
     state = Path(config.swarm.state)
+    require_one(resume=resume, fork_from=fork_from)
     if resume:
         require_checkpoint(state)
+    beginning = _beginning(state)
+    if fork_from:
+        beginning = f"begins with step {find_origin(fork_from, state, schooling.restore).row.step} of {fork_from}"
     facts = read_facts(Path(config.model.directory))
     hyperparameters = msgspec.convert(load_request(config)["hyperparameters"], Hyperparameters)
     recipe = recipe_of(hyperparameters)
     footprint = footprint_of(facts, config.trainer, recipe, config.model.weights_dtype)
     told = [
-        *_story(config, schooling, _beginning(state)),
+        *_story(config, schooling, beginning),
         "",
         *_model(facts, config),
         "",

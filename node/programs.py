@@ -26,7 +26,7 @@ from node.events import Clock, EventLog
 from node.learner_run import LearnerRun
 from node.metrics.opening import require_sinks
 from node.reports.facts import Role
-from node.resuming import fork, require_checkpoint, unfork
+from node.resuming import fork, require_checkpoint, require_one, unfork
 from node.rollout_role import RolloutRole
 from node.schooling import Schooling, open_schooling
 from node.stopping import STOPPED_EXIT_CODE, Stopped
@@ -48,8 +48,7 @@ async def learn(
     config = read_swarm_config(path)
     schooling = checked(config, path)
     state_directory = Path(config.swarm.state)
-    if resume and fork_from:
-        raise UsageError("--resume goes on with this swarm, --fork-from begins another: choose one.")
+    require_one(resume=resume, fork_from=fork_from)
     if resume:
         require_checkpoint(state_directory)
     if fork_from:

@@ -12,6 +12,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,12 @@ HEAD = "trainer.json"
 """What every checkpoint has."""
 
 
+def require_one(*, resume: bool, fork_from: str) -> None:
+    """Refuse two beginnings at once. Raises UsageError."""
+    if resume and fork_from:
+        raise UsageError("--resume goes on with this swarm, --fork-from begins another: choose one.")
+
+
 def require_checkpoint(state: Path) -> None:
     """Refuse a state directory from which a start would begin anew. Raises UsageError, RunError."""
     try:
@@ -41,13 +48,20 @@ def require_checkpoint(state: Path) -> None:
         )
 
 
-def fork(source: str, config: SwarmConfig, restore: Callable[[Mapping[str, Any]], None], now_ms: int) -> int:
-    """Make the state directory of `config` begin with a checkpoint of the run that `source` names, RUN or RUN@STEP;
-    return its step.
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """A checkpoint of another run: the run's state directory and its swarm's id, and the checkpoint's row there."""
 
-    `restore` is given the curriculum's state, and may raise. Raises UsageError or RunError, having made nothing.
+    state: Path
+    swarm: bytes
+    row: CheckpointRow
+
+
+def find_origin(source: str, state: Path, restore: Callable[[Mapping[str, Any]], None]) -> Origin:
+    """What `source`, RUN or RUN@STEP, names, if a fork of it can be made in the directory `state`.
+
+    `restore` is given the curriculum's state, and may raise. Raises UsageError or RunError. Nothing is made.
     """
-    state = Path(config.swarm.state)
     if state.exists() and any(state.iterdir()):
         raise UsageError(
             f"--fork-from: {state} is not empty, and a fork is a new swarm. Choose another [swarm] state, or leave "
@@ -59,9 +73,22 @@ def fork(source: str, config: SwarmConfig, restore: Callable[[Mapping[str, Any]]
         raise UsageError(f"--fork-from {source}: {origin} holds no learner's run. Name its swarm.toml or its state.")
     try:
         swarm, rows = checkpoints_of(origin / LEDGER)
-        row = _chosen(source, rows, step)
-        restore(row.state)
-        _build(state, config, origin, swarm, row, now_ms)
+    except LedgerError as error:
+        raise RunError(str(error)) from error
+    row = _chosen(source, rows, step)
+    restore(row.state)
+    return Origin(state=origin, swarm=swarm, row=row)
+
+
+def fork(source: str, config: SwarmConfig, restore: Callable[[Mapping[str, Any]], None], now_ms: int) -> int:
+    """Make the state directory of `config` begin with the checkpoint that `source` names; return its step.
+
+    As `find_origin`; what raises has made nothing.
+    """
+    state = Path(config.swarm.state)
+    origin = find_origin(source, state, restore)
+    try:
+        _build(state, config, origin, now_ms)
     except LedgerError as error:
         raise RunError(str(error)) from error
     except OSError as error:
@@ -69,7 +96,7 @@ def fork(source: str, config: SwarmConfig, restore: Callable[[Mapping[str, Any]]
             f"--fork-from {source}: {error.filename or state}: {error.strerror}. Free the disk, or begin again if that "
             "run has replaced its checkpoint meanwhile."
         ) from error
-    return row.step
+    return origin.row.step
 
 
 def unfork(state: Path) -> None:
@@ -93,19 +120,20 @@ def _chosen(source: str, rows: list[CheckpointRow], step: int | None) -> Checkpo
     raise UsageError(f"--fork-from {source}: that run has no such checkpoint. Steps that it keeps: {steps}.")
 
 
-def _build(state: Path, config: SwarmConfig, origin: Path, swarm: bytes, row: CheckpointRow, now_ms: int) -> None:
+def _build(state: Path, config: SwarmConfig, origin: Origin, now_ms: int) -> None:
+    row = origin.row
     draft = state.with_name(f".{state.name}.fork")
     shutil.rmtree(draft, ignore_errors=True)
     try:
         name = f"1.{row.step}"
-        _copy(origin / CHECKPOINTS / row.directory, draft / CHECKPOINTS / name)
+        _copy(origin.state / CHECKPOINTS / row.directory, draft / CHECKPOINTS / name)
         home = open_learner_home(
             draft, name=config.swarm.name, certificate_days=config.swarm.certificate_days, now_ms=now_ms
         )
         home.close()
         copied = CheckpointRow(step=row.step, incarnation=1, directory=name, state=row.state)
         with Ledger(home.ledger, swarm=home.authority.swarm) as ledger:
-            ledger.forked(copied, swarm, now_ms)
+            ledger.forked(copied, origin.swarm, now_ms)
         state.parent.mkdir(parents=True, exist_ok=True)
         draft.rename(state)
         sync_directory(state.parent)

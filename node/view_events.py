@@ -17,6 +17,7 @@ SENTENCES: Mapping[str, str] = {
     "incarnation_began": "incarnation {incarnation} goes on from step {step}",
     "buffer_recovered": "{rollouts} rollouts from before the restart go on waiting",
     "checkpoint_unusable": "checkpoint {directory} cannot be used: {reason}",
+    "checkpoint_failed": "checkpoint {directory} could not be written, the next is tried: {reason}",
     "trainer_restarted": "the trainer was restarted: {reason}",
     "child_died": "the {child} process died: {reason}",
     "child_restarting": "the {child} process is being restarted",

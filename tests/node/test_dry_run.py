@@ -20,7 +20,9 @@ from node.dry_run import show_dry_run, to_toml
 from node.errors import UsageError
 from node.footprint import ModelFacts, footprint_of, read_facts
 from node.init import write_swarm_config
+from node.programs import checked
 from node.tasks.text import write_character_tokenizer
+from tests.e2e.programs import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "docs" / "examples" / "qwen3-4b-math.toml"
@@ -104,6 +106,18 @@ def test_the_example_for_a_real_model_passes_and_says_what_it_takes(operator: Pa
         assert sentence in plain, told
     (per_rank,) = re.findall(r"positions: about ([\d.]+) GB", told)
     assert 20 < float(per_rank) < 40
+
+
+def test_the_command_prints_it_and_ends_as_it_should(operator: Path) -> None:
+    machine = Machine(root=operator.parent)
+    outcome = machine.call("learn", operator, "--dry-run")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert tomllib.loads(outcome.out)["learn"]["staleness"] == 3
+    (operator.parent / "Qwen3-4B" / "config.json").unlink()
+    outcome = machine.call("learn", operator, "--dry-run")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("volery: usage: [model] directory")
+    assert not (operator.parent / "state").exists()
 
 
 def test_what_is_printed_is_the_configuration_in_force(operator: Path) -> None:
@@ -212,6 +226,26 @@ def test_a_state_directory_says_where_it_goes_on(operator: Path) -> None:
     assert "It goes on from step 7, the newest checkpoint, and ends after step 500." in show_dry_run(
         operator, resume=True
     )
+
+
+def test_a_fork_is_looked_at_and_not_made(operator: Path) -> None:
+    other = operator.parent / "other"
+    other.mkdir()
+    config = read_swarm_config(operator)
+    state = checked(config, operator).state()
+    (other / "learner.key").touch()
+    with Ledger(other / "ledger.sqlite", swarm=b"a swarm") as ledger:
+        ledger.begin_incarnation(0, 0)
+        ledger.checkpointed(CheckpointRow(step=7, incarnation=1, directory="1.7", state=state), 0)
+    assert f"It begins with step 7 of {other}@7, and ends" in show_dry_run(operator, fork_from=f"{other}@7")
+    with pytest.raises(UsageError, match=r"no such checkpoint\. Steps that it keeps: 7"):
+        show_dry_run(operator, fork_from=f"{other}@8")
+    append(operator.parent / "math" / "train.jsonl", '{"prompt": "one more", "answer": "1"}\n')
+    with pytest.raises(UsageError, match="the task is not the one"):
+        show_dry_run(operator, fork_from=str(other))
+    with pytest.raises(UsageError, match="choose one"):
+        show_dry_run(operator, fork_from=str(other), resume=True)
+    assert not Path(config.swarm.state).exists()
 
 
 def test_the_file_that_init_writes_passes(tmp_path: Path) -> None:

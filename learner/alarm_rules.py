@@ -179,27 +179,26 @@ def engine_mismatch(steps: Steps, limits: Limits) -> Finding | None:
 
 
 def too_stale(steps: Steps, limits: Limits) -> Finding | None:
-    """Old tokens differ, and the more so the older they are."""
-    found = [oldest for s in steps[-limits.recent :] if (oldest := _of_the_oldest(s, limits)) is not None]
-    if len(found) < limits.recent or len(steps) < limits.least:
+    """Tokens differ, and the more so the older they are."""
+    now = _recent(steps, limits, lambda s: s.kl if _grows_with_lag(s, limits) else 0.0)
+    if now is None or len(steps) < limits.least:
         return None
-    lag, now = found[-1][0], median(kl for _, kl in found)
+    oldest = {lag: at.kl for lag, at in steps[-1].by_lag.items() if at.kl is not None}
+    most = f", and {oldest[max(oldest)]:.2g} at lag {max(oldest)}" if len(oldest) > 1 else ""
     said = (
-        f"Rollouts {lag:.3g} steps old are far from the policy: a KL of {now:.2g} nats per token, where up to "
+        f"What is trained on is far from the policy: a KL of {now:.2g} nats per token{most}, where up to "
         f"{limits.kl_stale:g} is borne."
     )
     return Finding(severity=now / limits.kl_stale, measured=now, usual=limits.kl_stale, said=said)
 
 
-def _of_the_oldest(step: Observation, limits: Limits) -> tuple[float, float] | None:
-    """(lag, KL) of a step's oldest tokens, the KL 0 where it does not grow with lag; of all tokens where lags are not
-    told apart."""
+def _grows_with_lag(step: Observation, limits: Limits) -> bool:
+    """Whether lag is what drives a step's KL, as far as that is told."""
     known = {lag: at.kl for lag, at in step.by_lag.items() if at.kl is not None and at.tokens > 0}
     if not known:
-        return None if step.kl is None or not step.lag else (step.lag, step.kl)
+        return bool(step.lag)
     oldest, freshest = max(known), min(known)
-    grows = oldest > 0 and (oldest == freshest or known[oldest] >= limits.growth * known[freshest])
-    return oldest, known[oldest] if grows else 0.0
+    return oldest > 0 and (oldest == freshest or known[oldest] >= limits.growth * known[freshest])
 
 
 def few_effective(steps: Steps, limits: Limits) -> Finding | None:

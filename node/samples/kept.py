@@ -1,8 +1,9 @@
 """Which groups of a batch are kept to be looked at, and what of them.
 
 Pure. What always holds: of each step the same few groups are chosen, from the worst mean reward to the best, evenly in
-between; what is kept is what the trainer got (prompt, tokens, who generated which, reward, advantage), so that looking
-needs neither the records, whose contents the ledger forgets, nor the task; a group takes at most MAX_TOKENS.
+between, and groups whose rewards are all equal only where there are no others; what is kept is what the trainer got
+(prompt, tokens, who generated which, reward, advantage), so that looking needs neither the records, whose contents the
+ledger forgets, nor the task; a group takes at most MAX_TOKENS.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 import zstandard
 
 from learner.advantage import ADVANTAGES, advantages
-from learner.buffer import Batch, Completion, Group
+from learner.buffer import Batch, Completion, Group, is_informative
 from protocol.ids import LeaseId, PeerId, PolicyVersion
 
 MAX_TOKENS = 1 << 20
@@ -84,14 +85,23 @@ def kept_of(batch: Batch, count: int, advantage: str, task_of: Callable[[int], s
 
 
 def _chosen(groups: Sequence[Group], count: int) -> list[int]:
-    """Places of the worst, the best, and those evenly between them by mean reward."""
+    """Places, by mean reward, of the worst, the best, and those evenly between them; of groups that teach something,
+    as far as there are enough."""
     means = [sum(one.reward for one in group.completions) / len(group.completions) for group in groups]
     order = sorted(range(len(groups)), key=lambda place: (means[place], place))
-    if count >= len(order):
-        return order
+    telling = [place for place in order if is_informative(groups[place])]
+    if count > len(telling):
+        others = _evenly([place for place in order if place not in telling], count - len(telling))
+        return sorted([*telling, *others], key=order.index)
+    return _evenly(telling, count)
+
+
+def _evenly(places: Sequence[int], count: int) -> list[int]:
+    if count >= len(places):
+        return list(places)
     if count == 1:
-        return [order[len(order) // 2]]
-    return [order[round(number * (len(order) - 1) / (count - 1))] for number in range(count)]
+        return [places[len(places) // 2]]
+    return [places[round(number * (len(places) - 1) / (count - 1))] for number in range(count)]
 
 
 def _kept(group: Group, values: Sequence[float | None], lag: int, task_of: Callable[[int], str]) -> KeptGroup:

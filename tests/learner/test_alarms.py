@@ -64,11 +64,17 @@ def every_lag(row: Row, figure: str, of_lag: Callable[[int], float]) -> None:
         told[figure] = of_lag(int(lag))
 
 
+def stale(row: Row, kl: float) -> None:
+    """A KL of `kl` over all tokens, and the more the older they are."""
+    row["mismatch_kl"] = kl
+    every_lag(row, "kl", lambda lag: kl * lag)
+
+
 WRONG: dict[Alarm, Callable[[Row, int], object]] = {
     Alarm.ENTROPY_FALLS: lambda row, since: row.update(entropy=row["entropy"] * math.exp(-since / 4)),
     Alarm.ENTROPY_RISES: lambda row, since: row.update(entropy=row["entropy"] * math.exp(since / 8)),
-    Alarm.ENGINE_MISMATCH: lambda row, since: every_lag(row, "kl", lambda lag: 0.03),
-    Alarm.TOO_STALE: lambda row, since: every_lag(row, "kl", lambda lag: 0.002 + 0.02 * lag * since / 3),
+    Alarm.ENGINE_MISMATCH: lambda row, since: (row.update(mismatch_kl=0.2), every_lag(row, "kl", lambda lag: 0.2)),
+    Alarm.TOO_STALE: lambda row, since: stale(row, 0.02 * since),
     Alarm.FEW_EFFECTIVE: lambda row, since: row.update(ess=0.9 * math.exp(-since / 5)),
     Alarm.CLIPPED: lambda row, since: row.update(clip_share=0.85),
     Alarm.GRADIENT_SPIKES: lambda row, since: row.update(grad_norm=row["grad_norm"] * 30),
@@ -114,8 +120,14 @@ def test_one_odd_step_is_no_alarm() -> None:
 
 
 def test_mismatch_that_lag_explains_is_not_the_engines() -> None:
-    rows = wrong(lambda row, since: every_lag(row, "kl", lambda lag: 0.001 + 0.2 * lag))
+    rows = wrong(lambda row, since: stale(row, 0.2))
     assert set(raised(alarms(rows))) == {Alarm.TOO_STALE}
+    assert "a KL of 0.2 nats per token, and 0.6 at lag 3" in alarms(rows)[0].said
+
+
+def test_old_tokens_that_are_few_are_borne() -> None:
+    rows = wrong(lambda row, since: every_lag(row, "kl", lambda lag: 0.05 * lag))
+    assert alarms(rows) == []
 
 
 def test_without_figures_by_lag_those_of_the_batch_do() -> None:

@@ -35,11 +35,17 @@ def batch_of(*rewards: tuple[float, ...]) -> Batch:
 
 
 def test_the_worst_the_best_and_what_is_between_are_kept() -> None:
-    batch = batch_of((0.5, 0.7), (0.0, 0.0), (1.0, 1.0), (0.1, 0.3), (0.8, 1.0))
+    batch = batch_of((0.5, 0.7), (0.0, 0.1), (0.9, 1.0), (0.1, 0.3), (0.8, 0.9))
     assert [group.prompt_index for group in kept_of(batch, 3, "group_mean", str)] == [1, 0, 2]
     assert [group.prompt_index for group in kept_of(batch, 2, "group_mean", str)] == [1, 2]
     assert [group.prompt_index for group in kept_of(batch, 1, "group_mean", str)] == [0]
     assert [group.prompt_index for group in kept_of(batch, 9, "group_mean", str)] == [1, 3, 0, 4, 2]
+
+
+def test_groups_that_teach_nothing_are_kept_where_there_are_no_others() -> None:
+    batch = batch_of((1.0, 1.0), (0.0, 0.0), (0.0, 1.0), (0.0, 0.25), (0.5, 0.5))
+    assert [group.prompt_index for group in kept_of(batch, 2, "group_mean", str)] == [3, 2]
+    assert [group.prompt_index for group in kept_of(batch, 4, "group_mean", str)] == [1, 3, 2, 0]
 
 
 def test_a_step_on_logs_alone_leaves_nothing() -> None:

@@ -51,11 +51,17 @@ def utterance_of(signed: SignedRecord, reply: Reply) -> Utterance:
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """A turn that nobody makes yet: of which episodes, after which transcript. `oldest` made tokens of their group."""
+    """A turn that nobody makes yet, and of which episodes. `oldest` made tokens of their group."""
 
-    prompt: Prompt
     place: Place
     oldest: PolicyVersion
+    group: _Open
+
+    @property
+    def prompt(self) -> Prompt:
+        """What is read before it: the transcript. Put together anew, since most that wait are only looked at."""
+        root, episode = self.group.root, self.group.episodes[self.place.slots[0]]
+        return Prompt(task=root.lease.task, index=root.prompt_index, tokens=episode.follow(self.group.prompt))
 
     def share(self, slots: int) -> Place:
         """The place of the first `slots` of its episodes."""
@@ -73,10 +79,11 @@ class GivenUp:
 
 @dataclass(kw_only=True, slots=True)
 class _Episode:
-    """`lease` makes the next turn; None: nobody does."""
+    """`lease` makes the next turn; None: nobody does. Episodes of one `family` in their group said the same."""
 
     utterances: list[Utterance] = field(default_factory=list)
     lease: LeaseId | None = None
+    family: int = 0
 
     @property
     def is_over(self) -> bool:
@@ -102,30 +109,37 @@ class _Episode:
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class _Open:
-    """A group with an episode that is not over. `number` is its place in the order of arrival."""
+    """A group with an episode that is not over. `number` is its place in the order of arrival; `families` those that
+    came of what was said next in a family."""
 
     root: GrantedLease
     episodes: list[_Episode]
     number: int
     oldest: PolicyVersion
+    families: dict[tuple[int, tuple[int, ...]], int] = field(default_factory=dict)
 
     @property
     def prompt(self) -> tuple[int, ...]:
         return unpack_tokens(self.root.lease.prompt)
 
+    def hear(self, slot: int, utterance: Utterance) -> None:
+        """That was said next in an episode."""
+        episode = self.episodes[slot]
+        episode.utterances.append(utterance)
+        episode.lease = None
+        episode.family = self.families.setdefault((episode.family, utterance.tokens), len(self.families) + 1)
+        self.oldest = min(self.oldest, _oldest(utterance))
+
     def waiting(self) -> Iterator[Waiting]:
         """Its turns that wait, those of equal transcripts together."""
-        alike: dict[Said, list[int]] = {}
+        alike: dict[int, list[int]] = {}
         for slot, episode in enumerate(self.episodes):
             if episode.waits:
-                alike.setdefault(episode.said, []).append(slot)
-        for said, slots in alike.items():
-            tokens = self.episodes[slots[0]].follow(self.prompt)
-            yield Waiting(
-                prompt=Prompt(task=self.root.lease.task, index=self.root.prompt_index, tokens=tokens),
-                place=Place(root=self.root.id, turn=len(said), slots=tuple(slots)),
-                oldest=self.oldest,
-            )
+                alike.setdefault(episode.family, []).append(slot)
+        for slots in alike.values():
+            turn = len(self.episodes[slots[0]].utterances)
+            place = Place(root=self.root.id, turn=turn, slots=tuple(slots))
+            yield Waiting(place=place, oldest=self.oldest, group=self)
 
     def close(self) -> Group:
         versions = {version for one in self.episodes for said in one.utterances for _, version in said.spans}
@@ -168,10 +182,12 @@ class Episodes:
             self._arrivals += 1
             group = _Open(
                 root=granted,
-                episodes=[_Episode(utterances=[utterance]) for utterance in utterances],
+                episodes=[_Episode() for _ in utterances],
                 number=self._arrivals,
-                oldest=_oldest(utterances),
+                oldest=_oldest(utterances[0]),
             )
+            for slot, utterance in enumerate(utterances):
+                group.hear(slot, utterance)
             if (found := self._finish(group)) is not None:
                 return found
             self._open[granted.id] = group
@@ -183,9 +199,7 @@ class Episodes:
         for slot, utterance in zip(granted.place.slots, utterances, strict=True):
             episode = known.episodes[slot]
             if not episode.is_over and len(episode.utterances) == granted.place.turn:
-                episode.utterances.append(utterance)
-                episode.lease = None
-                known.oldest = min(known.oldest, _oldest([utterance]))
+                known.hear(slot, utterance)
         if (found := self._finish(known)) is not None:
             del self._open[granted.place.root]
             return found
@@ -274,8 +288,8 @@ class Episodes:
             self.stuck -= len(group.episodes)
 
 
-def _oldest(utterances: Sequence[Utterance]) -> PolicyVersion:
-    return min(version for utterance in utterances for _, version in utterance.spans)
+def _oldest(utterance: Utterance) -> PolicyVersion:
+    return min(version for _, version in utterance.spans)
 
 
 def _joined(spans: Sequence[tuple[int, PolicyVersion]]) -> tuple[tuple[int, PolicyVersion], ...]:

@@ -20,7 +20,8 @@ batch that is still to be formed can hold it, and not counted on from then on.
 
 Where a task has turns, rollouts are episodes: one takes its room from the lease of its first turn until it is trained
 on, at the age of the oldest tokens of its group, so that later turns take none. They are leased before new prompts, the
-oldest group's first, with a version no older than that; a group that no batch can hold is given up.
+oldest group's first, with a version no older than that, and after them to who would have to wait for such a version; a
+group that no batch can hold is given up.
 
 Who asked first is served first. Peers that stand by are not served. Versions are counted by the training step in which
 they were made, times are milliseconds on the learner's clock.
@@ -336,18 +337,26 @@ class Workload:
         if worker.standby:
             return []
         frame = Frame()
-        later = self._go_on(peer, worker, rollouts, frame, now_ms) if self.episodes.waits else []
-        rollouts -= sum(len(granted.lease.seeds) for granted in later)
-        return later + (self._begin(peer, worker, rollouts, frame, now_ms) if rollouts > 0 else [])
+        if not self.episodes.waits:
+            return self._begin(peer, worker, rollouts, frame, now_ms)
+        granted = self._go_on(peer, worker, rollouts, frame, now_ms)
+        rollouts -= sum(len(one.lease.seeds) for one in granted)
+        if rollouts > 0:
+            granted += self._begin(peer, worker, rollouts, frame, now_ms)
+        return granted or self._go_on(peer, worker, rollouts, frame, now_ms, may_wait=True)
 
-    def _go_on(self, peer: PeerId, worker: Worker, rollouts: int, frame: Frame, now_ms: int) -> list[GrantedLease]:
-        """Later turns for this request, those of the oldest groups first."""
+    def _go_on(
+        self, peer: PeerId, worker: Worker, rollouts: int, frame: Frame, now_ms: int, *, may_wait: bool = False
+    ) -> list[GrantedLease]:
+        """Later turns for this request, those of the oldest groups first; if it `may_wait`, also such as it needs a
+        newer version for than it has. It would do nothing else until that is there.
+        """
         granted: list[GrantedLease] = []
         most, taken = self._in_hours(worker, rollouts, now_ms, step=1), 0
         start_ms, versions = max(worker.free_ms, now_ms), self._versions(worker.installed)
         for waiting in self.episodes.waiting():
             minimum = next((version for version in versions if version >= waiting.oldest), None)
-            if taken >= most or minimum is None:
+            if taken >= most or minimum is None or not (may_wait or worker.installed in (minimum, None)):
                 break
             window_s = self._window_s(worker.speed.rate, waiting.oldest, start_ms, now_ms)
             left = max(1.0, self.episodes.mean_turns - waiting.place.turn)

@@ -75,8 +75,10 @@ def test_a_turn_is_made_with_no_older_version_than_its_group() -> None:
     deliver(made, first, GOES_ON, GOES_ON)
     made.worker(THERE).installed = version("1.4")
     made.worker(HERE).installed = version("1.6")
+    [begun] = ask(made, 1, THERE)
+    assert (begun.place, str(begun.lease.minimum)) == (None, "1.4"), "it can do that at once"
     old, new = ask(made, 1, THERE), ask(made, 1)
-    assert [str(granted.lease.minimum) for granted in old + new] == ["1.5", "1.6"], "it has, or waits for, one of 1.5"
+    assert [str(granted.lease.minimum) for granted in old + new] == ["1.5", "1.6"], "there is no more to begin"
 
 
 def test_what_is_lost_waits_and_whoever_asks_goes_on() -> None:

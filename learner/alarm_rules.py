@@ -1,138 +1,18 @@
-"""The rules behind the alarms (`learner.alarms`): what each measures, what is usual, from where on it is an alarm, and
-what to do then.
+"""The rules behind the alarms (`learner.alarms`): what each measures, what is usual, and how far that is apart.
 
-Pure functions of the newest steps. Every threshold is in `Limits`, with its reason.
+Pure functions of the newest steps, with the thresholds of `learner.alarm_limits`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
 from statistics import median
+
+from learner.alarm_limits import SCORES, Alarm, Finding, Limits, Observation
 
 SIGMA_PER_MAD = 1.4826
 """The MAD of a normal distribution times this is its standard deviation."""
-
-
-class Alarm(Enum):
-    """What may be wrong. The value is its name in events, metrics and reports."""
-
-    ENTROPY_FALLS = "entropy_falls"
-    ENTROPY_RISES = "entropy_rises"
-    ENGINE_MISMATCH = "engine_mismatch"
-    TOO_STALE = "too_stale"
-    FEW_EFFECTIVE = "few_effective_tokens"
-    CLIPPED = "clipped"
-    GRADIENT_SPIKES = "gradient_spikes"
-    REWARD_FALLS = "reward_falls"
-    HIDDEN_FALL = "hidden_fall"
-    BATCHES_DROPPED = "batches_dropped"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Every threshold. Spreads are in MAD-based standard deviations; `relative` ones in shares of what is usual."""
-
-    confirm: int = 2
-    """One bad step is a bad batch; at two in a row a run that collapses still has most of its reward."""
-
-    calm: int = 8
-    """Steps below half before an alarm is cleared: longer than the medians remember."""
-
-    recent: int = 4
-    """The newest steps, whose median is compared with the course of those before them."""
-
-    window: int = 32
-    """Steps that a course is read from: long against a batch's noise, short against a learning curve."""
-
-    least: int = 12
-    """Nothing is usual before so many steps: the first ones are the steepest of a run."""
-
-    entropy_spreads: float = 6.0
-    entropy_relative: float = 0.3
-    """A learning policy narrows along its course; a third away from it within a window is another course."""
-
-    kl_fresh: float = 0.01
-    """Nats per token at lag 0, where engine and trainer hold the same weights: bfloat16 weights and kernels of another
-    kind gave 1e-5 to 1e-3, a wrong temperature or a stale engine 0.02 and more."""
-
-    kl_stale: float = 0.08
-    """Nats per token: at this the ratio's standard deviation is 0.4, more than the clip range. Of 137 runs of small
-    models under a dozen corrections, S from 0 to 11, it was raised in all 41 whose accuracy ever fell by 15 points or
-    more, in 36 of them before that; in 31 of 33 that fell by 5 to 15 points, in 11 of 34 that held at S = 6 or 11, and
-    in none of 29 at S = 0."""
-
-    growth: float = 2.0
-    """The KL of the oldest tokens is at least so many times that of the freshest where lag is what drives it."""
-
-    effective: float = 0.5
-    """Of a batch's tokens, by their weights: (sum w)^2 / (n sum w^2). Below, two tokens teach as much as one; small
-    models that learned at S = 6 had 0.98 and more."""
-
-    clipped: float = 0.5
-    """Of the tokens: beyond, most of a batch teaches nothing, and what does is one-sided."""
-
-    gradient_spreads: float = 10.0
-    gradient_relative: float = 4.0
-    """Times the usual norm before clipping. Single spikes are clipped and harmless, hence `confirm`."""
-
-    reward_spreads: float = 5.0
-    reward_absolute: float = 0.05
-    """Of the reward's own range: batches of 128 rollouts differ by 0.04."""
-
-    hidden: float = 0.1
-    """Of the reward's own range, between the freshest measure of the policy and what its older rollouts still earn."""
-
-
-LIMITS = Limits()
-
-SCORES = 3
-"""Held-out scores whose median the newest is compared with: one of 128 prompts is off by 0.04."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AtLag:
-    """One lag's tokens in a step: how many, k3 estimate of KL(behaviour || policy) in nats per token, and the mean
-    reward of the rollouts whose oldest token is of that lag, if known."""
-
-    tokens: float = 0.0
-    kl: float | None = None
-    reward: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Observation:
-    """One training step; None is not measured.
-
-    `reward` is the mean over the batch, `kl` and `lag` over its tokens, `evaluation` the score of the newest version
-    evaluated since the step before; `effective` the effective sample size as a share of the tokens; `diverged` counts
-    batches, and updates, that were left out since the step before because their loss was not finite.
-    """
-
-    step: int
-    reward: float | None = None
-    evaluation: float | None = None
-    entropy: float | None = None
-    kl: float | None = None
-    lag: float | None = None
-    effective: float | None = None
-    clip_share: float | None = None
-    grad_norm: float | None = None
-    by_lag: Mapping[int, AtLag] = field(default_factory=dict)
-    diverged: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """What a rule measured: at a `severity` of 1 it is an alarm. `usual` is what it was compared with."""
-
-    severity: float
-    measured: float
-    usual: float
-    said: str
-
 
 Steps = Sequence[Observation]
 Rule = Callable[[Steps, Limits], Finding | None]
@@ -304,27 +184,6 @@ RULES: Mapping[Alarm, Rule] = {
     Alarm.HIDDEN_FALL: hidden_fall,
     Alarm.BATCHES_DROPPED: batches_dropped,
 }
-
-ADVICE: Mapping[Alarm, str] = {
-    Alarm.ENTROPY_FALLS: "It soon tries nothing new: lower [trainer] learning_rate, raise clip_high, or raise [learn] "
-    "temperature.",
-    Alarm.ENTROPY_RISES: "It unlearns: lower [trainer] learning_rate or [learn] staleness, and look at samples with "
-    "`volery show`.",
-    Alarm.ENGINE_MISMATCH: "Lag does not explain it: check that engines load the newest version, compute_dtype, and "
-    '[model] weights_dtype = "float32".',
-    Alarm.TOO_STALE: "It is lag: lower [learn] staleness or [trainer] learning_rate, or take an objective that masks.",
-    Alarm.FEW_EFFECTIVE: "Steps grow noisy: lower [learn] staleness or [trainer] learning_rate, or cap the weights "
-    "lower.",
-    Alarm.CLIPPED: "Lower [trainer] learning_rate or [learn] staleness.",
-    Alarm.GRADIENT_SPIKES: "Lower [trainer] learning_rate or grad_clip, and look at the step's samples with "
-    "`volery show`.",
-    Alarm.REWARD_FALLS: "Stop, lower [trainer] learning_rate or [learn] staleness, and go on from a checkpoint of "
-    "before.",
-    Alarm.HIDDEN_FALL: "The batches' reward will follow within [learn] staleness steps: lower learning_rate or "
-    "staleness now.",
-    Alarm.BATCHES_DROPPED: "Lower [trainer] learning_rate; if one peer's records did it, `volery report` shows whose.",
-}
-"""What to do, said with each alarm."""
 
 
 # Statistics

@@ -19,7 +19,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from learner.alarm_rules import ADVICE, LIMITS, RULES, Alarm, AtLag, Finding, Limits, Observation
+from learner.alarm_limits import ADVICE, LIMITS, Alarm, AtLag, Finding, Limits, Observation
+from learner.alarm_rules import RULES
 
 HISTORY = 64
 """Steps remembered: twice the window that a course is read from."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import trio
 
-from learner.alarm_rules import Alarm
+from learner.alarm_limits import Alarm
 from learner.alarms import HISTORY, Change, Watchman, observation
 from learner.buffer import Batch
 from learner.ledger import Ledger, StepRow

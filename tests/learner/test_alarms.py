@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.alarm_rules import ADVICE, LIMITS, RULES, Alarm
+from learner.alarm_limits import ADVICE, LIMITS, Alarm
+from learner.alarm_rules import RULES
 from learner.alarms import HISTORY, Change, Watchman, alarms, observation
 
 Row = dict[str, Any]

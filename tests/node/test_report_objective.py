@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from learner.alarm_rules import Alarm
+from learner.alarm_limits import Alarm
 from learner.alarms import alarms
 from node.reports import as_json, as_text, swarm_report
 from node.reports.facts import SwarmReport

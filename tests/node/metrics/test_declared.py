@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from learner.alarm_rules import Alarm
+from learner.alarm_limits import Alarm
 from node.events import EventLog, Field
 from node.metrics.board import MAX_SERIES, Board, Series
 from node.metrics.declared import METRICS, TOPICS, Kind, table

@@ -143,3 +143,25 @@ def test_five_kills(doomed: Swarm) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_fifty_kills(doomed: Swarm, seed: int) -> None:
     live_through(doomed, drawn(seed))
+
+
+def test_a_node_that_is_killed_and_started_again_makes_the_very_same_leases(doomed: Swarm) -> None:
+    """Also when the learner was killed meanwhile: both have lost everything but what is on their disks."""
+    slow = doomed.directory / "slow.toml"
+    slow.write_text('[network]\nlisten = ["/ip4/127.0.0.1/tcp/0"]\n[engine]\nkind = "fake"\nfake_token_s = 60.0\n')
+    doomed.configure(steps=4, port=free_port(), heartbeat_s=5.0)
+    learner = doomed.learn_doomed()
+    node = doomed.join("one", "--config", slow)
+    wait_event(node, "joined", learner)
+    begun = "SELECT 1 FROM leases WHERE started_version IS NOT NULL"
+    wait_for("leases in hand", lambda: bool(doomed.rows(begun)), learner, node)
+    node.kill()
+    learner.kill()
+    held = doomed.rows("SELECT lease, peer, prompt FROM leases WHERE status = 'open'")
+    learner = doomed.learn_doomed()
+    again = doomed.join("one")
+    wait_done(learner, again)
+    assert sum(event["leases"] for event in learner.events("leases_granted_again")) == len(held) > 0
+    assert set(held) <= set(doomed.rows("SELECT lease, peer, prompt FROM leases WHERE status = 'delivered'"))
+    check_ledger(doomed, Run(steps=4, incarnations=2, verdicts=HONEST | {"orphaned"}))
+    check_receipts(doomed, again)

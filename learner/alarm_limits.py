@@ -143,7 +143,7 @@ ADVICE: Mapping[Alarm, str] = {
     Alarm.GRADIENT_SPIKES: "Lower [trainer] learning_rate or grad_clip, and look at the step's samples with "
     "`volery show`.",
     Alarm.REWARD_FALLS: "Stop, lower [trainer] learning_rate or [learn] staleness, and go on from a checkpoint of "
-    "before.",
+    "before the fall (`volery learn --fork-from`).",
     Alarm.HIDDEN_FALL: "The batches' reward will follow within [learn] staleness steps: lower learning_rate or "
     "staleness now.",
     Alarm.BATCHES_DROPPED: "Lower [trainer] learning_rate; if one peer's records did it, `volery report` shows whose.",

@@ -80,22 +80,23 @@ class Board:
                 self._values[series] = self._values.get(series, 0.0) + amount
                 self._fresh[series] = [self._values[series]]
 
-    def observe(self, metric: str, value: float, **labels: object) -> None:
-        """A histogram has one more value. In a row it is the mean of those since the row before."""
+    def observe(self, metric: str, *values: float, **labels: object) -> None:
+        """A histogram has these values more. In a row it is the mean of those since the row before."""
         with self._lock:
             if (series := self._series(metric, Kind.HISTOGRAM, labels)) is not None:
                 buckets = METRICS[metric].buckets
                 tally = self._tallies.setdefault(series, Tally(counts=[0] * (len(buckets) + 1)))
-                tally.counts[bisect_left(buckets, value)] += 1
-                tally.total += value
-                self._fresh.setdefault(series, []).append(float(value))
+                for value in values:
+                    tally.counts[bisect_left(buckets, value)] += 1
+                tally.total += sum(values)
+                self._fresh.setdefault(series, []).extend(map(float, values))
 
     def row(self, *, incarnation: int, step: int, at_ms: int, only: Collection[str] = ()) -> Row:
         """What was measured since the row before, as that of `step`; of these metrics only, if any are named."""
         with self._lock:
             fresh = {series: values for series, values in self._fresh.items() if not only or series.metric in only}
             self._fresh = {series: values for series, values in self._fresh.items() if series not in fresh}
-        means = {series: sum(values) / len(values) for series, values in fresh.items()}
+        means = {series: sum(values) / len(values) for series, values in fresh.items() if values}
         values = {series: value for series, value in means.items() if math.isfinite(value)}
         return Row(incarnation=incarnation, step=step, at_ms=at_ms, values=values)
 

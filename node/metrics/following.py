@@ -132,8 +132,7 @@ def follow_step(board: Board, row: StepRow, batch: Batch, task_of: Callable[[int
     for group in batch.groups:
         board.add("rollouts_trained", len(group.completions), lag=batch.lags[group.lease])
         rewards[task_of(group.prompt_index)] += [completion.reward for completion in group.completions]
-        for completion in group.completions:
-            board.observe("completion_tokens", len(completion.tokens))
+        board.observe("completion_tokens", *(len(completion.tokens) for completion in group.completions))
     for task, values in rewards.items():
         board.set("reward_of_task", sum(values) / len(values), task=task)
     for name, value in row.metrics.items():

@@ -134,8 +134,9 @@ def test_a_row_is_what_is_new_once() -> None:
     board = Board()
     board.set("entropy", 0.5)
     board.add("batches_dropped")
-    for seconds in (1.0, 2.0, 6.0):
-        board.observe("train_seconds", seconds)
+    board.observe("train_seconds", 1.0)
+    board.observe("train_seconds", 2.0, 6.0)
+    board.observe("waited_seconds")
     board.set("max_ratio", float("inf"))
     board.set("greedy", 0.25)
     evaluation = board.row(incarnation=1, step=2, at_ms=0, only=("greedy", "sampled"))

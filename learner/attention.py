@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
@@ -38,8 +39,6 @@ def end_to_end_attention(
     assert cu_seq_lens_q is not None, "every microbatch is told where its sequences begin"
     assert max_length_q is not None
     if query.device.type == "cuda":
-        from torch.nn.attention.varlen import varlen_attn
-
         window = (-1 if sliding_window is None else sliding_window - 1, 0)
         q, k, v = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
         ends, longest = cu_seq_lens_q, max_length_q

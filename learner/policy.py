@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from learner.models import give_memory, load_weights, outline, prepare
 from learner.packing import Layout, Microbatch, Ragged, dealt_microbatches, microbatches
 from learner.ranks import Ranks
 from learner.requests import Lora
-from learner.sharding import shard
+from learner.sharding import layers_of, shard
 
 ENTROPY_BLOCK = 1 << 22
 """Logits looked at together when the entropy is summed: 16 MiB of temporaries, also for a vocabulary of 150,000."""
@@ -61,6 +61,7 @@ class Forward(nn.Module):
         super().__init__()
         self.model = model
         self.head_applies_alone = False
+        self.scored: Scored = _scored
 
     def forward(self, batch: Microbatch, temperature: float | None) -> tuple[Tensor, Tensor]:
         """Logprobs and entropies of the batch's targets; with temperature None all logits of its predictors, twice."""
@@ -73,14 +74,17 @@ class Forward(nn.Module):
             inputs |= {"position_ids": batch.positions, **lengths, **longest}
         if not self.head_applies_alone:
             logits = _rows(self.model(**inputs).logits, batch.predictors).float()
-            return (logits, logits) if temperature is None else _scored(logits, batch.tokens, temperature)
+            return (logits, logits) if temperature is None else self.scored(logits, batch.tokens, temperature)
         # The head is the widest layer by far: it sees predictors only, no prompts and no padding.
         hidden = _rows(self.model.base_model(**inputs).last_hidden_state, batch.predictors)
         head = self.model.get_output_embeddings()
         if temperature is None:
             logits = head(hidden).float()
             return logits, logits
-        return _scored_by_blocks(head, hidden, batch.tokens, temperature)
+        return _scored_by_blocks(head, self.scored, hidden, batch.tokens, temperature)
+
+
+Scored = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
 
 
 class Policy:
@@ -225,6 +229,7 @@ def load_policy(
     ranks: Ranks | None = None,
     lora: Lora | None = None,
     seed: int = 0,
+    compile: bool = False,
 ) -> Policy:
     """Load a causal LM directory (config.json and safetensors, sharded or not) with float32 weights. Raises BadModel.
 
@@ -246,7 +251,13 @@ def load_policy(
     if attached is not None:
         initialise(model, seed)
     prepare(model, gradient_checkpointing=gradient_checkpointing)
-    return Policy(forward, found, parts, ranks, attached)
+    policy = Policy(forward, found, parts, ranks, attached)
+    if compile:  # after the policy was tried on a few tokens, for which nothing need be compiled
+        for layer in layers_of(model):
+            # The forward and not the module: names stay, and what FSDP does around a layer is not traced.
+            layer.forward = torch.compile(layer.forward)
+        forward.scored = torch.compile(_scored, dynamic=True)
+    return policy
 
 
 def _tensors(model: Any, attached: Attached | None) -> dict[str, Tensor]:
@@ -276,9 +287,11 @@ def _scored(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor,
     return chosen - norms, _entropy(logits.detach(), norms.detach())
 
 
-def _scored_by_blocks(head: Any, hidden: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def _scored_by_blocks(
+    head: Any, scored: Scored, hidden: Tensor, tokens: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
     def score(hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        return _scored(head(hidden).float(), tokens, temperature)
+        return scored(head(hidden).float(), tokens, temperature)
 
     rows = max(1, LOGITS_BLOCK // head.weight.shape[0])
     if len(tokens) <= rows:

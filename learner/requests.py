@@ -100,7 +100,8 @@ class Load(Request, tag="load", frozen=True, kw_only=True):
     """Load a Hugging Face directory and forget what was loaded. Reply: `parameters`, `vocab_size`, `fingerprint`,
     `ranks`, and what "auto" came to: `device`, `compute_dtype`.
 
-    With `lora` only an adapter is trained and saved, and an export is the directory's own weight files beside it.
+    With `compile` layers and the head's last steps are compiled by torch on first use, which takes a minute or so. With
+    `lora` only an adapter is trained and saved, and an export is the directory's own weight files beside it.
     Weights, moments and sums of gradients are float32 whatever `compute_dtype` layers compute in. "auto" is a GPU if
     there is one, bfloat16 there and float32 on a CPU.
     """
@@ -112,6 +113,7 @@ class Load(Request, tag="load", frozen=True, kw_only=True):
     device: Device = "cpu"
     compute_dtype: ComputeDtype = "auto"
     lora: Lora | None = None
+    compile: bool = False
 
 
 class Supervised(Request, tag="supervised", frozen=True, kw_only=True):

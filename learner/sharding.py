@@ -26,7 +26,7 @@ def shard(root: nn.Module, model: Any, ranks: Ranks) -> None:
     assert ranks.mesh is not None, "place() came first"
     policy = MixedPrecisionPolicy(param_dtype=ranks.compute_dtype, reduce_dtype=torch.float32)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    for module in (*_layers(model), root):
+    for module in (*layers_of(model), root):
         # The root's as well: what a forward pass without a backward leaves gathered is a second copy.
         fully_shard(module, mesh=ranks.mesh, mp_policy=policy, reshard_after_forward=True)
     for module in root.modules():
@@ -39,7 +39,7 @@ def shard(root: nn.Module, model: Any, ranks: Ranks) -> None:
             buffer.copy_(buffers[name])  # computed from the config, in no file
 
 
-def _layers(model: Any) -> list[nn.Module]:
+def layers_of(model: Any) -> list[nn.Module]:
     """The blocks that transformers says must not be split: the decoder's layers."""
     names = set(model._no_split_modules or ())
     layers = [module for module in model.modules() if type(module).__name__ in names]

@@ -160,6 +160,7 @@ class Trainer:
             gradient_checkpointing=request.hyperparameters.gradient_checkpointing,
             ranks=self._ranks,
             lora=request.lora,
+            compile=request.compile,
             seed=request.seed,
         )
         self._training = Training(policy, request.hyperparameters)

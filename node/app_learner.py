@@ -532,6 +532,7 @@ def load_request(config: SwarmConfig) -> dict[str, Any]:
         "threads": _threads(learn.threads),
         "device": trainer.device,
         "compute_dtype": trainer.compute_dtype,
+        "compile": trainer.compile,
         "lora": _lora(trainer),
         "hyperparameters": {
             **{name: getattr(trainer, name) for name in _SHARED},

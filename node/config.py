@@ -199,6 +199,7 @@ class TrainerSection(Section, frozen=True, kw_only=True):
     activation_checkpointing: bool = False
     device: Literal["auto", "cpu", "cuda"] = "auto"
     compute_dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    compile: bool = False
     ranks: Annotated[int, Meta(ge=1, le=1024)] = 1
     machines: Annotated[int, Meta(ge=1, le=4096)] = 1
     rendezvous: Annotated[str, Meta(max_length=MAX_ADDRESS_CHARS)] = ""

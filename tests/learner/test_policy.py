@@ -185,6 +185,20 @@ def test_a_model_that_reads_all_of_a_row_keeps_a_row_for_each_sequence(tmp_path:
     assert torch.isfinite(policy.score(part, 1.0).logprobs).all()
 
 
+@pytest.mark.slow
+def test_compiled_layers_compute_the_same(qwen3: Path) -> None:
+    batch = siblings()
+    (part,) = microbatches(batch, np.ones(4, np.bool_), 1000, share_prompts=True)
+    found = []
+    for compile in (False, True):
+        policy = load_policy(qwen3, compile=compile)
+        scores = policy.score(part, 1.0)
+        scores.logprobs.sum().backward()
+        gradients = [tensor.grad.flatten() for _, tensor in policy.parameters if tensor.grad is not None]
+        found.append(torch.cat([scores.logprobs.detach(), scores.entropy, *gradients]))
+    torch.testing.assert_close(*found, atol=1e-4, rtol=1e-4)
+
+
 def test_gradient_checkpointing_computes_the_same(qwen3: Path) -> None:
     batch = siblings()
     (part,) = microbatches(batch, np.ones(4, np.bool_), 1000, share_prompts=True)

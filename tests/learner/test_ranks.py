@@ -11,12 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.launcher import arguments
 from learner.packing import deal
 from learner.trainer import Trainer
+from node.app_learner import TRAINER, launched
+from node.children import ChildDied, ChildEvent, ChildSpec, ChildStarted, RestartLimits, open_child
+from node.config import TrainerSection
 from protocol.pipe import Arrays, Header
 from tests.learner.processes import Child
 
@@ -279,3 +283,30 @@ def test_rows_are_dealt_once_and_evenly(widths: list[int], ranks: int) -> None:
     assert sorted(np.concatenate(dealt).tolist()) == list(range(len(widths)))
     totals = [int(np.array(widths, np.int64)[rows].sum()) for rows in dealt]
     assert max(totals) - min(totals) <= max(widths, default=0)
+
+
+async def test_the_node_is_told_why_its_ranks_ended_and_has_new_ones(model: Path) -> None:
+    events: list[ChildEvent] = []
+    died, back = trio.Event(), trio.Event()
+
+    def note(event: ChildEvent) -> None:
+        events.append(event)
+        if isinstance(event, ChildDied):
+            died.set()
+        elif isinstance(event, ChildStarted) and died.is_set():
+            back.set()
+
+    argv = launched(TRAINER, TrainerSection(ranks=2))
+    spec = ChildSpec(name="trainer", argv=argv, restarts=RestartLimits(first_delay_s=0.0))
+    async with open_child(spec, on_event=note) as child:
+        await child.call("load", load(model))
+        pid = child.pid
+        ranks = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        os.kill(int(ranks[0]), signal.SIGKILL)
+        await died.wait()
+        [end] = [event.exit for event in events if isinstance(event, ChildDied)]
+        assert "rank 0 was killed by signal 9, so all 2 ranks of this machine were ended" in str(end)
+        await back.wait()
+        reply, _ = await child.call("load", load(model))
+        assert reply["ranks"] == 2
+    assert child.pid is None

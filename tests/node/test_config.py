@@ -186,7 +186,8 @@ def test_what_the_file_says_of_training_reaches_the_trainer(tmp_path: Path) -> N
         "max_tokens_per_microbatch = 7\n"
     )
     where = (
-        'activation_checkpointing = true\ndevice = "cpu"\ncompute_dtype = "bfloat16"\nranks = 4\nmachines = 2\n'
+        'activation_checkpointing = true\ndevice = "cpu"\ncompute_dtype = "bfloat16"\ncompile = true\n'
+        "ranks = 4\nmachines = 2\n"
         'rendezvous = "learner:29500"\nlora_rank = 8\nlora_alpha = 24\nlora_targets = ["q_proj"]\n'
     )
     text = learning(temperature=0.5, max_new_tokens=9, seed=6, threads=2) + "[trainer]\n" + trainer + where
@@ -196,7 +197,7 @@ def test_what_the_file_says_of_training_reaches_the_trainer(tmp_path: Path) -> N
     assert launched(TRAINER, TrainerSection()) == TRAINER
     load = msgspec.convert(load_request(config), Load)
     assert load.lora == Lora(rank=8, alpha=24, targets=["q_proj"])
-    assert (load.device, load.compute_dtype) == ("cpu", "bfloat16")
+    assert (load.device, load.compute_dtype, load.compile) == ("cpu", "bfloat16", True)
     assert (load.directory, load.seed, load.threads) == (str(tmp_path / "model"), 6, 2)
     assert msgspec.to_builtins(load.hyperparameters) == {
         **{key: value for key, value in tomllib.loads(trainer).items() if not key.startswith("beta")},

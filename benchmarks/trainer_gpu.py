@@ -1,0 +1,140 @@
+"""Claim "trainer-gpu": the trainer keeps a GPU busy: a Qwen3 of 0.6 billion parameters, sequences of 2048, bfloat16.
+
+What is trained is a configuration of Qwen3-0.6B with random weights, by the trainer's own requests (make_model, load,
+step, export), one rank, on answers of random tokens, all of which but each sequence's first count. float32 weights and
+moments, layers in bfloat16, compiled, sequences end to end. What always holds: steps before the first figure are not
+counted; a step's seconds are all of it: packing, forward, backward, clipping and AdamW. `--no-compile` and `--tokens`
+(positions of a microbatch) change what is asked for.
+
+    MFU = tokens/s x FLOP a token / the device's dense bfloat16 peak
+    FLOP a token = 6 P + 6 L H D T
+
+It is PaLM's (arXiv 2204.02311, appendix B), whose 12 L H D T counts positions that a causal mask hides as well. P
+counts parameters that are multiplied with: all but the embedding, which is the head's matrix here and so counts once; L
+layers, H heads of D, T positions. What is computed again counts for nothing.
+
+Bar: mfu, at least 0.45 on an H200. Without a GPU nothing can be measured: it says so and exits with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from harness import Bar, BenchmarkError, arguments, conclude, main, number, say, scratch, table
+
+from learner.trainer import Trainer
+from protocol.pipe import Arrays, Header
+
+QWEN3 = {
+    "vocab_size": 151_936, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
+    "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": True,
+    "max_position_embeddings": 40_960,
+}  # fmt: skip
+SEQUENCES, LENGTH = 64, 2048
+GROUP = 8
+WARM_STEPS = 3
+"""Compiling, and the first touch of memory for moments and buffers."""
+PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12}
+"""FLOP/s of dense bfloat16 products, from NVIDIA's data sheets (SXM where there are several)."""
+
+
+def claim() -> int:
+    options = read_options()
+    if not torch.cuda.is_available():
+        raise BenchmarkError(
+            "no GPU here, so there is no figure; run it where there is an NVIDIA GPU, with CUDA's torch"
+        )
+    device = torch.cuda.get_device_name()
+    peak = next((flops for name, flops in PEAKS.items() if name in device), None)
+    if peak is None:
+        raise BenchmarkError(f"the peak of {device} is not known here; add it to PEAKS from its data sheet")
+    with scratch(options.keep) as place:
+        figures = measure(place, options)
+    utilisation = figures["tokens_per_s"] * flop_per_token() / peak
+    say(table(["figure", "value"], [[name, number(value)] for name, value in (figures | {"mfu": utilisation}).items()]))
+    return conclude("trainer-gpu", [Bar(name="mfu", value=utilisation, at_least=0.45)], figures | {"device": device})
+
+
+def read_options() -> argparse.Namespace:
+    parser = arguments(__doc__ or "", reps=5)
+    parser.add_argument("--no-compile", action="store_true", help="let torch compile nothing")
+    parser.add_argument("--tokens", type=int, default=16_384, help="positions of a microbatch (default 16384)")
+    return parser.parse_args()
+
+
+def measure(place: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Train `options.reps` steps and export once."""
+    trainer = Trainer()
+    ask(trainer, "make_model", directory=str(place / "model"), config=QWEN3, seed=options.seed)
+    loaded = ask(
+        trainer,
+        "load",
+        directory=str(place / "model"),
+        hyperparameters={"max_new_tokens": LENGTH, "max_tokens_per_microbatch": options.tokens},
+        device="cuda",
+        compile=not options.no_compile,
+        threads=8,
+    )
+    say(f"{loaded['parameters']} parameters, {loaded['compute_dtype']} on {loaded['device']}")
+    seconds = []
+    for step in range(WARM_STEPS + options.reps):
+        began = time.perf_counter()
+        ask(trainer, "step", rollouts(options.seed + step))
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+        say(f"step {step}: {seconds[-1]:.3f} s")
+        if step == WARM_STEPS - 1:
+            torch.cuda.reset_peak_memory_stats()
+    exported = ask(trainer, "export", directory=str(place / "export"))
+    steady = statistics.median(seconds[WARM_STEPS:])
+    return {
+        "tokens_per_s": SEQUENCES * LENGTH / steady,
+        "step_s": steady,
+        "first_step_s": seconds[0],
+        "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
+        "export_s": exported["seconds"],
+        "load_s": loaded["seconds"],
+    }
+
+
+def flop_per_token() -> float:
+    """See the module's paragraph."""
+    q = QWEN3
+    heads = int(q["num_attention_heads"]) * int(q["head_dim"])
+    cached = int(q["num_key_value_heads"]) * int(q["head_dim"])
+    width, inner, layers = int(q["hidden_size"]), int(q["intermediate_size"]), int(q["num_hidden_layers"])
+    of_layer = width * (2 * heads + 2 * cached) + 3 * width * inner
+    return 6.0 * (layers * of_layer + width * int(q["vocab_size"])) + 6.0 * layers * heads * LENGTH
+
+
+def rollouts(seed: int) -> Arrays:
+    """Groups of answers of LENGTH random tokens, all but the first generated."""
+    generator = np.random.default_rng(seed)
+    generated = SEQUENCES * (LENGTH - 1)
+    return {
+        "tokens": generator.integers(0, int(QWEN3["vocab_size"]), SEQUENCES * LENGTH).astype(np.int32),
+        "lengths": np.full(SEQUENCES, LENGTH, np.int32),
+        "mask": np.tile(np.arange(LENGTH) > 0, SEQUENCES).astype(np.uint8),
+        "behaviour_logprobs": np.full(generated, -np.log(int(QWEN3["vocab_size"])), np.float32),
+        "lags": np.zeros(generated, np.int32),
+        "rewards": generator.normal(size=SEQUENCES).astype(np.float32),
+        "group_sizes": np.full(SEQUENCES // GROUP, GROUP, np.int32),
+        "origins": np.zeros(SEQUENCES, np.uint8),
+    }
+
+
+def ask(trainer: Trainer, op: str, arrays: Arrays | None = None, **fields: Any) -> Header:
+    reply, _ = trainer.answer({"id": 0, "op": op, **fields}, arrays or {})
+    if not reply["ok"]:
+        raise BenchmarkError(f"{op}: {reply['error']}")
+    return reply
+
+
+if __name__ == "__main__":
+    main(claim)

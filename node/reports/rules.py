@@ -39,7 +39,9 @@ MEANINGS: Mapping[Rule, Meaning] = {
     Rule.LATE: _misfortune("it arrived after the deadline of its lease (lowers timeliness)"),
     Rule.DUPLICATE: _fault("the same completion of the lease had been delivered before"),
     Rule.UNKNOWN_VERSION: _fault("it names a policy version that was never published, or is long forgotten"),
-    Rule.ORPHANED: _misfortune("the version that made it was lost when the learner restarted"),
+    Rule.ORPHANED: _misfortune(
+        "the version that made it was lost when the learner restarted; its tokens count all the same"
+    ),
     Rule.STALE: _misfortune("it was made by a version older than the staleness window allows"),
     Rule.BAD_SIGNATURE: _fault("its signature does not match its bytes"),
     Rule.WRONG_PEER: _fault("another peer than its author delivered it"),

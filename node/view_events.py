@@ -88,6 +88,8 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
             known = {name: _figure(fields, name) for name in ("entropy", "mismatch_kl", "ess", "clip_share")}
             state.figures = {name: value for name, value in known.items() if value is not None}
             state.kl_by_lag = str(fields.get("kl_by_lag") or "")
+        case "incarnation_began":
+            state.alarms.clear()  # those that stand are said again
         case "alarm_raised":
             state.alarms[str(fields.get("alarm"))] = _number(fields, "step")
         case "alarm_cleared":

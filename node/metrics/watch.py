@@ -82,6 +82,8 @@ class Watch:
             self._watchman.handle(observation(alarm_row(row)))
         for alarm in Alarm:
             self.board.set("alarm", float(alarm in self._watchman.raised), rule=alarm.value)
+        for change in self._watchman.raised.values():  # whoever shows them has begun anew
+            self._emit(change)
         for outlet in self._all:
             outlet.begin(incarnation, base)
 
@@ -103,9 +105,12 @@ class Watch:
         self.board.set("alarm", float(change.raised), rule=name)
         if change.raised:
             self.board.add("alarms_raised", rule=name)
+        self._emit(change)
+
+    def _emit(self, change: Change) -> None:
         self.events.emit(
             "alarm_raised" if change.raised else "alarm_cleared",
-            alarm=name,
+            alarm=change.alarm.value,
             step=change.step,
             measured=round(change.measured, 6),
             usual=round(change.usual, 6),

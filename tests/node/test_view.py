@@ -277,6 +277,10 @@ def test_a_learner_shows_its_objective_and_the_alarms_that_stand() -> None:
         assert part in text
     assert "entropy 0.750" in status_line(state)
     assert "ALARM entropy_rises" in status_line(state)
+    apply(state, "incarnation_began", {"incarnation": 2, "step": 9})
+    assert "since step" not in text_of(state, 100)
+    apply(state, "alarm_raised", {"alarm": "entropy_rises", "step": 9, "text": "The policy's entropy rises."})
+    assert "entropy rises since step 9" in text_of(state, 100)
     apply(state, "alarm_cleared", {"alarm": "entropy_rises", "step": 30, "text": "over"})
     assert "since step" not in text_of(state, 100)
     assert "ALARM" not in status_line(state)

@@ -165,3 +165,21 @@ async def test_a_restarted_learner_goes_on_with_its_series() -> None:
         await trio.lowlevel.checkpoint()
     assert sink.rows == [1, 2, 3, 4, 5, 6]
     assert sink.begun == [(1, 0), (2, 3)]
+
+
+class ClippedTrainer(FakeTrainer):
+    def _step(self, header: Header, arrays: Arrays) -> Header:
+        return super()._step(header, arrays) | FIGURES | {"clip_share": 0.9, "diverged": 0}
+
+
+async def test_alarms_are_said_once_and_again_after_a_restart() -> None:
+    with fast_directory() as root:
+        for steps, said in ((8, [5]), (12, [5])):
+            async with open_learner(root, replace(Settings(), steps=steps), trainer=ClippedTrainer()) as learner:
+                await learner.train(FakePeer())
+                raised = learner.logged("alarm_raised")
+                assert [(fields["alarm"], fields["step"]) for fields in raised] == [("clipped", step) for step in said]
+                standing = learner.watch.board.values()[Series("alarm", ("clipped",))]
+                assert standing == 1
+                counted = learner.watch.board.values().get(Series("alarms_raised", ("clipped",)), 0)
+                assert counted == (steps == 8)

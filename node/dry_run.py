@@ -168,6 +168,9 @@ def _memory(footprint: Footprint, config: SwarmConfig) -> Iterator[str]:
         f"{footprint.gathered / GB:.1f} GB of layers in use, about {footprint.activations / GB:.1f} GB of activations "
         f"for {config.trainer.max_tokens_per_microbatch} positions: about {footprint.per_rank / GB:.1f} GB."
     )
+    if config.trainer.device != "cpu":
+        host = footprint.checkpoint / config.trainer.machines / GB
+        yield f"While a checkpoint is written from GPUs, {host:.1f} GB of it lie in the machine's own memory."
     if not config.trainer.activation_checkpointing:
         yield "activation_checkpointing = true or a smaller max_tokens_per_microbatch lowers the last of these."
 

@@ -99,6 +99,7 @@ def test_the_example_for_a_real_model_passes_and_says_what_it_takes(operator: Pa
         "R = 512 rollouts: 32 leases of 16 completions",
         "Window: S = 3 steps (async); a version is published every 1 steps.",
         "3 checkpoints of 48.3 GB",
+        "While a checkpoint is written from GPUs, 48.3 GB of it lie in the machine's own memory.",
         "A version leaves the learner in 64 s at 1000 Mbit/s",
         "It begins anew",
         "objective dr_grpo: group_mean, clipped_ratio, per_constant",

@@ -169,7 +169,7 @@ class Episodes:
 
     def __len__(self) -> int:
         """Episodes of open groups, over or not: each takes the room that it took while its first turn was leased."""
-        return self.by_version.total()
+        return self.by_version.total() if self._open else 0
 
     # Events
 

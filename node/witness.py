@@ -43,7 +43,7 @@ class Witness:
         self._installed: dict[PeerId, PolicyVersion] = {}
         self._hours_said_s: dict[PeerId, float] = {}
         self._started_s: dict[LeaseId, float] = {}
-        self._shares: dict[PeerId, float] = {}
+        self._shares: dict[PeerId, tuple[float, int]] = {}
         self._dropped = 0
 
     def joined(self, peer: PeerId, hello: Hello) -> None:
@@ -109,7 +109,7 @@ class Witness:
         """
         leased_s = granted.lease.issued_ms / 1000
         behaviour = [version for record in judged.group for version in record.signed.behaviour]
-        admitted = self._share(granted.peer, len(judged.group))
+        admitted, tokens = self._share(granted.peer, len(judged.group), judged.tokens)
         self._recorder.record(
             Delivered(
                 at_s=self._recorder.now_s(),
@@ -117,18 +117,21 @@ class Witness:
                 admitted=admitted,
                 refused=len(granted.lease.seeds) - len(judged.group),
                 dropped=self._dropped_of(admitted, dropped),
-                tokens=judged.tokens,
+                tokens=tokens,
                 version=min(behaviour, default=granted.lease.minimum).version,
                 leased_s=leased_s,
                 started_s=self._started_s.pop(granted.id, leased_s),
             )
         )
 
-    def _share(self, peer: PeerId, turns: int) -> int:
-        """The rollouts that so many turns are worth; what is less than a whole one counts with the peer's next."""
-        worth = self._shares.get(peer, 0.0) + turns / self._run.episodes.mean_turns
-        self._shares[peer] = worth % 1
-        return int(worth)
+    def _share(self, peer: PeerId, turns: int, tokens: int) -> tuple[int, int]:
+        """The rollouts that so many turns are worth, and their tokens; what is less than a whole one counts with the
+        peer's next."""
+        part, before = self._shares.get(peer, (0.0, 0))
+        worth, tokens = part + turns / self._run.episodes.mean_turns, before + tokens
+        whole = int(worth)
+        self._shares[peer] = (worth - whole, 0 if whole else tokens)
+        return whole, tokens if whole else 0
 
     def _dropped_of(self, admitted: int, dropped: int) -> int:
         """How many of these were dropped; what is more than they are counts with the next."""

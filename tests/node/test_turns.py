@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -173,6 +174,39 @@ async def test_killed_in_mid_episode_nothing_is_lost_and_nothing_doubled(
         kept = [step for *_, step, _ in rows if step is not None and step <= base]
         require_sound(again, [*_silent(sorted(set(kept)), rows), *trainer.batches])
         assert not peer.undelivered
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+async def test_killed_again_and_again_at_any_moment(tmp_path: Path, seed: int) -> None:
+    luck = random.Random(seed)
+    settings, peers = (
+        Settings(staleness=3, steps=25, prompts=3, ahead=2.0),
+        (FakePeer(), FakePeer(key=OTHER, rollouts=3)),
+    )
+    calls = ["leases_issued", "deliveries_judged", "step_trained", "version_published", "checkpointed"]
+    before: set[tuple[bytes, int, int]] = set()
+    for _ in range(4):
+        async with open_learner(tmp_path, settings, environment=environment) as learner:
+            learner.desk.recover_leases()
+            learner.ledger.dies = (luck.choice(calls), luck.choice(["before", "after"]), luck.randint(1, 4))
+            with pytest.raises(Killed):
+                await unwrapped(learner.train, *peers)
+        rows = turns_in(tmp_path / "ledger.sqlite")
+        now = {row[:3] for row in rows}
+        assert len(now) == len(rows), "nothing is doubled"
+        assert before <= now, "what was admitted stays so"
+        before = now
+    trainer = NotingTrainer()
+    async with open_learner(tmp_path, settings, trainer=trainer, environment=environment) as last:
+        last.desk.recover_leases()
+        base = max((row.step for row in last.ledger.checkpoints()), default=0)
+        await last.train(*peers)
+        require_true(trainer.batches)
+        rows = turns_in(tmp_path / "ledger.sqlite")
+        assert before <= {row[:3] for row in rows}
+        kept = sorted({step for *_, step, _ in rows if step is not None and step <= base})
+        require_sound(last, [*_silent(kept, rows), *trainer.batches])
 
 
 def _silent(steps: list[int], rows: list[Any]) -> list[Arrays]:

@@ -173,6 +173,7 @@ async def test_every_turn_of_an_episode_is_an_even_share_of_a_rollout(tmp_path: 
         nursery.cancel_scope.cancel()
         told = [event for event in of(learner, Delivered) if isinstance(event, Delivered)]
     assert [(event.admitted, event.refused) for event in told] == [(0, 0), (1, 0), (1, 0)]
+    assert [event.tokens for event in told] == [0, 12, 6]
 
 
 async def test_who_never_said_that_it_began_began_when_it_was_leased(tmp_path: Path) -> None:

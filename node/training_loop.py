@@ -58,6 +58,9 @@ versions catch up in one step; the learner keeps its files for as long."""
 TOLD_FIGURES = ("entropy", "mismatch_kl", "ess", "clip_share", "grad_norm")
 """Figures of the trainer's that a step's event has; all of them are in the ledger and among the metrics."""
 
+LAGS_TOLD = 6
+"""Lags whose KL a step's event tells, spread over those there were: what fits beside a word at 80 columns."""
+
 MAX_DIVERGED = 3
 """Batches in a row that may make the loss infinite: one is a broken peer's work, more are a broken run's."""
 
@@ -577,4 +580,5 @@ def _told_figures(metrics: Mapping[str, Any]) -> dict[str, float | str]:
         name: float(f"{metrics[name]:.4g}") for name in TOLD_FIGURES if isinstance(metrics.get(name), float)
     }
     kls = {lag: figures["kl"] for lag, figures in metrics["by_lag"].items() if "kl" in figures}
-    return told | ({"kl_by_lag": ", ".join(f"{lag}: {kl:.2g}" for lag, kl in kls.items())} if kls else {})
+    lags = list(kls)[:: -(-len(kls) // LAGS_TOLD) or 1]
+    return told | ({"kl_by_lag": ", ".join(f"{lag}: {kls[lag]:.2g}" for lag in lags)} if kls else {})

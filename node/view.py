@@ -32,8 +32,8 @@ MAX_REWARDS = 56
 MAX_NOTICES = 200
 """Kept for plain lines that were not printed yet; the screen shows the last few."""
 
-BY_LAG_CHARS = 160
-"""Two lines of 80 columns; a window of more lags is in the report."""
+BY_LAG_CHARS = 120
+"""More than a step's event tells of it."""
 
 NOTICES_SHOWN = 6
 PEERS_SHOWN = 16
@@ -196,8 +196,8 @@ def _learner_lines(state: ViewState) -> Iterator[tuple[str, Text]]:
     if state.kl_by_lag:
         yield "by lag", Text(f"KL {words.plain_name(state.kl_by_lag, BY_LAG_CHARS)}")
     if state.alarms:
-        said = ", ".join(f"{name.replace('_', ' ')} since step {step}" for name, step in state.alarms.items())
-        yield "alarm", Text(said, style="bold red")
+        said = ", ".join(f"{name.replace('_', ' ')} ({step})" for name, step in state.alarms.items())
+        yield "alarm", Text(f"since step: {said}", style="bold red")
     yield "rollouts", _rollouts(state)
     yield "lag", Text(lag_line(state.lags))
     if state.batch:

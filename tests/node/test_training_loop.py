@@ -23,7 +23,7 @@ from learner.buffer import Batch, Completion, Group
 from learner.provisioning.recording import Began, Delivered, Stepped
 from node.children import ChildExit, ChildGaveUp, ChildRefused, RestartLimits
 from node.errors import RunError, UsageError
-from node.training_loop import REANNOUNCE_S, batch_arrays
+from node.training_loop import REANNOUNCE_S, _told_figures, batch_arrays
 from protocol.announcement import open_announcement, topic_of
 from protocol.ids import ManifestHash, PolicyVersion
 from protocol.manifest import SignedManifest
@@ -870,3 +870,18 @@ def test_a_batch_as_arrays() -> None:
         "group_sizes": ("int32", [2, 2]),
         "origins": ("uint8", [0, 0, 0, 0]),
     }
+
+
+@pytest.mark.parametrize(
+    ("lags", "told"),
+    [
+        ([], None),
+        (["0"], "0: 0"),
+        (["0", "1", "offline"], "0: 0, 1: 0.1, offline: 0.2"),
+        (list(map(str, range(12))), "0: 0, 2: 0.2, 4: 0.4, 6: 0.6, 8: 0.8, 10: 1"),
+    ],
+)
+def test_a_steps_event_tells_of_lags_what_fits(lags: list[str], told: str | None) -> None:
+    by_lag = {lag: {"kl": place / 10} for place, lag in enumerate(lags)}
+    figures = _told_figures({"entropy": 0.123456, "by_lag": by_lag | {"99": {"reward": 1.0}}})
+    assert figures == {"entropy": 0.1235} | ({} if told is None else {"kl_by_lag": told})

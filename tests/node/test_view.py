@@ -271,7 +271,7 @@ def test_a_learner_shows_its_objective_and_the_alarms_that_stand() -> None:
         "0.750 ▁█",
         "KL to the rollouts 0.004, effective sample 93.0%, clipped 2.0%",
         "KL 0: 0.0001, 2: 0.01",
-        "entropy rises since step 10",
+        "since step: entropy rises (10)",
         "ALARM at step 10: The policy's entropy rises.",
     ):
         assert part in text
@@ -280,7 +280,7 @@ def test_a_learner_shows_its_objective_and_the_alarms_that_stand() -> None:
     apply(state, "incarnation_began", {"incarnation": 2, "step": 9})
     assert "since step" not in text_of(state, 100)
     apply(state, "alarm_raised", {"alarm": "entropy_rises", "step": 9, "text": "The policy's entropy rises."})
-    assert "entropy rises since step 9" in text_of(state, 100)
+    assert "since step: entropy rises (9)" in text_of(state, 100)
     apply(state, "alarm_cleared", {"alarm": "entropy_rises", "step": 30, "text": "over"})
     assert "since step" not in text_of(state, 100)
     assert "ALARM" not in status_line(state)

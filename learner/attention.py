@@ -40,7 +40,7 @@ def end_to_end_attention(
     assert max_length_q is not None
     if query.device.type == "cuda":
         window = (-1 if sliding_window is None else sliding_window - 1, 0)
-        q, k, v = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
+        q, k, v = (states.squeeze(0).transpose(0, 1).contiguous() for states in (query, key, value))
         ends, longest = cu_seq_lens_q, max_length_q
         out = varlen_attn(
             q, k, v, ends, ends, longest, longest, scale=scaling, window_size=window, enable_gqa=q.shape[1] > k.shape[1]

@@ -438,6 +438,12 @@ def test_requests_that_make_no_sense_name_the_field(
     assert said in refused(trainer, "bad_request", op, **fields)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_named(model: Path) -> None:
+    fields = {"directory": str(model), "hyperparameters": HYPERPARAMETERS, "device": "cuda"}
+    assert "wants a GPU for each rank" in refused(Trainer(), "bad_request", "load", **fields)
+
+
 def test_a_model_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
     said = refused(Trainer(), "bad_model", "load", directory=str(tmp_path), hyperparameters=HYPERPARAMETERS)
     assert f"{tmp_path} has no config.json" in said

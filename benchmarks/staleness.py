@@ -19,12 +19,13 @@ import time
 from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness import ROOT, Bar, arguments, conclude, main, number, say, table
 from benchmarks.lagged.laboratory import Laboratory, Outcome, prepare
 from benchmarks.lagged.picture import draw_study
-from benchmarks.lagged.recipe import DEFAULT, LAGS, OTHERS, RECIPES, SEEDS, Cell, fresh_cells, stale_cells
+from benchmarks.lagged.recipe import CONSTANT, DEFAULT, LAGS, OTHERS, RECIPES, SEEDS, Cell, fresh_cells, stale_cells
 from benchmarks.lagged.record import Record, Records
 from benchmarks.lagged.verdict import best_rate, has_collapsed, loss, missing, runs, steps_to_target
 
@@ -91,55 +92,69 @@ def _prepared(cell: Cell, models: Path) -> None:
     prepare(RECIPES[cell.recipe], cell.seed, models / f"{cell.recipe}-{cell.seed}")
 
 
-def judge(records: Records, recipes: Sequence[str]) -> int:
-    """Print the tables and the bars."""
-    losses: dict[int, list[float | None]] = {6: [], 11: []}
-    ratios: list[float | None] = []
-    collapses = 0
+def judge(records: Records, recipes: Sequence[str]) -> tuple[list[Bar], dict[str, float | None]]:
+    """Print the tables; return bars and figures."""
     figures: dict[str, float | None] = {}
-    for recipe in recipes:
-        rate = best_rate(records, recipe)
-        fresh = runs(records, recipe, DEFAULT, 0, rate)
-        say(f"\n{recipe}: {len(fresh)} seeds, learning rate {rate:g} (the best at S = 0)")
-        say(table(["objective", "S", "accuracy", "worst seed", "loss", "bound", "collapses", "steps to 0.8"], [
-            _row(records, recipe, objective, staleness, rate)
-            for objective in (DEFAULT, *OTHERS)
-            for staleness in (LAGS if objective == DEFAULT else LAGS[1:])
-        ]))  # fmt: skip
-        for staleness, found in losses.items():
-            lost = loss(fresh, runs(records, recipe, DEFAULT, staleness, rate))
-            complete = lost is not None and lost.seeds == SEEDS
-            found.append(lost.bound if lost is not None and complete else None)
-            figures[f"{recipe}_loss_s{staleness}"] = lost.mean if lost else None
-        at_0, at_6 = (
-            steps_to_target(list(runs(records, recipe, DEFAULT, staleness, rate).values())) for staleness in (0, 6)
-        )
-        ratios.append(at_6 / at_0 if at_0 and at_6 else None)
-        collapses += sum(
-            has_collapsed(outcome)
-            for staleness in LAGS
-            for outcome in runs(records, recipe, DEFAULT, staleness, rate).values()
-        )
+    verdicts = {recipe: _judge_recipe(records, recipe, figures) for recipe in recipes}
+    bounds = {staleness: [v.bounds[staleness] for v in verdicts.values()] for staleness in (6, 11)}
     bars = [
-        Bar(name="loss_s6_bound", value=_worst(losses[6]), at_most=LOSS_S6_AT_MOST),
-        Bar(name="loss_s11_bound", value=_worst(losses[11]), at_most=LOSS_S11_AT_MOST),
-        Bar(name="collapses", value=float(collapses), at_most=0.0),
-        Bar(name="steps_to_08_s6", value=_worst(ratios), at_most=STEPS_AT_MOST),
+        Bar(name="loss_s6_bound", value=_worst(bounds[6]), at_most=LOSS_S6_AT_MOST),
+        Bar(name="loss_s11_bound", value=_worst(bounds[11]), at_most=LOSS_S11_AT_MOST),
+        Bar(name="collapses", value=float(sum(v.collapses for v in verdicts.values())), at_most=0.0),
+        Bar(name="steps_to_08_s6", value=_worst([v.slower for v in verdicts.values()]), at_most=STEPS_AT_MOST),
     ]
-    return conclude("staleness", bars, figures)
+    return bars, figures
 
 
-def _row(records: Records, recipe: str, objective: str, staleness: int, rate: float) -> list[str]:
-    found = runs(records, recipe, objective, staleness, rate)
+@dataclass(frozen=True, kw_only=True)
+class _Verdict:
+    """Of one recipe: bounds on the loss by S, None where seeds are missing; collapses; `slower`, steps to 0.8 over those
+    at S = 0.
+    """
+
+    bounds: dict[int, float | None]
+    collapses: int
+    slower: float | None
+
+
+def _judge_recipe(records: Records, recipe: str, figures: dict[str, float | None]) -> _Verdict:
+    rate = best_rate(records, recipe)
+
+    def found(staleness: int) -> dict[int, Outcome]:
+        return runs(records, recipe, DEFAULT, staleness, rate)
+
+    say(f"\n{recipe}: {len(found(0))} seeds, learning rate {rate:g} (the best at S = 0)")
+    rows = [(objective, staleness, False) for objective in (DEFAULT, *OTHERS) for staleness in LAGS]
+    rows += [(objective, staleness, True) for objective, staleness in CONSTANT]
+    header = ["objective", "S", "accuracy", "worst seed", "loss", "bound", "collapses", "steps to 0.8"]
+    shown = [row for row in rows if row[1] or row[0] == DEFAULT]
+    say(table(header, [_row(records, recipe, rate, *row) for row in shown]))
+    bounds: dict[int, float | None] = {}
+    for staleness in (6, 11):
+        lost = loss(found(0), found(staleness))
+        bounds[staleness] = lost.bound if lost is not None and lost.seeds == SEEDS else None
+        figures[f"{recipe}_loss_s{staleness}"] = lost.mean if lost else None
+    fresh, stale = (steps_to_target(list(found(staleness).values())) for staleness in (0, 6))
+    return _Verdict(
+        bounds=bounds,
+        collapses=sum(has_collapsed(outcome) for staleness in LAGS for outcome in found(staleness).values()),
+        slower=stale / fresh if fresh and stale else None,
+    )
+
+
+def _row(records: Records, recipe: str, rate: float, objective: str, staleness: int, constant: bool) -> list[str]:
+    found = runs(records, recipe, objective, staleness, rate, constant=constant)
+    name = f"{objective}, constant rate" if constant else objective
+    if not found:
+        return [name, str(staleness), *"------"]
     outcomes = list(found.values())
-    if not outcomes:
-        return [objective, str(staleness), "-", "-", "-", "-", "-", "-"]
-    lost = loss(runs(records, recipe, DEFAULT, 0, rate), found) if staleness else None
+    finals = [outcome.final for outcome in outcomes]
+    lost = loss(runs(records, recipe, DEFAULT, 0, rate), found)
     return [
-        objective,
+        name,
         str(staleness),
-        f"{sum(outcome.final for outcome in outcomes) / len(outcomes):.3f}",
-        f"{min(outcome.final for outcome in outcomes):.3f}",
+        f"{sum(finals) / len(finals):.3f}",
+        f"{min(finals):.3f}",
         number(lost.mean if lost else None),
         number(lost.bound if lost else None),
         str(sum(map(has_collapsed, outcomes))),
@@ -170,7 +185,8 @@ def claim() -> int:
     study(record, recipes, asked.workers)
     records = record.read()
     draw_study(records, recipes, asked.picture)
-    return judge(records, recipes)
+    bars, figures = judge(records, recipes)
+    return conclude("staleness", bars, figures)
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def has_collapsed(outcome: Outcome) -> bool:
 
 def steps_to_target(outcomes: Sequence[Outcome]) -> float | None:
     """The median over seeds of when the current policy first reaches TARGET; None when half of them never do."""
-    return median([crossing(outcome.curve, TARGET) for outcome in outcomes])
+    return median([crossing(outcome.curve, TARGET) for outcome in outcomes]) if outcomes else None
 
 
 def missing(records: Records, cells: Sequence[Cell]) -> list[Cell]:

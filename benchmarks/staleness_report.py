@@ -1,0 +1,56 @@
+"""Claim "staleness_report": the recorded study of staleness says what it says, and one of its cells can be had again.
+
+Judges `benchmarks/recorded/staleness.jsonl` by the bars of `benchmarks/staleness.py` without running anything, then
+runs one recorded cell anew, the default objective at S = 6 with --seed, and compares. Bars: those of the study;
+rerun_points, how many points of accuracy the cell ends away from its record. What always holds: the record is only
+read; on the machine and the software that it was made with, the cell's curve is the recorded one to the last digit.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, say
+from benchmarks.lagged.recipe import DEFAULT, RECIPES, Cell
+from benchmarks.lagged.record import Record, Records
+from benchmarks.lagged.verdict import best_rate
+from benchmarks.staleness import RECORDED, judge, run_cell
+
+RERUN_POINTS_AT_MOST = 3.0
+"""Another processor rounds otherwise, which after 200 steps makes another run of the same seed: those differ by less."""
+
+
+def rerun(records: Records, seed: int) -> float:
+    """Run the default at S = 6 anew and return the points between its end and the recorded one."""
+    recipe = "reversal"
+    cell = Cell(recipe=recipe, objective=DEFAULT, staleness=6, learning_rate=best_rate(records, recipe), seed=seed)
+    if cell not in records:
+        raise BenchmarkError(f"{cell} is not recorded; run `make bench-staleness` to the end, it goes on where it was.")
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="volery-bench-") as scratch:
+        outcome = run_cell(cell, Path(scratch))
+    recorded = records[cell]
+    same = sum(now == then for now, then in zip(outcome.curve, recorded.curve, strict=True))
+    say(
+        f"\n{cell}, again in {time.monotonic() - began:.0f} s: {outcome.final:.4f}, recorded {recorded.final:.4f}; "
+        f"{same} of {len(recorded.curve)} evaluations to the last digit"
+    )
+    return 100 * abs(outcome.final - recorded.final)
+
+
+def claim() -> int:
+    parser = arguments(__doc__ or "", reps=1)
+    parser.add_argument("--record", type=Path, default=RECORDED, help="the file of the study")
+    asked = parser.parse_args()
+    records = Record(path=asked.record).read()
+    if not records:
+        raise BenchmarkError(f"{asked.record} holds no study; `make bench-staleness` makes one, in hours.")
+    bars, figures = judge(records, list(RECIPES))
+    bars.append(Bar(name="rerun_points", value=rerun(records, asked.seed), at_most=RERUN_POINTS_AT_MOST))
+    return conclude("staleness_report", bars, figures)
+
+
+if __name__ == "__main__":
+    main(claim)

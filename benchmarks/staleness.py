@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from multiprocessing.pool import Pool
 from pathlib import Path
 
 from benchmarks.harness import ROOT, Bar, arguments, conclude, main, number, say, table
@@ -38,47 +39,25 @@ STEPS_AT_MOST = 1.25
 
 
 def run_cell(cell: Cell, models: Path) -> Outcome:
-    """One cell, on one thread."""
-    _quiet()
+    """One cell, on one thread; `models` keeps what cells of one seed begin with."""
     recipe = RECIPES[cell.recipe]
-    model = prepare(recipe, cell.seed, models / f"{cell.recipe}-{cell.seed}")
-    return Laboratory(cell, recipe, model).run()
+    return Laboratory(cell, recipe, prepare(recipe, cell.seed, _model_of(cell, models))).run()
 
 
 def study(record: Record, recipes: Sequence[str], workers: int) -> None:
     """Run what is not recorded yet: S = 0 at every rate first, since the others go by the best of them."""
     with tempfile.TemporaryDirectory(prefix="volery-bench-") as scratch:
         models = Path(scratch)
-        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-            # By seed and not by cell: two workers would make the same model at the same time.
+        # Leaving the pool ends its processes, also in the middle of a cell: nothing is lost but that cell.
+        with multiprocessing.get_context("spawn").Pool(workers, initializer=_begin_worker) as pool:
             _run_all(pool, record, [cell for recipe in recipes for cell in fresh_cells(recipe)], models)
             rates = {recipe: best_rate(record.read(), recipe) for recipe in recipes}
             stale = [cell for recipe in recipes for cell in stale_cells(recipe, rates[recipe])]
             _run_all(pool, record, stale, models)
 
 
-def _run_all(pool: ProcessPoolExecutor, record: Record, cells: Sequence[Cell], models: Path) -> None:
-    left = missing(record.read(), cells)
-    if not left:
-        return
-    by_model: dict[tuple[str, int], list[Cell]] = {}
-    for cell in left:
-        by_model.setdefault((cell.recipe, cell.seed), []).append(cell)
-    say(f"{len(left)} of {len(cells)} cells to run")
-    began = time.monotonic()
-    waiting = {pool.submit(_prepared, cells[0], models): cells for cells in by_model.values()}
-    running = {}
-    for ready in as_completed(waiting):
-        ready.result()
-        running |= {pool.submit(run_cell, cell, models): cell for cell in waiting[ready]}
-    for done, finished in enumerate(as_completed(running), 1):
-        cell, outcome = running[finished], finished.result()
-        record.add(cell, outcome)
-        rest = (time.monotonic() - began) / done * (len(left) - done)
-        say(f"{done:4d}  {cell}: {outcome.final:.3f} ({rest / 60:.0f} min left)")
-
-
-def _quiet() -> None:
+def be_quiet() -> None:
+    """What a process is told before it computes: one thread, no bars."""
     import torch
 
     from learner.models import quiet_transformers
@@ -87,9 +66,42 @@ def _quiet() -> None:
     quiet_transformers()
 
 
-def _prepared(cell: Cell, models: Path) -> None:
-    _quiet()
-    prepare(RECIPES[cell.recipe], cell.seed, models / f"{cell.recipe}-{cell.seed}")
+def _begin_worker() -> None:
+    """Ctrl-C reaches the whole terminal; it is for the parent to end its workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    be_quiet()
+
+
+def _run_all(pool: Pool, record: Record, cells: Sequence[Cell], models: Path) -> None:
+    left = missing(record.read(), cells)
+    if not left:
+        return
+    say(f"{len(left)} of {len(cells)} cells to run")
+    # Models first: two workers would make the same one at the same time.
+    pool.map(_make_model, [(cell, models) for cell in _first_of_each_model(left)], chunksize=1)
+    began = time.monotonic()
+    for done, (cell, outcome) in enumerate(pool.imap_unordered(_run, [(cell, models) for cell in left]), 1):
+        record.add(cell, outcome)
+        rest = (time.monotonic() - began) / done * (len(left) - done)
+        say(f"{done:4d}  {cell}: {outcome.final:.3f} ({rest / 60:.0f} min left)")
+
+
+def _first_of_each_model(cells: Sequence[Cell]) -> list[Cell]:
+    return list({(cell.recipe, cell.seed): cell for cell in reversed(cells)}.values())
+
+
+def _make_model(asked: tuple[Cell, Path]) -> None:
+    cell, models = asked
+    prepare(RECIPES[cell.recipe], cell.seed, _model_of(cell, models))
+
+
+def _run(asked: tuple[Cell, Path]) -> tuple[Cell, Outcome]:
+    cell, models = asked
+    return cell, run_cell(cell, models)
+
+
+def _model_of(cell: Cell, models: Path) -> Path:
+    return models / f"{cell.recipe}-{cell.seed}"
 
 
 def judge(records: Records, recipes: Sequence[str]) -> tuple[list[Bar], dict[str, float | None]]:
@@ -108,8 +120,8 @@ def judge(records: Records, recipes: Sequence[str]) -> tuple[list[Bar], dict[str
 
 @dataclass(frozen=True, kw_only=True)
 class _Verdict:
-    """Of one recipe: bounds on the loss by S, None where seeds are missing; collapses; `slower`, steps to 0.8 over those
-    at S = 0.
+    """Of one recipe: bounds on the loss by S, None where seeds are missing; collapses; and `slower`, steps to 0.8 over
+    those at S = 0.
     """
 
     bounds: dict[int, float | None]

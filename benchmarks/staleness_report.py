@@ -16,10 +16,10 @@ from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, s
 from benchmarks.lagged.recipe import DEFAULT, RECIPES, Cell
 from benchmarks.lagged.record import Record, Records
 from benchmarks.lagged.verdict import best_rate
-from benchmarks.staleness import RECORDED, judge, run_cell
+from benchmarks.staleness import RECORDED, be_quiet, judge, run_cell
 
 RERUN_POINTS_AT_MOST = 3.0
-"""Another processor rounds otherwise, which after 200 steps makes another run of the same seed: those differ by less."""
+"""Another processor rounds otherwise, which makes another run of the same seed: those end closer than that."""
 
 
 def rerun(records: Records, seed: int) -> float:
@@ -28,6 +28,7 @@ def rerun(records: Records, seed: int) -> float:
     cell = Cell(recipe=recipe, objective=DEFAULT, staleness=6, learning_rate=best_rate(records, recipe), seed=seed)
     if cell not in records:
         raise BenchmarkError(f"{cell} is not recorded; run `make bench-staleness` to the end, it goes on where it was.")
+    be_quiet()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="volery-bench-") as scratch:
         outcome = run_cell(cell, Path(scratch))

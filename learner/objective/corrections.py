@@ -18,6 +18,10 @@ from learner.presets import CorrectionName
 
 Correction = Callable[[Terms, Bounds], Corrected]
 
+NOISE = 0.1
+"""A cap of 1 is passed by half of all tokens that are not old at all: engines round, in bf16 by some hundredths. What
+takes less than that from a weight is no bound acting."""
+
 
 def uncorrected(terms: Terms, bounds: Bounds) -> Corrected:
     """-A log pi: REINFORCE (Williams 1992), as if the tokens came from the current weights."""
@@ -78,7 +82,8 @@ def tapered_weight(terms: Terms, bounds: Bounds) -> Corrected:
     ratio = ratio_of(terms.logprobs.detach(), terms.behaviour)
     good = ratio.clamp(1 - bounds.clip_low, 1 + bounds.clip_high)
     weight = torch.where(terms.advantages > 0, good, ratio.clamp(max=bounds.weight_cap))
-    return Corrected(loss=-weight * terms.advantages * terms.logprobs, clipped=weight != ratio)
+    acted = (weight - ratio).abs() > NOISE
+    return Corrected(loss=-weight * terms.advantages * terms.logprobs, clipped=acted)
 
 
 def decoupled(terms: Terms, bounds: Bounds) -> Corrected:

@@ -119,7 +119,7 @@ def literal_tapered(pi: float, mu: float, prox: float, a: float, bounds: Bounds)
     ratio = math.exp(pi - mu)
     good = min(max(ratio, 1 - bounds.clip_low), 1 + bounds.clip_high)
     weight = good if a > 0 else min(ratio, bounds.weight_cap)
-    return -weight * a * pi, -weight * a, weight != ratio
+    return -weight * a * pi, -weight * a, abs(weight - ratio) > 0.1
 
 
 def literal_decoupled(pi: float, mu: float, prox: float, a: float, bounds: Bounds) -> tuple[float, float, bool]:

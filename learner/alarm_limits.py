@@ -47,7 +47,9 @@ class Limits:
 
     entropy_spreads: float = 6.0
     entropy_relative: float = 0.3
-    """A learning policy narrows along its course; a third away from it within a window is another course."""
+    entropy_absolute: float = 0.05
+    """A learning policy narrows along its course; a third away from it within a window is another course. Below 0.05
+    nats what is trained on is a few tokens, and which they are changes from step to step."""
 
     kl_fresh: float = 0.01
     """Nats per token at lag 0, where engine and trainer hold the same weights: bfloat16 weights and kernels of another

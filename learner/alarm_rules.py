@@ -35,13 +35,15 @@ def _entropy(steps: Steps, limits: Limits, sign: int, words: str) -> Finding | N
     course = _course([(s.step, s.entropy) for s in steps], limits)
     if course is None:
         return None
-    now, led_to, spread = course
-    bound = max(limits.entropy_spreads * spread, limits.entropy_relative * abs(led_to), 1e-3)
+    now, led_to, before, spread = course
+    # A course that flattens, as learning curves do, leads beyond: what has just been counts as usual, too.
+    usual = max(sign * led_to, sign * before) * sign
+    bound = max(limits.entropy_spreads * spread, limits.entropy_relative * abs(usual), limits.entropy_absolute)
     said = (
         f"The policy's entropy {words} its own course: {now:.3g} nats per token, where the {limits.window} steps "
-        f"before led to {led_to:.3g}, give or take {spread:.2g}."
+        f"before led to {usual:.3g}, give or take {spread:.2g}."
     )
-    return Finding(severity=sign * (now - led_to) / bound, measured=now, usual=led_to, said=said)
+    return Finding(severity=sign * (now - usual) / bound, measured=now, usual=usual, said=said)
 
 
 def engine_mismatch(steps: Steps, limits: Limits) -> Finding | None:
@@ -73,10 +75,10 @@ def too_stale(steps: Steps, limits: Limits) -> Finding | None:
 
 
 def _grows_with_lag(step: Observation, limits: Limits) -> bool:
-    """Whether lag is what drives a step's KL, as far as that is told."""
+    """Whether lag is what drives a step's KL; where no lag is told, it is taken to be."""
     known = {lag: at.kl for lag, at in step.by_lag.items() if at.kl is not None and at.tokens > 0}
     if not known:
-        return bool(step.lag)
+        return step.lag is None or step.lag > 0
     oldest, freshest = max(known), min(known)
     return oldest > 0 and (oldest == freshest or known[oldest] >= limits.growth * known[freshest])
 
@@ -208,8 +210,8 @@ def _past(steps: Steps, limits: Limits, of: Callable[[Observation], float | None
     return middle, SIGMA_PER_MAD * median(abs(value - middle) for value in values)
 
 
-def _course(points: Sequence[tuple[int, float | None]], limits: Limits) -> tuple[float, float, float] | None:
-    """(median of the newest, where the straight course of those before leads, spread around it).
+def _course(points: Sequence[tuple[int, float | None]], limits: Limits) -> tuple[float, float, float, float] | None:
+    """(median of the newest, where the straight course of those before leads, median of the last of those, spread).
 
     The line is Theil and Sen's over pairs half a window apart: the median of their slopes, so a quarter of wild points
     moves nothing.
@@ -222,7 +224,8 @@ def _course(points: Sequence[tuple[int, float | None]], limits: Limits) -> tuple
     level = median(value - slope * step for step, value in before)
     spread = SIGMA_PER_MAD * median(abs(value - slope * step - level) for step, value in before)
     at = median(step for step, _ in newest)
-    return median(value for _, value in newest), level + slope * at, spread
+    last = median(value for _, value in before[-2 * limits.recent :])
+    return median(value for _, value in newest), level + slope * at, last, spread
 
 
 def _slopes(points: Sequence[tuple[int, float]]) -> Iterator[float]:

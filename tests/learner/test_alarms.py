@@ -48,6 +48,15 @@ def test_a_healthy_run_is_silent(seed: int) -> None:
     assert alarms(healthy(seed=seed)) == []
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.floats(3, 60), st.floats(0.02, 0.3))
+def test_entropy_that_flattens_out_is_silent(seed: int, steps: float, floor: float) -> None:
+    """As it does: steeply at first, and noise around little at the end."""
+    rng = random.Random(seed)
+    rows = [{"step": n, "entropy": (floor + math.exp(-n / steps)) * rng.gauss(1, 0.08)} for n in range(1, 201)]
+    assert alarms(rows) == []
+
+
 BEGINS = 80
 """The step after which each of the runs below goes wrong."""
 
@@ -133,9 +142,10 @@ def test_old_tokens_that_are_few_are_borne() -> None:
 
 def test_without_figures_by_lag_those_of_the_batch_do() -> None:
     rows = wrong(lambda row, since: row.update(mismatch_kl=0.02 * since))
+    for told in ({"mean_lag": 6.0}, {}):
+        assert set(raised(alarms({**row, "by_lag": {}, **told} for row in rows))) == {Alarm.TOO_STALE}
     for row in rows:
-        row |= {"by_lag": {}, "mean_lag": 6.0}
-    assert set(raised(alarms(rows))) == {Alarm.TOO_STALE}
+        row["by_lag"] = {}
     for row in rows:
         row["mean_lag"] = 0.0
     assert alarms(rows) == []

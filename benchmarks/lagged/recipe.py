@@ -16,7 +16,7 @@ from node.warm_start import TINY_QWEN3
 
 LAGS = (0, 1, 3, 6, 11)
 SEEDS = 10
-RATES = (5e-4, 8e-4, 1.2e-3, 1.8e-3, 2.7e-3)
+RATES = (8e-4, 1.2e-3, 1.8e-3, 2.7e-3, 4e-3)
 """Candidates for the best learning rate of S = 0."""
 
 DEFAULT = "topr"

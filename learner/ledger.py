@@ -24,6 +24,7 @@ from learner.ledger_schema import (
     CONTINUATIONS,
     ORPHANS,
     PLANS,
+    READABLE,
     RECALLS,
     RELAYS,
     SCHEMA,
@@ -609,6 +610,7 @@ class Ledger:
             _execute(db, CONTINUATIONS)
             _execute(db, SCORES)
             _execute(db, ORPHANS)
+            db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (str(SCHEMA_VERSION).encode(),))
         self._require_ours(swarm)
 
     def _require_ours(self, swarm: bytes) -> None:
@@ -642,7 +644,7 @@ def checkpoints_of(path: Path) -> tuple[bytes, list[CheckpointRow]]:
 def require_schema(path: Path, meta: Mapping[str, bytes]) -> None:
     """Raise LedgerError unless this program understands the ledger that says `meta` of itself."""
     schema = meta.get("schema", b"").decode("ascii", "replace")
-    if schema != str(SCHEMA_VERSION):
+    if schema not in map(str, READABLE):
         raise LedgerError(
             f"{path} has ledger format {schema or 'unknown'}, this program reads {SCHEMA_VERSION}. Use the volery that"
             " wrote it."

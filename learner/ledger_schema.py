@@ -8,8 +8,11 @@ are the accounts.
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 1
-"""Goes up when an old program could misread a new ledger."""
+SCHEMA_VERSION = 2
+"""Goes up when an old program could misread a new ledger: one of before episodes takes a turn for a group."""
+
+READABLE = frozenset({1, SCHEMA_VERSION})
+"""What this program reads, and makes SCHEMA_VERSION of when it writes: format 1 lacks tables, and that is all."""
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;

@@ -830,3 +830,14 @@ def test_a_group_was_seen_when_its_last_episode_ended(ledger: Ledger) -> None:
     deliver(ledger, 5)
     assert ledger.since(*before) == ([50], [(10, 0.75), (50, 0.25)]), "one episode of the second goes on"
     assert ledger.since(*ledger.counts()) == ([], [])
+
+
+def test_a_ledger_of_before_is_taken_over_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    change_meta(path, "schema", b"1")
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute("DROP TABLE continuations")
+    with contextlib.closing(Ledger(path, swarm=SWARM)) as ledger:
+        assert ledger.unconsumed() == []
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() == (b"2",)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from learner.objective.aggregations import AGGREGATIONS, Aggregation
 from learner.objective.corrections import CORRECTIONS, Correction
-from learner.objective.terms import LOG_RATIO_LIMIT, Bounds, Corrected, Terms, Totals
+from learner.objective.terms import Bounds, Corrected, Terms, Totals, k3
 from learner.presets import Recipe
 
 
@@ -57,8 +57,7 @@ def reference_kl(terms: Terms) -> Tensor:
     """
     if terms.reference is None:
         raise ValueError("a KL to the reference needs logprobs under the reference")
-    log_ratio = (terms.reference - terms.logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    return torch.exp(log_ratio) - 1 - log_ratio
+    return k3(terms.reference - terms.logprobs)
 
 
 def value_loss(terms: Terms, clip: float) -> Tensor:

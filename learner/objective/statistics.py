@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from learner.objective.loss import reference_kl
-from learner.objective.terms import Terms, ratio_of
+from learner.objective.terms import Terms, k3, ratio_of
 from learner.ranks import Ranks
 
 SUMS = ("tokens", "clipped", "ratio", "ratio_squared", "kl", "entropy", "reference_kl")
@@ -32,10 +32,11 @@ class Statistics:
     @torch.no_grad()
     def add(self, terms: Terms, clipped: Tensor, entropy: Tensor) -> None:
         """Count one microbatch; `clipped` [N] bool, `entropy` [N] of the policy in nats."""
-        log_ratio = (terms.logprobs - terms.behaviour).double()
-        ratio = ratio_of(terms.logprobs, terms.behaviour).double()
-        apart = torch.zeros_like(ratio) if terms.reference is None else reference_kl(terms).double()
-        columns = (torch.ones_like(ratio), clipped.double(), ratio, ratio**2, ratio - 1 - log_ratio, entropy, apart)
+        # In float64: k3 of a ratio near 1 is the square of what float32 rounds away, and would come out negative.
+        now, then = terms.logprobs.double(), terms.behaviour.double()
+        log_ratio, ratio = now - then, ratio_of(now, then)
+        apart = torch.zeros_like(ratio) if terms.reference is None else reference_kl(terms)
+        columns = (torch.ones_like(ratio), clipped, ratio, ratio**2, k3(log_ratio), entropy, apart)
         rows = torch.where(terms.offline, len(self.sums) - 1, terms.lags)
         self.sums.index_add_(0, rows.cpu(), torch.stack([column.double() for column in columns], dim=1).cpu())
         largest = torch.stack([ratio.max(), log_ratio.abs().max()]).cpu()

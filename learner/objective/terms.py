@@ -13,7 +13,7 @@ from torch import Tensor
 
 from learner.presets import Bounds
 
-__all__ = ["LOG_RATIO_LIMIT", "Bounds", "Corrected", "Terms", "Totals", "mean_by_sequence", "ratio_of"]
+__all__ = ["LOG_RATIO_LIMIT", "Bounds", "Corrected", "Terms", "Totals", "k3", "mean_by_sequence", "ratio_of"]
 
 LOG_RATIO_LIMIT = 20.0
 """exp(20) is 5e8: beyond every ratio that means anything, and far from float32's 3e38, where one forged logprob would
@@ -71,6 +71,15 @@ class Corrected:
 def ratio_of(logprobs: Tensor, others: Tensor) -> Tensor:
     """Return the ratio of two probabilities, [N], its logarithm held within LOG_RATIO_LIMIT: always finite."""
     return torch.exp((logprobs - others).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
+
+
+def k3(log_ratios: Tensor) -> Tensor:
+    """Return r - 1 - log r, [N], at least 0, of logarithms held like those of `ratio_of`: its mean over samples of the
+    policy below the stroke estimates the KL from that to the one above (Schulman 2020).
+    """
+    held = log_ratios.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    # Not exp - 1: near a ratio of 1 nothing but rounding would be left of the difference.
+    return torch.expm1(held) - held
 
 
 def mean_by_sequence(values: Tensor, terms: Terms) -> Tensor:

@@ -305,6 +305,12 @@ def test_the_kl_is_weighed_and_aggregated_like_the_rest() -> None:
     assert (both - plain).item() == pytest.approx(0.25 * literal)
 
 
+def test_the_kl_to_a_reference_near_by_is_not_lost_in_rounding() -> None:
+    apart = torch.tensor([1e-4, -1e-4, 3e-5])
+    near = replace(draw(7, [3]), logprobs=-apart, reference=torch.zeros(3))
+    assert reference_kl(near).tolist() == pytest.approx([5e-9, 5e-9, 4.5e-10], rel=1e-2)
+
+
 def test_the_kl_never_overflows() -> None:
     far = replace(draw(7), reference=torch.zeros(sum(LENGTHS), dtype=torch.float64))
     far = replace(far, logprobs=torch.full_like(far.behaviour, -1e4).requires_grad_())

@@ -89,6 +89,28 @@ def test_parts_add_up_to_the_whole(rows: list[tuple[float, float, int, bool]], c
     assert 0 < whole.metrics()["ess"] <= 1 + 1e-9
 
 
+@given(st.lists(st.tuples(st.floats(-8, 0, width=32), st.floats(-(2**-10), 2**-10, width=32)), min_size=1, max_size=9))
+def test_a_mismatch_of_roundings_alone_has_a_kl_that_is_small_and_not_below_zero(
+    tokens: list[tuple[float, float]],
+) -> None:
+    """As with S = 0 in bfloat16: half the square of the difference, which float32 would lose in the ratio's 1."""
+    drawn = terms([pi for pi, _ in tokens], [pi - apart for pi, apart in tokens], [0] * len(tokens))
+    found = Statistics(0)
+    found.add(drawn, torch.zeros(len(tokens), dtype=torch.bool), torch.zeros(len(tokens)))
+    apart = (drawn.logprobs.double() - drawn.behaviour.double()).tolist()
+    literal = sum(one**2 / 2 + one**3 / 6 for one in apart) / len(apart)
+    assert found.metrics()["mismatch_kl"] >= 0
+    assert found.metrics()["mismatch_kl"] == pytest.approx(literal, rel=1e-3, abs=1e-15)
+
+
+def test_a_forged_logprob_makes_no_kl_negative() -> None:
+    found = Statistics(0)
+    found.add(terms([-1.0], [-3e38], [0]), torch.zeros(1, dtype=torch.bool), torch.zeros(1))
+    found.add(terms([-3e38], [-1.0], [0]), torch.zeros(1, dtype=torch.bool), torch.zeros(1))
+    assert 0 < found.metrics()["mismatch_kl"] < math.inf
+    assert found.metrics()["max_log_ratio"] == pytest.approx(3e38)
+
+
 def test_the_reference_is_told_of_where_there_is_one() -> None:
     found = Statistics(0)
     drawn = terms([-1.0, -2.0], [-1.0, -2.0], [0, 0])

@@ -9,6 +9,7 @@ ledger forgets, nor the task; a group takes at most MAX_TOKENS.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 
 import msgspec
 import zstandard
@@ -76,9 +77,9 @@ def kept_of(batch: Batch, count: int, advantage: str, task_of: Callable[[int], s
         return []
     sizes = [len(group.completions) for group in batch.groups]
     values = advantages(rewards, sizes, advantage).tolist() if advantage in ADVANTAGES else [None] * len(rewards)
-    starts = [sum(sizes[:place]) for place in range(len(sizes))]
+    starts = [0, *accumulate(sizes)]
     return [
-        _kept(group, values[starts[place] : starts[place] + sizes[place]], batch.lags[group.lease], task_of)
+        _kept(group, values[starts[place] : starts[place + 1]], batch.lags[group.lease], task_of)
         for place in _chosen(batch.groups, count)
         for group in [batch.groups[place]]
     ]
@@ -90,10 +91,12 @@ def _chosen(groups: Sequence[Group], count: int) -> list[int]:
     means = [sum(one.reward for one in group.completions) / len(group.completions) for group in groups]
     order = sorted(range(len(groups)), key=lambda place: (means[place], place))
     telling = [place for place in order if is_informative(groups[place])]
-    if count > len(telling):
-        others = _evenly([place for place in order if place not in telling], count - len(telling))
-        return sorted([*telling, *others], key=order.index)
-    return _evenly(telling, count)
+    if count <= len(telling):
+        return _evenly(telling, count)
+    rest = set(order).difference(telling)
+    others = _evenly([place for place in order if place in rest], count - len(telling))
+    wanted = {*telling, *others}
+    return [place for place in order if place in wanted]
 
 
 def _evenly(places: Sequence[int], count: int) -> list[int]:

@@ -48,6 +48,16 @@ def test_groups_that_teach_nothing_are_kept_where_there_are_no_others() -> None:
     assert [group.prompt_index for group in kept_of(batch, 4, "group_mean", str)] == [1, 3, 2, 0]
 
 
+def test_advantages_are_each_groups_own_where_groups_differ_in_size() -> None:
+    batch = batch_of((0.0, 1.0, 0.5), (1.0, 3.0), (4.0, 4.0, 4.0, 8.0))
+    found = kept_of(batch, 3, "group_mean", str)
+    assert [[one.advantage for one in group.completions] for group in found] == [
+        [-0.5, 0.5, 0.0],
+        [-1.0, 1.0],
+        [-1.0, -1.0, -1.0, 3.0],
+    ]
+
+
 def test_a_step_on_logs_alone_leaves_nothing() -> None:
     assert kept_of(batch_of(), 2, "group_mean", str) == []
 

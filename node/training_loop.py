@@ -129,6 +129,7 @@ class TrainingLoop:
     _pid: int | None = None
 
     def __post_init__(self) -> None:
+        self._beginning = self.curriculum_state()
         self.saving = Checkpoints(
             directory=self.checkpoints,
             keep=self.terms.keep_checkpoints,
@@ -245,10 +246,8 @@ class TrainingLoop:
         """
         leases, records = (0, 0) if row is None else (row.leases, row.records)
         async with self.run.judging:
-            if row is not None:
-                self.restore_curriculum(row.state)
-            elif self.offline is not None:
-                self.offline.rewind()
+            # Without a checkpoint as it was at our start: what it saw since would otherwise count twice.
+            self.restore_curriculum(self._beginning if row is None else row.state)
             given, seen = await trio.to_thread.run_sync(self.ledger.since, leases, records)
             self.run.recover_prompts(given)
             for index, mean in seen:

@@ -690,6 +690,20 @@ async def test_a_trainer_that_dies_before_any_checkpoint_gets_the_same_logs_agai
     assert dying._weights == whole._weights
 
 
+async def test_a_trainer_that_dies_before_any_checkpoint_finds_the_curriculum_as_it_was_at_the_start(
+    tmp_path: Path,
+) -> None:
+    """It is told again of every group that was admitted, so what it had learnt of them must be gone."""
+    trainer = FakeTrainer(script=crash_once("step", "after"))
+    async with open_learner(tmp_path, Settings(steps=2), trainer=trainer) as learner:
+        restored: list[object] = []
+        begun = learner.training.curriculum_state()
+        learner.training.restore_curriculum = restored.append
+        await learner.train(FakePeer())
+        assert learner.logged("trainer_restarted")
+        assert restored == [begun, begun]
+
+
 async def test_the_curriculum_goes_on_where_the_checkpoint_was(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(steps=4)) as learner:
         await kill(learner, "step_trained", "before", 3)

@@ -38,7 +38,8 @@ from harness import (
 
 from learner.scores import Scores
 from node.app_learner import load_request
-from node.config import EngineSection, SwarmConfig, read_swarm_config
+from node.config import EngineSection, SwarmConfig
+from node.config_file import read_swarm_config
 from node.engine.port import InstalledVersion
 from node.engines import open_engine
 from node.evaluation import EvaluationTerms, evaluate

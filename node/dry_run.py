@@ -19,7 +19,8 @@ from learner.ledger import LedgerError, checkpoints_of
 from learner.presets import recipe_of
 from learner.requests import Hyperparameters
 from node.app_learner import load_request
-from node.config import SwarmConfig, read_swarm_config
+from node.config import SwarmConfig
+from node.config_file import read_swarm_config
 from node.errors import RunError
 from node.footprint import Footprint, ModelFacts, compute_dtype, footprint_of, read_facts
 from node.programs import checked

@@ -19,7 +19,7 @@ from learner.ledger import LedgerError
 from node import reports
 from node.app_learner import INVITE_FILE
 from node.app_rollout import ABOUT_FILE
-from node.config import read_swarm_config
+from node.config_file import read_swarm_config
 from node.door import require_addresses
 from node.errors import RunError, UsageError
 from node.events import Clock

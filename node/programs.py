@@ -10,15 +10,8 @@ import msgspec
 
 from node.app_learner import TRAINER, run_learner
 from node.app_rollout import run_rollout
-from node.config import (
-    NodeConfig,
-    PriceSection,
-    SwarmConfig,
-    read_node_config,
-    read_swarm_config,
-    replaced,
-    require_hours,
-)
+from node.config import NodeConfig, PriceSection, SwarmConfig
+from node.config_file import read_node_config, read_swarm_config, replaced, require_hours
 from node.console import Terminal, open_terminal, run_shown
 from node.door import require_addresses, require_model
 from node.errors import NodeError, UsageError

@@ -31,7 +31,8 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from learner.optimizer import learning_rate_at
 from learner.presets import recipe_of
 from learner.requests import Hyperparameters
-from node.config import SwarmConfig, read_swarm_config
+from node.config import SwarmConfig
+from node.config_file import read_swarm_config
 from node.schooling import Schooling, open_schooling
 from node.stopping import STOP_ON_EOF
 

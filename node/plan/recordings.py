@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from learner.provisioning.recording import FILE, Recorded, RecordingError, read_lines
-from node.config import SwarmConfig, read_swarm_config
+from node.config import SwarmConfig
+from node.config_file import read_swarm_config
 from node.errors import UsageError
 from node.reports.words import NAME_CHARS, plain_name
 from protocol.ids import short

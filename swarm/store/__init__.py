@@ -1,10 +1,11 @@
 """The content-addressed directory in which a node keeps policy versions.
 
-    <root>/lock                      held while a process uses the store; holds its pid <root>/genesis, <root>/newest
-    the swarm's genesis, and the newest announcement believed <root>/manifests/<hash>          signed manifests, one
-    for every version below <root>/versions/<hash>/          a complete version: a directory that an engine loads
+    <root>/lock                      held while a process uses the store; holds its pid
+    <root>/genesis, <root>/newest    the swarm's genesis, and the newest announcement believed
+    <root>/manifests/<hash>          signed manifests, one for every version below
+    <root>/versions/<hash>/          a complete version: a directory that an engine loads
     <root>/versions/<hash>.part/     a version being fetched: files at full size, and `.have`, a bitmap of the chunks
-    in place
+                                     in place
 
 What always holds: bytes are checked against their content id before they are written and again before they are
 served; a directory without `.part` was complete, and on the disk, when it got that name; whatever moment the process

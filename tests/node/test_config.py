@@ -14,17 +14,8 @@ from hypothesis import strategies as st
 
 from learner.requests import Load, Lora
 from node.app_learner import TRAINER, launched, load_request
-from node.config import (
-    LearnSection,
-    NodeConfig,
-    NodeNetworkSection,
-    SwarmConfig,
-    TrainerSection,
-    mode_of,
-    read_node_config,
-    read_swarm_config,
-    replaced,
-)
+from node.config import LearnSection, NodeConfig, NodeNetworkSection, SwarmConfig, TrainerSection, mode_of
+from node.config_file import read_node_config, read_swarm_config, replaced
 from node.errors import UsageError
 from protocol.limits import MAX_WORK_BYTES
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from learner.presets import PRESETS
-from node.config import read_swarm_config
+from node.config_file import read_swarm_config
 from node.demo import Recipe, recipe_for, swarm_toml
 from node.errors import UsageError
 

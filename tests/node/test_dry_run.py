@@ -15,7 +15,8 @@ import pytest
 from learner.ledger import CheckpointRow, Ledger
 from learner.presets import recipe_of
 from learner.requests import Hyperparameters
-from node.config import SwarmConfig, TrainerSection, read_swarm_config
+from node.config import SwarmConfig, TrainerSection
+from node.config_file import read_swarm_config
 from node.dry_run import show_dry_run, to_toml
 from node.errors import UsageError
 from node.footprint import ModelFacts, footprint_of, read_facts

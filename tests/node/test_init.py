@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from node.config import NetworkSection, Section, SwarmConfig, read_swarm_config
+from node.config import NetworkSection, Section, SwarmConfig
+from node.config_file import read_swarm_config
 from node.errors import RunError, UsageError
 from node.init import PORTS, TEMPLATE, free_port, write_swarm_config
 

@@ -1,0 +1,65 @@
+"""What is wrong with a value of the configuration, in words: the section and key as the file spells them.
+
+msgspec says where in a structure a value does not fit; whoever wrote the file thinks in its tables and keys.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, get_args
+
+import msgspec
+
+from node.config import Section
+
+_UNKNOWN = re.compile(r"Object contains unknown field `([^`]+)`")
+_MISSING = re.compile(r"Object missing required field `([^`]+)`")
+
+
+def explain_validation(message: str, kind: type[Any]) -> str:
+    """Turn msgspec's message into one that names the section and key as the file spells them."""
+    text, _, where = message.partition(" - at `$")
+    place = where.rstrip("`").strip(".")
+    section, _, key = place.partition(".")
+    if (unknown := _UNKNOWN.match(text)) is not None:
+        known = ", ".join(types_of(_struct_at(kind, place)))
+        return f"{_place(kind, section, key)}there is no key {unknown[1]!r}. Known keys: {known}."
+    if (missing := _MISSING.match(text)) is not None:
+        return f"{_place(kind, section, key)}the key {missing[1]!r} is missing."
+    plain = text.replace("`object`", "a table").replace("`array`", "a list").replace(" | null`", "`")
+    if plain.startswith("Invalid enum value"):
+        choices = ", ".join(map(repr, get_args(types_of(_section(kind, section) or kind).get(key or section))))
+        plain = f"{plain}; choose one of {choices}"
+    return f"{_place(kind, section, key)}{lower(plain)}."
+
+
+def lower(sentence: str) -> str:
+    """The sentence, to go on with after a colon."""
+    return sentence[:1].lower() + sentence[1:]
+
+
+def _place(kind: type[Any], section: str, key: str) -> str:
+    if section and _section(kind, section) is None:
+        return f"{section}: "
+    return f"[{section}] {key}: " if key else f"[{section}] " if section else ""
+
+
+def _section(kind: type[Any], name: str) -> type[Any] | None:
+    """The section called `name`; None when that is a plain key, or nothing."""
+    found = types_of(kind).get(name)
+    return found if isinstance(found, type) and issubclass(found, Section) else None
+
+
+def _struct_at(kind: type[Any], place: str) -> type[Any]:
+    """What stands at a place as msgspec tells it, for example `task.mixture[0]`."""
+    for name in filter(None, re.sub(r"\[[^]]*\]", "", place).split(".")):
+        found = types_of(kind)[name]
+        while not isinstance(found, type) or not issubclass(found, Section):
+            found = get_args(found)[0]
+        kind = found
+    return kind
+
+
+def types_of(kind: type[Any]) -> dict[str, Any]:
+    """The declared type of every key of a section, or of the file."""
+    return {field.name: field.type for field in msgspec.structs.fields(kind)}

@@ -1,0 +1,193 @@
+"""The configuration files, read once and checked at the door.
+
+What always holds after `read_*_config`: every key is known, every value has its type and lies in its range, what must
+fit together does, relative paths are relative to the file, and `[learn]` says what is in force: the mode is resolved
+here and nowhere else, so whoever reads S, kappa and `ahead` need not ask for it.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from learner.leasing import delivery_bytes
+from node.config import (
+    CurriculumSection,
+    EngineSection,
+    LearnSection,
+    NodeConfig,
+    Section,
+    SwarmConfig,
+    TaskSection,
+    TrainerSection,
+)
+from node.config_errors import explain_validation, lower, types_of
+from node.errors import UsageError
+from node.hours import HoursError, parse_hours
+from protocol.limits import MAX_WORK_BYTES
+
+C = TypeVar("C", SwarmConfig, NodeConfig)
+
+
+def read_swarm_config(path: Path) -> SwarmConfig:
+    """Return `swarm.toml` with its paths made absolute and its mode in force. Raises UsageError."""
+    config = _read(path, SwarmConfig)
+    learn = _in_force(config.learn)
+    _require_consistent(path, learn, config.trainer)
+    _require_offline(path, config)
+    if config.swarm_rollouts or config.task.tasks:
+        _require_tasks(path, config.task)
+    _require_band(path, config.curriculum)
+    if (most := max(config.evaluate.k, default=1)) > (samples := config.evaluate.samples):
+        raise UsageError(
+            f"{path}: [evaluate] k = {most} is more than samples = {samples}, and pass@k needs at least k samples "
+            "of a prompt. Raise samples; twice k or more makes the estimate steadier."
+        )
+    base = path.resolve().parent
+    return msgspec.structs.replace(
+        config,
+        learn=learn,
+        trainer=_over_the_run(config.trainer, learn.steps),
+        swarm=msgspec.structs.replace(config.swarm, state=str(base / Path(config.swarm.state).expanduser())),
+        model=msgspec.structs.replace(config.model, directory=str(base / Path(config.model.directory).expanduser())),
+    )
+
+
+def _in_force(learn: LearnSection) -> LearnSection:
+    """What the mode makes of the other keys.
+
+    "sequential" is Echo's sequential pull (arXiv 2508.05387): weights are refreshed before every generation. So a
+    version is published after every step, and no more is leased than the batch that it will be trained on: what was
+    made beyond would be too old for the next.
+    """
+    if learn.mode == "async":
+        return learn
+    return msgspec.structs.replace(learn, staleness=0, publish_every=1, ahead=1.0)
+
+
+def _over_the_run(trainer: TrainerSection, steps: int) -> TrainerSection:
+    """The learning rate falls over the whole run where nothing else is said.
+
+    Rollouts that are old are answered late, and what they correct too late grows with the rate: where it falls, S = 6
+    and S = 11 end where S = 0 does (docs/objectives.md).
+    """
+    return trainer if trainer.decay_steps is not None else msgspec.structs.replace(trainer, decay_steps=steps)
+
+
+def _require_consistent(path: Path, learn: LearnSection, trainer: TrainerSection) -> None:
+    if learn.mode == "async" and learn.staleness == 0:
+        raise UsageError(
+            f'{path}: [learn] staleness = 0 leaves mode = "async" nothing to do at the same time. Set mode = '
+            '"sequential" for rollouts made by exactly the policy that they train, or staleness to 1 or more.'
+        )
+    if learn.publish_every > max(1, learn.staleness):
+        raise UsageError(
+            f"{path}: [learn] publish_every = {learn.publish_every} is more than staleness = {learn.staleness} allows: "
+            f"rollouts of one version would be too old before the next appears. Set it to {learn.staleness} or less."
+        )
+    if trainer.updates_per_step > learn.prompts_per_step:
+        raise UsageError(
+            f"{path}: [trainer] updates_per_step = {trainer.updates_per_step} is more than the groups of a training "
+            f"step, [learn] prompts_per_step = {learn.prompts_per_step}, and each update takes one at least. Lower the "
+            "one or raise the other."
+        )
+    if trainer.machines > 1 and not re.fullmatch(r".+:\d+", trainer.rendezvous):
+        raise UsageError(
+            f"{path}: [trainer] machines = {trainer.machines} need rendezvous, where the others reach this one: "
+            '"HOST:PORT", a free port of this machine.'
+        )
+    if (size := delivery_bytes(learn.group_size, learn.max_new_tokens)) > MAX_WORK_BYTES:
+        raise UsageError(
+            f"{path}: [learn] group_size = {learn.group_size} completions of max_new_tokens = {learn.max_new_tokens} "
+            f"take up to {size} bytes, and a delivery has at most {MAX_WORK_BYTES}. Lower one of the two."
+        )
+
+
+def _require_offline(path: Path, config: SwarmConfig) -> None:
+    offline, learn = config.offline, config.learn
+    if offline.path is not None and (config.offline_rollouts < 2 or config.swarm_rollouts == 1):
+        raise UsageError(
+            f"{path}: [offline] share = {offline.share} of the {learn.prompts_per_step * learn.group_size} completions "
+            "of a batch leaves less than a group of two for one side. Choose another share."
+        )
+    if config.trainer.objective == "dpo" and config.swarm_rollouts and learn.group_size != 2:
+        raise UsageError(
+            f'{path}: [trainer] objective = "dpo" learns from pairs, and [learn] group_size = {learn.group_size}. Set '
+            "it to 2, or let [offline] bring all of each batch with share = 1."
+        )
+
+
+def _require_tasks(path: Path, task: TaskSection) -> None:
+    if (task.spec is None) == (not task.mixture):
+        raise UsageError(
+            f"{path}: [task] wants either spec, for one task, or a [[task.mixture]] table for each of several."
+        )
+    titles = [one.title for one in task.tasks]
+    for title in titles:
+        if titles.count(title) > 1:
+            raise UsageError(
+                f"{path}: [[task.mixture]] has {titles.count(title)} tasks called {title!r}. Give each a name = of its "
+                "own: reports tell them apart by it."
+            )
+
+
+def _require_band(path: Path, curriculum: CurriculumSection) -> None:
+    if curriculum.low >= curriculum.high:
+        raise UsageError(
+            f"{path}: [curriculum] low = {curriculum.low} leaves nothing below high = {curriculum.high}. Pass rates "
+            "between the two are the band that is asked in every pass: 0.0 and 1.0 leave out all wrong and all right."
+        )
+
+
+def read_node_config(path: Path | None) -> NodeConfig:
+    """Return `node.toml`, or the defaults when there is none. Raises UsageError."""
+    if path is None:
+        return NodeConfig()
+    config = _read(path, NodeConfig)
+    require_hours(config.engine, f"{path}: [engine] hours")
+    return config
+
+
+def require_hours(engine: EngineSection, where: str) -> None:
+    """Raises UsageError, beginning with `where`, unless `engine.hours` can be read."""
+    try:
+        parse_hours(engine.hours)
+    except HoursError as error:
+        raise UsageError(f"{where}: {error}") from None
+
+
+S = TypeVar("S", bound=Section)
+
+
+def replaced(section: S, **values: float | str) -> S:
+    """`section` with values from the command line, each judged as one in the file is. Raises UsageError."""
+    for key, value in values.items():
+        try:
+            msgspec.convert(value, types_of(type(section))[key])
+        except msgspec.ValidationError as error:
+            raise UsageError(f"--{key.replace('_', '-')} {value}: {lower(str(error))}.") from None
+    return msgspec.structs.replace(section, **values)
+
+
+def _read(path: Path, kind: type[C]) -> C:
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        hint = " `volery init` writes one to begin with." if kind is SwarmConfig else ""
+        raise UsageError(f"{path}: no such file.{hint}") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path} is a directory; name the TOML file in it.") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}.") from None
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path}: {explain_validation(str(error), kind)}") from None

@@ -98,6 +98,7 @@ max_tokens_per_microbatch = 16384
 activation_checkpointing = false  # less memory for a third more work
 device = "auto"            # "cpu", "cuda"; auto = a GPU if there is one
 compute_dtype = "auto"     # "bfloat16", "float32"; weights and moments are float32 either way
+compile = false            # let torch compile the layers: slower to begin, faster steps on a GPU
 ranks = 1                  # processes that share the model on each machine, one for each GPU
 machines = 1
 rendezvous = ""            # "HOST:PORT" of this machine, where the others reach it; with machines above 1

@@ -151,11 +151,6 @@ class Ranks:
         dist.broadcast(frame, 0, group=self.group)
         return frame.numpy().tobytes()
 
-    def wait_for_all(self) -> None:
-        """Return once every rank has come here."""
-        if self.count > 1:
-            dist.barrier(group=self.group)
-
     def _gathered(self, values: Sequence[float]) -> NDArray[np.float64]:
         mine = torch.tensor(values, dtype=torch.float64)
         every = [torch.empty_like(mine) for _ in range(self.count)]

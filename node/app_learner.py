@@ -22,7 +22,9 @@ import trio
 
 from learner.buffer import Buffer
 from learner.leasing import LeaseTerms, Leasing
-from learner.ledger import Ledger, LedgerError, PeerRow
+from learner.ledger import Ledger
+from learner.ledger_file import LedgerError
+from learner.ledger_rows import PeerRow
 from learner.presets import recipe_of
 from learner.provisioning.planner import Planner
 from learner.provisioning.recording import FILE, Began

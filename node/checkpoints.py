@@ -18,7 +18,8 @@ from pathlib import Path
 
 import trio
 
-from learner.ledger import CheckpointRow, Ledger
+from learner.ledger import Ledger
+from learner.ledger_rows import CheckpointRow
 from node.children import ChildRefused
 from node.errors import RunError
 from node.events import EventLog

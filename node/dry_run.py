@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from learner.ledger import LedgerError, checkpoints_of
+from learner.ledger_chain import checkpoints_of
+from learner.ledger_file import LedgerError
 from learner.presets import recipe_of
 from learner.requests import Hyperparameters
 from node.app_learner import load_request

@@ -18,7 +18,8 @@ from learner.buffer import UNINFORMATIVE
 from learner.environment import Environment, Said
 from learner.episodes import utterance_of
 from learner.intake import GrantedLease, JudgedDelivery, Terms, judge_delivery
-from learner.ledger import Ledger, RecordRow
+from learner.ledger import Ledger
+from learner.ledger_rows import RecordRow
 from node.events import EventLog
 from node.learner_run import LearnerRun
 from node.witness import Witness

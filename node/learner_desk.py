@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from learner.ledger import Ledger, PeerRow, StayRow
+from learner.ledger import Ledger
+from learner.ledger_rows import PeerRow, StayRow
 from node.events import EventLog
 from node.learner_run import LearnerRun, Presence
 from node.lease_desk import LeaseDesk

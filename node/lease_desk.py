@@ -17,7 +17,8 @@ import trio
 
 from learner.intake import GrantedLease
 from learner.leasing import GRANT_BYTES, own_lease
-from learner.ledger import LeaseRow, Ledger
+from learner.ledger import Ledger
+from learner.ledger_rows import LeaseRow
 from learner.workers import Held
 from node.events import EventLog
 from node.learner_run import LearnerRun

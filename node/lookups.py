@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from learner.ledger import LedgerError
+from learner.ledger_file import LedgerError
 from node import reports
 from node.app_learner import INVITE_FILE
 from node.app_rollout import ABOUT_FILE

@@ -14,7 +14,8 @@ from learner.environment import Ended, Environment
 from learner.episodes import Episodes, utterance_of
 from learner.intake import GrantedLease
 from learner.leasing import own_lease
-from learner.ledger import Ledger, UnconsumedRow
+from learner.ledger import Ledger
+from learner.ledger_rows import UnconsumedRow
 from protocol.codec import unpack_tokens
 from protocol.ids import LeaseId, SwarmId
 from protocol.work import read_record

@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from learner.ledger import CheckpointRow, Ledger, LedgerError, checkpoints_of
+from learner.ledger import Ledger
+from learner.ledger_chain import checkpoints_of
+from learner.ledger_file import LedgerError
+from learner.ledger_rows import CheckpointRow
 from node.config import SwarmConfig
 from node.errors import RunError, UsageError
 from node.home import open_learner_home

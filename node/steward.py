@@ -15,7 +15,8 @@ from functools import partial
 
 import trio
 
-from learner.ledger import Ledger, PlanRow
+from learner.ledger import Ledger
+from learner.ledger_rows import PlanRow
 from learner.provisioning.pace import SOON_S
 from learner.provisioning.planner import Planner
 from learner.provisioning.recording import Planned

@@ -28,7 +28,8 @@ from learner.alarms import known
 from learner.buffer import Batch, Completion, Group
 from learner.curriculum.offline import LoggedGroup, OfflineStream, completed, missing, mixed, offline_arrays
 from learner.environment import Environment
-from learner.ledger import CheckpointRow, Ledger, StepRow
+from learner.ledger import Ledger
+from learner.ledger_rows import CheckpointRow, StepRow
 from learner.provisioning.recording import Published, Stepped
 from learner.publication import Base, Publisher, new_bytes
 from node.checkpoints import Checkpoints, TrainerLost

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from learner.buffer import Batch
-from learner.ledger import StepRow
+from learner.ledger_rows import StepRow
 from learner.provisioning.observatory import Observatory
 from node.events import Field
 from node.learner_run import LearnerRun

@@ -18,7 +18,8 @@ import trio
 from learner.alarm_limits import Alarm
 from learner.alarms import HISTORY, Change, Watchman, observation
 from learner.buffer import Batch
-from learner.ledger import Ledger, StepRow
+from learner.ledger import Ledger
+from learner.ledger_rows import StepRow
 from node.events import EventLog, Field
 from node.learner_run import LearnerRun
 from node.metrics.board import Board, Row

@@ -172,7 +172,7 @@ class Publication:
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """One training step of the surviving chain, at the time it ended; `reward` is the mean over its rollouts, `metrics`
-    are the trainer's figures, flat, and `by_lag` (see `learner.ledger.StepRow`).
+    are the trainer's figures, flat, and `by_lag` (see `learner.ledger_rows.StepRow`).
     """
 
     step: int

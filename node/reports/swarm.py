@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from learner.buffer import UNINFORMATIVE
-from learner.ledger import LedgerError, require_schema
+from learner.ledger_file import snapshot
 from node.reports.facts import Evaluation, Incarnation, LeaseCounts, Plan, Publication, Step, SwarmReport
 from node.reports.objective import changes_of
 from node.reports.peers import PeerFacts, Presence, in_order, peer_report
@@ -43,7 +42,7 @@ def swarm_report(path: Path, *, staleness: int | None = None) -> SwarmReport:
 
     Raises LedgerError, naming the file and the next step, when it is missing, unreadable, or of another program.
     """
-    with _snapshot(path) as db:
+    with snapshot(path) as db:
         swarm = SwarmId(db.execute("SELECT value FROM meta WHERE key = 'swarm'").fetchone()[0])
         rows = db.execute("SELECT incarnation, base, began_ms FROM incarnations ORDER BY incarnation").fetchall()
         first_peer = db.execute("SELECT min(first_seen_ms) FROM peers").fetchone()[0]
@@ -77,31 +76,6 @@ def swarm_report(path: Path, *, staleness: int | None = None) -> SwarmReport:
             alarms=changes_of(steps, [score for score in evaluations if score.survives], _diverged(db)),
             later_turns=_later_turns(db),
         )
-
-
-@contextmanager
-def _snapshot(path: Path) -> Iterator[sqlite3.Connection]:
-    """The ledger as it is now. SQLite finds out that a file is none of its own at the first query."""
-    if not path.is_file():
-        raise LedgerError(f"{path}: there is no ledger. Name the state directory of a learner that has been started.")
-    try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=10)) as db:
-            db.isolation_level = None
-            db.execute("BEGIN")
-            require_schema(path, _meta(path, db))
-            yield db
-    except sqlite3.DatabaseError as error:
-        raise LedgerError(
-            f"{path} cannot be read as a ledger ({error}). Check that it is one and that its directory is writable"
-            " (SQLite keeps a lock file there), or restore it from a copy."
-        ) from error
-
-
-def _meta(path: Path, db: sqlite3.Connection) -> dict[str, bytes]:
-    meta = dict(db.execute("SELECT key, value FROM meta"))
-    if not str(meta.get("schema", b""), "ascii", "replace").isdigit() or "swarm" not in meta:
-        raise LedgerError(f"{path} is a database, but not a ledger. Name the ledger in a learner's state directory.")
-    return meta
 
 
 def _chain(incarnations: tuple[Incarnation, ...], steps: tuple[Step, ...]) -> Chain | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 
+from learner.ledger_file import LedgerError, snapshot
 from node.errors import RunError, UsageError
 from node.lookups import WIDTHS, find_place, newest_complete
 from node.outlet import is_screen
@@ -76,16 +76,15 @@ def _around(kept: Sequence[PolicyVersion], version: str) -> str:
 
 def _shown(state: Path, sample: Sample) -> Shown:
     decode = _decoder(state / "store")
-    ledger = state / "ledger.sqlite"
     try:
-        with closing(sqlite3.connect(f"{ledger.resolve().as_uri()}?mode=ro", uri=True, timeout=10)) as db:
+        with snapshot(state / "ledger.sqlite") as db:
             whole = db.execute(
                 "SELECT rollouts, reward FROM steps WHERE step = ? AND incarnation = ?",
                 (sample.step, sample.incarnation),
             ).fetchone()
             groups = [_group(db, group, number + 1, decode) for number, group in enumerate(sample.groups)]
-    except sqlite3.DatabaseError as error:
-        raise RunError(f"{ledger} cannot be read as a ledger ({error}). Restore it from a copy.") from None
+    except LedgerError as error:
+        raise RunError(str(error)) from error
     rollouts, reward = whole or (None, None)
     return Shown(
         version=sample.version,

@@ -21,9 +21,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner import ledger as module
+from learner import ledger_file as module
 from learner.intake import Place
-from learner.ledger import CheckpointRow, LeaseRow, Ledger, LedgerError, PeerRow, RecordRow, StayRow, StepRow
+from learner.ledger import Ledger
+from learner.ledger_file import LedgerError
+from learner.ledger_rows import CheckpointRow, LeaseRow, PeerRow, RecordRow, StayRow, StepRow
 from learner.ledger_schema import SCHEMA_VERSION
 from learner.relay_credit import Credit
 from protocol.digest import digest_of

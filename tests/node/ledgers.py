@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from learner.intake import Place
-from learner.ledger import CheckpointRow, LeaseRow, Ledger, PeerRow, PlanRow, RecordRow, StepRow
+from learner.ledger import Ledger
+from learner.ledger_rows import CheckpointRow, LeaseRow, PeerRow, PlanRow, RecordRow, StepRow
 from learner.relay_credit import Credit
 from protocol.digest import digest_of
 from protocol.identity import Keypair

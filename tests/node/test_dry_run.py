@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from learner.ledger import CheckpointRow, Ledger
+from learner.ledger import Ledger
+from learner.ledger_rows import CheckpointRow
 from learner.presets import recipe_of
 from learner.requests import Hyperparameters
 from node.config import SwarmConfig, TrainerSection

@@ -13,7 +13,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from learner.intake import GrantedLease
-from learner.ledger import LeaseRow, LedgerError
+from learner.ledger_file import LedgerError
+from learner.ledger_rows import LeaseRow
 from protocol.ids import PeerId
 from protocol.staleness import Chain
 from protocol.work import Delivery, FromLearner, LeaseReturn, Rule, open_receipt, sign_lease

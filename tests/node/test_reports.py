@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from learner.intake import Place
-from learner.ledger import LedgerError, StayRow
+from learner.ledger_file import LedgerError
+from learner.ledger_rows import StayRow
 from node.receipts import PeerTraffic, Receipts
 from node.reports import (
     as_csv,

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import trio
 
-from learner.ledger import CheckpointRow, Ledger, checkpoints_of
+from learner.ledger import Ledger
+from learner.ledger_chain import checkpoints_of
+from learner.ledger_rows import CheckpointRow
 from node.config import LearnSection, ModelSection, SwarmConfig, SwarmSection, TaskSection
 from node.errors import RunError, UsageError
 from node.home import open_learner_home

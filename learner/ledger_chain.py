@@ -1,0 +1,209 @@
+"""The ledger of training: incarnations, steps, published versions, evaluations and checkpoints.
+
+What always holds: a record is consumed by at most one step of the surviving chain, because going back to a checkpoint
+un-consumes what later steps took; and its payload is kept for as long as the oldest checkpoint kept could need it.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from learner.ledger_file import LedgerFile, snapshot
+from learner.ledger_rows import CheckpointRow, StepRow
+from protocol.errors import LocalProtocolError
+from protocol.ids import LeaseId, ManifestHash, PolicyVersion
+
+ALL = 1 << 62
+"""More leases or records than any ledger has."""
+
+
+CHECKPOINTS = "SELECT step, incarnation, directory, state FROM checkpoints ORDER BY step DESC"
+
+
+class ChainBook(LedgerFile):
+    """See the module's paragraph."""
+
+    def incarnations(self) -> list[tuple[int, int]]:
+        """(incarnation, the step it began at), in order."""
+        return [
+            (row[0], row[1]) for row in self._query("SELECT incarnation, base FROM incarnations ORDER BY incarnation")
+        ]
+
+    def begin_incarnation(self, base: int, now_ms: int) -> int:
+        """Start the next incarnation at step `base`: later steps are forgotten and what they consumed is free again."""
+        with self.transaction() as db:
+            (incarnation,) = db.execute("SELECT coalesce(max(incarnation), 0) + 1 FROM incarnations").fetchone()
+            db.execute("INSERT INTO incarnations VALUES (?, ?, ?)", (incarnation, base, now_ms))
+            db.execute("UPDATE records SET step = NULL, trained_lag = NULL WHERE step > ?", (base,))
+            db.execute("DELETE FROM dropped WHERE step > ?", (base,))
+            db.execute("DELETE FROM steps WHERE step > ?", (base,))
+            db.execute("DELETE FROM checkpoints WHERE step > ?", (base,))
+        return int(incarnation)
+
+    def forked(self, row: CheckpointRow, origin: bytes, now_ms: int) -> None:
+        """Begin with a checkpoint of another swarm, whose id is `origin`, as if it were our first incarnation's."""
+        with self.transaction() as db:
+            db.execute("INSERT INTO incarnations VALUES (1, 0, ?)", (now_ms,))
+            db.execute(
+                "INSERT INTO checkpoints VALUES (?, ?, ?, ?, ?)",
+                (row.step, row.incarnation, row.directory, now_ms, _described(row)),
+            )
+            db.execute("INSERT INTO meta VALUES ('forked_from', ?), ('forked_at', ?)", (origin, str(row.step).encode()))
+
+    def step_trained(self, row: StepRow, groups: Mapping[LeaseId, int], dropped: Mapping[LeaseId, str]) -> None:
+        """A step consumed `groups` (lease -> lag when the batch formed) and dropped others (lease -> reason).
+
+        Of episodes the lease is that of their first turns; the records of later ones go with it, at their own lag.
+        Raises LocalProtocolError when a surviving step has consumed one of them before.
+        """
+        with self.transaction() as db:
+            db.execute(
+                "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    row.step, row.incarnation, row.began_ms, row.waited_s, row.train_s, row.rollouts, row.tokens,
+                    row.reward, json.dumps(dict(row.metrics)),
+                ),
+            )  # fmt: skip
+            for lease in groups:
+                if db.execute("SELECT 1 FROM records WHERE lease = ? AND step IS NOT NULL", (lease,)).fetchone():
+                    raise LocalProtocolError(f"lease {lease.hex()[:8]} was trained on before")
+            db.executemany(
+                "UPDATE records SET step = ?, trained_lag = ? WHERE lease = ? AND rule = 'admitted'",
+                [(row.step, lag, lease) for lease, lag in groups.items()],
+            )
+            db.executemany(
+                "UPDATE records SET step = ?, trained_lag = ? - version WHERE rule = 'admitted'"
+                " AND lease IN (SELECT lease FROM continuations WHERE root = ?)",
+                [(row.step, row.step - 1, lease) for lease in groups],
+            )
+            db.executemany(
+                "INSERT INTO dropped VALUES (?, ?, ?)", [(lease, row.step, why) for lease, why in dropped.items()]
+            )
+
+    def newest_steps(self, count: int) -> list[StepRow]:
+        """The last `count` steps of the surviving chain, in order."""
+        rows = self._query(
+            "SELECT step, incarnation, began_ms, waited_s, train_s, rollouts, tokens, reward, metrics FROM steps"
+            " ORDER BY step DESC LIMIT ?",
+            (count,),
+        )
+        return [
+            StepRow(
+                step=r[0], incarnation=r[1], began_ms=r[2], waited_s=r[3], train_s=r[4], rollouts=r[5], tokens=r[6],
+                reward=r[7], metrics=json.loads(r[8]),
+            )
+            for r in reversed(rows)
+        ]  # fmt: skip
+
+    def batch_dropped(self, step: int, dropped: Mapping[LeaseId, str]) -> None:
+        """Groups that step `step` took and could not be trained on (lease -> reason): no later step may take them."""
+        with self.transaction() as db:
+            db.executemany(
+                "INSERT INTO dropped VALUES (?, ?, ?)", [(lease, step, why) for lease, why in dropped.items()]
+            )
+
+    def version_published(
+        self, version: PolicyVersion, manifest: ManifestHash, now_ms: int, *, total_bytes: int, new_bytes: int
+    ) -> None:
+        """A version was signed; `new_bytes` of its chunks were not in the version before it."""
+        with self.transaction() as db:
+            db.execute(
+                "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?)",
+                (version.incarnation, version.version, manifest, now_ms, total_bytes, new_bytes),
+            )
+
+    def versions(self) -> list[tuple[PolicyVersion, ManifestHash]]:
+        """Published versions with the hashes of their manifests, oldest first."""
+        rows = self._query("SELECT incarnation, version, manifest FROM versions ORDER BY incarnation, version")
+        return [(PolicyVersion(row[0], row[1]), ManifestHash(row[2])) for row in rows]
+
+    def evaluated(
+        self,
+        version: PolicyVersion,
+        now_ms: int,
+        *,
+        prompts: int,
+        greedy: float,
+        sampled: float,
+        more: Mapping[tuple[str, str], float] = MappingProxyType({}),
+    ) -> None:
+        """A version's accuracy on held-out prompts; `more` figures by (task, metric), the task "" being all."""
+        with self.transaction() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?, ?, ?, ?)",
+                (version.incarnation, version.version, now_ms, prompts, greedy, sampled),
+            )
+            db.executemany(
+                "INSERT OR REPLACE INTO evaluation_scores VALUES (?, ?, ?, ?, ?)",
+                [(version.incarnation, version.version, *which, value) for which, value in more.items()],
+            )
+
+    def checkpointed(self, row: CheckpointRow, now_ms: int) -> None:
+        """A durable state exists."""
+        with self.transaction() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?)",
+                (row.step, row.incarnation, row.directory, now_ms, _described(row)),
+            )
+            _forget_payloads(db)
+
+    def checkpoints(self) -> list[CheckpointRow]:
+        """Durable states, newest first."""
+        return [_checkpoint_row(*row) for row in self._query(CHECKPOINTS)]
+
+    def checkpoints_removed(self, steps: Sequence[int]) -> None:
+        """These directories are about to be deleted."""
+        with self.transaction() as db:
+            db.executemany("DELETE FROM checkpoints WHERE step = ?", [(step,) for step in steps])
+            _forget_payloads(db)
+
+
+def checkpoints_of(path: Path) -> tuple[bytes, list[CheckpointRow]]:
+    """The swarm's id and the durable states, newest first, of a ledger that somebody else may be writing to.
+
+    Raises LedgerError.
+    """
+    with snapshot(path) as db:
+        (swarm,) = db.execute("SELECT value FROM meta WHERE key = 'swarm'").fetchone()
+        return swarm, [_checkpoint_row(*row) for row in db.execute(CHECKPOINTS)]
+
+
+def _described(row: CheckpointRow) -> str:
+    return json.dumps({"curriculum": dict(row.state), "leases": row.leases, "records": row.records})
+
+
+def _checkpoint_row(step: int, incarnation: int, directory: str, text: str) -> CheckpointRow:
+    """The row as it was written; in one of before counts were kept all is counted."""
+    said = json.loads(text)
+    if "curriculum" not in said:
+        said = {"curriculum": said, "leases": ALL, "records": ALL}
+    return CheckpointRow(
+        step=step,
+        incarnation=incarnation,
+        directory=directory,
+        state=said["curriculum"],
+        leases=said["leases"],
+        records=said["records"],
+    )
+
+
+def _forget_payloads(db: sqlite3.Connection) -> None:
+    """Forget what no restart can ask for: a restart goes on from a checkpoint, and the oldest one kept is the limit."""
+    (oldest,) = db.execute("SELECT min(step) FROM checkpoints").fetchone()
+    if oldest is None:
+        return
+    db.execute("UPDATE records SET envelope = NULL WHERE envelope IS NOT NULL AND step <= ?", (oldest,))
+    db.execute(
+        "UPDATE records SET envelope = NULL WHERE envelope IS NOT NULL AND step IS NULL"
+        " AND (lease IN (SELECT lease FROM dropped WHERE step <= ?1) OR lease IN"
+        " (SELECT c.lease FROM continuations c JOIN dropped d ON d.lease = c.root WHERE d.step <= ?1))",
+        (oldest,),
+    )
+    db.execute(
+        "UPDATE leases SET envelope = NULL WHERE envelope IS NOT NULL AND status <> 'open'"
+        " AND NOT EXISTS (SELECT 1 FROM records r WHERE r.lease = leases.lease AND r.envelope IS NOT NULL)"
+    )

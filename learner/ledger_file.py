@@ -1,0 +1,178 @@
+"""The file that is the ledger: one SQLite database of one swarm, in a format that this program knows.
+
+What always holds: what a transaction wrote is on disk when it ends, or nothing of it is (WAL, synchronous FULL); a file
+that is not ours is not changed; what SQLite refuses becomes a LedgerError with the next step, and mistakes of ours
+travel. Readers may open the file while the learner writes, and see one moment of it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from threading import RLock
+from typing import Any, Self
+
+from learner.ledger_schema import (
+    CONTINUATIONS,
+    ORPHANS,
+    PLANS,
+    READABLE,
+    RECALLS,
+    RELAYS,
+    SCHEMA,
+    SCHEMA_VERSION,
+    SCORES,
+)
+
+BUSY_S = 10.0
+"""How long to wait for another writer, of which there should be none: a backup tool may hold the file for a moment."""
+
+
+class LedgerError(Exception):
+    """The ledger cannot be used; its data are untouched. The message names the file and the next step."""
+
+
+class LedgerFile:
+    """See the module's paragraph. Safe to call from several threads; calls are serialised. Raises LedgerError."""
+
+    def __init__(self, path: Path, *, swarm: bytes) -> None:
+        self.path = path
+        self._lock = RLock()
+        self._db = _open(path)
+        try:
+            self._prepare(swarm)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Everything written inside is on disk together when the block ends, or not at all. Raises LedgerError."""
+        with self._lock, self._translated():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:  # a full disk has rolled it back already
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Other errors of SQLite's (its subclasses of DatabaseError) are mistakes of ours, and travel."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise LedgerError(
+                f"{self.path}: {error}. Free the disk, or end what holds the file, then start again: what was "
+                "acknowledged is safe."
+            ) from error
+        except sqlite3.DatabaseError as error:
+            if type(error) is not sqlite3.DatabaseError:
+                raise
+            raise LedgerError(
+                f"{self.path} is not a readable ledger ({error}). Restore it from a copy, or move it away."
+            ) from error
+
+    def _query(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        with self._lock, self._translated():
+            return self._db.execute(sql, values).fetchall()
+
+    def _prepare(self, swarm: bytes) -> None:
+        if self._query("SELECT 1 FROM sqlite_master"):  # asked before anything is changed: it may not be ours
+            self._require_ours(swarm)
+        with self._translated():
+            self._db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
+        with self.transaction() as db:
+            if not db.execute("SELECT 1 FROM sqlite_master").fetchone():
+                _create(db, swarm)
+            _execute(db, RELAYS)
+            _execute(db, PLANS)
+            _execute(db, RECALLS)
+            _execute(db, CONTINUATIONS)
+            _execute(db, SCORES)
+            _execute(db, ORPHANS)
+            db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (str(SCHEMA_VERSION).encode(),))
+        self._require_ours(swarm)
+
+    def _require_ours(self, swarm: bytes) -> None:
+        if not self._query("SELECT 1 FROM sqlite_master WHERE name = 'meta'"):
+            raise LedgerError(
+                f"{self.path} is a database, but not a ledger. Move it away, or choose another state directory."
+            )
+        meta: dict[str, bytes] = dict(self._query("SELECT key, value FROM meta"))
+        _require_schema(self.path, meta)
+        if (theirs := meta.get("swarm", b"")) != swarm:
+            raise LedgerError(
+                f"{self.path} belongs to another swarm ({theirs.hex()[:8]}). Choose another state directory."
+            )
+
+
+@contextmanager
+def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
+    """The ledger as it is now, to read while somebody else may write to it.
+
+    Raises LedgerError, naming the file and the next step, when it is missing, unreadable, or of another program.
+    """
+    if not path.is_file():
+        raise LedgerError(f"{path}: there is no ledger. Name the state directory of a learner that has been started.")
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)) as db:
+            db.isolation_level = None
+            db.execute("BEGIN")
+            _require_schema(path, _meta(path, db))  # SQLite finds out that a file is none of its own at the first query
+            yield db
+    except sqlite3.DatabaseError as error:
+        raise LedgerError(
+            f"{path} cannot be read as a ledger ({error}). Check that it is one and that its directory is writable"
+            " (SQLite keeps a lock file there), or restore it from a copy."
+        ) from error
+
+
+def _meta(path: Path, db: sqlite3.Connection) -> dict[str, bytes]:
+    meta = dict(db.execute("SELECT key, value FROM meta"))
+    if not str(meta.get("schema", b""), "ascii", "replace").isdigit() or "swarm" not in meta:
+        raise LedgerError(f"{path} is a database, but not a ledger. Name the ledger in a learner's state directory.")
+    return meta
+
+
+def _require_schema(path: Path, meta: Mapping[str, bytes]) -> None:
+    """Raise LedgerError unless this program understands the ledger that says `meta` of itself."""
+    schema = meta.get("schema", b"").decode("ascii", "replace")
+    if schema not in map(str, READABLE):
+        raise LedgerError(
+            f"{path} has ledger format {schema or 'unknown'}, this program reads {SCHEMA_VERSION}. Use the volery that"
+            " wrote it."
+        )
+
+
+def _create(db: sqlite3.Connection, swarm: bytes) -> None:
+    _execute(db, SCHEMA)
+    db.execute("INSERT INTO meta VALUES ('schema', ?), ('swarm', ?)", (str(SCHEMA_VERSION).encode(), swarm))
+
+
+def _execute(db: sqlite3.Connection, statements: str) -> None:
+    for statement in filter(str.strip, statements.split(";")):
+        db.execute(statement)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    try:
+        return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
+    except sqlite3.OperationalError as error:
+        raise LedgerError(
+            f"{path} cannot be opened ({error}). Check that its directory exists and is writable."
+        ) from error

@@ -1,0 +1,101 @@
+"""The ledger of peers: who was here for how long and at which price, who was on, and who relayed what.
+
+What always holds: of one receiver and version one relay receipt counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+
+from learner.ledger_file import LedgerFile
+from learner.ledger_rows import PeerRow, PlanRow, StayRow
+from learner.relay_credit import Credit
+from protocol.ids import PeerId, PolicyVersion
+
+
+class PeerBook(LedgerFile):
+    """See the module's paragraph."""
+
+    def knows(self, peer: PeerId) -> bool:
+        """Whether the peer has been here before."""
+        return bool(self._query("SELECT 1 FROM peers WHERE peer = ?", (peer,)))
+
+    def peer_joined(self, row: PeerRow, now_ms: int) -> int:
+        """Note that a peer is present from now on; return the id of its presence."""
+        with self.transaction() as db:
+            db.execute(
+                "INSERT INTO peers (peer, name, role, engine, machine, micros_per_hour, currency, first_seen_ms,"
+                " last_seen_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (peer) DO UPDATE SET"
+                " name = excluded.name, role = excluded.role, engine = excluded.engine, machine = excluded.machine,"
+                " micros_per_hour = excluded.micros_per_hour, currency = excluded.currency,"
+                " last_seen_ms = excluded.last_seen_ms",
+                (
+                    row.peer, row.name, row.role, row.engine, row.machine, row.micros_per_hour, row.currency,
+                    now_ms, now_ms,
+                ),
+            )  # fmt: skip
+            cursor = db.execute(
+                "INSERT INTO presence (peer, began_ms, ended_ms) VALUES (?, ?, ?)", (row.peer, now_ms, now_ms)
+            )
+        return int(cursor.lastrowid or 0)
+
+    def peers_present(self, stays: Sequence[StayRow], now_ms: int) -> None:
+        """These peers are still here at `now_ms`, or were until then."""
+        with self.transaction() as db:
+            for stay in stays:
+                db.execute(
+                    "UPDATE peers SET last_seen_ms = ?, engine_s = peers.engine_s + ? - before.engine_s"
+                    " FROM presence AS before WHERE before.id = ? AND peers.peer = before.peer",
+                    (now_ms, stay.engine_s, stay.presence),
+                )
+                db.execute(
+                    "UPDATE presence SET ended_ms = ?, bytes_up = ?, bytes_down = ?, engine_s = ?, reason = ?"
+                    " WHERE id = ?",
+                    (now_ms, stay.bytes_up, stay.bytes_down, stay.engine_s, stay.reason, stay.presence),
+                )
+                if stay.standby_s > 0:
+                    db.execute("INSERT OR REPLACE INTO standby VALUES (?, ?)", (stay.presence, stay.standby_s))
+
+    def peer_present(self, presence: int, now_ms: int, *, bytes_up: int, bytes_down: int, reason: str = "") -> None:
+        """`peers_present` for one."""
+        stay = StayRow(presence=presence, bytes_up=bytes_up, bytes_down=bytes_down, reason=reason)
+        self.peers_present([stay], now_ms)
+
+    def planned(self, row: PlanRow) -> None:
+        """Who is to be on was decided anew."""
+        with self.transaction() as db:
+            db.execute(
+                "INSERT INTO plans (at_ms, kappa, micros_per_hour, active, reasons) VALUES (?, ?, ?, ?, ?)",
+                (row.at_ms, row.kappa, row.micros_per_hour, json.dumps(row.active), json.dumps(row.reasons)),
+            )
+
+    # Relays
+
+    def members(self, peers: Collection[PeerId]) -> set[PeerId]:
+        """Those of `peers` that have ever joined as rollout nodes."""
+        marks = ", ".join("?" * len(peers))
+        found = self._query(f"SELECT peer FROM peers WHERE role = 'rollout' AND peer IN ({marks})", tuple(peers))
+        return {PeerId(peer) for (peer,) in found}
+
+    def users_of(self, versions: Collection[PolicyVersion]) -> list[tuple[PeerId, PolicyVersion]]:
+        """Who has admitted records of which the oldest tokens are of one of these versions."""
+        rows = self._query(
+            "SELECT DISTINCT peer, incarnation, version FROM records WHERE rule = 'admitted' AND version >= ?",
+            (min((version.version for version in versions), default=0),),
+        )
+        found = [(PeerId(peer), PolicyVersion(incarnation, version)) for peer, incarnation, version in rows]
+        return [(peer, version) for peer, version in found if version in versions]
+
+    def relays_credited(self, credits: Sequence[Credit], now_ms: int) -> list[Credit]:
+        """Write these credits; return those that were new, since a receiver's receipt for a version counts once."""
+        fresh = []
+        with self.transaction() as db:
+            for credit in credits:
+                key = (credit.manifest, credit.receiver)
+                insert = "INSERT INTO relay_receipts VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+                if db.execute(insert, (*key, now_ms, credit.raw)).rowcount:
+                    rows = [(*key, relay, size) for relay, size in credit.shares.items()]
+                    db.executemany("INSERT INTO relayed VALUES (?, ?, ?, ?)", rows)
+                    fresh.append(credit)
+        return fresh

@@ -1,0 +1,137 @@
+"""What is written to the ledger and read from it, as values.
+
+Times are milliseconds since 1970 on the learner's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from learner.intake import Place
+from protocol.ids import LeaseId, PeerId, PolicyVersion, RecordId
+from protocol.work import Rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerRow:
+    """What a peer said of itself when it joined."""
+
+    peer: PeerId
+    name: str
+    role: str
+    engine: str
+    machine: str
+    micros_per_hour: int
+    currency: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseRow:
+    """One lease. `prompt` is the task's index of its prompt; `place` the episodes that it goes on with, if any;
+    `started` the version that it was begun with, if that was said.
+    """
+
+    lease: LeaseId
+    peer: PeerId
+    task: str
+    prompt: int
+    rollouts: int
+    issued_ms: int
+    deadline_ms: int
+    envelope: bytes
+    place: Place | None = None
+    started: PolicyVersion | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordRow:
+    """One judged record. `version` is its oldest behaviour version; `envelope` is there for admitted records only."""
+
+    record: RecordId
+    lease: LeaseId
+    index: int
+    peer: PeerId
+    rule: Rule
+    reward: float | None
+    tokens: int
+    version: PolicyVersion
+    lag: int
+    received_ms: int
+    generation_ms: int
+    detail: str
+    envelope: bytes | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnconsumedRow:
+    """One admitted record that waits to be trained on: of which prompt, and where in which episode if not its first
+    turn. `reward` is None where the episode went on.
+    """
+
+    prompt: int
+    lease: LeaseId
+    reward: float | None
+    peer: PeerId
+    envelope: bytes
+    place: Place | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRow:
+    """One training step: `step` is the version it produced; `reward` the mean over what it was trained on.
+
+    `metrics` are the figures that the trainer replied, flat, and `by_lag`: by the lag in digits, those of its tokens
+    and the mean `reward` of its rollouts.
+    """
+
+    step: int
+    incarnation: int
+    began_ms: int
+    waited_s: float
+    train_s: float
+    rollouts: int
+    tokens: int
+    reward: float
+    metrics: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StayRow:
+    """How a stay of a peer stands: `presence` is the id that `peer_joined` gave, `reason` why it ended, if it did.
+
+    The amounts are those of this stay: chunk bytes moved, seconds the engine generated, seconds it stood by.
+    """
+
+    presence: int
+    bytes_up: int
+    bytes_down: int
+    engine_s: float = 0.0
+    standby_s: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRow:
+    """Who was to be on from `at_ms` on, at which price per hour, how often versions were published, what changed."""
+
+    at_ms: int
+    kappa: int
+    active: tuple[PeerId, ...]
+    micros_per_hour: int
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRow:
+    """A durable state to go on from: the trainer's directory (its name), the curriculum's state at that step, and how
+    many leases and records the ledger had then.
+    """
+
+    step: int
+    incarnation: int
+    directory: str
+    state: Mapping[str, Any]
+    leases: int = 0
+    records: int = 0

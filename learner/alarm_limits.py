@@ -65,11 +65,11 @@ class Limits:
     """The KL of the oldest tokens is at least so many times that of the freshest where lag is what drives it."""
 
     effective: float = 0.5
-    """Of a batch's tokens, by their weights: (sum w)^2 / (n sum w^2). Below, two tokens teach as much as one; small
-    models that learned at S = 6 had 0.98 and more."""
+    """Of a batch's tokens, by their ratios before any bound: (sum r)^2 / (n sum r^2). Below, two tokens say as much of
+    the policy as one of its own; small models that learned at S = 6 had 0.98 and more."""
 
     clipped: float = 0.5
-    """Of the tokens: beyond, most of a batch teaches nothing, and what does is one-sided."""
+    """Of the tokens: beyond, bounds decide about most of a batch, and what a mask or a clip leaves is one-sided."""
 
     gradient_spreads: float = 10.0
     gradient_relative: float = 4.0
@@ -104,7 +104,7 @@ class Observation:
     """One training step; None is not measured.
 
     `reward` is the mean over the batch, `kl` and `lag` over its tokens, `evaluation` the score of the newest version
-    evaluated since the step before; `effective` the effective sample size as a share of the tokens; `diverged` counts
+    evaluated since the step before; `effective` the effective sample size of the ratios, a share of 1; `diverged` counts
     batches, and updates, that were left out since the step before because their loss was not finite.
     """
 
@@ -139,8 +139,8 @@ ADVICE: Mapping[Alarm, str] = {
     Alarm.ENGINE_MISMATCH: "Lag does not explain it: check that engines load the newest version, compute_dtype, and "
     '[model] weights_dtype = "float32".',
     Alarm.TOO_STALE: "It is lag: lower [learn] staleness or [trainer] learning_rate, or take an objective that masks.",
-    Alarm.FEW_EFFECTIVE: "Steps grow noisy: lower [learn] staleness or [trainer] learning_rate, or cap the weights "
-    "lower.",
+    Alarm.FEW_EFFECTIVE: "Bounds must hold what a few tokens weigh: lower [learn] staleness or [trainer] "
+    "learning_rate.",
     Alarm.CLIPPED: "Lower [trainer] learning_rate or [learn] staleness.",
     Alarm.GRADIENT_SPIKES: "Lower [trainer] learning_rate or grad_clip, and look at the step's samples with "
     "`volery show`.",

@@ -84,11 +84,11 @@ def _grows_with_lag(step: Observation, limits: Limits) -> bool:
 
 
 def few_effective(steps: Steps, limits: Limits) -> Finding | None:
-    """A few tokens carry the batch."""
+    """A few tokens would carry the batch, if no bound held them."""
     now = _recent(steps, limits, lambda s: s.effective)
     if now is None:
         return None
-    said = f"The effective sample size is {now:.0%} of the tokens, where {limits.effective:.0%} is little."
+    said = f"The effective sample size of the ratios is {now:.0%} of the tokens, where {limits.effective:.0%} is little."
     return Finding(
         severity=limits.effective / max(now, 1e-9) if now < 2 * limits.effective else 0.0,
         measured=now, usual=limits.effective, said=said,
@@ -96,11 +96,11 @@ def few_effective(steps: Steps, limits: Limits) -> Finding | None:
 
 
 def clipped(steps: Steps, limits: Limits) -> Finding | None:
-    """Most tokens are muted."""
+    """Bounds decide about most tokens."""
     now = _recent(steps, limits, lambda s: s.clip_share)
     if now is None:
         return None
-    said = f"{now:.0%} of the tokens are clipped or masked and teach nothing, where {limits.clipped:.0%} is much."
+    said = f"A bound acts on {now:.0%} of the tokens (clipped, masked, truncated), where {limits.clipped:.0%} is much."
     return Finding(severity=now / limits.clipped, measured=now, usual=limits.clipped, said=said)
 
 

@@ -127,8 +127,6 @@ def read_facts(directory: Path) -> ModelFacts:
 def footprint_of(facts: ModelFacts, trainer: TrainerSection, recipe: Recipe, weights_dtype: str) -> Footprint:
     """What training this model under this configuration takes. `weights_dtype` is what travels."""
     per_parameter = dict[str, float](MASTER)
-    if trainer.updates_per_step > 1:
-        per_parameter["to undo a step of several updates"] = 12
     if recipe.needs_reference:
         per_parameter["weights that the run began with"] = 4
     ranks = trainer.ranks * trainer.machines

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 TRACKED = 1 << 18
-"""Problems whose pass rates are remembered, 4 bytes each; more groups than most runs ever train on. Of a longer task
+"""Problems whose pass rates are remembered, 5 bytes each; more groups than most runs ever train on. Of a longer task
 the first so many; the others are asked once a pass."""
 
 STATE_CHARS = 7 * TRACKED + 4096

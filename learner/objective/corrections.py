@@ -78,6 +78,7 @@ def tapered_weight(terms: Terms, bounds: Bounds) -> Corrected:
 
     What a policy has moved away from pushes it no further when it was bad, yet pulls it back when it was good: a weight
     that vanished with r on both sides would leave nothing to end a slide. See docs/objectives.md for what that does.
+    A bound acted where it moved a weight by more than NOISE; a bad token that vanishes with r is muted by no bound.
     """
     ratio = ratio_of(terms.logprobs.detach(), terms.behaviour)
     good = ratio.clamp(1 - bounds.clip_low, 1 + bounds.clip_high)

@@ -1,8 +1,8 @@
 """The newest value of every series: where measured figures meet those who show them.
 
 What always holds: a series has a declared name (`node.metrics.declared`) with exactly its declared labels, or a mistake
-of ours is raised; there are at most MAX_SERIES, so that no stranger's name fills memory; reading from another thread,
-as a scrape does, sees whole values. A `Row` is what one training step leaves: the series that were measured since the
+of ours is raised; of each metric there are at most MAX_SERIES, so that strangers' names fill no memory, and those of
+one metric take no room from another; reading from another thread, as a scrape does, sees whole values. A `Row` is what one training step leaves: the series that were measured since the
 row before, each as one figure.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
@@ -17,8 +18,9 @@ from threading import Lock
 from node.metrics.declared import METRICS, Kind, Metric
 from protocol.errors import LocalProtocolError
 
-MAX_SERIES = 8192
-"""Some 60 metrics, two figures for each of 2000 peers, windows of hundreds of lags: 1 MiB."""
+MAX_SERIES = 2048
+"""Of one metric: more peers than a learner has connections, windows of hundreds of lags. Of the two dozen metrics with
+labels five go by peer: 2 MiB."""
 
 
 @dataclass(frozen=True, order=True)
@@ -64,6 +66,7 @@ class Board:
     _values: dict[Series, float] = field(default_factory=dict)
     _tallies: dict[Series, Tally] = field(default_factory=dict)
     _fresh: dict[Series, list[float]] = field(default_factory=dict)
+    _numbers: Counter[str] = field(default_factory=Counter)
     _lock: Lock = field(default_factory=Lock)
 
     def set(self, metric: str, value: float, **labels: object) -> None:
@@ -118,9 +121,10 @@ class Board:
         series = Series(metric, tuple(str(labels[name]) for name in declared.labels))
         if series in self._values or series in self._tallies:
             return series
-        if len(self._values) + len(self._tallies) >= MAX_SERIES:
+        if self._numbers[metric] >= MAX_SERIES:
             refused = Series("series_refused")
             self._values[refused] = self._values.get(refused, 0.0) + 1
             self._fresh[refused] = [self._values[refused]]
             return None
+        self._numbers[metric] += 1
         return series

@@ -104,8 +104,8 @@ class Observation:
     """One training step; None is not measured.
 
     `reward` is the mean over the batch, `kl` and `lag` over its tokens, `evaluation` the score of the newest version
-    evaluated since the step before; `effective` the effective sample size of the ratios, a share of 1; `diverged` counts
-    batches, and updates, that were left out since the step before because their loss was not finite.
+    evaluated since the step before; `effective` the effective sample size of the ratios, a share of 1; `diverged`
+    counts batches, and updates, that were left out since the step before because their loss was not finite.
     """
 
     step: int

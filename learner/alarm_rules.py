@@ -88,7 +88,7 @@ def few_effective(steps: Steps, limits: Limits) -> Finding | None:
     now = _recent(steps, limits, lambda s: s.effective)
     if now is None:
         return None
-    said = f"The effective sample size of the ratios is {now:.0%} of the tokens, where {limits.effective:.0%} is little."
+    said = f"The ratios' effective sample size is {now:.0%} of the tokens, where {limits.effective:.0%} is little."
     return Finding(
         severity=limits.effective / max(now, 1e-9) if now < 2 * limits.effective else 0.0,
         measured=now, usual=limits.effective, said=said,

@@ -2,8 +2,8 @@
 
 What always holds: a series has a declared name (`node.metrics.declared`) with exactly its declared labels, or a mistake
 of ours is raised; of each metric there are at most MAX_SERIES, so that strangers' names fill no memory, and those of
-one metric take no room from another; reading from another thread, as a scrape does, sees whole values. A `Row` is what one training step leaves: the series that were measured since the
-row before, each as one figure.
+one metric take no room from another; reading from another thread, as a scrape does, sees whole values. A `Row` is what
+one training step leaves: the series that were measured since the row before, each as one figure.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The learner watched: what happens becomes metrics, alarms and samples, step by step.
 
 What always holds: nothing here waits for a disk or a network on the learner's behalf, and no sink's trouble reaches
-training. After a restart the alarms know what they knew but for held-out scores and dropped batches (the ledger's newest
-steps are read again), and every sink is told from which step the series go on.
+training. After a restart the alarms know what they knew (the ledger's newest steps are read again), but for held-out
+scores and dropped batches, and every sink is told from which step the series go on.
 """
 
 from __future__ import annotations

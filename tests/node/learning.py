@@ -67,7 +67,7 @@ from swarm.testing.memory import MemoryNetwork, MemoryTransport
 from tests.learner.working import NOW_MS, PEER, SWARM, VOCABULARY, even_share, record
 from tests.swarm.storing import safetensors_file
 
-HANGS_S = 60.0
+HANGS_S = 240.0
 LOGGED = [
     LoggedGroup(
         prompt=(40 + number,),

@@ -15,7 +15,7 @@ from node.metrics.prometheus import served, split_address
 
 def scraped(port: int) -> dict[str, float]:
     """Samples by name and labels."""
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as answer:
         text = answer.read().decode()
     return {
         f"{sample.name}{sorted(sample.labels.items())}": sample.value

@@ -60,11 +60,6 @@ class Stage:
         self.lost += rows
 
 
-async def settled() -> None:
-    """Until everybody waits for the clock or for us: threads have ended, too."""
-    await trio.testing.wait_all_tasks_blocked(0.05)
-
-
 async def test_rows_arrive_in_order_and_what_waits_at_the_end_as_well() -> None:
     stage = Stage(ListSink())
     async with fed([stage.outlet]):
@@ -139,6 +134,8 @@ async def test_a_sink_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch
             for stage in stages:
                 stage.outlet.begin(1, 0)
                 stage.outlet.put(row(1))
+            while not stages[1].sink.rows:  # the one that hangs is in its write by now, or soon
+                await trio.testing.wait_all_tasks_blocked()
         assert stages[1].sink.rows == [1]
     finally:
         release.set()

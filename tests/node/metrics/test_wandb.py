@@ -59,7 +59,7 @@ def test_a_child_that_ends_is_a_failure_with_its_last_words(tmp_path: Path) -> N
     sink = sink_of(tmp_path, sys.executable, "-c", "raise SystemExit('wandb: not logged in')")
     sink.begin(1, 0)
     assert sink._child is not None
-    sink._child.wait(30)
+    sink._child.wait(300)
     with pytest.raises(RuntimeError, match="its process ended: wandb: not logged in"):
         sink.write(row(1))
     sink.close()
@@ -89,6 +89,6 @@ def test_the_real_package_keeps_a_run_offline(tmp_path: Path) -> None:
     child = sink._child
     assert child is not None
     sink.close()
-    assert child.wait(60) == 0, (tmp_path / "wandb" / LOG).read_text()
+    assert child.wait(300) == 0, (tmp_path / "wandb" / LOG).read_text()
     [kept] = (tmp_path / "wandb").glob("offline-run-*/run-swarm-ab-1.wandb")
     assert b"objective/entropy" in kept.read_bytes()

@@ -56,6 +56,11 @@ format: $(DEV) ## rewrite the files as `check` wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+.PHONY: bench-trainer
+bench-trainer: $(BENCH) ## our trainer against TRL's, its memory, and how soon a version is out
+	$(BIN)/python benchmarks/trainer_vs_trl.py $(ARGS)
+	$(BIN)/python benchmarks/trainer_footprint.py
+
 # The file is looked for first: a misspelt claim should not install anything.
 bench-%: $(DEV) ## measure one claim: benchmarks/<claim>.py
 	@test -f benchmarks/$(subst -,_,$*).py || \

@@ -31,6 +31,7 @@ BASELINES = Path("benchmarks") / "baselines"
 
 TINY_AT_LEAST = 2.0
 LARGE_AT_LEAST = 1.3
+PACKING_AT_LEAST = 1.5
 PARITY_AT_MOST = 1.0
 
 WARM_UP = 2
@@ -79,6 +80,15 @@ LARGE = Match(
 )
 
 
+PACKED = {
+    **QWEN3,
+    **{"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2},
+    **{"head_dim": 64, "intermediate_size": 768, "vocab_size": 2048, "max_position_embeddings": 2048},
+}
+LONGEST = 512
+PACKED_BUDGET = 8192
+
+
 @dataclass(frozen=True, kw_only=True)
 class Speed:
     """Median seconds a step, and how far apart the weights were in the end as a share of the way that they went."""
@@ -109,6 +119,26 @@ def duel(match: Match, model: Path, seed: int, out: Path) -> Speed:
     found = json.loads(result.read_text(encoding="utf-8"))
     theirs, ours = (statistics.median(found[who][WARM_UP:]) for who in ("theirs_s", "ours_s"))
     return Speed(theirs_s=theirs, ours_s=ours, apart=found["apart"])
+
+
+def packing_gain(seed: int, out: Path) -> float:
+    """Tokens per second of our microbatches over those of padded ones, with a model of PACKED."""
+    from benchmarks.baselines.padding import measure, skewed_batch
+    from learner.models import make_model
+    from learner.policy import load_policy
+    from learner.requests import Hyperparameters
+    from learner.training import Training
+
+    directory = out / f"packed-{seed}"
+    make_model(directory, PACKED, seed)
+    hyperparameters = Hyperparameters(max_new_tokens=LONGEST, max_tokens_per_microbatch=PACKED_BUDGET)
+    training = Training(load_policy(directory), hyperparameters)
+    found = measure(training, skewed_batch(seed, int(PACKED["vocab_size"]), LONGEST))
+    say(
+        f"packing, seed {seed}: {found.ours:.0f} tokens/s, padded {found.padded:.0f} ({found.gain:.2f}x); "
+        f"{found.tokens} tokens in {found.ours_positions} positions, padded {found.padded_positions}"
+    )
+    return found.gain
 
 
 def parity(seeds: Sequence[int], out: Path) -> list[tuple[float, float]]:
@@ -173,7 +203,9 @@ def claim() -> int:
             ]
             bars.append(Bar(name=name, value=statistics.median(s.ratio for s in speeds), at_least=least))
         say(table(["model", "TRL steps/s", "ours", "ratio", "weights apart"], rows) + "\n")
+        gains = [packing_gain(asked.seed + rep, out) for rep in range(asked.reps)]
         pairs = parity(range(asked.seed, asked.seed + SEEDS), out)
+    bars.append(Bar(name="packing_gain", value=statistics.median(gains), at_least=PACKING_AT_LEAST))
     bars.append(Bar(name="reward_parity", value=outside(pairs), at_most=PARITY_AT_MOST))
     theirs, ours = (statistics.fmean(values) for values in zip(*pairs, strict=True))
     return conclude("trainer_vs_trl", bars, {"trl_reward": theirs, "our_reward": ours})

@@ -328,7 +328,7 @@ class _Learner:
                 self.evaluation = None if engine is None else self._evaluation(engine)
                 self.training = self._training(trainer)
                 self.run.leave = self.training.saving.leave
-                nursery.start_soon(self.training.announce_again)
+                nursery.start_soon(self.training.publishing.announce_again)
                 await self.training.work()
                 await self._say_farewell()
             nursery.cancel_scope.cancel()

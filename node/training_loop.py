@@ -1,9 +1,10 @@
 """Batches in, versions out: the learner's clockwork.
 
 Per training step: wait until R admissible rollouts are there, add what logs bring, let the trainer child take the step,
-write what it consumed, and every kappa steps export, sign and announce a new version, and have the trainer's state made
-durable while training goes on. What always holds: a version's name is never given to other weights, since every start
-takes the next incarnation; going on after a crash, ours or the trainer's, is the same code as beginning.
+write what it consumed, and every kappa steps publish a new version and have the trainer's state made durable while
+training goes on (`node.publishing`, `node.checkpoints`). What always holds: a version's name is never given to other
+weights, since every start takes the next incarnation; going on after a crash, ours or the trainer's, is the same code
+as beginning.
 
     export -> sign -> adopt into the store -> ledger: version -> announce -> save ... ledger: checkpoint
 
@@ -14,53 +15,37 @@ told it from the ledger, since leases and verdicts are not undone.
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import trio
 
-from learner.alarms import known
-from learner.buffer import Batch, Completion, Group
+from learner.buffer import Batch
 from learner.curriculum.offline import LoggedGroup, OfflineStream, completed, missing, mixed, offline_arrays
 from learner.environment import Environment
 from learner.ledger import Ledger
 from learner.ledger_rows import CheckpointRow, StepRow
-from learner.provisioning.recording import Published, Stepped
-from learner.publication import Base, Publisher, new_bytes
+from learner.provisioning.recording import Stepped
+from learner.publication import Publisher
 from node.checkpoints import Checkpoints, TrainerLost
 from node.children import ChildCrashed, ChildGaveUp, ChildRefused
 from node.errors import RunError, UsageError
 from node.events import EventLog
 from node.learner_run import LearnerRun
+from node.publishing import Publishing
 from node.recorder import Recorder
 from node.recovery import read_unconsumed
-from protocol.announcement import Announcement, announce, topic_of
-from protocol.ids import ManifestHash, PolicyVersion
+from node.training_batch import batch_arrays, step_row, told_figures
+from protocol.ids import PolicyVersion
 from protocol.manifest import SignedManifest
 from protocol.pipe import Arrays, Header
 from protocol.staleness import Chain
-from protocol.tensors import LayoutError
 from swarm.causes import first_cause
-from swarm.store import ChunkStore, StoreError
+from swarm.store import ChunkStore
 from swarm.transport import Transport
-
-REANNOUNCE_S = 5.0
-"""The newest version is announced again this often: gossip may lose a message, and repetition is harmless."""
-
-ANCHOR_EVERY = 8
-"""Published versions from one anchor to the next. Patches from the last anchor let who was away for up to so many
-versions catch up in one step; the learner keeps its files for as long."""
-
-TOLD_FIGURES = ("entropy", "mismatch_kl", "ess", "clip_share", "grad_norm")
-"""Figures of the trainer's that a step's event has; all of them are in the ledger and among the metrics."""
-
-LAGS_TOLD = 6
-"""Lags whose KL a step's event tells, spread over those there were: what fits beside a word at 80 columns."""
 
 MAX_DIVERGED = 3
 """Batches in a row that may make the loss infinite: one is a broken peer's work, more are a broken run's."""
@@ -123,10 +108,7 @@ class TrainingLoop:
     adopted: Callable[[SignedManifest], None] = lambda signed: None
     observe: Callable[[int, float], None] = lambda index, mean: None
     offline: OfflineStream | None = None
-    newest: bytes = b""
     _diverged: int = 0
-    _previous: ManifestHash | None = None
-    _pinned: ManifestHash | None = None
     _pid: int | None = None
 
     def __post_init__(self) -> None:
@@ -140,6 +122,25 @@ class TrainingLoop:
             now_ms=self.now_ms,
             events=self.events,
         )
+        self.publishing = Publishing(
+            run=self.run,
+            ledger=self.ledger,
+            store=self.store,
+            publisher=self.publisher,
+            transport=self.transport,
+            exports=self.exports,
+            weights_dtype=self.terms.weights_dtype,
+            ask=self._ask,
+            adopted=self.adopted,
+            now_ms=self.now_ms,
+            events=self.events,
+            recorder=self.recorder,
+        )
+
+    @property
+    def newest(self) -> bytes:
+        """The newest announcement, empty before the first."""
+        return self.publishing.newest
 
     async def work(self) -> None:
         """Train until the last step and until its state is durable, then return.
@@ -190,13 +191,6 @@ class TrainingLoop:
         await self._publish()
         run.busy = False
         run.notify()
-
-    async def announce_again(self) -> None:
-        """Repeat the newest announcement until cancelled."""
-        while True:
-            await trio.sleep(REANNOUNCE_S)
-            if self.newest:
-                await self.transport.publish(topic_of(self.publisher.authority.swarm), self.newest)
 
     async def _ask(self, op: str, header: Mapping[str, object], arrays: Arrays | None = None) -> Header:
         """One request. Raises TrainerLost, ChildRefused, RunError."""
@@ -275,9 +269,7 @@ class TrainingLoop:
         versions = await trio.to_thread.run_sync(self.ledger.versions)
         run.chain = Chain(bases=tuple(step for _, step in incarnations), head=PolicyVersion(incarnation, base))
         run.collecting = base
-        run.manifests = dict(versions)
-        self._previous = next((manifest for v, manifest in reversed(versions) if run.chain.contains(v)), None)
-        self._forget_manifests()
+        self.publishing.go_on(versions)
         self.events.emit("incarnation_began", incarnation=incarnation, step=base)
         self.recorder.begin(base)
         await self.opened(incarnation, base)
@@ -296,8 +288,7 @@ class TrainingLoop:
     def _sweep(self) -> None:
         """Remove what a crash left half-done: exports nobody adopted, checkpoints the ledger does not know."""
         try:
-            shutil.rmtree(self.exports, ignore_errors=True)
-            self.exports.mkdir(parents=True, exist_ok=True)
+            self.publishing.sweep()
             self.saving.sweep()
         except OSError as error:
             raise RunError(f"{error.filename} cannot be used: {error.strerror}. Check its disk and owner.") from error
@@ -317,7 +308,7 @@ class TrainingLoop:
             return
         self._diverged = 0
         run.chain = run.chain.advanced()
-        row = _step_row(batch, logged, run.chain.head, began_ms, began - waited, reply)
+        row = step_row(batch, logged, run.chain.head, began_ms, began - waited, reply)
         await trio.to_thread.run_sync(self.ledger.step_trained, row, batch.lags, batch.dropped)
         self.events.emit(
             "step",
@@ -330,7 +321,7 @@ class TrainingLoop:
             dropped=len(batch.dropped),
             uninformative=batch.uninformative,
             buffered=len(run.buffer),
-            **_told_figures(row.metrics),
+            **told_figures(row.metrics),
         )
         publishing = trio.current_time()
         if is_due := row.step % run.kappa == 0 or row.step >= self.terms.steps:
@@ -396,103 +387,11 @@ class TrainingLoop:
         run.notify()
 
     async def _publish(self) -> None:
-        """Export the policy, sign it, adopt it into the store, announce it, and have its state made durable."""
-        run, version = self.run, self.run.chain.head
-        began = trio.current_time()
-        export = self.exports / str(version)
-        try:
-            await self._ask("export", {"directory": str(export), "dtype": self.terms.weights_dtype})
-        except ChildRefused as refused:
-            place = f" See the disk of {self.exports}." if refused.kind == "disk" else ""
-            raise RunError(f"Version {version} cannot be published: {refused.error}.{place}") from None
-        signed, fresh_bytes = await trio.to_thread.run_sync(self._seal, version, export)
-        self._pin(signed.hash)
-        self.adopted(signed)
-        self.newest = announce(
-            self.publisher.learner,
-            self.publisher.authority,
-            Announcement(
-                version=version,
-                manifest=signed.hash,
-                manifest_bytes=len(signed.raw),
-                total_bytes=signed.manifest.total_bytes,
-                certificate=self.publisher.certificate,
-            ),
-        )
-        run.published = signed
-        run.manifests[version] = self._previous = signed.hash
-        self._forget_manifests()
-        await self.transport.publish(topic_of(self.publisher.authority.swarm), self.newest)
-        self.events.emit(
-            "version_published",
-            version=str(version),
-            total_bytes=signed.manifest.total_bytes,
-            new_bytes=fresh_bytes,
-            patch_bytes=sum(patch.size for patch in signed.manifest.patches),
-            seconds=round(trio.current_time() - began, 4),
-        )
-        self.recorder.record(
-            Published(
-                at_s=self.recorder.now_s(),
-                version=version.version,
-                size_bytes=signed.manifest.total_bytes,
-                patch_bytes=min((patch.size for patch in signed.manifest.patches), default=0),
-            )
-        )
-        run.notify()
+        """Publish the policy, and have its state made durable."""
+        signed = await self.publishing.publish()
         await self.published(signed)
-        keep = {signed.hash, *run.manifests.values()}
-        await trio.to_thread.run_sync(self._clean, keep)
-        await self.saving.save(version)
-
-    def _pin(self, newest: ManifestHash) -> None:
-        """Let the store never make room by evicting the newest version; older ones it may, if there is a quota."""
-        self.store.pin(newest)
-        if self._pinned is not None:
-            self.store.unpin(self._pinned)
-        self._pinned = newest
-
-    def _seal(self, version: PolicyVersion, export: Path) -> tuple[SignedManifest, int]:
-        """Sign and adopt what was exported, and write down that it exists; return it and how many bytes are new."""
-        before = None if self._previous is None else self.store.manifest(self._previous)
-        try:
-            published = self.publisher.publish(export, version, self._previous, self.now_ms(), self._bases())
-            signed = published.signed
-            self.store.adopt(signed, export, published.patches)
-        except StoreError as error:
-            raise RunError(f"Version {version} cannot be published. {error}") from error
-        except (OSError, LayoutError) as error:
-            raise RunError(
-                f"Version {version} cannot be published: {error}. Check the disk, then start again."
-            ) from error
-        for made in (export, *{path.parent for path in published.patches}):  # the store has its own links to the files
-            shutil.rmtree(made, ignore_errors=True)
-        fresh_bytes = new_bytes(signed.manifest, before.manifest if before else None)
-        self.ledger.version_published(
-            version, signed.hash, self.now_ms(), total_bytes=signed.manifest.total_bytes, new_bytes=fresh_bytes
-        )
-        return signed, fresh_bytes
-
-    def _bases(self) -> list[Base]:
-        """The versions that patches start from, where they are held: the one before, and the last anchor."""
-        wanted = dict.fromkeys(name for name in (self._previous, self._anchor()) if name is not None)
-        found = [(self.store.manifest(name), name) for name in wanted if self.store.is_complete(name)]
-        return [Base(manifest=signed, directory=self.store.directory(name)) for signed, name in found if signed]
-
-    def _anchor(self) -> ManifestHash | None:
-        """The newest anchor that the store holds."""
-        every = ANCHOR_EVERY * self.run.kappa
-        anchors = [one.hash for one in self.store.versions() if one.complete and one.version.version % every == 0]
-        return anchors[-1] if anchors else None
-
-    def _forget_manifests(self) -> None:
-        """Forget versions that no rollout may be made with any more."""
-        oldest = self.run.chain.head.version - self.run.window
-        self.run.manifests = {v: manifest for v, manifest in self.run.manifests.items() if v.version >= oldest}
-
-    def _clean(self, keep: set[ManifestHash]) -> None:
-        """Remove all other versions but the last anchor from the store."""
-        self.store.evict(keep if (anchor := self._anchor()) is None else keep | {anchor})
+        await self.publishing.clean()
+        await self.saving.save(signed.version)
 
 
 def _explained(refused: ChildRefused) -> RunError | UsageError:
@@ -504,81 +403,3 @@ def _explained(refused: ChildRefused) -> RunError | UsageError:
             return UsageError(f"[trainer] {refused.error}")
         case _:
             return RunError(f"The policy cannot be loaded: {refused.error}")
-
-
-def batch_arrays(batch: Batch, head: PolicyVersion) -> Arrays:
-    """The trainer's arrays for the step after `head`, as `learner.packing.rollout_batch` reads them."""
-    sequences = [(group, completion) for group in batch.groups for completion in group.completions]
-    return {
-        "tokens": _flat([(*group.prompt, *completion.tokens) for group, completion in sequences], np.int32),
-        "lengths": np.array([len(group.prompt) + len(one.tokens) for group, one in sequences], np.int32),
-        "mask": np.concatenate([_mask(group, completion) for group, completion in sequences]),
-        "behaviour_logprobs": _flat([completion.logprobs for _, completion in sequences], np.float32),
-        "lags": np.concatenate([_lags(completion, head) for _, completion in sequences]),
-        "rewards": np.array([completion.reward for _, completion in sequences], np.float32),
-        "group_sizes": np.array([len(group.completions) for group in batch.groups], np.int32),
-        "origins": np.zeros(len(sequences), np.uint8),
-    }
-
-
-def _flat(rows: Sequence[Sequence[float]], dtype: type[np.int32 | np.float32]) -> np.ndarray[Any, Any]:
-    return np.concatenate([np.asarray(row, dtype) for row in rows])
-
-
-def _mask(group: Group, completion: Completion) -> np.ndarray[Any, Any]:
-    """1 for each token that the policy generated, of the prompt and all that follows."""
-    prompt, end = len(group.prompt), len(completion.tokens)
-    mask = np.zeros(prompt + end, np.uint8)
-    for start, stop in completion.generated or ((0, end),):
-        mask[prompt + start : prompt + stop] = 1
-    return mask
-
-
-def _lags(completion: Completion, head: PolicyVersion) -> np.ndarray[Any, Any]:
-    """Training steps between the version that made each generated token and `head`."""
-    counts = [count for count, _ in completion.spans]
-    return np.repeat(np.array([head.version - made.version for _, made in completion.spans], np.int32), counts)
-
-
-def _step_row(
-    batch: Batch,
-    logged: Sequence[LoggedGroup],
-    head: PolicyVersion,
-    began_ms: int,
-    waited_s: float,
-    reply: Mapping[str, Any],
-) -> StepRow:
-    """Rollouts, tokens and reward are the swarm's; the reward is that of the logs where they are all."""
-    completions = [completion for group in batch.groups for completion in group.completions]
-    from_logs = [one.reward for group in logged for one in group.completions]
-    rewards = [completion.reward for completion in completions] or from_logs
-    metrics = {
-        key: float(value) for key, value in reply.items() if isinstance(value, int | float) and key not in ("id", "ok")
-    }
-    by_lag = {str(lag): {"reward": reward} for lag, reward in batch.rewards_by_lag.items()}
-    if from_logs:
-        metrics["offline_sequences"] = len(from_logs)
-        by_lag["offline"] = {"reward": sum(from_logs) / len(from_logs)}
-    for lag, figures in reply.get("by_lag", {}).items():
-        by_lag[lag] = {**by_lag.get(lag, {}), **figures}
-    return StepRow(
-        step=head.version,
-        incarnation=head.incarnation,
-        began_ms=began_ms,
-        waited_s=waited_s,
-        train_s=float(reply["seconds"]),
-        rollouts=batch.rollouts,
-        tokens=sum(len(completion.logprobs) for completion in completions),
-        reward=sum(rewards) / len(rewards),
-        metrics={**known(metrics), "by_lag": by_lag},
-    )
-
-
-def _told_figures(metrics: Mapping[str, Any]) -> dict[str, float | str]:
-    """Of a step's figures those that its event tells, if they are known."""
-    told: dict[str, float | str] = {
-        name: float(f"{metrics[name]:.4g}") for name in TOLD_FIGURES if isinstance(metrics.get(name), float)
-    }
-    kls = {lag: figures["kl"] for lag, figures in metrics["by_lag"].items() if "kl" in figures}
-    lags = list(kls)[:: -(-len(kls) // LAGS_TOLD) or 1]
-    return told | ({"kl_by_lag": ", ".join(f"{lag}: {kls[lag]:.2g}" for lag in lags)} if kls else {})

@@ -19,7 +19,7 @@ from learner.buffer import Batch, Completion, Group
 from learner.trainer import Trainer
 from node.engine.port import Generation, GenerationRequest, InstalledVersion
 from node.engine.transformers import TransformersConfig, TransformersEngine, open_transformers_engine
-from node.training_loop import batch_arrays
+from node.training_batch import batch_arrays
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
 from protocol.pipe import Arrays, Header
 from tests.node.conftest import Models

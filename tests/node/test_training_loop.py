@@ -23,7 +23,8 @@ from learner.buffer import Batch, Completion, Group
 from learner.provisioning.recording import Began, Delivered, Stepped
 from node.children import ChildExit, ChildGaveUp, ChildRefused, RestartLimits
 from node.errors import RunError, UsageError
-from node.training_loop import REANNOUNCE_S, _told_figures, batch_arrays
+from node.publishing import REANNOUNCE_S
+from node.training_batch import batch_arrays, told_figures
 from protocol.announcement import open_announcement, topic_of
 from protocol.ids import ManifestHash, PolicyVersion
 from protocol.manifest import SignedManifest
@@ -177,7 +178,7 @@ async def test_a_version_is_announced_before_its_state_is_durable_and_again_for_
             assert (version(name), announced.manifest) in learner.ledger.versions()
         await wait_all_tasks_blocked()
         assert (learner.run.chain.head, learner.ledger.checkpoints()) == (version("1.2"), [])
-        nursery.start_soon(learner.training.announce_again)
+        nursery.start_soon(learner.training.publishing.announce_again)
         await wait_all_tasks_blocked()
         mock_clock.jump(REANNOUNCE_S)
         assert (await heard.receive()).data == announced.raw
@@ -897,5 +898,5 @@ def test_a_batch_as_arrays() -> None:
 )
 def test_a_steps_event_tells_of_lags_what_fits(lags: list[str], told: str | None) -> None:
     by_lag = {lag: {"kl": place / 10} for place, lag in enumerate(lags)}
-    figures = _told_figures({"entropy": 0.123456, "by_lag": by_lag | {"99": {"reward": 1.0}}})
+    figures = told_figures({"entropy": 0.123456, "by_lag": by_lag | {"99": {"reward": 1.0}}})
     assert figures == {"entropy": 0.1235} | ({} if told is None else {"kl_by_lag": told})

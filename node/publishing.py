@@ -1,0 +1,186 @@
+"""What the trainer made becomes a version: exported, signed, adopted into the store, written down, announced.
+
+    export -> sign -> adopt into the store -> ledger: version -> announce
+
+What always holds: a version is announced only when the store can serve it and the ledger knows it; killed before that,
+nobody has heard of it, and the name is never given again, since the next start takes the next incarnation.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from learner.ledger import Ledger
+from learner.provisioning.recording import Published
+from learner.publication import Base, Publisher, new_bytes
+from node.children import ChildRefused
+from node.errors import RunError
+from node.events import EventLog
+from node.learner_run import LearnerRun
+from node.recorder import Recorder
+from protocol.announcement import Announcement, announce, topic_of
+from protocol.ids import ManifestHash, PolicyVersion
+from protocol.manifest import SignedManifest
+from protocol.pipe import Header
+from protocol.tensors import LayoutError
+from swarm.store import ChunkStore, StoreError
+from swarm.transport import Transport
+
+REANNOUNCE_S = 5.0
+"""The newest version is announced again this often: gossip may lose a message, and repetition is harmless."""
+
+ANCHOR_EVERY = 8
+"""Published versions from one anchor to the next. Patches from the last anchor let who was away for up to so many
+versions catch up in one step; the learner keeps its files for as long."""
+
+
+@dataclass(kw_only=True)
+class Publishing:
+    """See the module's paragraph.
+
+    Args:
+        ask: one request to the trainer. Raises TrainerLost, ChildRefused, RunError.
+        adopted: told of each version that the store has taken, before anybody else hears of it.
+        newest: the newest announcement, empty before the first.
+    """
+
+    run: LearnerRun
+    ledger: Ledger
+    store: ChunkStore
+    publisher: Publisher
+    transport: Transport
+    exports: Path
+    weights_dtype: str
+    ask: Callable[[str, Mapping[str, object]], Awaitable[Header]]
+    adopted: Callable[[SignedManifest], None]
+    now_ms: Callable[[], int]
+    events: EventLog
+    recorder: Recorder
+    newest: bytes = b""
+    _previous: ManifestHash | None = None
+    _pinned: ManifestHash | None = None
+
+    def go_on(self, published: Sequence[tuple[PolicyVersion, ManifestHash]]) -> None:
+        """These were published before, oldest first; what of them belongs to the chain of `run` is gone on from."""
+        self.run.manifests = dict(published)
+        kept = (manifest for version, manifest in reversed(published) if self.run.chain.contains(version))
+        self._previous = next(kept, None)
+        self._forget_manifests()
+
+    def sweep(self) -> None:
+        """Remove exports that a crash left and nobody adopted. Raises OSError."""
+        shutil.rmtree(self.exports, ignore_errors=True)
+        self.exports.mkdir(parents=True, exist_ok=True)
+
+    async def announce_again(self) -> None:
+        """Repeat the newest announcement until cancelled."""
+        while True:
+            await trio.sleep(REANNOUNCE_S)
+            if self.newest:
+                await self.transport.publish(topic_of(self.publisher.authority.swarm), self.newest)
+
+    async def publish(self) -> SignedManifest:
+        """Export the policy, sign it, adopt it into the store, announce it. Raises TrainerLost, RunError."""
+        run, version = self.run, self.run.chain.head
+        began = trio.current_time()
+        export = self.exports / str(version)
+        try:
+            await self.ask("export", {"directory": str(export), "dtype": self.weights_dtype})
+        except ChildRefused as refused:
+            place = f" See the disk of {self.exports}." if refused.kind == "disk" else ""
+            raise RunError(f"Version {version} cannot be published: {refused.error}.{place}") from None
+        signed, fresh_bytes = await trio.to_thread.run_sync(self._seal, version, export)
+        self._pin(signed.hash)
+        self.adopted(signed)
+        self.newest = announce(
+            self.publisher.learner,
+            self.publisher.authority,
+            Announcement(
+                version=version,
+                manifest=signed.hash,
+                manifest_bytes=len(signed.raw),
+                total_bytes=signed.manifest.total_bytes,
+                certificate=self.publisher.certificate,
+            ),
+        )
+        run.published = signed
+        run.manifests[version] = self._previous = signed.hash
+        self._forget_manifests()
+        await self.transport.publish(topic_of(self.publisher.authority.swarm), self.newest)
+        self.events.emit(
+            "version_published",
+            version=str(version),
+            total_bytes=signed.manifest.total_bytes,
+            new_bytes=fresh_bytes,
+            patch_bytes=sum(patch.size for patch in signed.manifest.patches),
+            seconds=round(trio.current_time() - began, 4),
+        )
+        self.recorder.record(
+            Published(
+                at_s=self.recorder.now_s(),
+                version=version.version,
+                size_bytes=signed.manifest.total_bytes,
+                patch_bytes=min((patch.size for patch in signed.manifest.patches), default=0),
+            )
+        )
+        run.notify()
+        return signed
+
+    async def clean(self) -> None:
+        """Remove versions that no rollout may be made with any more from the store, but for the last anchor."""
+        keep = set(self.run.manifests.values())
+        await trio.to_thread.run_sync(self._clean, keep)
+
+    def _pin(self, newest: ManifestHash) -> None:
+        """Let the store never make room by evicting the newest version; older ones it may, if there is a quota."""
+        self.store.pin(newest)
+        if self._pinned is not None:
+            self.store.unpin(self._pinned)
+        self._pinned = newest
+
+    def _seal(self, version: PolicyVersion, export: Path) -> tuple[SignedManifest, int]:
+        """Sign and adopt what was exported, and write down that it exists; return it and how many bytes are new."""
+        before = None if self._previous is None else self.store.manifest(self._previous)
+        try:
+            published = self.publisher.publish(export, version, self._previous, self.now_ms(), self._bases())
+            signed = published.signed
+            self.store.adopt(signed, export, published.patches)
+        except StoreError as error:
+            raise RunError(f"Version {version} cannot be published. {error}") from error
+        except (OSError, LayoutError) as error:
+            raise RunError(
+                f"Version {version} cannot be published: {error}. Check the disk, then start again."
+            ) from error
+        for made in (export, *{path.parent for path in published.patches}):  # the store has its own links to the files
+            shutil.rmtree(made, ignore_errors=True)
+        fresh_bytes = new_bytes(signed.manifest, before.manifest if before else None)
+        self.ledger.version_published(
+            version, signed.hash, self.now_ms(), total_bytes=signed.manifest.total_bytes, new_bytes=fresh_bytes
+        )
+        return signed, fresh_bytes
+
+    def _bases(self) -> list[Base]:
+        """The versions that patches start from, where they are held: the one before, and the last anchor."""
+        wanted = dict.fromkeys(name for name in (self._previous, self._anchor()) if name is not None)
+        found = [(self.store.manifest(name), name) for name in wanted if self.store.is_complete(name)]
+        return [Base(manifest=signed, directory=self.store.directory(name)) for signed, name in found if signed]
+
+    def _anchor(self) -> ManifestHash | None:
+        """The newest anchor that the store holds."""
+        every = ANCHOR_EVERY * self.run.kappa
+        anchors = [one.hash for one in self.store.versions() if one.complete and one.version.version % every == 0]
+        return anchors[-1] if anchors else None
+
+    def _forget_manifests(self) -> None:
+        """Forget versions that no rollout may be made with any more."""
+        oldest = self.run.chain.head.version - self.run.window
+        self.run.manifests = {v: manifest for v, manifest in self.run.manifests.items() if v.version >= oldest}
+
+    def _clean(self, keep: set[ManifestHash]) -> None:
+        """Remove all other versions but the last anchor from the store."""
+        self.store.evict(keep if (anchor := self._anchor()) is None else keep | {anchor})

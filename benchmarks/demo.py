@@ -37,7 +37,6 @@ from harness import (
 )
 
 from learner.scores import Scores
-from node.app_learner import load_request
 from node.config import EngineSection, SwarmConfig
 from node.config_file import read_swarm_config
 from node.engine.port import InstalledVersion
@@ -46,6 +45,7 @@ from node.evaluation import EvaluationTerms, evaluate
 from node.events import EventLog
 from node.reports import SwarmReport, swarm_report
 from node.schooling import open_schooling
+from node.trainer_process import load_request
 from protocol.ids import ManifestHash, PolicyVersion
 from swarm.causes import first_cause
 

@@ -6,18 +6,13 @@ end, the ledger and the store are closed; what was acknowledged is on disk, so s
 
 from __future__ import annotations
 
-import os
-import platform
 import secrets
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import trio
 
 from learner.buffer import Buffer
@@ -25,28 +20,18 @@ from learner.leasing import LeaseTerms, Leasing
 from learner.ledger import Ledger
 from learner.ledger_file import LedgerError
 from learner.ledger_rows import PeerRow
-from learner.presets import recipe_of
 from learner.provisioning.planner import Planner
 from learner.provisioning.recording import FILE, Began
 from learner.provisioning.review import Settings
 from learner.publication import Publisher
-from learner.requests import Hyperparameters
-from node.children import Child, ChildCrashed, ChildDied, ChildEvent, ChildSpec, open_child
-from node.config import (
-    BITS_PER_MBIT,
-    GB,
-    EngineSection,
-    NetworkSection,
-    NodeNetworkSection,
-    SwarmConfig,
-    TrainerSection,
-)
+from node.children import Child, ChildCrashed, ChildDied, ChildEvent, open_child
+from node.config import GB, EngineSection, SwarmConfig
 from node.engine.port import EngineError, PolicyEngine
 from node.engines import child_events, open_engine
 from node.errors import RunError
 from node.evaluation import Evaluation, EvaluationTerms
 from node.events import Clock, EventLog
-from node.home import LearnerHome, open_learner_home, write_durably
+from node.home import INVITE_FILE, LearnerHome, open_learner_home, write_durably
 from node.intake_loop import IntakeLoop
 from node.learner_desk import LearnerDesk
 from node.learner_run import LearnerRun
@@ -54,12 +39,14 @@ from node.lease_desk import LeaseDesk
 from node.metrics.opening import open_sinks, slug
 from node.metrics.prometheus import served
 from node.metrics.watch import Watch
+from node.presence import machine_name, open_transport
 from node.recorder import Recorder
 from node.relay_desk import RelayDesk
 from node.samples.store import FILE as SAMPLES
 from node.samples.store import SampleSink
 from node.schooling import Schooling
 from node.steward import Steward
+from node.trainer_process import TRAINER, advantage_of, child_spec, load_request
 from node.training_loop import TrainingLoop, TrainingTerms
 from node.witness import Witness
 from protocol.cost import MICROS
@@ -73,20 +60,12 @@ from protocol.pipe import Arrays, Header
 from protocol.staleness import Chain
 from swarm.causes import first_cause
 from swarm.distribution import Distribution
-from swarm.libp2p import open_libp2p
 from swarm.membership import HEARTBEATS_MISSED, Membership
 from swarm.reception import INBOX, Incoming, Reception
 from swarm.serving import Knowledge, Serving
 from swarm.store import ChunkStore, StoreError
 from swarm.transport import ListenFailed, Transport
 
-TRAINER = (sys.executable, "-m", "learner.trainer")
-"""The command of the trainer's process."""
-
-TRAINER_GRACE_S = 4.0
-"""Ranks let go of each other one after the other, and torchrun looks at them ten times a second."""
-
-INVITE_FILE = "invite"
 GOODBYE_S = 2.0
 """How long the farewell may take to reach the peers before the connections close."""
 
@@ -343,12 +322,7 @@ class _Learner:
     @asynccontextmanager
     async def _open_children(self) -> AsyncIterator[tuple[Child, PolicyEngine | None]]:
         """The trainer, and an engine for evaluation if there is anything to evaluate on."""
-        spec = ChildSpec(
-            name="trainer",
-            argv=launched(self.trainer_argv, self.config.trainer),
-            threads=_threads(self.config.learn.threads),
-            grace_s=TRAINER_GRACE_S,
-        )
+        spec = child_spec(self.trainer_argv, self.config)
         async with AsyncExitStack() as stack:
             trainer = await stack.enter_async_context(
                 open_child(spec, on_event=self._trainer_event(), on_frame=self._trainer_said)
@@ -485,14 +459,6 @@ class _Learner:
             await trio.sleep(PRESENCE_S)
 
 
-def open_transport(seed: bytes, network: NetworkSection | NodeNetworkSection) -> AbstractAsyncContextManager[Transport]:
-    """A presence in libp2p as the configuration has it: addresses and caps."""
-    upload, download = (
-        None if mbit is None else mbit * BITS_PER_MBIT for mbit in (network.upload_mbit, network.download_mbit)
-    )
-    return open_libp2p(seed, network.listen, network.announce, upload_bits_per_s=upload, download_bits_per_s=download)
-
-
 def make_invite(config: SwarmConfig, home: LearnerHome, addresses: list[str]) -> str:
     """The string for volunteers: where we may be dialled, announced addresses first."""
     return write_invite(
@@ -519,57 +485,3 @@ def run_terms(config: SwarmConfig, batch: int) -> Began:
         kappa=learn.publish_every or 1,
         currency=config.price.currency,
     )
-
-
-_SHARED = [name for name in TrainerSection.__struct_fields__ if name in Hyperparameters.__struct_fields__]
-"""Keys of [trainer] that the trainer's process knows by the same names."""
-
-
-def load_request(config: SwarmConfig) -> dict[str, Any]:
-    """The trainer's `load` request."""
-    trainer, learn = config.trainer, config.learn
-    return {
-        "directory": config.model.directory,
-        "seed": learn.seed,
-        "threads": _threads(learn.threads),
-        "device": trainer.device,
-        "compute_dtype": trainer.compute_dtype,
-        "compile": trainer.compile,
-        "lora": _lora(trainer),
-        "hyperparameters": {
-            **{name: getattr(trainer, name) for name in _SHARED},
-            "betas": [trainer.beta1, trainer.beta2],
-            "temperature": learn.temperature,
-            "max_new_tokens": learn.max_new_tokens,
-            "gradient_checkpointing": trainer.activation_checkpointing,
-        },
-    }
-
-
-def _lora(trainer: TrainerSection) -> dict[str, Any] | None:
-    if trainer.lora_rank == 0:
-        return None
-    alpha = trainer.lora_alpha or 2 * trainer.lora_rank
-    return {"rank": trainer.lora_rank, "alpha": alpha, "targets": trainer.lora_targets}
-
-
-def launched(argv: Sequence[str], trainer: TrainerSection) -> tuple[str, ...]:
-    """The command that starts all ranks of this machine, which is the first: torchrun's, unless there is but one."""
-    if trainer.ranks * trainer.machines == 1 or tuple(argv) != TRAINER:
-        return tuple(argv)
-    place = (trainer.ranks, trainer.machines, 0, trainer.rendezvous) if trainer.machines > 1 else (trainer.ranks,)
-    return (sys.executable, "-m", "learner.launcher", *map(str, place))
-
-
-def advantage_of(config: SwarmConfig) -> str:
-    """The name of the advantage that the run's objective takes."""
-    return recipe_of(msgspec.convert(load_request(config)["hyperparameters"], Hyperparameters)).advantage
-
-
-def machine_name() -> str:
-    """A few words on this machine for the report."""
-    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"[:128]
-
-
-def _threads(configured: int) -> int:
-    return configured or max(1, (os.cpu_count() or 2) // 2)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import trio
 
-from node.app_learner import machine_name, open_transport
 from node.config import GB, NodeConfig
 from node.engine.port import EngineError, PolicyEngine
 from node.engines import open_engine
@@ -25,6 +24,7 @@ from node.home import write_durably
 from node.hours import parse_hours
 from node.keys import load_or_create_key
 from node.neighbours import Neighbours, line_reporter
+from node.presence import machine_name, open_transport
 from node.receipts import PeerTraffic, Receipts, ReceiptsError
 from node.rollout_role import RolloutRole
 from node.shift import Shift

@@ -19,7 +19,6 @@ from learner.ledger_chain import checkpoints_of
 from learner.ledger_file import LedgerError
 from learner.presets import recipe_of
 from learner.requests import Hyperparameters
-from node.app_learner import load_request
 from node.config import SwarmConfig
 from node.config_file import read_swarm_config
 from node.errors import RunError
@@ -27,6 +26,7 @@ from node.footprint import Footprint, ModelFacts, compute_dtype, footprint_of, r
 from node.programs import checked
 from node.resuming import LEDGER, find_origin, require_checkpoint, require_one
 from node.schooling import Schooling
+from node.trainer_process import load_request
 
 LINES_MBIT = (100, 1000, 10_000)
 """Uplinks for which the time of a version is told."""

@@ -3,7 +3,7 @@
     <state>/operator.key  learner.key  lease.secret     0600, created once
             genesis                                     the swarm's first word, signed by the operator
             certificate                                 the operator's word for the learner's key
-            ledger.sqlite  store/  checkpoints/  exports/  events.jsonl  recording.jsonl  lock
+            ledger.sqlite  store/  checkpoints/  exports/  events.jsonl  recording.jsonl  invite  lock
 
 What always holds: a directory is used by one process at a time; the swarm id follows from `genesis` and never changes;
 the operator's key is needed only to certify, so it may be kept elsewhere between times.
@@ -24,6 +24,9 @@ from protocol.errors import PeerError
 from protocol.genesis import Authority, certify_learner, found_swarm, open_certificate, read_genesis
 from protocol.identity import Keypair
 from protocol.ids import PublicKey
+
+INVITE_FILE = "invite"
+"""In a state directory: the string for volunteers, written when peers can join."""
 
 DAY_MS = 86_400_000
 RENEW_BEFORE_MS = 7 * DAY_MS

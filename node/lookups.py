@@ -17,12 +17,12 @@ import msgspec
 
 from learner.ledger_file import LedgerError
 from node import reports
-from node.app_learner import INVITE_FILE
 from node.app_rollout import ABOUT_FILE
 from node.config_file import read_swarm_config
 from node.door import require_addresses
 from node.errors import RunError, UsageError
 from node.events import Clock
+from node.home import INVITE_FILE
 from node.keys import load_key
 from node.outlet import is_screen
 from node.receipts import Receipts, ReceiptsError

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from node.app_learner import TRAINER, run_learner
+from node.app_learner import run_learner
 from node.app_rollout import run_rollout
 from node.config import NodeConfig, PriceSection, SwarmConfig
 from node.config_file import read_node_config, read_swarm_config, replaced, require_hours
@@ -23,6 +23,7 @@ from node.resuming import fork, require_checkpoint, require_one, unfork
 from node.rollout_role import RolloutRole
 from node.schooling import Schooling, open_schooling
 from node.stopping import STOPPED_EXIT_CODE, Stopped
+from node.trainer_process import TRAINER
 from node.view import ViewState
 from node.view_events import follow
 from node.volunteer import VolunteerHome

@@ -25,7 +25,7 @@ from benchmarks.network.emulation import Node, open_network
 from benchmarks.network.payload import write_payload
 from benchmarks.network.requirements import NetworkUnavailable
 from learner.provisioning.recording import FILE
-from node.app_learner import INVITE_FILE
+from node.home import INVITE_FILE
 from node.processes import GRACE_S
 from node.programs import EVENTS_FILE
 from node.stopping import STOP_ON_EOF

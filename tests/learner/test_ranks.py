@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from learner.launcher import arguments
 from learner.packing import deal
 from learner.trainer import Trainer
-from node.app_learner import TRAINER, launched
 from node.children import ChildDied, ChildEvent, ChildSpec, ChildStarted, RestartLimits, open_child
 from node.config import TrainerSection
+from node.trainer_process import TRAINER, launched
 from protocol.pipe import Arrays, Header
 from tests.learner.processes import Child
 

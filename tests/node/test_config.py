@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.requests import Load, Lora
-from node.app_learner import TRAINER, launched, load_request
 from node.config import LearnSection, NodeConfig, NodeNetworkSection, SwarmConfig, TrainerSection, mode_of
 from node.config_file import read_node_config, read_swarm_config, replaced
 from node.errors import UsageError
+from node.trainer_process import TRAINER, launched, load_request
 from protocol.limits import MAX_WORK_BYTES
 
 SMALLEST = """\

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from node.app_learner import open_transport
 from node.config import NetworkSection, NodeConfig, NodeNetworkSection
 from node.errors import UsageError
+from node.presence import open_transport
 from node.programs import adjusted
 from swarm.libp2p.host import Host
 

@@ -1,27 +1,18 @@
 """Who is leased how much, made with which version: so that no rollout is made in vain and no peer waits without need.
 
-A pure core. Batches are formed oldest version first, and a rollout of version v is of use up to the batch that is
-trained on at version v + S: an earliest-deadline-first queue, of which a lease is a promise. What always holds: a lease
-is granted only if
+A pure core. What always holds: a lease is granted only if
 
-- as many batches are formed before its version is too old as all that is leased or waits of that version or an older
-  one needs, this lease included (the condition of earliest deadline first: it then displaces nothing);
-- by what is known of the peer's speed it arrives before that, else it is made smaller, or waits for a newer version; if
-  the learner waits for rollouts that nobody makes yet, anybody may;
-- it is done before the hours end in which the peer's owner lends it, else it is made smaller, or not granted;
-- no more is leased or waits than `pace`: what would be made too early is made with an older policy than need be.
-
-Where groups that teach nothing are dropped (`learner.buffer`), a leased rollout counts as much as is usually kept of
-one, so that leasing makes up for the others; not with S = 0, where what is beyond the batch would be made in vain, and
-what is dropped is leased again once that is known.
+- there is room for it among the batches to come, of its version (`learner.headroom`);
+- by what is known of the peer's speed it arrives before that version is too old, else it is made smaller, or waits for
+  a newer version; if the learner waits for rollouts that nobody makes yet, anybody may;
+- it is done before the hours end in which the peer's owner lends it, else it is made smaller, or not granted.
 
 What was leased may still become hopeless, since peers and links are slower than they were: then it is recalled, if no
 batch that is still to be formed can hold it, and not counted on from then on.
 
-Where a task has turns, rollouts are episodes: one takes its room from the lease of its first turn until it is trained
-on, at the age of the oldest tokens of its group, so that later turns take none. They are leased before new prompts, the
-oldest group's first, with a version no older than that, and after them to who would have to wait for such a version; a
-group that no batch can hold is given up.
+Where a task has turns, rollouts are episodes, of which each later turn is leased before new prompts are, the oldest
+group's first, with a version no older than that, and after them to who would have to wait for such a version; a group
+that no batch can hold is given up.
 
 Who asked first is served first. Peers that stand by are not served. Versions are counted by the training step in which
 they were made, times are milliseconds on the learner's clock.
@@ -30,19 +21,18 @@ they were made, times are milliseconds on the learner's clock.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from learner.buffer import Buffer
 from learner.episodes import Episodes
+from learner.headroom import Headroom, Tempo
 from learner.intake import GrantedLease
-from learner.leasing import Frame, Leasing, Prompt
-from learner.provisioning.lag import batches_ahead
+from learner.leasing import Frame, Prompt
+from learner.prompts import Prompts
 from learner.provisioning.overlap import Supply
 from learner.workers import Held, Together, Worker
-from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
-from protocol.staleness import Admissibility, Chain, judge
+from protocol.ids import LeaseId, PeerId, PolicyVersion
+from protocol.staleness import Admissibility, judge
 
 SMALLEST_GROUP = 2
 """A group-relative advantage needs two; a lease is cut down to so many for a slow peer, and not further."""
@@ -53,71 +43,18 @@ LATE_MARGIN = 1.25
 TOGETHER_MS = 250
 """Leases begun within so short a time are generated together."""
 
-PROMPTS_AHEAD = 8
-"""So many are looked at for a short one. A restart forgets those that were, of which an epoch has many."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tempo:
-    """What the swarm takes: seconds of a training step; rollouts delivered within a time by all that are on, if all
-    begin at once; seconds that they take for what they ask for, in the mean, with all turns. 0, and nothing, before it
-    was measured."""
-
-    train_s: float = 0.0
-    generation_s: float = 0.0
-    supply: Supply = field(default_factory=lambda: Supply([]))
-
 
 @dataclass(kw_only=True)
-class Workload:
-    """See the module's paragraph.
+class Workload(Headroom):
+    """See the module's paragraph. `next_prompt` gives the task's next."""
 
-    Args:
-        window: S, in training steps.
-        batch: R, in rollouts.
-        ahead: batches leased or waiting at most; None: by Little's law from what was measured (`pace`).
-        steps: the last training step; 0 while it is not known.
-        manifests: published versions that may still be admissible.
-        collecting: the learner's version when the batch now collected will be trained on.
-        busy: from when a batch is taken until the version it makes, if it is to be published, is out.
-        busy_since_ms: when that batch was taken.
-    """
-
-    window: int
-    batch: int
-    chain: Chain
-    buffer: Buffer
-    leasing: Leasing
     next_prompt: Callable[[], Prompt]
-    episodes: Episodes = field(default_factory=Episodes)
-    ahead: float | None = None
-    tempo: Tempo = Tempo()
-    steps: int = 0
-    manifests: dict[PolicyVersion, ManifestHash] = field(default_factory=dict)
-    collecting: int = 0
-    busy: bool = False
-    busy_since_ms: int = 0
     workers: dict[PeerId, Worker] = field(default_factory=dict)
-    _given: set[int] = field(default_factory=set)
     _asks: dict[PeerId, int] = field(default_factory=dict)
     _together: dict[LeaseId, Together] = field(default_factory=dict)
-    _prompts: deque[Prompt] = field(default_factory=deque)
 
-    @property
-    def pace(self) -> int:
-        """Rollouts that may be leased or wait now: no more than the steps to come will train on (`batches_ahead`)."""
-        pace = self.batch * self._ahead()
-        return round(min(pace, (self.steps - self.collecting) * self.batch) if self.steps else pace)
-
-    def _ahead(self) -> float:
-        if self.ahead is not None:
-            return self.ahead
-        if self.window == 0:
-            return 1.0
-        tempo = self.tempo
-        if tempo.train_s <= 0 or tempo.supply.rate <= 0:
-            return 2.0
-        return batches_ahead(self.window, generation_s=tempo.generation_s, train_s=tempo.train_s)
+    def __post_init__(self) -> None:
+        self._prompts = Prompts(draw=lambda: self.next_prompt())
 
     # Who is there
 
@@ -238,23 +175,6 @@ class Workload:
         self.give_up()
         return doubled
 
-    @property
-    def minimum(self) -> PolicyVersion:
-        """The oldest version of which the next batch may hold rollouts: published, or else to be."""
-        coming = PolicyVersion(self.chain.head.incarnation, self._oldest)
-        return next(iter(self._versions(None)), coming)
-
-    @property
-    def _oldest(self) -> int:
-        """The oldest training step of a version of which the next batch may hold rollouts."""
-        return max(0, self.collecting - self.window)
-
-    @property
-    def _next_chain(self) -> Chain:
-        """The chain when the next batch is formed: `collecting` is the head, or the step after it while that is being
-        trained."""
-        return self.chain if self.collecting <= self.chain.head.version else self.chain.advanced()
-
     def _hopeless(self, leases: Iterable[GrantedLease]) -> Iterator[GrantedLease]:
         """Those that were not recalled and that the next batch cannot hold."""
         chain = self._next_chain
@@ -320,16 +240,6 @@ class Workload:
         if self._in_hours(worker, SMALLEST_GROUP, now_ms) < SMALLEST_GROUP:
             return Held.HOURS
         return Held.ROOM if self._room() <= 0 else Held.VERSION
-
-    def _room(self) -> int:
-        """Rollouts that may be leased now."""
-        under_way = self.leasing.open_rollouts + len(self.episodes)
-        return math.floor((self.pace - len(self.buffer)) / self._kept) - under_way
-
-    @property
-    def _kept(self) -> float:
-        """What one leased rollout is counted on for; exactly 1 where nothing is dropped for teaching nothing."""
-        return self.buffer.kept if self.window else 1.0
 
     def _serve(self, peer: PeerId, rollouts: int, now_ms: int) -> list[GrantedLease]:
         """Leases for this request, none while it has to wait."""
@@ -414,86 +324,17 @@ class Workload:
             if (due := self._due(minimum)) <= 0:
                 break
             size = max(SMALLEST_GROUP, min(self.leasing.terms.group_size, count, due))
-            prompt = self._prompt(slow)
+            prompt = self._prompts.take(short=slow)
             if not frame.takes(prompt, size):
-                self._prompts.appendleft(prompt)
+                self._prompts.put_back(prompt)
                 break
             granted.append(self.leasing.grant(peer, prompt, minimum, now_ms, size=size))
             count -= size
         return granted
-
-    def _versions(self, installed: PolicyVersion | None) -> list[PolicyVersion]:
-        """Versions that a lease may ask for, oldest first: what the peer has, and what was published since.
-
-        A lease says "or newer", and to a peer a version that a restart cut off is newer than all before it.
-        """
-        cut_off = max((v for v in self.manifests if not self.chain.contains(v)), default=PolicyVersion(0, 0))
-        oldest = self.collecting - self.window
-        least = max(cut_off, installed or cut_off)
-        return sorted(
-            v
-            for v in self.manifests
-            if v.version >= oldest and (v > least or v == installed) and v > cut_off and self.chain.contains(v)
-        )
-
-    def _due(self, minimum: PolicyVersion) -> int:
-        """Rollouts of that version that may still be leased, so that everything leased or waiting is used in time.
-
-        Up to the batch at version x + S, (x + S - collecting + 1) R rollouts are trained on: as many as there may be of
-        version x and those before it, for every x from this version on. Only where some are of x itself is it strict;
-        and who says that it begins with version 2^50 must not have us count up to that.
-        """
-        kept, leased, waiting = self._kept, self.leasing.by_version, self.buffer.by_version
-        if self.episodes:
-            leased = leased + self.episodes.by_version
-        counts = {version: kept * leased[version] + waiting[version] for version in leased.keys() | waiting.keys()}
-        total = sum(number for version, number in counts.items() if version < minimum.version)
-        least = math.inf
-        for version in sorted({minimum.version, *(one for one in counts if one > minimum.version)}):
-            total += counts.get(version, 0)
-            least = min(least, (version + self.window - self.collecting + 1) * self.batch - total)
-        return math.floor(least / kept)
-
-    def _window_s(self, rate: float, minimum: PolicyVersion, start_ms: float, now_ms: int) -> float:
-        """How long after `start_ms` rollouts of that version, by a peer of this rate, are still in time."""
-        tempo = self.tempo
-        if tempo.train_s <= 0:
-            return math.inf
-        batches = minimum.version + self.window - self.collecting  # so many may be formed before
-        next_ms = max(now_ms, self.busy_since_ms + 1000 * tempo.train_s) if self.busy else now_ms
-        until_ms = next_ms + 1000 * tempo.train_s * batches
-        # And none is formed before its rollouts are there, however quickly the others make them.
-        made = self.leasing.open_rollouts + len(self.episodes) - self.episodes.stuck
-        there = len(self.buffer) + self._kept * made
-        if not self.busy and there < self.batch:
-            return math.inf  # the learner waits for what nobody makes yet: whoever makes it is in time
-        missing = (batches + 1) * self.batch - there
-        if missing > 0:
-            others = 1 - rate / tempo.supply.rate if tempo.supply.rate > rate else 0.0
-            to_make = missing / self._kept
-            until_ms = max(until_ms, now_ms + 1000 * tempo.supply.time(to_make / others) if others else math.inf)
-        return (until_ms - start_ms) / 1000
-
-    def _prompt(self, short: bool) -> Prompt:
-        """The next prompt; for a slow peer the shortest of the next few."""
-        while len(self._prompts) < (PROMPTS_AHEAD if short else 1):
-            self._prompts.append(self._fresh_prompt())
-        if not short:
-            return self._prompts.popleft()
-        shortest = min(self._prompts, key=lambda prompt: len(prompt.tokens))
-        self._prompts.remove(shortest)
-        return shortest
-
-    def _fresh_prompt(self) -> Prompt:
-        """The next prompt, but for those that are under way since before a restart, each passed over once."""
-        while (prompt := self.next_prompt()).index in self._given:
-            self._given.discard(prompt.index)
-        return prompt
 
     def recover_prompts(self, given: Iterable[int]) -> None:
         """`next_prompt` is where it was some time ago, and gave these prompts since, which were leased, perhaps others
         that were not.
         """
         under_way = (granted.prompt_index for granted in self.leasing.open.values() if granted.place is None)
-        self._given = {*given, *under_way}
-        self._prompts.clear()
+        self._prompts.recover({*given, *under_way})

@@ -272,7 +272,7 @@ def test_a_grant_of_long_prompts_fits_a_frame() -> None:
     assert 20 < len(granted) < 250
     assert sum(len(sign_lease(SWARM.learner, SWARM.authority.swarm, one.lease)) for one in granted) < MAX_WORK_BYTES
     assert made.leasing.open_rollouts == sum(sizes(granted)), "what did not fit was not leased"
-    assert made._prompts[0] is long, "and its prompt is the next one's"
+    assert made._prompts.ahead[0] is long, "and its prompt is the next one's"
 
 
 # For whom

@@ -80,7 +80,8 @@ class Limits:
     """Of the reward's own range: batches of 128 rollouts differ by 0.04."""
 
     hidden: float = 0.1
-    """Of the reward's own range, between the freshest measure of the policy and what its older rollouts still earn."""
+    """Of the reward's own range, between the freshest measure of the policy and what its older rollouts still earn. By
+    lag, `reward_spreads` of what that usually is besides: a lag may have one group in a step."""
 
 
 LIMITS = Limits()

@@ -152,18 +152,30 @@ def _fall_of_scores(steps: Steps, limits: Limits) -> Finding | None:
 
 
 def _fall_by_lag(steps: Steps, limits: Limits) -> Finding | None:
-    """By the rewards of rollouts of several lags, in each of the newest steps."""
-    rows = [s.by_lag for s in steps[-limits.recent :]]
-    by_lag = [{lag: at.reward for lag, at in row.items() if at.reward is not None} for row in rows]
-    if not all(len(row) > 1 for row in by_lag):
+    """By how much more the oldest rollouts of a step earn than its freshest, in the newest steps."""
+    past, now = _past(steps, limits, _lead), _recent(steps, limits, _lead)
+    if past is None or now is None or len(steps) < limits.window:  # its noise is more than the rewards' own
         return None
-    fresh, old = (median(row[end(row)] for row in by_lag) for end in (min, max))
-    low, high = min(by_lag[-1]), max(by_lag[-1])
+    rewards = _by_lag(steps[-1])
+    low, high = min(rewards), max(rewards)
     said = (
-        f"Rollouts of lag {low} earn {fresh:.3f}, while those of lag {high} earn {old:.3f}: newer versions are worse."
+        f"Rollouts of lag {high} earn {now:.3f} more than those of lag {low}, median of {limits.recent} steps: newer "
+        "versions are worse."
     )
-    severity = (old - fresh) / (limits.hidden * _scale([s.reward for s in steps]))
-    return Finding(severity=severity, measured=fresh, usual=old, said=said)
+    # A lag may have but a group or two in a step, whose prompts are easy or hard by chance.
+    noise = limits.reward_spreads * past[1] / math.sqrt(limits.recent)
+    bound = max(limits.hidden * _scale([s.reward for s in steps]), noise)
+    return Finding(severity=now / bound, measured=now, usual=past[0], said=said)
+
+
+def _lead(step: Observation) -> float | None:
+    """What the oldest rollouts of a step earn beyond its freshest; None where all are of one lag."""
+    rewards = _by_lag(step)
+    return rewards[max(rewards)] - rewards[min(rewards)] if len(rewards) > 1 else None
+
+
+def _by_lag(step: Observation) -> dict[int, float]:
+    return {lag: at.reward for lag, at in step.by_lag.items() if at.reward is not None}
 
 
 def batches_dropped(steps: Steps, limits: Limits) -> Finding | None:

@@ -32,6 +32,10 @@ OF_TOKENS = frozenset(
 """Figures of a step that are of its trained tokens: where there were none, a trainer replies 0."""
 
 
+OF_A_LAG = frozenset({"tokens", "kl", "clip_share", "ratio", "ess"})
+"""Figures of one lag that those of several are put together from."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """An alarm was raised at `step`, or cleared. `said` is one paragraph: what was measured, what is usual, what to
@@ -92,12 +96,32 @@ def known(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if not (is_empty and name in OF_TOKENS)}
 
 
+def without_logs(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A step's figures, where those of how far tokens are from the policy are of the swarm's alone: a log is as far as
+    it is, and neither lag nor an engine has a part in that.
+    """
+    by_lag = row.get("by_lag", {})
+    if "offline" not in by_lag:
+        return row
+    own = [told for lag, told in by_lag.items() if lag.isdecimal() and told.keys() >= OF_A_LAG and told["tokens"] > 0]
+    rest = {name: value for name, value in row.items() if name not in ("mismatch_kl", "clip_share", "ess")}
+    if not own:
+        return rest
+    tokens = sum(told["tokens"] for told in own)
+    kl, clip_share, ratio = (
+        sum(told["tokens"] * told[name] for told in own) / tokens for name in ("kl", "clip_share", "ratio")
+    )
+    # An effective size is mean(r)^2 / mean(r^2), lag by lag and over all of them.
+    squares = sum(told["tokens"] * told["ratio"] ** 2 / told["ess"] for told in own if told["ess"] > 0) / tokens
+    return {**rest, "mismatch_kl": kl, "clip_share": clip_share, "ess": ratio**2 / squares if squares else 0.0}
+
+
 def observation(row: Mapping[str, Any]) -> Observation:
     """A step's figures as the trainer replies them, with `step`, `reward`, and `evaluation` and `diverged` if any.
 
     Keys that are missing, or figures that are not finite, count as not measured.
     """
-    row = known(row)
+    row = without_logs(known(row))
     return Observation(
         step=int(row.get("step", row.get("steps", 0))),
         reward=_figure(row, "reward"),

@@ -123,6 +123,19 @@ def test_a_fall_that_the_batches_show_too_is_not_hidden() -> None:
     assert set(raised(alarms(rows))) == {Alarm.REWARD_FALLS}
 
 
+@pytest.mark.parametrize("most", [1, 3, 12])
+def test_lags_of_a_few_groups_each_are_noise(most: int) -> None:
+    """The mean reward of up to so many prompts, easy or hard by chance, of each lag."""
+    for seed in range(12):
+        rng = random.Random(seed)
+        rows = healthy(seed=seed)
+        for row in rows:
+            for told in row["by_lag"].values():
+                groups = [rng.betavariate(0.7, 0.7) for _ in range(rng.randint(1, most))]
+                told["reward"] = sum(groups) / len(groups)
+        assert alarms(rows) == []
+
+
 def test_one_odd_step_is_no_alarm() -> None:
     rows = healthy()
     rows[BEGINS] |= {"entropy": 9.0, "grad_norm": 99.0, "reward": 0.0, "ess": 0.01, "clip_share": 1.0}
@@ -171,6 +184,45 @@ def test_a_recorded_run_that_fell_is_told_before_it_falls() -> None:
     first = alarms(rows)[0]
     assert first.alarm is Alarm.TOO_STALE
     assert first.step < 20
+
+
+def with_logs(row: Row) -> Row:
+    """A batch half of which is from a log that another policy made, with the swarm's half as it is in `row`."""
+    by_lag = {
+        lag: {**told, "clip_share": row["clip_share"], "ratio": 1.0, "ess": row["ess"]}
+        for lag, told in row["by_lag"].items()
+    }
+    by_lag["offline"] = {"tokens": 300.0, "kl": 3.0, "clip_share": 0.98, "ratio": 2.0, "ess": 0.02, "reward": 0.5}
+    return row | {"mismatch_kl": 1.5, "clip_share": 0.6, "ess": 0.03, "by_lag": by_lag}
+
+
+def test_logs_that_are_far_from_the_policy_raise_nothing() -> None:
+    assert alarms(map(with_logs, healthy())) == []
+    alone = [with_logs(row) for row in healthy()]
+    for row in alone:
+        row["by_lag"] = {"offline": row["by_lag"]["offline"]}
+    assert alarms(alone) == []
+
+
+@pytest.mark.parametrize("alarm", [Alarm.TOO_STALE, Alarm.FEW_EFFECTIVE, Alarm.CLIPPED, Alarm.ENGINE_MISMATCH])
+def test_beside_logs_what_goes_wrong_with_the_swarms_tokens_is_noticed(alarm: Alarm) -> None:
+    first = alarms(map(with_logs, wrong(WRONG[alarm])))[0]
+    assert (first.alarm, first.raised) == (alarm, True)
+
+
+def test_figures_without_logs_are_those_of_the_other_tokens() -> None:
+    """By hand: ratios 1 and 3 at lag 0, 2 at lag 4, beside a log."""
+    row = {
+        "mismatch_kl": 9.0, "clip_share": 0.9, "ess": 0.1, "entropy": 0.5,
+        "by_lag": {
+            "0": {"tokens": 2.0, "kl": 0.3, "clip_share": 0.5, "ratio": 2.0, "ess": 16 / (2 * 10)},
+            "4": {"tokens": 1.0, "kl": 0.6, "clip_share": 0.0, "ratio": 2.0, "ess": 1.0},
+            "offline": {"tokens": 7.0, "kl": 12.0, "clip_share": 1.0, "ratio": 5.0, "ess": 0.2},
+        },
+    }  # fmt: skip
+    seen = observation(row)
+    assert (seen.kl, seen.clip_share, seen.entropy) == (pytest.approx(0.4), pytest.approx(1 / 3), 0.5)
+    assert seen.effective == pytest.approx((1 + 3 + 2) ** 2 / (3 * (1 + 9 + 4)))
 
 
 def test_one_alarm_is_one_word_however_it_flickers() -> None:

@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from learner.directories import BadModel, ModelDirectory, one_line
+from learner.directories import ModelDirectory, one_line
 from learner.durable import TensorEntry
+from learner.failures import BadRequest
 from learner.requests import Lora
 from learner.sharding import fill
 
@@ -46,12 +47,12 @@ class Attached:
 def attach(model: Any, lora: Lora) -> Attached:
     """Put adapters on the linear layers of `model`, which is still on the meta device; train nothing else.
 
-    Raises BadModel when no layer is called as `lora.targets` says, or peft is not installed.
+    Raises BadRequest when no layer is called as `lora.targets` says, or peft is not installed.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
-        raise BadModel("lora_rank is set, and peft is not installed: pip install 'volery[lora]'") from error
+        raise BadRequest("lora_rank is set, and peft is not installed: pip install 'volery[lora]'") from error
     before: dict[str, Tensor] = model.state_dict(keep_vars=True)
     config = LoraConfig(
         r=lora.rank,
@@ -64,7 +65,7 @@ def attach(model: Any, lora: Lora) -> Attached:
     try:
         inject_adapter_in_model(config, model, low_cpu_mem_usage=True)
     except (ValueError, TypeError) as error:
-        raise BadModel(f"no adapter can be put on this model: {one_line(error)}") from error
+        raise BadRequest(f"lora_targets: no adapter can be put on this model: {one_line(error)}") from error
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(is_adapter(name))
     now = {id(tensor): name for name, tensor in model.state_dict(keep_vars=True).items()}

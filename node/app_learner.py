@@ -144,6 +144,7 @@ class _Learner:
         self.store, self.schooling = store, schooling
         for name, note in schooling.notes:
             events.emit("task_opened", task=name, note=note)
+        schooling.told = lambda text: events.emit("trouble", text=text)
         self.training: TrainingLoop | None = None
         self.evaluation: Evaluation | None = None
         batch = config.swarm_rollouts

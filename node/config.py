@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from learner.environment import MAX_EPISODE_TOKENS, MAX_TURNS
-from learner.presets import AdvantageName, AggregationName, CorrectionName, PresetName
+from learner.presets import PRESETS, AdvantageName, AggregationName, CorrectionName, PresetName
 from node.hours import MAX_CHARS
 from protocol.limits import (
     MAX_ADDRESS_CHARS,
@@ -199,6 +199,18 @@ class TrainerSection(Section, frozen=True, kw_only=True):
     lora_rank: Annotated[int, Meta(ge=0, le=4096)] = 0
     lora_alpha: Annotated[int, Meta(ge=0, le=65_536)] = 0
     lora_targets: Annotated[list[Text], Meta(max_length=64)] = []
+
+    @property
+    def advantage_in_force(self) -> AdvantageName:
+        """The objective's, unless another was chosen."""
+        return self.advantage or PRESETS[self.objective].advantage
+
+    @property
+    def pairs_by(self) -> str:
+        """The key and value by which the trainer learns from pairs alone; "" when it does not."""
+        if self.advantage_in_force != "preference":
+            return ""
+        return 'advantage = "preference"' if self.advantage else f'objective = "{self.objective}"'
 
 
 class PlanSection(Section, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ msgspec says where in a structure a value does not fit; whoever wrote the file t
 from __future__ import annotations
 
 import re
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
@@ -28,9 +28,16 @@ def explain_validation(message: str, kind: type[Any]) -> str:
         return f"{_place(kind, section, key)}the key {missing[1]!r} is missing."
     plain = text.replace("`object`", "a table").replace("`array`", "a list").replace(" | null`", "`")
     if plain.startswith("Invalid enum value"):
-        choices = ", ".join(map(repr, get_args(types_of(_section(kind, section) or kind).get(key or section))))
-        plain = f"{plain}; choose one of {choices}"
+        choices = _choices(types_of(_section(kind, section) or kind).get(key or section))
+        plain = f"{plain}; choose one of {', '.join(map(repr, choices))}"
     return f"{_place(kind, section, key)}{lower(plain)}."
+
+
+def _choices(declared: Any) -> tuple[Any, ...]:
+    """The values of a Literal, also of one that may be unset."""
+    if get_origin(declared) is Literal:
+        return get_args(declared)
+    return next((found for one in get_args(declared) if (found := _choices(one))), ())
 
 
 def lower(sentence: str) -> str:

@@ -42,6 +42,7 @@ def read_swarm_config(path: Path) -> SwarmConfig:
     if config.swarm_rollouts or config.task.tasks:
         _require_tasks(path, config.task)
     _require_band(path, config.curriculum)
+    _require_informative(path, config)
     if (most := max(config.evaluate.k, default=1)) > (samples := config.evaluate.samples):
         raise UsageError(
             f"{path}: [evaluate] k = {most} is more than samples = {samples}, and pass@k needs at least k samples "
@@ -114,11 +115,29 @@ def _require_offline(path: Path, config: SwarmConfig) -> None:
             f"{path}: [offline] share = {offline.share} of the {learn.prompts_per_step * learn.group_size} completions "
             "of a batch leaves less than a group of two for one side. Choose another share."
         )
-    if config.trainer.objective == "dpo" and config.swarm_rollouts and learn.group_size != 2:
+    if (chosen := config.trainer.pairs_by) and config.swarm_rollouts and learn.group_size != 2:
         raise UsageError(
-            f'{path}: [trainer] objective = "dpo" learns from pairs, and [learn] group_size = {learn.group_size}. Set '
+            f"{path}: [trainer] {chosen} learns from pairs, and [learn] group_size = {learn.group_size}. Set "
             "it to 2, or let [offline] bring all of each batch with share = 1."
         )
+
+
+def _require_informative(path: Path, config: SwarmConfig) -> None:
+    """Dynamic sampling drops groups of one reward, which is only right where those teach nothing."""
+    trainer = config.trainer
+    if not config.curriculum.dynamic_sampling:
+        return
+    if trainer.kl > 0:
+        why = f"kl = {trainer.kl}"
+    elif trainer.advantage_in_force in ("gae", "batch_mean"):
+        why = f'the advantage "{trainer.advantage_in_force}" (objective = "{trainer.objective}")'
+    else:
+        return
+    raise UsageError(
+        f"{path}: [curriculum] dynamic_sampling drops groups whose rewards are all equal, and with [trainer] {why} "
+        "those teach, too: dropping them would bias what is learnt. Set dynamic_sampling to false, or choose an "
+        "advantage that compares within the group, with kl = 0."
+    )
 
 
 def _require_tasks(path: Path, task: TaskSection) -> None:

@@ -65,9 +65,10 @@ def find_origin(source: str, state: Path, restore: Callable[[Mapping[str, Any]],
 
     `restore` is given the curriculum's state, and may raise. Raises UsageError or RunError. Nothing is made.
     """
-    if state.exists() and any(state.iterdir()):
+    if state.exists() and (not state.is_dir() or any(state.iterdir())):
+        what = "not empty" if state.is_dir() else "a file"
         raise UsageError(
-            f"--fork-from: {state} is not empty, and a fork is a new swarm. Choose another [swarm] state, or leave "
+            f"--fork-from: {state} is {what}, and a fork is a new swarm. Choose another [swarm] state, or leave "
             "--fork-from away to go on with what is there."
         )
     run, step = _parsed(source)

@@ -8,8 +8,8 @@ the task's own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,24 @@ from node.tasks.encoded import EncodedTask
 from node.tasks.logs import Logs, read_logs
 from node.tasks.port import Chat, FiniteTask, Task, TaskError
 from node.tasks.registry import open_task
-from node.tasks.text import TextCodec, positions_of
+from node.tasks.text import TextCodec, positions_of, vocabulary_of
+
+LOOKED_AT = 64
+"""Training prompts of each task that are looked at before a start: where none of them leaves room for an answer, hardly
+any other will."""
+
+MAX_SKIPPED = 4096
+"""Prompts in a row that may be too long: a data set of nothing else would keep the learner looking for ever."""
 
 
 @dataclass(kw_only=True)
 class Schooling:
     """See the module's paragraph. `tasks` by their names, in the order of the indexes; `held_out` is fixed for the
-    run; `limits` end episodes of tasks of several turns. `offline`: logs beside what the swarm makes, if there are."""
+    run; `limits` end episodes of tasks of several turns. `offline`: logs beside what the swarm makes, if there are.
+
+    A prompt that leaves no room for `max_new_tokens` is never leased, since no engine could take it, and would give
+    back all that it was leased with; `told` hears of each task's first.
+    """
 
     codec: TextCodec
     tasks: Mapping[str, EncodedTask]
@@ -42,6 +53,8 @@ class Schooling:
     limits: EpisodeLimits = ONE_TURN
     offline: OfflineStream | None = None
     logs: Logs | None = None
+    told: Callable[[str], None] = lambda text: None
+    _skipping: set[str] = field(default_factory=set)
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -59,10 +72,19 @@ class Schooling:
         ] + ([("offline", self.logs.note)] if self.logs else [])
 
     def next_prompt(self) -> Prompt:
-        """The next prompt to lease."""
-        index = self.curriculum.next_index()
-        inner, name = self.place(index)
-        return Prompt(task=name, index=index, tokens=self.tasks[name].prompt(inner))
+        """The next prompt to lease. Raises TaskError when MAX_SKIPPED in a row are too long."""
+        for _ in range(MAX_SKIPPED):
+            index = self.curriculum.next_index()
+            inner, name = self.place(index)
+            tokens = self.tasks[name].prompt(inner)
+            if self.limits.allow(0, len(tokens)):
+                return Prompt(task=name, index=index, tokens=tokens)
+            if name not in self._skipping:
+                self._skipping.add(name)
+                self.told(f"{too_long(name, len(tokens), self.limits)}; such prompts are passed over")
+        raise TaskError(
+            f"{too_long(name, len(tokens), self.limits)}, and so are the {MAX_SKIPPED} before it. {SHORTER}"
+        )
 
     def place(self, index: int) -> tuple[int, str]:
         """Which problem of which task an index names."""
@@ -101,6 +123,24 @@ class Schooling:
             self.offline.restore(state.get("offline"))
 
 
+SHORTER = "Lower [learn] max_new_tokens, or ask shorter prompts."
+
+
+def too_long(name: str, prompt: int, limits: EpisodeLimits) -> str:
+    """Why a prompt of so many tokens of the task called `name` cannot be asked."""
+    return (
+        f"task {name}: a prompt of {prompt} tokens and [learn] max_new_tokens = {limits.turn_tokens} are more than the "
+        f"{limits.tokens} that the model, or max_episode_tokens, allows"
+    )
+
+
+def _require_room(name: str, encoded: EncodedTask, limits: EpisodeLimits) -> None:
+    """Raises TaskError when no prompt that is looked at leaves room for an answer."""
+    shortest = min(len(encoded.prompt(index)) for index in range(LOOKED_AT))
+    if not limits.allow(0, shortest):
+        raise TaskError(f"{too_long(name, shortest, limits)}, and it is the shortest of {LOOKED_AT}. {SHORTER}")
+
+
 def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
     """Open the configured tasks with the model's tokenizer; paths in a spec are relative to `base`.
 
@@ -113,6 +153,7 @@ def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
         task = open_task(one.spec, directory=base, seed=config.learn.seed)
         parts.append(part_of_mixture(one, task, config.curriculum, config.learn.seed))
         tasks[one.title] = EncodedTask(task=task, codec=codec)
+        _require_room(one.title, tasks[one.title], limits)
         held_out += held_out_of(tasks[one.title], config.task.held_out, limits, name=one.title)
     schooling = Schooling(
         codec=codec, tasks=tasks, curriculum=Curriculum(parts=parts), held_out=held_out, limits=limits
@@ -123,6 +164,7 @@ def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
             codec,
             Chat(config.offline.chat),
             positions=positions_of(directory),
+            vocabulary=vocabulary_of(directory),
         )
         _require_pairs(config, logs)
         schooling.logs = logs
@@ -136,10 +178,10 @@ def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
 
 
 def _require_pairs(config: SwarmConfig, logs: Logs) -> None:
-    if config.trainer.objective == "dpo" and logs.pairs < len(logs.groups):
+    if (chosen := config.trainer.pairs_by) and logs.pairs < len(logs.groups):
         raise TaskError(
             f"{logs.path}: {len(logs.groups) - logs.pairs} of {len(logs.groups)} groups are no pairs, and [trainer] "
-            'objective = "dpo" learns from pairs alone. Leave two completions of each, or choose another objective.'
+            f"{chosen} learns from pairs alone. Leave two completions of each, or choose another objective."
         )
 
 
@@ -171,18 +213,20 @@ def part_of_mixture(one: MixtureTask, task: Task, how: CurriculumSection, seed: 
 def held_out_of(encoded: EncodedTask, count: int, limits: EpisodeLimits = ONE_TURN, *, name: str = "") -> list[HeldOut]:
     """The first `count` held-out prompts of the task called `name`, each with its reward and what is answered there.
 
-    Fewer where a finite task has fewer: the same prompt twice would tell nothing new.
+    Fewer where a finite task has fewer: the same prompt twice would tell nothing new; and without those that leave no
+    room for an answer.
     """
     if isinstance(encoded.task, FiniteTask):
         count = min(count, encoded.task.num_held_out)
     return [
         HeldOut(
-            prompt=encoded.held_out_prompt(index),
+            prompt=prompt,
             reward=partial(encoded.held_out_reward, index),
             reply=partial(_held_out_reply, encoded, index, limits),
             task=name or encoded.task.name,
         )
         for index in range(count)
+        if limits.allow(0, len(prompt := encoded.held_out_prompt(index)))
     ]
 
 

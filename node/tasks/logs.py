@@ -72,10 +72,13 @@ class Logs:
         return f"{self.path}: {len(self.groups)} logged groups of {completions} completions, {self.pairs} of them pairs"
 
 
-def read_logs(path: Path, codec: TextCodec, chat: Chat, *, positions: int | None = None) -> Logs:
+def read_logs(
+    path: Path, codec: TextCodec, chat: Chat, *, positions: int | None = None, vocabulary: int | None = None
+) -> Logs:
     """Read a file of logged groups and pairs. Raises TaskError naming file and line.
 
-    `chat`: whether a prompt that is text passes through the chat template; `positions`: of the model, if known.
+    `chat`: whether a prompt that is text passes through the chat template; `positions` and `vocabulary`: of the model,
+    if known.
     """
     try:
         data = path.read_bytes()
@@ -86,7 +89,7 @@ def read_logs(path: Path, codec: TextCodec, chat: Chat, *, positions: int | None
         if not line.strip():
             continue
         try:
-            groups.append(_read_group(line, codec, chat, positions))
+            groups.append(_read_group(line, codec, chat, positions, vocabulary))
         except (ValueError, TaskError) as error:
             raise TaskError(f"{path}:{number}: {error}. Correct the line, or remove it.") from error
     if not groups:
@@ -95,7 +98,9 @@ def read_logs(path: Path, codec: TextCodec, chat: Chat, *, positions: int | None
     return Logs(path=path, groups=tuple(groups), digest=digest)
 
 
-def _read_group(line: bytes, codec: TextCodec, chat: Chat, positions: int | None) -> LoggedGroup:
+def _read_group(
+    line: bytes, codec: TextCodec, chat: Chat, positions: int | None, vocabulary: int | None
+) -> LoggedGroup:
     """Raises ValueError that says what is wrong."""
     row = _read_row(line)
     if row.completions is not None:
@@ -113,6 +118,11 @@ def _read_group(line: bytes, codec: TextCodec, chat: Chat, positions: int | None
     logged = tuple(_logged(one, number, codec) for number, one in enumerate(completions))
     if positions and (longest := len(prompt) + max(len(one.tokens) for one in logged)) > positions:
         raise ValueError(f"prompt and completion have {longest} tokens, and the model has {positions} positions")
+    if (
+        vocabulary
+        and (highest := max(max(ids) for ids in (prompt, *(one.tokens for one in logged)) if ids)) >= vocabulary
+    ):
+        raise ValueError(f"token id {highest} is none of the model's vocabulary of {vocabulary}")
     return LoggedGroup(prompt=prompt, completions=logged)
 
 

@@ -183,9 +183,18 @@ class TextCodec:
 
 def positions_of(directory: Path) -> int | None:
     """Tokens of the longest sequence that the model in `directory` takes; None when it does not say."""
+    return _size_of(directory, "max_position_embeddings")
+
+
+def vocabulary_of(directory: Path) -> int | None:
+    """Token ids that the model in `directory` has embeddings for; None when it does not say."""
+    return _size_of(directory, "vocab_size")
+
+
+def _size_of(directory: Path, key: str) -> int | None:
     config = _read_json(directory / "config.json")
     text = config.get("text_config")
-    found = (text if isinstance(text, dict) else config).get("max_position_embeddings")
+    found = (text if isinstance(text, dict) else config).get(key)
     return found if isinstance(found, int) and found > 0 else None
 
 

@@ -234,6 +234,7 @@ def test_targets_name_layers(model: Path, targets: list[str], said: str) -> None
     reply, _ = Trainer().answer({"id": 1, "op": "load", **fields}, {})
     assert reply["ok"] == (not said)
     assert said in reply.get("error", "")
+    assert reply.get("kind", "bad_request") == "bad_request"  # told as a mistake in [trainer], not in the model
 
 
 def test_a_directory_with_an_adapter_is_no_model_to_train(tmp_path: Path, trainer: Trainer) -> None:

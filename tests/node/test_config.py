@@ -115,6 +115,16 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
             '[trainer]\nobjective = "dpo"\n[learn]',
             '[trainer] objective = "dpo" learns from pairs, and [learn] group_size = 16. Set it to 2',
         ),
+        (
+            "[learn]",
+            '[trainer]\nadvantage = "preference"\n[learn]',
+            '[trainer] advantage = "preference" learns from pairs, and [learn] group_size = 16. Set it to 2',
+        ),
+        (
+            "[learn]",
+            '[trainer]\nadvantage = "mean"\n[learn]',
+            "[trainer] advantage: invalid enum value 'mean'; choose one of 'group_mean', 'group_mean_std', 'leave_one",
+        ),
         ("[learn]", "[[learn]]", "[learn] expected a table, got a list."),
         ("[learn]\nsteps = 5", "", "the key 'learn' is missing."),
         ("[model]", "[network]\nlisten = [1]\n[model]", "[network] listen[0]: expected `str`, got `int`."),
@@ -313,3 +323,25 @@ def test_several_machines_need_a_place_to_meet(tmp_path: Path) -> None:
         '[trainer] machines = 2 need rendezvous, where the others reach this one: "HOST:PORT", a free port of this '
         "machine."
     )
+
+
+@pytest.mark.parametrize(
+    ("trainer", "says"),
+    [
+        ('objective = "ppo"', 'the advantage "gae" (objective = "ppo") those teach'),
+        ('objective = "reinforce"', 'the advantage "batch_mean" (objective = "reinforce") those teach'),
+        ("kl = 0.1", "kl = 0.1 those teach"),
+        ('objective = "reinforce"\nadvantage = "group_mean"', ""),
+        ('objective = "dapo"', ""),
+    ],
+)
+def test_groups_of_one_reward_are_dropped_only_where_they_teach_nothing(
+    tmp_path: Path, trainer: str, says: str
+) -> None:
+    text = f"{SMALLEST}[curriculum]\ndynamic_sampling = true\n[trainer]\n{trainer}\n"
+    if says:
+        told = refused(tmp_path, text)
+        assert told.startswith("[curriculum] dynamic_sampling drops groups")
+        assert says in told
+    else:
+        assert read_swarm_config(swarm_file(tmp_path, text)).curriculum.dynamic_sampling

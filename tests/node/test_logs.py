@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from node.config import (
@@ -39,9 +40,9 @@ def write(base: Path, *rows: Any) -> Path:
     return path
 
 
-def read(base: Path, *rows: Any, positions: int | None = None) -> Logs:
+def read(base: Path, *rows: Any, positions: int | None = None, vocabulary: int | None = None) -> Logs:
     codec = TextCodec.load(base / "model")
-    return read_logs(write(base, *rows), codec, Chat.NEVER, positions=positions)
+    return read_logs(write(base, *rows), codec, Chat.NEVER, positions=positions, vocabulary=vocabulary)
 
 
 def said(base: Path, logs: Logs, group: int = 0) -> list[tuple[str, str, float]]:
@@ -159,9 +160,24 @@ def test_a_share_beside_a_task(base: Path) -> None:
     assert len(schooling.held_out) == 2
 
 
+def test_a_token_that_the_model_does_not_have_is_refused(base: Path) -> None:
+    foreign = {"prompt": "a=", "completions": [{"tokens": [5, 2], "reward": 1}, {"tokens": [64], "reward": 0}]}
+    with pytest.raises(TaskError, match=r"logs\.jsonl:2: token id 64 is none of the model's vocabulary of 64"):
+        read(base, PAIR, foreign, vocabulary=64)
+    assert len(read(base, PAIR, foreign, vocabulary=65).groups) == 2
+    (base / "model" / "config.json").write_text('{"vocab_size": 64}')
+    write(base, foreign)
+    with pytest.raises(TaskError, match="token id 64 is none"):
+        open_schooling(config(base, 1.0, "dr_grpo"), base)
+
+
 def test_preferences_want_pairs(base: Path) -> None:
     triple = {"prompt": "a=", "completions": [{"text": "b", "reward": n} for n in range(3)]}
     write(base, PAIR, triple)
     with pytest.raises(TaskError, match="1 of 2 groups are no pairs"):
         open_schooling(config(base, 1.0), base)
-    assert open_schooling(config(base, 1.0, "dr_grpo"), base).offline is not None
+    chosen = config(base, 1.0, "dr_grpo")
+    assert open_schooling(chosen, base).offline is not None
+    chosen = msgspec.structs.replace(chosen, trainer=TrainerSection(advantage="preference"))
+    with pytest.raises(TaskError, match='advantage = "preference" learns from pairs alone'):
+        open_schooling(chosen, base)

@@ -116,6 +116,13 @@ def test_a_fork_never_touches_a_state_directory_that_is_in_use(tmp_path: Path) -
     assert [row.step for row in checkpoints_of(state / "ledger.sqlite")[1]] == [2]
 
 
+def test_a_fork_never_takes_the_place_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "fork").write_text("mine")
+    with pytest.raises(UsageError, match="is a file, and a fork is a new swarm"):
+        fork(str(run(tmp_path / "origin", 4)), config(tmp_path / "fork"), nothing, NOW_MS)
+    assert (tmp_path / "fork").read_text() == "mine"
+
+
 def test_a_fork_to_other_tasks_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     def restore(state: Mapping[str, Any]) -> None:
         raise TaskError("the task is not the one this run began with")

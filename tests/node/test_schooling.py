@@ -26,14 +26,19 @@ def base(tmp_path: Path) -> Path:
 
 
 def school(
-    base: Path, spec: str | list[MixtureTask] = "reverse:letters=4", *, held_out: int = 8, seed: int = 0
+    base: Path,
+    spec: str | list[MixtureTask] = "reverse:letters=4",
+    *,
+    held_out: int = 8,
+    seed: int = 0,
+    max_new_tokens: int = 512,
 ) -> Schooling:
     task = TaskSection(spec=spec) if isinstance(spec, str) else TaskSection(mixture=spec)
     config = SwarmConfig(
         swarm=SwarmSection(name="n"),
         model=ModelSection(directory=str(base / "model")),
         task=msgspec.structs.replace(task, held_out=held_out),
-        learn=LearnSection(steps=1, seed=seed),
+        learn=LearnSection(steps=1, seed=seed, max_new_tokens=max_new_tokens),
     )
     return open_schooling(config, base)
 
@@ -53,6 +58,35 @@ def test_an_episode_goes_no_further_than_the_model(asked: int | None, positions:
 def test_more_than_the_model_takes_is_refused() -> None:
     with pytest.raises(TaskError, match="max_episode_tokens = 65 is more than the 64 positions of the model"):
         episode_limits(LearnSection(steps=1, max_episode_tokens=65), 64)
+
+
+def test_prompts_without_room_for_an_answer_are_never_leased(base: Path) -> None:
+    lines = [{"prompt": "a" * (4 + 60 * (number % 3 == 0)) + str(number), "answer": "b"} for number in range(90)]
+    (base / "long.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (base / "model" / "config.json").write_text('{"max_position_embeddings": 64}')
+    schooling = school(base, "jsonl:long.jsonl:held_out=0.3", max_new_tokens=8)
+    told: list[str] = []
+    schooling.told = told.append
+    assert max(len(schooling.next_prompt().tokens) for _ in range(40)) < 10
+    assert 0 < len(schooling.held_out) < 27
+    assert max(len(one.prompt) for one in schooling.held_out) < 10
+    assert told == [
+        "task jsonl: a prompt of 66 tokens and [learn] max_new_tokens = 8 are more than the 64 that the model, or "
+        "max_episode_tokens, allows; such prompts are passed over"
+    ]
+
+
+def test_a_task_whose_prompts_all_leave_no_room_is_refused(base: Path) -> None:
+    (base / "model" / "config.json").write_text('{"max_position_embeddings": 64}')
+    with pytest.raises(TaskError, match=r"max_new_tokens = 60 are more than the 64 .* Lower \[learn\] max_new_tokens"):
+        school(base, "reverse:letters=4", max_new_tokens=60)
+
+
+def test_a_search_for_a_prompt_that_fits_ends(base: Path) -> None:
+    schooling = school(base)
+    schooling.limits = EpisodeLimits(tokens=8, turn_tokens=8)
+    with pytest.raises(TaskError, match="and so are the 4096 before it"):
+        schooling.next_prompt()
 
 
 def test_an_environment_answers_for_the_task_of_its_index(base: Path) -> None:

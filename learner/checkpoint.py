@@ -201,7 +201,8 @@ def read_checkpoint(directory: Path, fingerprint: str, expected: Expected, requi
     head = _read_head(directory)
     if head.fingerprint != fingerprint:
         raise ForeignCheckpoint(
-            f"{directory} is a checkpoint of another model; load the model that it was trained from"
+            f"{directory} is a checkpoint of another model, or of other low-rank adapters on it; load the model that "
+            "it was trained from, with lora_rank, lora_alpha and lora_targets as they were"
         )
     for name, size_bytes in head.files.items():
         found = (directory / name).stat().st_size if (directory / name).is_file() else None

@@ -233,9 +233,7 @@ def test_a_run_is_forked_and_to_another_model_it_is_not(swarm: Swarm) -> None:
     other.configure()
     program = swarm.machine.start("other", "learn", other.config, "--fork-from", origin, state=other.state)
     assert program.wait() == TROUBLE, program.story()
-    check_paragraph(
-        program.err.read_text(), "is a checkpoint of another model", "load the model that it was trained from"
-    )
+    check_paragraph(program.err.read_text(), "is a checkpoint of another model", "load the model that it was")
     assert not other.state.exists()
     other.configure(task="reverse:letters=3")
     outcome = swarm.machine.call("learn", other.config, "--fork-from", origin)

@@ -225,7 +225,8 @@ def test_a_checkpoint_goes_on_with_its_own_base_model_alone(tmp_path: Path, mode
     ok(Trainer(), "make_model", directory=str(tmp_path / "other"), config=CONFIG, seed=1)
     for other in (loaded(tmp_path / "other"), loaded(model, {"rank": 4, "alpha": 16})):
         reply, _ = other.answer({"id": 1, "op": "restore", "directory": str(tmp_path / "checkpoint")}, {})
-        assert (reply["ok"], reply["kind"]) == (False, "bad_checkpoint")
+        assert (reply["ok"], reply["kind"]) == (False, "foreign_checkpoint")
+        assert "lora_rank, lora_alpha and lora_targets as they were" in reply["error"]
 
 
 @pytest.mark.parametrize(("targets", "said"), [(["no_such_layer"], "no adapter can be put"), (["q_proj"], "")])

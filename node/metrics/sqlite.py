@@ -13,12 +13,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from node.metrics.board import Row, Series
 from node.metrics.declared import METRICS
+from node.side_file import open_side_file, reading
 
 FILE = "metrics.sqlite"
 
@@ -30,8 +30,6 @@ MAX_VALUES = 5_000_000
 
 PRUNE_SHARE = 0.1
 """So much of the oldest goes at a time, so that it happens seldom."""
-
-BUSY_S = 5.0
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS series (
@@ -63,22 +61,14 @@ class SqliteSink:
     def begin(self, incarnation: int, base: int) -> None:
         """Open or make the file, and forget steps after `base`."""
         if self._db is None:
-            self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
-            self._prepare(self._db)
+            self._db = open_side_file(self.path, form=FORMAT, schema=SCHEMA)
+            rows = self._db.execute("SELECT id, metric, labels FROM series")
+            self._ids = {Series(metric, tuple(json.loads(labels).values())): number for number, metric, labels in rows}
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.execute("DELETE FROM figures WHERE step > ?", (base,))
             self._db.execute("DELETE FROM steps WHERE step > ?", (base,))
         (self._count,) = self._db.execute("SELECT count(*) FROM figures").fetchone()
-
-    def _prepare(self, db: sqlite3.Connection) -> None:
-        (found,) = db.execute("PRAGMA user_version").fetchone()
-        if found not in (0, FORMAT):
-            raise sqlite3.DatabaseError(f"{self.path} has format {found}, this program writes {FORMAT}: move it away")
-        db.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {SCHEMA}")
-        db.execute(f"PRAGMA user_version = {FORMAT}")
-        rows = db.execute("SELECT id, metric, labels FROM series")
-        self._ids = {Series(metric, tuple(json.loads(labels).values())): number for number, metric, labels in rows}
 
     def write(self, row: Row) -> None:
         """Keep a row, on disk soon."""
@@ -125,6 +115,6 @@ class SqliteSink:
 
 def read_metric(path: Path, metric: str) -> Iterator[tuple[int, dict[str, str], float]]:
     """(step, labels, value) of every value kept of a metric, by step. Raises sqlite3.Error."""
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)) as db:
+    with reading(path) as db:
         rows = db.execute("SELECT step, labels, value FROM metrics WHERE metric = ? ORDER BY step, labels", (metric,))
         yield from ((step, json.loads(labels), value) for step, labels, value in rows)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from node.errors import RunError
 from node.samples.kept import KeptGroup, pack, unpack
+from node.side_file import open_side_file, reading
 from protocol.ids import PolicyVersion
 
 FILE = "samples.sqlite"
@@ -25,8 +25,6 @@ FORMAT = 1
 
 MAX_BYTES = 256 << 20
 """Two groups of 16 completions of 512 tokens are 30 KB a step: all of 8000 steps."""
-
-BUSY_S = 5.0
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS groups (
@@ -64,14 +62,7 @@ class SampleSink:
     def begin(self, incarnation: int, base: int) -> None:
         """Open or make the file, and forget steps after `base`."""
         if self._db is None:
-            self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
-            (found,) = self._db.execute("PRAGMA user_version").fetchone()
-            if found not in (0, FORMAT):
-                raise sqlite3.DatabaseError(
-                    f"{self.path} has format {found}, this program writes {FORMAT}: move it away"
-                )
-            self._db.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {SCHEMA}")
-            self._db.execute(f"PRAGMA user_version = {FORMAT}")
+            self._db = open_side_file(self.path, form=FORMAT, schema=SCHEMA)
         self._db.execute("DELETE FROM groups WHERE step > ?", (base,))
         self._measure(self._db)
 
@@ -130,7 +121,7 @@ def read_sample(path: Path, version: PolicyVersion) -> Sample:
 
 def _query(path: Path, sql: str, *values: int) -> list[tuple[Any, ...]]:
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)) as db:
+        with reading(path) as db:
             (found,) = db.execute("PRAGMA user_version").fetchone()
             if found != FORMAT:
                 raise RunError(f"{path} has format {found}, this program reads {FORMAT}. Use the volery that wrote it.")

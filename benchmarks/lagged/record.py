@@ -1,7 +1,8 @@
 """The recorded study: one line of JSON for each cell that was run, appended when it is done.
 
-What always holds: a line is written whole or cut off by a kill, and a line that was cut off is run again; a cell whose
-recipe has changed since is run again; lines keep their order of arrival, so that a repository sees what was added.
+What always holds: a line is written whole or cut off by a kill, and a line that was cut off is run again, as is a cell
+whose recipe has changed since; metrics are kept of as many steps as there are evaluations; lines keep their order of
+arrival, so that a repository sees what was added.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ class Record:
 
     def add(self, cell: Cell, outcome: Outcome) -> None:
         """Append one cell, on disk when this returns."""
-        row = {"cell": asdict(cell), "recipe": recipe_of(cell), "outcome": asdict(outcome)}
+        thin = replace(outcome, steps=outcome.steps[:: RECIPES[cell.recipe].every])
+        row = {"cell": asdict(cell), "recipe": recipe_of(cell), "outcome": asdict(thin)}
         cut_off = self.path.exists() and self.path.read_bytes()[-1:] not in (b"\n", b"")
         with self.path.open("a", encoding="utf-8") as file:
             file.write(("\n" if cut_off else "") + json.dumps(row, separators=(",", ":")) + "\n")

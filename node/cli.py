@@ -195,8 +195,8 @@ def report(
     typer.echo(show_report(target, as_json=as_json, as_csv=as_csv, picture=picture), nl=False)
 
 
-@app.command("show")
-def show_samples(
+@app.command()
+def show(
     target: Annotated[Path | None, typer.Argument(help="A swarm.toml, or a learner's state directory.")] = None,
     version: Annotated[str, typer.Option(help="INCARNATION.VERSION or VERSION; the newest by default.")] = "",
     group: Annotated[int, typer.Option(min=0, help="Only this group of those kept, from 1.")] = 0,
@@ -205,9 +205,9 @@ def show_samples(
     as_json: Json = False,
 ) -> None:
     """Print samples of what a policy version was trained on: prompts, completions, rewards and advantages."""
-    from node.samples.program import show
+    from node.samples.program import show as shown
 
-    text = show(target, version=version, group=group, best=best, worst=worst, json=as_json)
+    text = shown(target, version=version, group=group, best=best, worst=worst, json=as_json)
     typer.echo(text, nl=False)
 
 

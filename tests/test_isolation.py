@@ -20,16 +20,26 @@ PACKAGES = ("node", "swarm", "learner", "protocol")
 TENSOR_LIBRARIES = frozenset({"torch", "transformers", "vllm"})
 TRAINING_MODULES = frozenset(
     {
+        "learner.adapters",
+        "learner.attention",
+        "learner.checkpoint",
+        "learner.correspondence",
         "learner.critic",
+        "learner.export",
+        "learner.launcher",
+        "learner.minibatches",
+        "learner.models",
         "learner.objective",
-        "learner.policy",
-        "learner.preparation",
-        "learner.reference",
-        "learner.trainer",
-        "learner.training",
         "learner.optimizer",
         "learner.packing",
-        "learner.minibatches",
+        "learner.policy",
+        "learner.preparation",
+        "learner.ranks",
+        "learner.reference",
+        "learner.sharding",
+        "learner.tensor_files",
+        "learner.trainer",
+        "learner.training",
     }
 )
 EXECUTING_FORMATS = frozenset({"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"})

@@ -1,8 +1,7 @@
 """The recorded study: one line of JSON for each cell that was run, appended when it is done.
 
 What always holds: a line is written whole or cut off by a kill, and a line that was cut off is run again, as is a cell
-whose recipe has changed since; metrics are kept of as many steps as there are evaluations; lines keep their order of
-arrival, so that a repository sees what was added.
+whose recipe has changed since; lines keep their order of arrival, so that a repository sees what was added.
 """
 
 from __future__ import annotations
@@ -18,6 +17,9 @@ from benchmarks.lagged.laboratory import Outcome
 from benchmarks.lagged.recipe import MODEL, RECIPES, Cell
 
 Records = dict[Cell, Outcome]
+
+STRIDE = 4
+"""Metrics are kept of one step in so many evaluations: what a repository bears of five hundred cells."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,7 @@ class Record:
 
     def add(self, cell: Cell, outcome: Outcome) -> None:
         """Append one cell, on disk when this returns."""
-        thin = replace(outcome, steps=outcome.steps[:: RECIPES[cell.recipe].every])
+        thin = replace(outcome, steps=outcome.steps[:: STRIDE * RECIPES[cell.recipe].every])
         row = {"cell": asdict(cell), "recipe": recipe_of(cell), "outcome": asdict(thin)}
         cut_off = self.path.exists() and self.path.read_bytes()[-1:] not in (b"\n", b"")
         with self.path.open("a", encoding="utf-8") as file:

@@ -58,8 +58,9 @@ format: $(DEV) ## rewrite the files as `check` wants them
 
 .PHONY: bench-trainer
 bench-trainer: $(BENCH) ## our trainer against TRL's, its memory, and how soon a version is out
-	$(BIN)/python benchmarks/trainer_vs_trl.py $(ARGS)
-	$(BIN)/python benchmarks/trainer_footprint.py
+	@# Both are measured, whatever the first says.
+	$(BIN)/python benchmarks/trainer_vs_trl.py $(ARGS); first=$$?; \
+		$(BIN)/python benchmarks/trainer_footprint.py && exit $$first
 
 # The file is looked for first: a misspelt claim should not install anything.
 bench-%: $(DEV) ## measure one claim: benchmarks/<claim>.py

@@ -28,6 +28,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from benchmarks.baselines.trl_plain import plain_config
 from learner.requests import Hyperparameters
 from learner.trainer import Trainer
 
@@ -182,31 +183,19 @@ def duel(options: argparse.Namespace) -> dict[str, Any]:
 
 def arguments(options: argparse.Namespace, h: Hyperparameters) -> GRPOConfig:
     """Our preset "grpo" in TRL's words, and everything that costs time and teaches nothing switched off."""
-    return GRPOConfig(
-        output_dir=str(options.out.with_suffix(".trl")),
+    return plain_config(
+        options.out.with_suffix(".trl"),
         max_steps=options.steps,
-        per_device_train_batch_size=options.prompts * options.group,
-        num_generations=options.group,
-        gradient_accumulation_steps=1,
-        num_iterations=1,
+        prompts=options.prompts,
+        group=options.group,
         max_completion_length=options.max_new_tokens,
         temperature=1.0,
-        beta=0.0,
         loss_type="grpo",
         epsilon=0.2,
         learning_rate=RATE,
         lr_scheduler_type="constant",
         max_grad_norm=h.grad_clip,
-        shuffle_dataset=False,
-        use_cpu=True,
-        bf16=False,
         gradient_checkpointing=False,
-        dataloader_pin_memory=False,
-        logging_strategy="no",
-        logging_nan_inf_filter=False,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
     )
 
 

@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from benchmarks.baselines.trl_plain import plain_config
 from benchmarks.lagged.recipe import RECIPES, Recipe
 from benchmarks.lagged.sampling import accuracy
 from benchmarks.lagged.tasks import open_lagged
@@ -64,34 +65,22 @@ def train(options: argparse.Namespace, recipe: Recipe) -> float:
 
 def arguments(options: argparse.Namespace, recipe: Recipe, h: Hyperparameters) -> GRPOConfig:
     """The recipe in TRL's words."""
-    return GRPOConfig(
-        output_dir=str(options.out.with_suffix(".trl")),
+    return plain_config(
+        options.out.with_suffix(".trl"),
         seed=options.seed,
         max_steps=recipe.steps,
-        per_device_train_batch_size=recipe.prompts * recipe.group,
-        num_generations=recipe.group,
-        gradient_accumulation_steps=1,
-        num_iterations=1,
+        prompts=recipe.prompts,
+        group=recipe.group,
         max_completion_length=recipe.max_new_tokens,
         temperature=1.0,
         top_p=1.0,
         top_k=0,
-        beta=0.0,
         loss_type="grpo",
         epsilon=0.2,
         learning_rate=options.rate,
         lr_scheduler_type="constant",
         max_grad_norm=h.grad_clip,
-        shuffle_dataset=False,
-        use_cpu=True,
-        bf16=False,
         gradient_checkpointing=False,
-        dataloader_pin_memory=False,
-        logging_strategy="no",
-        logging_nan_inf_filter=False,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
     )
 
 

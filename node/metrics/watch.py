@@ -98,7 +98,9 @@ class Watch:
             self._say(change)
         self._put(row.incarnation, row.step)
         if self._keeping is not None and batch.groups:  # else all of it came from logs
-            groups = kept_of(batch, self.samples, self.advantage, self.task_of)
+            # A mean over the whole batch counts the logs' rewards, too, which are not here.
+            unknown = self.advantage == "batch_mean" and "offline_sequences" in row.metrics
+            groups = kept_of(batch, self.samples, "" if unknown else self.advantage, self.task_of)
             self._keeping.put(Sample(incarnation=row.incarnation, step=row.step, at_ms=self.now_ms(), groups=groups))
 
     def _say(self, change: Change) -> None:

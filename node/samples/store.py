@@ -110,6 +110,8 @@ def kept_versions(path: Path) -> list[PolicyVersion]:
 def read_sample(path: Path, version: PolicyVersion) -> Sample:
     """What is kept of the step that made `version`, one of `kept_versions`. Raises RunError."""
     rows = _query(path, "SELECT incarnation, at_ms, payload FROM groups WHERE step = ? ORDER BY place", version.version)
+    if not rows:  # the learner goes on while we read
+        raise RunError(f"{path}: the samples of version {version} have just been thinned out. Show another version.")
     try:
         groups = [unpack(raw) for _, _, raw in rows]
     except ValueError as error:

@@ -48,6 +48,15 @@ async def test_what_a_learner_kept_is_shown(state: Path) -> None:
     assert completion["parts"][0]["text"] == " ".join(map(str, completion["parts"][0]["tokens"]))
 
 
+async def test_an_advantage_that_logs_had_a_part_in_is_not_guessed(state: Path) -> None:
+    async with open_learner(state, Settings(steps=1, logged=2)) as learner:
+        learner.watch.samples, learner.watch.advantage = 1, "batch_mean"
+        async with learner.watch.feeding([], SampleSink(path=state / FILE)):
+            await learner.train(FakePeer())
+    [group] = json.loads(show(state, **ASKED | {"json": True}))["groups"]  # type: ignore[arg-type]
+    assert {one["advantage"] for one in group["completions"]} == {None}
+
+
 async def test_a_restart_goes_on_with_the_samples(state: Path) -> None:
     await train(state, 2)
     await train(state, 3)

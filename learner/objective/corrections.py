@@ -49,8 +49,7 @@ def sequence_ratio(terms: Terms, bounds: Bounds) -> Corrected:
 def cispo(terms: Terms, bounds: Bounds) -> Corrected:
     """-sg(clip(r)) A log pi: CISPO (MiniMax-M1, arXiv 2506.13585, equations 4 and 5). No token loses its gradient."""
     ratio = ratio_of(terms.logprobs.detach(), terms.behaviour)
-    weight = ratio.clamp(1 - bounds.clip_low, 1 + bounds.clip_high)
-    return Corrected(loss=-weight * terms.advantages * terms.logprobs, clipped=weight != ratio)
+    return _weighted(terms, ratio, ratio.clamp(1 - bounds.clip_low, 1 + bounds.clip_high))
 
 
 def truncated_weight(terms: Terms, bounds: Bounds) -> Corrected:
@@ -58,8 +57,7 @@ def truncated_weight(terms: Terms, bounds: Bounds) -> Corrected:
     gradient.
     """
     ratio = ratio_of(terms.logprobs.detach(), terms.behaviour)
-    weight = ratio.clamp(max=bounds.weight_cap)
-    return Corrected(loss=-weight * terms.advantages * terms.logprobs, clipped=weight != ratio)
+    return _weighted(terms, ratio, ratio.clamp(max=bounds.weight_cap))
 
 
 def masked_weight(terms: Terms, bounds: Bounds) -> Corrected:
@@ -78,13 +76,11 @@ def tapered_weight(terms: Terms, bounds: Bounds) -> Corrected:
 
     What a policy has moved away from pushes it no further when it was bad, yet pulls it back when it was good: a weight
     that vanished with r on both sides would leave nothing to end a slide. See docs/objectives.md for what that does.
-    A bound acted where it moved a weight by more than NOISE; a bad token that vanishes with r is muted by no bound.
+    A bad token that vanishes with r is muted by no bound.
     """
     ratio = ratio_of(terms.logprobs.detach(), terms.behaviour)
     good = ratio.clamp(1 - bounds.clip_low, 1 + bounds.clip_high)
-    weight = torch.where(terms.advantages > 0, good, ratio.clamp(max=bounds.weight_cap))
-    acted = (weight - ratio).abs() > NOISE
-    return Corrected(loss=-weight * terms.advantages * terms.logprobs, clipped=acted)
+    return _weighted(terms, ratio, torch.where(terms.advantages > 0, good, ratio.clamp(max=bounds.weight_cap)))
 
 
 def decoupled(terms: Terms, bounds: Bounds) -> Corrected:
@@ -99,7 +95,16 @@ def decoupled(terms: Terms, bounds: Bounds) -> Corrected:
     share = ratio_of(proximal, terms.behaviour)
     weight = share.clamp(max=bounds.weight_cap)
     inner = _surrogate(ratio_of(terms.logprobs, proximal), terms.advantages, bounds)
-    return Corrected(loss=weight * inner.loss, clipped=inner.clipped | (weight != share))
+    return Corrected(loss=weight * inner.loss, clipped=inner.clipped | _moved(share, weight))
+
+
+def _weighted(terms: Terms, ratio: Tensor, weight: Tensor) -> Corrected:
+    """-sg(w) A log pi, for a weight w that bounds made of the ratio."""
+    return Corrected(loss=-weight * terms.advantages * terms.logprobs, clipped=_moved(ratio, weight))
+
+
+def _moved(ratio: Tensor, weight: Tensor) -> Tensor:
+    return (weight - ratio).abs() > NOISE
 
 
 def _surrogate(ratio: Tensor, advantages: Tensor, bounds: Bounds) -> Corrected:

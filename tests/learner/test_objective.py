@@ -99,13 +99,13 @@ def literal_clipped(pi: float, mu: float, prox: float, a: float, bounds: Bounds)
 def literal_cispo(pi: float, mu: float, prox: float, a: float, bounds: Bounds) -> tuple[float, float, bool]:
     ratio = math.exp(pi - mu)
     weight = min(max(ratio, 1 - bounds.clip_low), 1 + bounds.clip_high)
-    return -weight * a * pi, -weight * a, weight != ratio
+    return -weight * a * pi, -weight * a, abs(weight - ratio) > 0.1
 
 
 def literal_truncated(pi: float, mu: float, prox: float, a: float, bounds: Bounds) -> tuple[float, float, bool]:
     ratio = math.exp(pi - mu)
     weight = min(ratio, bounds.weight_cap)
-    return -weight * a * pi, -weight * a, weight != ratio
+    return -weight * a * pi, -weight * a, abs(weight - ratio) > 0.1
 
 
 def literal_masked(pi: float, mu: float, prox: float, a: float, bounds: Bounds) -> tuple[float, float, bool]:
@@ -123,9 +123,10 @@ def literal_tapered(pi: float, mu: float, prox: float, a: float, bounds: Bounds)
 
 
 def literal_decoupled(pi: float, mu: float, prox: float, a: float, bounds: Bounds) -> tuple[float, float, bool]:
-    weight, ratio = min(math.exp(prox - mu), bounds.weight_cap), math.exp(pi - prox)
+    share, ratio = math.exp(prox - mu), math.exp(pi - prox)
+    weight = min(share, bounds.weight_cap)
     loss, acted = surrogate(ratio, a, bounds)
-    return weight * loss, 0.0 if acted else -weight * ratio * a, acted or weight == bounds.weight_cap
+    return weight * loss, 0.0 if acted else -weight * ratio * a, acted or share - weight > 0.1
 
 
 def literal_sequence(
@@ -223,6 +224,15 @@ def test_on_policy_each_is_the_policy_gradient(correction: CorrectionName) -> No
     CORRECTIONS[correction](terms, BOUNDS[correction]).loss.sum().backward()
     assert logprobs.grad is not None
     assert logprobs.grad.tolist() == pytest.approx((-terms.advantages).tolist())
+
+
+@pytest.mark.parametrize("correction", ["cispo", "truncated_weight", "tapered_weight", "decoupled"])
+def test_a_cap_of_one_is_not_said_to_act_on_what_an_engine_rounds(correction: CorrectionName) -> None:
+    drawn = draw(2)
+    apart = torch.linspace(-0.05, 0.05, sum(LENGTHS), dtype=torch.float64)
+    terms = replace(drawn, logprobs=drawn.behaviour + apart, proximal=drawn.behaviour + apart)
+    bounds = replace(BOUNDS[correction], clip_high=0.01, weight_cap=1.0)
+    assert not CORRECTIONS[correction](terms, bounds).clipped.any()
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)

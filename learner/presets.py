@@ -88,11 +88,6 @@ class Recipe:
         """Whether a sequence without an advantage has a gradient all the same."""
         return self.kl > 0 or self.needs_critic
 
-    @property
-    def learns_from_equal_rewards(self) -> bool:
-        """Whether a group whose rewards are all equal may move the policy."""
-        return self.teaches_always or self.advantage == "batch_mean"
-
 
 PRESETS: Mapping[PresetName, Preset] = MappingProxyType(
     {

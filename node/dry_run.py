@@ -17,7 +17,7 @@ import msgspec
 
 from learner.ledger_chain import checkpoints_of
 from learner.ledger_file import LedgerError
-from learner.presets import Recipe, recipe_of
+from learner.presets import recipe_of
 from learner.requests import Hyperparameters
 from node.config import SwarmConfig
 from node.config_file import read_swarm_config
@@ -55,7 +55,6 @@ def show_dry_run(path: Path, *, resume: bool = False, fork_from: str = "") -> st
     footprint = footprint_of(facts, config.trainer, recipe, config.model.weights_dtype)
     told = [
         *_story(config, schooling, beginning),
-        *_at_odds(config, recipe),
         "",
         *_model(facts, config),
         "",
@@ -147,12 +146,6 @@ def _data(config: SwarmConfig, schooling: Schooling) -> Iterator[str]:
     samples = config.evaluate.samples
     asked = f", each {samples} times and once greedily" if samples > 1 else ""
     yield f"Evaluation: {len(schooling.held_out)} held-out prompts{asked}, by an engine process of its own."
-
-
-def _at_odds(config: SwarmConfig, recipe: Recipe) -> Iterator[str]:
-    if config.curriculum.dynamic_sampling and recipe.learns_from_equal_rewards:
-        what = f'objective = "{config.trainer.objective}"' if not config.trainer.kl else f"kl = {config.trainer.kl:g}"
-        yield f"[trainer] {what} would learn from such groups, too: leave [curriculum] dynamic_sampling false."
 
 
 def _model(facts: ModelFacts, config: SwarmConfig) -> Iterator[str]:

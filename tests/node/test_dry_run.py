@@ -111,25 +111,6 @@ def test_the_example_for_a_real_model_passes_and_says_what_it_takes(operator: Pa
     assert 20 < float(per_rank) < 40
 
 
-@pytest.mark.parametrize(
-    ("trainer", "said"),
-    [
-        ('objective = "reinforce"', 'objective = "reinforce" would learn from such groups, too'),
-        ('objective = "ppo"', 'objective = "ppo" would learn from such groups, too'),
-        ('objective = "dapo"\nkl = 0.1', "kl = 0.1 would learn from such groups, too"),
-        ('objective = "dapo"', ""),
-    ],
-)
-def test_who_learns_from_groups_that_are_dropped_is_told(operator: Path, trainer: str, said: str) -> None:
-    text = re.sub(r'objective = "\w+"', trainer, operator.read_text())
-    without = re.sub(r"(?ms)^\[curriculum\]\n.*?(?=^\[)", "", text)
-    operator.write_text(f"{without}\n[curriculum]\ndynamic_sampling = true\n")
-    told = " ".join(show_dry_run(operator).split())
-    assert "more is leased in their place." in told
-    assert ("would learn from such groups" in told) == bool(said)
-    assert said in told
-
-
 def test_the_command_prints_it_and_ends_as_it_should(operator: Path) -> None:
     machine = Machine(root=operator.parent)
     outcome = machine.call("learn", operator, "--dry-run")

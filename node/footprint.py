@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from learner.durable import table_of
 from learner.presets import Recipe
 from node.config import TrainerSection
 from node.door import shards_of
 from node.errors import UsageError
-from protocol.tensors import LayoutError, Table, read_table
 
 MASTER = {"weights": 4, "gradients": 4, "moments": 8}
 """Bytes a parameter in float32, whatever layers compute in."""
@@ -92,7 +92,7 @@ def read_facts(directory: Path) -> ModelFacts:
     """Read what lies in a model directory. Raises UsageError naming the file."""
     try:
         config = json.loads((directory / "config.json").read_bytes())
-        tables = [_table(directory / name) for name in shards_of(directory)]
+        tables = [table_of(directory / name) for name in shards_of(directory)]
     except (OSError, ValueError) as error:  # LayoutError is a ValueError
         raise UsageError(f"[model] directory: {directory}: {error}. Copy the model's files again.") from None
     if not isinstance(config, dict):
@@ -182,16 +182,3 @@ def _figures(config: Mapping[str, Any]) -> Callable[[str, int], int]:
         return next((value for one in places if isinstance(value := one.get(key), int)), default)
 
     return whole
-
-
-def _table(path: Path) -> Table:
-    with path.open("rb") as file:
-
-        def read(offset: int, size: int) -> bytes:
-            file.seek(offset)
-            return file.read(size)
-
-        try:
-            return read_table(path.name, path.stat().st_size, read)
-        except LayoutError as error:
-            raise LayoutError(str(error)) from None

@@ -23,8 +23,9 @@ from typing import Any, Protocol
 
 import trio
 
+from learner.batch_arrays import batch_arrays, completed, missing, mixed, offline_arrays
 from learner.buffer import Batch
-from learner.curriculum.offline import LoggedGroup, OfflineStream, completed, missing, mixed, offline_arrays
+from learner.curriculum.offline import LoggedGroup, OfflineStream
 from learner.environment import Environment
 from learner.ledger import Ledger
 from learner.ledger_rows import CheckpointRow, StepRow
@@ -38,7 +39,7 @@ from node.learner_run import LearnerRun
 from node.publishing import Publishing
 from node.recorder import Recorder
 from node.recovery import read_unconsumed
-from node.training_batch import batch_arrays, step_row, told_figures
+from node.step_rows import step_row, told_figures
 from protocol.ids import PolicyVersion
 from protocol.manifest import SignedManifest
 from protocol.pipe import Arrays, Header

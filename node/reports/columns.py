@@ -51,7 +51,7 @@ class Section:
 
 def sections(report: SwarmReport | OwnReport) -> tuple[Section, ...]:
     """What a report tells of its peers, by subject. Currency stands in the headings when there is only one."""
-    peers = report.peers if isinstance(report, SwarmReport) else (report.peer,)
+    peers = report.peers
     currencies = {peer.price.currency for peer in peers if peer.price.micros_per_hour} or {peers[0].price.currency}
     cost = _cost_columns(currencies.pop() if len(currencies) == 1 else None)
     if any(peer.standby_s > 0 for peer in peers):
@@ -167,7 +167,7 @@ def known_as(peer: PeerReport, limit: int = words.NAME_CHARS) -> str:
 
 def tables(report: SwarmReport | OwnReport, *, width: int, box: Box) -> RenderableType:
     """All sections of `report` in tables of at most `width` columns, however many that takes."""
-    peers = report.peers if isinstance(report, SwarmReport) else (report.peer,)
+    peers = report.peers
     whole = report if isinstance(report, SwarmReport) and len(peers) > 1 else None
     limit = words.NAME_CHARS if width >= ROOMY else NARROW_NAME_CHARS
     names = Column(heading="peer", cell=lambda peer: known_as(peer, limit), total=lambda _: "together", left=True)

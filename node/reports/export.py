@@ -71,8 +71,7 @@ def as_json(report: SwarmReport | OwnReport) -> str:
 
 def as_csv(report: SwarmReport | OwnReport) -> str:
     """One row per peer below a header, RFC 4180."""
-    peers = report.peers if isinstance(report, SwarmReport) else (report.peer,)
-    rows = [_flat(peer) for peer in peers]
+    rows = [_flat(peer) for peer in report.peers]
     out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=CSV_COLUMNS)
     writer.writeheader()

@@ -363,3 +363,8 @@ class OwnReport:
     newest: PolicyVersion | None
     refused: tuple[RefusedRecord, ...]
     traffic: tuple[PeerTraffic, ...]
+
+    @property
+    def peers(self) -> tuple[PeerReport, ...]:
+        """As a swarm's report has them."""
+        return (self.peer,)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import sqlite3
 import tempfile
 import threading
@@ -32,6 +31,7 @@ from protocol.digest import digest_of
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId, PolicyVersion, RecordId
 from protocol.work import Rule
+from tests.disks import file_limit
 from tests.learner.working import NOW_MS, OTHER, PEER, lease_id, manifest, version
 
 SWARM = digest_of(b"a swarm")
@@ -622,16 +622,6 @@ def test_killed_while_it_is_created(path: Path) -> None:
 
 
 # A disk that is full, and files that cannot be used.
-
-
-@contextlib.contextmanager
-def file_limit(size_bytes: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_full_disk_leaves_what_was_acknowledged_and_the_ledger_goes_on_when_there_is_room(

@@ -522,6 +522,12 @@ def _wire(
     )  # fmt: skip
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what other tasks and threads bring about; a test that waits in vain is ended by `watched`."""
+    while not condition():
+        await trio.to_thread.run_sync(int)
+
+
 def hello(**changes: Any) -> Hello:
     return Hello(**{"protocol": PROTOCOL_VERSION, "price": Price(), "name": "a peer"} | changes)
 

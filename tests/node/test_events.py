@@ -10,7 +10,7 @@ import pytest
 
 from node import events as module
 from node.events import EventLog, Field
-from tests.node.disks import file_limit
+from tests.disks import file_limit
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

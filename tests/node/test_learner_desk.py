@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from protocol.work import (
 )
 from swarm.reception import IN_GOOD_ORDER
 from tests.learner.working import NOW_MS, OTHER, PEER, SWARM, version
-from tests.node.learning import HEARTBEAT_S, SILENCE_S, Learner, Settings, fast_directory, hello, open_learner
+from tests.node.learning import HEARTBEAT_S, SILENCE_S, Learner, Settings, fast_directory, hello, open_learner, until
 
 HERE, THERE = PEER.peer_id, OTHER.peer_id
 ROOMY = Settings(prompts=8, group_size=2, ahead=2.0, steps=99)
@@ -82,12 +82,6 @@ def ids_of(grant: Grant) -> list[LeaseId]:
 def statuses(learner: Learner) -> dict[bytes, str]:
     with closing(sqlite3.connect(learner.root / "ledger.sqlite")) as db:
         return dict(db.execute("SELECT lease, status FROM leases"))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that a thread is about to do; a test that waits in vain is ended by `watched`."""
-    while not condition():
-        await trio.to_thread.run_sync(int)
 
 
 async def become(learner: Learner, expected: dict[LeaseId, str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from node import line_file as module
 from node.line_file import LineFile
-from tests.node.disks import file_limit
+from tests.disks import file_limit
 
 ROOMY = 1 << 20
 

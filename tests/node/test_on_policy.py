@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from learner.batch_arrays import batch_arrays
 from learner.buffer import Batch, Completion, Group
 from learner.trainer import Trainer
 from node.engine.port import Generation, GenerationRequest, InstalledVersion
 from node.engine.transformers import TransformersConfig, TransformersEngine, open_transformers_engine
-from node.training_batch import batch_arrays
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
 from protocol.pipe import Arrays, Header
 from tests.node.conftest import Models

@@ -24,7 +24,7 @@ from learner.provisioning.recording import (
 )
 from node import recorder as module
 from node.recorder import RETRY_S, Recorder, steady_clock
-from tests.node.disks import file_limit
+from tests.disks import file_limit
 
 TERMS = Began(at_s=0, swarm="s", mode="async", rollouts=64, group_size=8, staleness=3, kappa=2)
 

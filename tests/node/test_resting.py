@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from protocol.ids import PeerId
 from swarm.reception import IN_GOOD_ORDER
 from swarm.testing.memory import MemoryNetwork
 from tests.learner.working import PEER, SWARM
-from tests.node.learning import FakePeer, Learner, Settings, fast_directory, open_learner
+from tests.node.learning import FakePeer, Learner, Settings, fast_directory, open_learner, until
 from tests.node.rolling import serve, work_with
 from tests.swarm.swarming import open_node
 
@@ -56,12 +56,6 @@ class Lent:
 
     def told(self, name: str) -> list[dict[str, Any]]:
         return [fields for event, fields in self.log if event == name]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what other tasks and threads bring about; a test that waits in vain is ended by `watched`."""
-    while not condition():
-        await trio.to_thread.run_sync(int)
 
 
 async def others_train(learner: Learner, steps: int) -> None:

@@ -4,7 +4,7 @@ the planner's (tests/learner/provisioning/test_planner.py); here its answers are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -25,7 +25,7 @@ from protocol.cost import Price
 from protocol.ids import PeerId
 from protocol.work import Grant, Heartbeat, LeaseRequest
 from tests.learner.working import OTHER, PEER
-from tests.node.learning import Learner, Settings, fast_directory, hello, open_learner
+from tests.node.learning import Learner, Settings, fast_directory, hello, open_learner, until
 
 HERE, THERE = PEER.peer_id, OTHER.peer_id
 REVIEW_S = 5.0
@@ -95,12 +95,6 @@ def granted(learner: Learner, peer: PeerId) -> bool:
     return served
 
 
-async def _until(condition: Callable[[], bool]) -> None:
-    """Wait for something that a thread is about to do; a test that waits in vain is ended by `watched`."""
-    while not condition():
-        await trio.to_thread.run_sync(int)
-
-
 async def test_who_is_on_is_leased_to_and_who_stands_by_is_told_why(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(ahead=4.0)) as learner:
         await joined(learner)
@@ -146,7 +140,7 @@ async def test_who_is_switched_on_while_it_asks_is_served_at_once(tmp_path: Path
         await wait_all_tasks_blocked()
         assert grants == []
         await steward.review()
-        await _until(lambda: bool(grants))
+        await until(lambda: bool(grants))
         assert grants[0].leases
         nursery.cancel_scope.cancel()
 
@@ -206,11 +200,11 @@ async def test_reviews_come_in_time_and_when_somebody_comes(tmp_path: Path, mock
         await wait_all_tasks_blocked()
         assert planner.seen == [], "not before the chain is known"
         await joined(learner)
-        await _until(lambda: steward.reviews == 1)
+        await until(lambda: steward.reviews == 1)
         for reviews, seconds in ((2, SOON_S), (3, REVIEW_S)):
             await wait_all_tasks_blocked()
             mock_clock.jump(seconds)
-            await _until(lambda reviews=reviews: steward.reviews == reviews)  # type: ignore[misc]
+            await until(lambda reviews=reviews: steward.reviews == reviews)  # type: ignore[misc]
         nursery.cancel_scope.cancel()
 
 
@@ -219,13 +213,13 @@ async def test_those_who_come_together_are_looked_at_together(tmp_path: Path, mo
         await joined(learner)
         steward = steward_of(learner, Written(({HERE}, 1)))
         nursery.start_soon(steward.work)
-        await _until(lambda: steward.reviews == 1)
+        await until(lambda: steward.reviews == 1)
         for _ in range(100):
             steward.call()
             await wait_all_tasks_blocked()
         assert steward.reviews == 1
         mock_clock.jump(SOON_S)
-        await _until(lambda: steward.reviews == 2)
+        await until(lambda: steward.reviews == 2)
         await wait_all_tasks_blocked()
         assert steward.reviews == 2
         nursery.cancel_scope.cancel()

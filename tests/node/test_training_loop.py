@@ -19,12 +19,13 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from learner.batch_arrays import batch_arrays
 from learner.buffer import Batch, Completion, Group
 from learner.provisioning.recording import Began, Delivered, Stepped
 from node.children import ChildExit, ChildGaveUp, ChildRefused, RestartLimits
 from node.errors import RunError, UsageError
 from node.publishing import REANNOUNCE_S
-from node.training_batch import batch_arrays, told_figures
+from node.step_rows import told_figures
 from protocol.announcement import open_announcement, topic_of
 from protocol.ids import ManifestHash, PolicyVersion
 from protocol.manifest import SignedManifest

@@ -9,7 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.curriculum.offline import Logged, LoggedGroup, OfflineStream, completed, missing, mixed, offline_arrays
+from learner.batch_arrays import completed, missing, mixed, offline_arrays
+from learner.curriculum.offline import Logged, LoggedGroup, OfflineStream
 from learner.packing import rollout_batch
 
 sizes = st.lists(st.integers(2, 5), min_size=1, max_size=8)

@@ -1,58 +1,21 @@
-"""A batch as the trainer is given it, and what came of its step as the ledger and the events are told it."""
+"""What came of a training step, as the ledger and the events are told it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from learner.alarms import known
-from learner.buffer import Batch, Completion, Group
+from learner.buffer import Batch
 from learner.curriculum.offline import LoggedGroup
 from learner.ledger_rows import StepRow
 from protocol.ids import PolicyVersion
-from protocol.pipe import Arrays
 
 TOLD_FIGURES = ("entropy", "mismatch_kl", "ess", "clip_share", "grad_norm")
 """Figures of the trainer's that a step's event has; all of them are in the ledger and among the metrics."""
 
 LAGS_TOLD = 6
 """Lags whose KL a step's event tells, spread over those there were: what fits beside a word at 80 columns."""
-
-
-def batch_arrays(batch: Batch, head: PolicyVersion) -> Arrays:
-    """The trainer's arrays for the step after `head`, as `learner.packing.rollout_batch` reads them."""
-    sequences = [(group, completion) for group in batch.groups for completion in group.completions]
-    return {
-        "tokens": _flat([(*group.prompt, *completion.tokens) for group, completion in sequences], np.int32),
-        "lengths": np.array([len(group.prompt) + len(one.tokens) for group, one in sequences], np.int32),
-        "mask": np.concatenate([_mask(group, completion) for group, completion in sequences]),
-        "behaviour_logprobs": _flat([completion.logprobs for _, completion in sequences], np.float32),
-        "lags": np.concatenate([_lags(completion, head) for _, completion in sequences]),
-        "rewards": np.array([completion.reward for _, completion in sequences], np.float32),
-        "group_sizes": np.array([len(group.completions) for group in batch.groups], np.int32),
-        "origins": np.zeros(len(sequences), np.uint8),
-    }
-
-
-def _flat(rows: Sequence[Sequence[float]], dtype: type[np.int32 | np.float32]) -> np.ndarray[Any, Any]:
-    return np.concatenate([np.asarray(row, dtype) for row in rows])
-
-
-def _mask(group: Group, completion: Completion) -> np.ndarray[Any, Any]:
-    """1 for each token that the policy generated, of the prompt and all that follows."""
-    prompt, end = len(group.prompt), len(completion.tokens)
-    mask = np.zeros(prompt + end, np.uint8)
-    for start, stop in completion.generated or ((0, end),):
-        mask[prompt + start : prompt + stop] = 1
-    return mask
-
-
-def _lags(completion: Completion, head: PolicyVersion) -> np.ndarray[Any, Any]:
-    """Training steps between the version that made each generated token and `head`."""
-    counts = [count for count, _ in completion.spans]
-    return np.repeat(np.array([head.version - made.version for _, made in completion.spans], np.int32), counts)
 
 
 def step_row(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from learner.ledger_file import LedgerError, snapshot
@@ -19,8 +21,12 @@ from node.tasks.port import TaskError
 from node.tasks.text import TextCodec
 from protocol.ids import PolicyVersion
 
+LEDGER = "ledger.sqlite"
+
 NEIGHBOURS = 3
 """Versions on either side of one that is not kept that are named instead."""
+
+_VERSION = re.compile(r"(?:(\d{1,9})\.)?(\d{1,9})", re.ASCII)
 
 
 def show(target: Path | None, *, version: str, group: int, best: int, worst: int, json: bool) -> str:
@@ -28,8 +34,7 @@ def show(target: Path | None, *, version: str, group: int, best: int, worst: int
     place = find_place(target)
     if not place.is_learner:
         raise UsageError(f"{place.state} is a rollout node's: only a learner keeps samples. Name a swarm.toml.")
-    path = place.state / FILE
-    shown = _shown(place.state, read_sample(path, _wanted(path, version)))
+    shown = _shown(place.state, read_sample(place.state / FILE, _wanted(place.state, version)))
     if not 0 <= group <= shown.kept:
         raise UsageError(f"--group {group}: of version {shown.version} groups 1 to {shown.kept} are kept.")
     shown = chosen(shown, group=group, best=best, worst=worst)
@@ -40,35 +45,79 @@ def show(target: Path | None, *, version: str, group: int, best: int, worst: int
     return as_terminal(shown, width=min(max(shutil.get_terminal_size().columns, WIDTHS[0]), WIDTHS[1]))
 
 
-def _wanted(path: Path, version: str) -> PolicyVersion:
+def _wanted(state: Path, version: str) -> PolicyVersion:
     """The version that `version` names, the newest for none."""
-    kept = kept_versions(path)
+    path = state / FILE
+    kept, history = kept_versions(path), _history(state)
     if not kept:
-        raise RunError(
-            f"{path}: no samples are kept there (yet). A learner keeps some of every training step while [metrics] "
-            "samples is above 0."
-        )
-    # A version that a restart went on from was published again, under the new incarnation.
-    found = [one for one in kept if not version or version in (str(one), str(one.version)) or _again(one, version)]
+        raise RunError(f"{path}: no samples are kept there{history.why_none}")
+    if not version:
+        return kept[-1]
+    named = _parsed(version)
+    found = [one for one in kept if history.is_called(one, *named)]
     if found:
         return found[-1]
-    near = _around(kept, version)
+    near = _around(kept, named[1])
     raise UsageError(
-        f"--version {version}: no sample of it is kept: training begins with version 1, old samples are thinned out, "
-        f"and steps that a restart lost are gone. Kept are {len(kept)}, from {kept[0]} to {kept[-1]}{near}."
+        f"--version {version}: {history.why_not(*named)}. Kept are {len(kept)}, from {kept[0]} to {kept[-1]}{near}."
     )
 
 
-def _again(kept: PolicyVersion, version: str) -> bool:
-    incarnation, _, step = version.partition(".")
-    return step == str(kept.version) and incarnation.isdecimal() and int(incarnation) > kept.incarnation
+def _parsed(version: str) -> tuple[int | None, int]:
+    """The incarnation, if it is said, and the step."""
+    found = _VERSION.fullmatch(version)
+    if found is None:
+        raise UsageError(f"--version {version}: write INCARNATION.VERSION, as 1.20, or VERSION alone, as 20.")
+    return None if found[1] is None else int(found[1]), int(found[2])
 
 
-def _around(kept: Sequence[PolicyVersion], version: str) -> str:
+@dataclass(frozen=True, kw_only=True)
+class _History:
+    """What the ledger knows of a run: the step that each incarnation began at, and the rollouts of each step."""
+
+    bases: Mapping[int, int]
+    rollouts: Mapping[int, int]
+
+    @property
+    def why_none(self) -> str:
+        if self.rollouts and not any(self.rollouts.values()):
+            return (
+                f": all {len(self.rollouts)} training steps of this run took logs alone ([offline] share = 1.0), and "
+                "samples are of what the swarm makes. What it was trained on stands in the file of [offline] path."
+            )
+        return " (yet). A learner keeps some of every training step while [metrics] samples is above 0."
+
+    def is_called(self, kept: PolicyVersion, incarnation: int | None, step: int) -> bool:
+        """A version that a restart went on from was published again, under the new incarnation."""
+        if step != kept.version:
+            return False
+        again = incarnation is not None and incarnation > kept.incarnation and self.bases.get(incarnation) == step
+        return incarnation in (None, kept.incarnation) or again
+
+    def why_not(self, incarnation: int | None, step: int) -> str:
+        if incarnation is not None and self.bases and incarnation not in self.bases:
+            begun = ", ".join(f"{number} from step {base} on" for number, base in self.bases.items())
+            return f"there is no incarnation {incarnation}: this learner has begun {begun}"
+        if self.rollouts.get(step) == 0:
+            return f"training step {step} took logs alone, and samples are of what the swarm makes"
+        return (
+            "no sample of it is kept: training begins with version 1, old samples are thinned out, and steps that a "
+            "restart lost are gone"
+        )
+
+
+def _history(state: Path) -> _History:
+    if not (state / LEDGER).is_file():
+        return _History(bases={}, rollouts={})
     try:
-        step = int(version.rpartition(".")[2])
-    except ValueError:
-        return ""
+        with snapshot(state / LEDGER) as db:
+            bases = dict(db.execute("SELECT incarnation, base FROM incarnations ORDER BY incarnation"))
+            return _History(bases=bases, rollouts=dict(db.execute("SELECT step, rollouts FROM steps")))
+    except LedgerError as error:
+        raise RunError(str(error)) from error
+
+
+def _around(kept: Sequence[PolicyVersion], step: int) -> str:
     below = [one for one in kept if one.version <= step][-NEIGHBOURS:]
     above = [one for one in kept if one.version > step][:NEIGHBOURS]
     return ", the nearest " + ", ".join(map(str, [*below, *above]))
@@ -77,7 +126,7 @@ def _around(kept: Sequence[PolicyVersion], version: str) -> str:
 def _shown(state: Path, sample: Sample) -> Shown:
     decode = _decoder(state / "store")
     try:
-        with snapshot(state / "ledger.sqlite") as db:
+        with snapshot(state / LEDGER) as db:
             whole = db.execute(
                 "SELECT rollouts, reward FROM steps WHERE step = ? AND incarnation = ?",
                 (sample.step, sample.incarnation),

@@ -128,5 +128,13 @@ def _query(path: Path, sql: str, *values: int) -> list[tuple[Any, ...]]:
             if found != FORMAT:
                 raise RunError(f"{path} has format {found}, this program reads {FORMAT}. Use the volery that wrote it.")
             return db.execute(sql, values).fetchall()
+    except sqlite3.OperationalError as error:  # of the place, not of what the file holds
+        raise RunError(
+            f"{path} cannot be opened ({error}). Its directory must be writable, since SQLite keeps a lock file there: "
+            f"copy {path.parent} to a disk that is, and show the copy."
+        ) from None
     except sqlite3.DatabaseError as error:
-        raise RunError(f"{path} cannot be read ({error}). It may be deleted while no learner runs.") from None
+        raise RunError(
+            f"{path} cannot be read ({error}). Restore it from a copy, or delete it while no learner runs: only "
+            "samples are lost."
+        ) from None

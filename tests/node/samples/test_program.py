@@ -62,6 +62,16 @@ async def test_a_restart_goes_on_with_the_samples(state: Path) -> None:
     await train(state, 3)
     for version in ("1.2", "2.2", "2"):
         assert show(state, **ASKED | {"version": version}).startswith("Version 1.2 ")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"--version 2\.1: no sample of it is kept"):  # 2 began at step 2
+        show(state, **ASKED | {"version": "2.1"})  # type: ignore[arg-type]
+    with pytest.raises(UsageError) as caught:
+        show(state, **ASKED | {"version": "99.1"})  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "--version 99.1: there is no incarnation 99: this learner has begun 1 from step 0 on, 2 from step 2 on. Kept "
+        "are 3, from 1.1 to 2.3, the nearest 1.1, 1.2, 2.3."
+    )
+    with pytest.raises(UsageError, match=r"--version 1\.: write INCARNATION\.VERSION, as 1\.20, or VERSION alone"):
+        show(state, **ASKED | {"version": "1."})  # type: ignore[arg-type]
     assert show(state, **ASKED).startswith("Version 2.3 ")  # type: ignore[arg-type]
 
 
@@ -73,6 +83,37 @@ async def test_what_is_not_kept_is_said_with_what_is(state: Path) -> None:
         show(state, **ASKED | {"version": "9"})  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"--group 2: of version 1\.3 groups 1 to 1 are kept"):
         show(state, **ASKED | {"group": 2})  # type: ignore[arg-type]
+
+
+async def test_a_run_on_logs_alone_says_that_it_was(state: Path) -> None:
+    async with open_learner(state, Settings(steps=2, logged=4)) as learner:
+        learner.watch.samples = 1
+        async with learner.watch.feeding([], SampleSink(path=state / FILE)):
+            await learner.train()
+    with pytest.raises(
+        RunError, match=r"all 2 training steps of this run took logs alone \(\[offline\] share = 1\.0\)"
+    ):
+        show(state, **ASKED)  # type: ignore[arg-type]
+    await train(state, 4)
+    assert show(state, **ASKED).startswith("Version 2.4 ")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"--version 2: training step 2 took logs alone, .* from 2\.3 to 2\.4"):
+        show(state, **ASKED | {"version": "2"})  # type: ignore[arg-type]
+
+
+async def test_a_disk_that_cannot_be_written_to_is_not_called_damage(state: Path) -> None:
+    await train(state, 1)
+    # SQLite finds no room for its lock file, as on a disk that is mounted to be read only.
+    (state / f"{FILE}-shm").symlink_to(state / "nowhere" / "file")
+    with pytest.raises(RunError) as caught:
+        show(state, **ASKED)  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        f"{state / FILE} cannot be opened (unable to open database file). Its directory must be writable, since SQLite "
+        f"keeps a lock file there: copy {state} to a disk that is, and show the copy."
+    )
+    (state / f"{FILE}-shm").unlink()
+    (state / FILE).write_bytes(b"no database" * 1000)
+    with pytest.raises(RunError, match=r"samples\.sqlite cannot be read .*delete it while no learner runs"):
+        show(state, **ASKED)  # type: ignore[arg-type]
 
 
 def test_a_volunteers_directory_has_no_samples(tmp_path: Path) -> None:

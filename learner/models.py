@@ -49,12 +49,38 @@ def outline(directory: ModelDirectory) -> Any:
     """
     try:
         config = AutoConfig.from_pretrained(directory.path, trust_remote_code=False, local_files_only=True)
+        _still(config)
         with _parameters_on_meta(), no_init_weights():
             model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
         model.tie_weights()
     except (OSError, *NO_MODEL) as error:
         raise BadModel(f"{directory.path} could not be loaded as a causal language model: {one_line(error)}") from error
     return model
+
+
+def _still(config: Any) -> None:
+    """Turn off all that is drawn by chance in training, which engines do not have: dropout, of layers as well, and the
+    jitter of routers. In the config, since many models ask no module of theirs for it but a number.
+    """
+    for part in {id(part): part for part in (config, config.get_text_config())}.values():
+        for name, value in part.to_dict().items():
+            if isinstance(value, float) and ("drop" in name or "jitter" in name):
+                setattr(part, name, 0.0)
+
+
+def windows_of(config: Any) -> list[int]:
+    """How far back attention sees, in tokens, in the layers of a model of this config that do not see everything."""
+    ends = ("window", "window_size", "attention_chunk_size")
+    return [value for name, value in _fields(config) if type(value) is int and name.endswith(ends)]
+
+
+def caps_logits(config: Any) -> bool:
+    """Whether a model of this config bends its logits after the head, or those of its attention."""
+    return any(value for name, value in _fields(config) if "logit" in name and "cap" in name)
+
+
+def _fields(config: Any) -> Iterator[tuple[str, Any]]:
+    yield from config.get_text_config().to_dict().items()
 
 
 @contextmanager
@@ -113,16 +139,14 @@ def _load(
 
 
 def prepare(model: Any, *, gradient_checkpointing: bool) -> None:
-    """Turn dropout off, which engines do not have, and trade compute for memory when asked."""
+    """Turn off what dropout no config speaks of, and trade compute for memory when asked."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        if hasattr(module, "attention_dropout"):
-            module.attention_dropout = 0.0
     model.eval()
     if gradient_checkpointing:
         model.activation_checkpointing_enable({"use_reentrant": False})
-        model.train()  # transformers checkpoints in this mode only; with dropout off it computes the same
+        model.train()  # transformers checkpoints in this mode only; with nothing left to chance it computes the same
 
 
 def make_model(directory: Path, config: Mapping[str, Any], seed: int, architecture: str = "qwen3") -> int:

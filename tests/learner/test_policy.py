@@ -12,7 +12,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    Gemma2Config,
+    LlamaConfig,
+    OPTConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 from learner.correspondence import Part
 from learner.directories import BadModel
@@ -21,6 +29,7 @@ from learner.export import Unit, cut_shards, export
 from learner.models import make_model
 from learner.packing import Layout, Ragged, dealt_microbatches, microbatches
 from learner.policy import Policy, load_policy
+from learner.ranks import Ranks
 
 SIZES: dict[str, Any] = {
     "vocab_size": 40,
@@ -142,6 +151,64 @@ def test_a_model_that_windows_its_attention_keeps_its_window(tmp_path: Path) -> 
     found[part.numbers] = policy.score(part, 1.0).logprobs.detach().numpy()
     assert policy.layout is Layout.ROWS
     assert found == pytest.approx(expected, abs=2e-5)
+
+
+def pair(prompt: int, answer: int) -> Ragged:
+    """Two siblings of random tokens, whose prompt and answers have so many."""
+    generator = np.random.default_rng(1)
+    shared = generator.integers(0, 40, prompt)
+    parts = [np.concatenate([shared, generator.integers(0, 40, answer)]) for _ in range(2)]
+    targets = np.tile(np.arange(prompt + answer) >= prompt, 2)
+    return Ragged(tokens=np.concatenate(parts), lengths=np.full(2, prompt + answer), targets=targets)
+
+
+def scored(policy: Policy, batch: Ragged) -> list[float]:
+    """Logprobs of all targets, laid out as the policy likes it."""
+    found = np.full(int(batch.targets.sum()), np.nan)
+    keep = np.ones(len(batch), np.bool_)
+    for part in microbatches(batch, keep, 1000, share_prompts=policy.layout is Layout.SIBLINGS):
+        found[part.numbers] = policy.score(part, 1.0).logprobs.detach().numpy()
+    return list(found)
+
+
+@pytest.mark.parametrize("window", [16, 40])
+def test_a_window_that_is_narrower_than_a_row_is_kept(tmp_path: Path, window: int) -> None:
+    """Wider than the few tokens that a model is tried on."""
+    torch.manual_seed(0)
+    sizes = {**QWEN3, "max_position_embeddings": 128}
+    config = Qwen3Config(**sizes, use_sliding_window=True, sliding_window=window, max_window_layers=0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    batch = pair(50, 30)
+    expected, _ = literal_scores(tmp_path / "model", batch, 1.0)
+    assert scored(load_policy(tmp_path / "model"), batch) == pytest.approx(expected, abs=2e-5)
+
+
+def test_logits_that_are_capped_softly_are_capped_in_bfloat16_as_well(tmp_path: Path) -> None:
+    """A cap at 30 bends logits of 10 by 0.4, which is within what bfloat16 rounds of the largest of many."""
+    torch.manual_seed(0)
+    config = Gemma2Config(**{**SIZES, "initializer_range": 0.4}, head_dim=8, sliding_window=512)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    ranks = Ranks()
+    ranks.place("cpu", "bfloat16")
+    assert not load_policy(tmp_path / "model", ranks=ranks)._forward.head_applies_alone
+
+
+SMALL: dict[str, Any] = {"vocab_size": 40, "hidden_size": 32, "num_attention_heads": 4}
+BY_CHANCE = {
+    "opt": OPTConfig(**SMALL, num_hidden_layers=2, ffn_dim=48, word_embed_proj_dim=32, dropout=0.3, layerdrop=0.3),
+    "bloom": BloomConfig(**SMALL, n_layer=2, hidden_dropout=0.3, attention_dropout=0.3),
+}
+"""Models that leave something to chance in training; what BLOOM makes of masks is its own besides."""
+
+
+@pytest.mark.parametrize("kind", BY_CHANCE)
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_nothing_is_left_to_chance(tmp_path: Path, kind: str, checkpointing: bool) -> None:
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(BY_CHANCE[kind]).save_pretrained(tmp_path / "model")
+    expected, _ = literal_scores(tmp_path / "model", siblings(), 1.0)
+    policy = load_policy(tmp_path / "model", gradient_checkpointing=checkpointing)
+    assert scored(policy, siblings()) == pytest.approx(expected, abs=2e-5)
 
 
 def end_to_end(policy: Policy, batch: Ragged) -> list[float]:

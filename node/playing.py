@@ -1,7 +1,8 @@
 """Whole episodes on one engine, for evaluation: ask, answer, ask again, until each is over.
 
 What always holds: the same requests and the same version give the same episodes; all that go on are asked together, so
-an episode of one turn costs what a completion does.
+an episode of one turn costs what a completion does; what an environment takes its time for is done on a worker thread,
+as for rollouts that are judged.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import trio
+
 from learner.environment import Answered, Reply, Said
-from node.engine.port import GenerationRequest, PolicyEngine
+from node.engine.port import Generation, GenerationRequest, PolicyEngine
 
 SEEDS_BETWEEN_TURNS = 1 << 48
 """From the seed of one turn to that of the next: far more than there are first ones."""
@@ -47,6 +50,10 @@ async def play(
     episodes = [_Episode(request=request, reply=reply) for request, reply in starts]
     while going := [episode for episode in episodes if episode.reward is None]:
         completions = await engine.generate([episode.request for episode in going])
-        for episode, completion in zip(going, completions, strict=True):
-            episode.hear(completion.tokens)
+        await trio.to_thread.run_sync(_hear_all, going, completions)
     return [episode.reward for episode in episodes if episode.reward is not None]
+
+
+def _hear_all(episodes: Sequence[_Episode], completions: Sequence[Generation]) -> None:
+    for episode, completion in zip(episodes, completions, strict=True):
+        episode.hear(completion.tokens)

@@ -34,7 +34,7 @@ LOOKED_AT = 64
 any other will."""
 
 MAX_SKIPPED = 4096
-"""Prompts in a row that may be too long: a data set of nothing else would keep the learner looking for ever."""
+"""Prompts in a row that may be passed over: a data set of nothing else would keep the learner looking for ever."""
 
 
 @dataclass(kw_only=True)
@@ -43,7 +43,8 @@ class Schooling:
     run; `limits` end episodes of tasks of several turns. `offline`: logs beside what the swarm makes, if there are.
 
     A prompt that leaves no room for `max_new_tokens` is never leased, since no engine could take it, and would give
-    back all that it was leased with; `told` hears of each task's first.
+    back all that it was leased with; nor is one that the tokenizer or its chat template cannot write, or one line of
+    many would end a run that is days old. `told` hears of each task's first.
     """
 
     codec: TextCodec
@@ -72,19 +73,18 @@ class Schooling:
         ] + ([("offline", self.logs.note)] if self.logs else [])
 
     def next_prompt(self) -> Prompt:
-        """The next prompt to lease. Raises TaskError when MAX_SKIPPED in a row are too long."""
+        """The next prompt to lease. Raises TaskError when MAX_SKIPPED in a row cannot be asked."""
         for _ in range(MAX_SKIPPED):
             index = self.curriculum.next_index()
             inner, name = self.place(index)
-            tokens = self.tasks[name].prompt(inner)
-            if self.limits.allow(0, len(tokens)):
+            tokens = _written(name, self.tasks[name], inner)
+            why = tokens if isinstance(tokens, str) else _too_long(name, len(tokens), self.limits)
+            if not why and not isinstance(tokens, str):
                 return Prompt(task=name, index=index, tokens=tokens)
             if name not in self._skipping:
                 self._skipping.add(name)
-                self.told(f"{too_long(name, len(tokens), self.limits)}; such prompts are passed over")
-        raise TaskError(
-            f"{too_long(name, len(tokens), self.limits)}, and so are the {MAX_SKIPPED} before it. {SHORTER}"
-        )
+                self.told(f"{why}; such prompts are passed over")
+        raise TaskError(f"{why}; none of the {MAX_SKIPPED} before it can be asked either. {SHORTER}")
 
     def place(self, index: int) -> tuple[int, str]:
         """Which problem of which task an index names."""
@@ -126,8 +126,18 @@ class Schooling:
 SHORTER = "Lower [learn] max_new_tokens, or ask shorter prompts."
 
 
-def too_long(name: str, prompt: int, limits: EpisodeLimits) -> str:
-    """Why a prompt of so many tokens of the task called `name` cannot be asked."""
+def _written(name: str, encoded: EncodedTask, index: int) -> tuple[int, ...] | str:
+    """Token ids of the training prompt of `index`, or why there are none. `name` is the task's."""
+    try:
+        return encoded.prompt(index)
+    except TaskError as error:
+        return f"task {name}: {error}"
+
+
+def _too_long(name: str, prompt: int, limits: EpisodeLimits) -> str:
+    """Why a prompt of so many tokens of the task called `name` cannot be asked; "" when it can."""
+    if limits.allow(0, prompt):
+        return ""
     return (
         f"task {name}: a prompt of {prompt} tokens and [learn] max_new_tokens = {limits.turn_tokens} are more than the "
         f"{limits.tokens} that the model, or max_episode_tokens, allows"
@@ -135,10 +145,13 @@ def too_long(name: str, prompt: int, limits: EpisodeLimits) -> str:
 
 
 def _require_room(name: str, encoded: EncodedTask, limits: EpisodeLimits) -> None:
-    """Raises TaskError when no prompt that is looked at leaves room for an answer."""
-    shortest = min(len(encoded.prompt(index)) for index in range(LOOKED_AT))
-    if not limits.allow(0, shortest):
-        raise TaskError(f"{too_long(name, shortest, limits)}, and it is the shortest of {LOOKED_AT}. {SHORTER}")
+    """Raises TaskError when no prompt that is looked at can be written, or none leaves room for an answer."""
+    found = [_written(name, encoded, index) for index in range(LOOKED_AT)]
+    lengths = [len(one) for one in found if not isinstance(one, str)]
+    if not lengths:
+        raise TaskError(f"{found[0]}; so it is with all {LOOKED_AT} prompts that were looked at")
+    if why := _too_long(name, min(lengths), limits):
+        raise TaskError(f"{why}, and it is the shortest of {LOOKED_AT}. {SHORTER}")
 
 
 def open_schooling(config: SwarmConfig, base: Path) -> Schooling:

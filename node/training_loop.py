@@ -51,6 +51,10 @@ from swarm.transport import Transport
 MAX_DIVERGED = 3
 """Batches in a row that may make the loss infinite: one is a broken peer's work, more are a broken run's."""
 
+MAX_LOST = 5
+"""Trainers that may be lost in a row before any of them made a step durable. `RestartLimits` counts by the clock, and
+one whose model takes minutes to load would never reach its bound, while every start publishes anew."""
+
 
 class Trainer(Protocol):
     """The trainer's process, as `node.children.Child` is one: `pid` changes when it was started anew."""
@@ -110,6 +114,8 @@ class TrainingLoop:
     observe: Callable[[int, float], None] = lambda index, mean: None
     offline: OfflineStream | None = None
     _diverged: int = 0
+    _lost: int = 0
+    _safe: int = 0
     _pid: int | None = None
 
     def __post_init__(self) -> None:
@@ -167,9 +173,20 @@ class TrainingLoop:
                     await self.saving.complete(run.chain.head)
             except TrainerLost as loss:
                 begun = False
-                self.events.emit("trainer_restarted", reason=str(loss).splitlines()[0])
+                self._bear(loss)
         run.finished = True
         run.notify()
+
+    def _bear(self, loss: TrainerLost) -> None:
+        """Tell it; give up when one after the other was lost and nothing has become durable meanwhile."""
+        self._lost = self._lost + 1 if self.saving.saved <= self._safe else 1
+        self._safe = self.saving.saved
+        if self._lost > MAX_LOST:
+            raise RunError(
+                f"{self._lost} trainers in a row were lost since step {self._safe} became durable, and none got "
+                f"further: {loss}\nMend the cause, then start again: it goes on from there."
+            ) from loss
+        self.events.emit("trainer_restarted", reason=str(loss).splitlines()[0])
 
     async def begin(self) -> None:
         """Load the policy, go on from the last durable state if there is one, publish under the next incarnation."""

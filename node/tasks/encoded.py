@@ -7,7 +7,8 @@ the tokens, so it comes out the same after a restart and in any process; so does
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from learner.environment import Answered, Ended, EpisodeLimits, Reply, Said
@@ -17,7 +18,8 @@ from node.tasks.text import TextCodec
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedTask:
-    """See the module's paragraph. Methods raise TaskError when a text cannot be encoded or a reward is no number."""
+    """See the module's paragraph. Methods raise TaskError when a text cannot be encoded, a reward is no number, or the
+    task fails."""
 
     task: Task
     codec: TextCodec
@@ -57,7 +59,8 @@ class EncodedTask:
         last = self.codec.completion(said[-1])
         turns = self._replay(problem, index, said[:-1])
         if isinstance(self.task, TurnTask) and last.finished:
-            answered = self.task.answer_turn(problem, turns, last.text)
+            with self._blamed(index):
+                answered = self.task.answer_turn(problem, turns, last.text)
             if answered is not None:
                 tokens = self.codec.encode_turn(problem, answered)
                 if limits.allow(len(said), transcript + len(tokens)):
@@ -70,7 +73,8 @@ class EncodedTask:
         turns: list[Turn] = []
         for tokens in said:
             text = self.codec.completion(tokens).text
-            answered = self.task.answer_turn(problem, turns, text) if isinstance(self.task, TurnTask) else None
+            with self._blamed(index):
+                answered = self.task.answer_turn(problem, turns, text) if isinstance(self.task, TurnTask) else None
             if answered is None:
                 raise TaskError(
                     f"task {self.task.name!r} answers otherwise than it did at index {index}: answer_turn must depend "
@@ -83,7 +87,21 @@ class EncodedTask:
         return self._reward(problem, index, self.codec.completion(tokens))
 
     def _reward(self, problem: Problem, index: int, completion: Completion) -> float:
-        reward = self.task.reward(problem, completion)
+        with self._blamed(index):
+            reward = self.task.reward(problem, completion)
         if not math.isfinite(reward):
             raise TaskError(f"task {self.task.name!r} gave the reward {reward} at index {index}; it must be finite")
         return reward
+
+    @contextmanager
+    def _blamed(self, index: int) -> Iterator[None]:
+        """What the task raises inside is its own mistake, whatever it is: tasks may be an operator's own."""
+        try:
+            yield
+        except TaskError:
+            raise
+        except Exception as error:
+            raise TaskError(
+                f"task {self.task.name!r} failed at index {index}: {type(error).__name__}: {error}. Mend it, then "
+                "start again: nothing that was acknowledged is lost."
+            ) from error

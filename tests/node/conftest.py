@@ -1,14 +1,18 @@
-"""Small models that this directory's tests share: made once, on the spot, with random weights."""
+"""What this directory's tests share: directories in memory, and small models, made once, on the spot, with random
+weights."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.node.learning import fast_directory
 
 VOCAB_SIZE = 64
 
@@ -31,6 +35,13 @@ class Models:
     @property
     def bad(self) -> tuple[Path, ...]:
         return (self.without_tensor, self.misshapen, self.truncated, self.pickled, self.absent)
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In memory, and with a short name, as sockets want it."""
+    with fast_directory() as directory:
+        yield directory
 
 
 @pytest.fixture(scope="session")

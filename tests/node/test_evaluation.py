@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -97,6 +98,21 @@ async def test_every_prompt_is_asked_greedily_and_once_at_the_training_temperatu
         assert not any(request.greedy for request in sampled)
         assert [request.seed for request in sampled] == list(range(EVALUATION_SEED, EVALUATION_SEED + 20))
         assert {(r.temperature, r.max_new_tokens, r.stop_ids) for r in parts.engine.asked} == {(0.7, 3, frozenset({1}))}
+
+
+async def test_rewards_are_computed_beside_the_node(tmp_path: Path) -> None:
+    """A verifier may take its time: five hundred at once would keep the node from its peers for so long."""
+    threads = set[int]()
+
+    def reward(tokens: tuple[int, ...]) -> float:
+        threads.add(threading.get_ident())
+        return 0.0
+
+    async with opened(tmp_path) as parts:
+        parts.evaluation.prompts = [HeldOut(prompt=(1, 2), reward=reward)]
+        await parts.evaluation.run(parts.publish(1))
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 async def test_scores_are_mean_rewards_and_are_kept(tmp_path: Path) -> None:

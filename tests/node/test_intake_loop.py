@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -32,15 +32,9 @@ from tests.learner.working import (
     record,
     version,
 )
-from tests.node.learning import Learner, Settings, fast_directory, hand_in, open_learner
+from tests.node.learning import Learner, Settings, hand_in, open_learner
 
 pytestmark = pytest.mark.usefixtures("mock_clock")
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    with fast_directory() as directory:
-        yield directory
 
 
 def open_chain(learner: Learner, head: str = "1.3") -> None:

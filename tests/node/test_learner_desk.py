@@ -39,19 +39,13 @@ from protocol.work import (
 )
 from swarm.reception import IN_GOOD_ORDER
 from tests.learner.working import NOW_MS, OTHER, PEER, SWARM, version
-from tests.node.learning import HEARTBEAT_S, SILENCE_S, Learner, Settings, fast_directory, hello, open_learner, until
+from tests.node.learning import HEARTBEAT_S, SILENCE_S, Learner, Settings, hello, open_learner, until
 
 HERE, THERE = PEER.peer_id, OTHER.peer_id
 ROOMY = Settings(prompts=8, group_size=2, ahead=2.0, steps=99)
 """A batch of 16 rollouts, and room for 32."""
 
 pytestmark = pytest.mark.usefixtures("mock_clock")
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    with fast_directory() as directory:
-        yield directory
 
 
 @asynccontextmanager

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import trio
 
 from learner.provisioning.recording import Delivered, Withdrawn
@@ -19,7 +17,7 @@ from protocol.ids import LeaseId
 from protocol.work import LeaseRecall
 from swarm.testing.memory import MemoryNetwork
 from tests.learner.working import SWARM, lease_id, version
-from tests.node.learning import FakePeer, Learner, Settings, fast_directory, open_learner
+from tests.node.learning import FakePeer, Learner, Settings, open_learner
 from tests.node.rolling import serve, work_with
 from tests.swarm.swarming import open_node
 
@@ -28,12 +26,6 @@ NEVER_S = 1e6
 
 ROOMY = Settings(steps=9, staleness=2, ahead=5.0)
 """Batches of four rollouts, and room for what the slow one holds beside what the quick one makes."""
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    with fast_directory() as directory:
-        yield directory
 
 
 class Watched:

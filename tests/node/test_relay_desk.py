@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from protocol.manifest import SignedManifest
 from protocol.relay import open_relay_receipt, relay_receipt, sign_relay_receipt
 from protocol.work import Delivery, LeaseRequest, Relayed, Span, Welcome, open_lease
 from tests.learner.working import OTHER, PEER, SWARM, record
-from tests.node.learning import Learner, Settings, fast_directory, hand_in, hello, open_learner
+from tests.node.learning import Learner, Settings, hand_in, hello, open_learner
 from tests.node.test_learner_desk import until
 from tests.swarm.storing import small_model
 
@@ -30,12 +30,6 @@ SETTINGS = Settings(steps=9)
 pytestmark = pytest.mark.usefixtures("mock_clock")
 
 Row = tuple[bytes, str, str, int]
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    with fast_directory() as directory:
-        yield directory
 
 
 @asynccontextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -14,17 +13,11 @@ from learner.provisioning.recording import Installed, Joined
 from protocol import exchange
 from swarm.testing.memory import MemoryNetwork, Transfer
 from tests.learner.working import SWARM
-from tests.node.learning import Settings, fast_directory, hello, open_learner
+from tests.node.learning import Settings, hello, open_learner
 from tests.node.rolling import serve, work_with
 from tests.swarm.swarming import open_node
 
 SETTINGS = Settings(steps=3, staleness=3)
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    with fast_directory() as directory:
-        yield directory
 
 
 async def deaf(transfer: Transfer) -> bytes:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import pytest
 import trio
 import trio.testing
 
@@ -20,19 +18,13 @@ from protocol.ids import PeerId
 from swarm.reception import IN_GOOD_ORDER
 from swarm.testing.memory import MemoryNetwork
 from tests.learner.working import PEER, SWARM
-from tests.node.learning import FakePeer, Learner, Settings, fast_directory, open_learner, until
+from tests.node.learning import FakePeer, Learner, Settings, open_learner, until
 from tests.node.rolling import serve, work_with
 from tests.swarm.swarming import open_node
 
 ROOMY = Settings(steps=100_000, staleness=2, ahead=5.0)
 NEVER_S = 1e6
 """Seconds per token of an engine that is never done."""
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    with fast_directory() as directory:
-        yield directory
 
 
 class Lent:

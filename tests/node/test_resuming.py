@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,7 @@ from node.tasks.port import TaskError
 from protocol.ids import PolicyVersion
 from protocol.manifest import SignedManifest
 from tests.learner.working import NOW_MS
-from tests.node.learning import FakePeer, Settings, fast_directory, open_learner
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    with fast_directory() as directory:
-        yield directory
+from tests.node.learning import FakePeer, Settings, open_learner
 
 
 def config(state: Path) -> SwarmConfig:

@@ -76,6 +76,27 @@ def test_prompts_without_room_for_an_answer_are_never_leased(base: Path) -> None
     ]
 
 
+@pytest.mark.parametrize("bad", [3, 80])
+def test_prompts_that_cannot_be_asked_are_passed_over(base: Path, bad: int) -> None:
+    """One line of many would end a run that is days old, and every start after that at the same place."""
+    lines = [{"prompt": f"{number}=", "answer": "b"} for number in range(90)]
+    lines[bad]["prompt"] = lines[bad + 1]["prompt"] = "\N{SNOWMAN}="
+    (base / "one.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    schooling = school(base, "jsonl:one.jsonl:held_out=0")
+    told: list[str] = []
+    schooling.told = told.append
+    assert len({schooling.next_prompt().tokens for _ in range(88)}) == 88
+    [said] = told
+    assert said.startswith("task jsonl: ")
+    assert said.endswith("has no token for a character of '\N{SNOWMAN}='; such prompts are passed over")
+
+
+def test_a_task_of_which_no_prompt_can_be_asked_is_refused(base: Path) -> None:
+    (base / "none.jsonl").write_text("\n".join(json.dumps({"prompt": "\N{SNOWMAN}", "answer": "b"}) for _ in range(9)))
+    with pytest.raises(TaskError, match="no token for a character"):
+        school(base, "jsonl:none.jsonl:held_out=0")
+
+
 def test_a_task_whose_prompts_all_leave_no_room_is_refused(base: Path) -> None:
     (base / "model" / "config.json").write_text('{"max_position_embeddings": 64}')
     with pytest.raises(TaskError, match=r"max_new_tokens = 60 are more than the 64 .* Lower \[learn\] max_new_tokens"):
@@ -85,7 +106,7 @@ def test_a_task_whose_prompts_all_leave_no_room_is_refused(base: Path) -> None:
 def test_a_search_for_a_prompt_that_fits_ends(base: Path) -> None:
     schooling = school(base)
     schooling.limits = EpisodeLimits(tokens=8, turn_tokens=8)
-    with pytest.raises(TaskError, match="and so are the 4096 before it"):
+    with pytest.raises(TaskError, match="none of the 4096 before it can be asked either"):
         schooling.next_prompt()
 
 

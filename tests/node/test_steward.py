@@ -4,7 +4,6 @@ the planner's (tests/learner/provisioning/test_planner.py); here its answers are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -25,16 +24,10 @@ from protocol.cost import Price
 from protocol.ids import PeerId
 from protocol.work import Grant, Heartbeat, LeaseRequest
 from tests.learner.working import OTHER, PEER
-from tests.node.learning import Learner, Settings, fast_directory, hello, open_learner, until
+from tests.node.learning import Learner, Settings, hello, open_learner, until
 
 HERE, THERE = PEER.peer_id, OTHER.peer_id
 REVIEW_S = 5.0
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    with fast_directory() as directory:
-        yield directory
 
 
 class Written:

@@ -412,3 +412,22 @@ def test_a_reward_that_is_no_number_names_the_task(codec: TextCodec) -> None:
         encoded.reward(3, (EOS,))
     with pytest.raises(TaskError, match="'odd' has no reference answers"):
         encoded.answer(3)
+
+
+class Failing(Odd):
+    """A verifier that fails on what it did not expect."""
+
+    def reward(self, problem: Problem, completion: Completion) -> float:
+        return 1 / len(completion.text)
+
+    def answer_turn(self, problem: Problem, turns: Sequence[Turn], said: str) -> str | None:
+        return None if turns else said[1]
+
+
+def test_a_task_that_fails_is_named_with_the_index(codec: TextCodec) -> None:
+    """It is an operator's own: a traceback of ours, from a thread of ours, would tell them nothing."""
+    encoded = EncodedTask(task=Failing(), codec=codec)
+    with pytest.raises(TaskError, match=r"'odd' failed at index 3: ZeroDivisionError: division by zero\. Mend it"):
+        encoded.reward(3, (EOS,))
+    with pytest.raises(TaskError, match=r"'odd' failed at index 4: IndexError: string index out of range\. Mend it"):
+        encoded.reply(4, ((EOS,),), 9, EpisodeLimits(turns=2))

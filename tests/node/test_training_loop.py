@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +26,7 @@ from node.children import ChildExit, ChildGaveUp, ChildRefused, RestartLimits
 from node.errors import RunError, UsageError
 from node.publishing import REANNOUNCE_S
 from node.step_rows import told_figures
+from node.training_loop import MAX_LOST
 from protocol.announcement import open_announcement, topic_of
 from protocol.ids import ManifestHash, PolicyVersion
 from protocol.manifest import SignedManifest
@@ -41,7 +42,6 @@ from tests.node.learning import (
     crash,
     crash_once,
     damage,
-    fast_directory,
     forget,
     hello,
     open_learner,
@@ -49,12 +49,6 @@ from tests.node.learning import (
 
 pytestmark = pytest.mark.usefixtures("mock_clock")
 """Time stands still; whoever waits for it would wait for ever."""
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    with fast_directory() as directory:
-        yield directory
 
 
 def books(root: Path) -> list[tuple[Any, ...]]:
@@ -463,6 +457,41 @@ async def test_a_trainer_that_is_given_up_ends_the_run(tmp_path: Path) -> None:
     async with open_learner(tmp_path, trainer=FakeTrainer(script=script)) as learner:
         with pytest.raises(RunError, match=r"cannot go on(.|\n)*SIGKILL(.|\n)*out of memory"):
             await unwrapped(learner.train, FakePeer())
+
+
+@pytest.mark.parametrize(("durable", "steps"), [(0, 1), (2, 3)])
+async def test_a_trainer_that_is_lost_at_the_same_step_each_time_ends_the_run(
+    tmp_path: Path, durable: int, steps: int
+) -> None:
+    """However long each takes to get there: what restarts a process counts by the clock."""
+    lost: list[str] = []
+
+    def script(op: str, moment: str) -> None:
+        if (op, moment) == ("step", "before") and learner.run.collecting == steps:
+            lost.append(op)
+            raise crash("out of memory")
+
+    async with open_learner(tmp_path, trainer=FakeTrainer(script=script)) as learner:
+        with pytest.raises(RunError, match=rf"since step {durable} became durable.*out of memory\nMend the cause"):
+            await unwrapped(learner.train, FakePeer())
+        assert len(lost) == len(learner.logged("trainer_restarted")) + 1
+        assert len(lost) - MAX_LOST in (1, 2), "the first may come before the checkpoint before it is heard of"
+
+
+async def test_trainers_that_are_lost_after_some_progress_each_are_borne(tmp_path: Path) -> None:
+    steps = Counter[int]()
+
+    def script(op: str, moment: str) -> None:
+        if (op, moment) == ("step", "before"):
+            steps[learner.run.collecting] += 1
+            if steps[learner.run.collecting] == 1:
+                raise crash()
+
+    async with open_learner(tmp_path, Settings(steps=MAX_LOST + 3), trainer=FakeTrainer(script=script)) as learner:
+        peer = FakePeer()
+        await learner.train(peer)
+        assert len(learner.logged("trainer_restarted")) == MAX_LOST + 3
+        require_sound(learner, peer)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from protocol.ids import PolicyVersion
 from protocol.pipe import Arrays, Header
 from protocol.work import Lease, LeaseRequest, open_lease
 from tests.learner.working import OTHER, SWARM
-from tests.node.learning import FakePeer, FakeTrainer, Killed, Learner, Settings, fast_directory, hello, open_learner
+from tests.node.learning import FakePeer, FakeTrainer, Killed, Learner, Settings, hello, open_learner
 from tests.node.test_training_loop import unwrapped
 
 pytestmark = pytest.mark.usefixtures("mock_clock")
@@ -42,12 +42,6 @@ def environment(index: int, said: Said, transcript: int) -> Reply:
 
 def _return(said: Said) -> float:
     return round(sum(turn[0] / 64**place for place, turn in enumerate(said)), 4)
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    with fast_directory() as directory:
-        yield directory
 
 
 @dataclass(kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,6 @@ from tests.node.learning import (
     Learner,
     Settings,
     crash_once,
-    fast_directory,
     hello,
     open_learner,
 )
@@ -44,12 +42,6 @@ NOW_S = NOW_MS / 1000
 ROOMY = Settings(prompts=8, group_size=2, steps=99)
 
 pytestmark = pytest.mark.usefixtures("mock_clock")
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    with fast_directory() as directory:
-        yield directory
 
 
 def of(learner: Learner, kind: type) -> list[Recorded]:

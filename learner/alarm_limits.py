@@ -62,7 +62,7 @@ class Limits:
     in none of 29 at S = 0."""
 
     growth: float = 2.0
-    """The KL of the oldest tokens is at least so many times that of the freshest where lag is what drives it."""
+    """The KL of the oldest tokens is at least so many times that of tokens of lag 0 where lag is what drives it."""
 
     effective: float = 0.5
     """Of a batch's tokens, by their ratios before any bound: (sum r)^2 / (n sum r^2). Below, two tokens say as much of
@@ -81,7 +81,7 @@ class Limits:
 
     hidden: float = 0.1
     """Of the reward's own range, between the freshest measure of the policy and what its older rollouts still earn. By
-    lag, `reward_spreads` of what that usually is besides: a lag may have one group in a step."""
+    lag, beyond what that usually is, and `reward_spreads` of it: a lag may have one group in a step."""
 
 
 LIMITS = Limits()

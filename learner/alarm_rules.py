@@ -75,12 +75,14 @@ def too_stale(steps: Steps, limits: Limits) -> Finding | None:
 
 
 def _grows_with_lag(step: Observation, limits: Limits) -> bool:
-    """Whether lag is what drives a step's KL; where no lag is told, it is taken to be."""
+    """Whether lag is what drives a step's KL: unless tokens without any show that it is there without. Where all are
+    old, nothing does.
+    """
     known = {lag: at.kl for lag, at in step.by_lag.items() if at.kl is not None and at.tokens > 0}
     if not known:
         return step.lag is None or step.lag > 0
-    oldest, freshest = max(known), min(known)
-    return oldest > 0 and (oldest == freshest or known[oldest] >= limits.growth * known[freshest])
+    oldest = max(known)
+    return oldest > 0 and (0 not in known or known[oldest] >= limits.growth * known[0])
 
 
 def few_effective(steps: Steps, limits: Limits) -> Finding | None:
@@ -89,10 +91,7 @@ def few_effective(steps: Steps, limits: Limits) -> Finding | None:
     if now is None:
         return None
     said = f"The ratios' effective sample size is {now:.0%} of the tokens, where {limits.effective:.0%} is little."
-    return Finding(
-        severity=limits.effective / max(now, 1e-9) if now < 2 * limits.effective else 0.0,
-        measured=now, usual=limits.effective, said=said,
-    )  # fmt: skip
+    return Finding(severity=(1 - now) / (1 - limits.effective), measured=now, usual=limits.effective, said=said)
 
 
 def clipped(steps: Steps, limits: Limits) -> Finding | None:
@@ -130,8 +129,14 @@ def reward_falls(steps: Steps, limits: Limits) -> Finding | None:
 
 
 def hidden_fall(steps: Steps, limits: Limits) -> Finding | None:
-    """The policy falls while rollouts of its better past still earn well."""
-    return _fall_of_scores(steps, limits) or _fall_by_lag(steps, limits)
+    """The policy falls while rollouts of its better past still earn well. A score that was just measured says it of the
+    policy itself; an old one says nothing of the steps since, but stands where lags say no more.
+    """
+    scores, lags = _fall_of_scores(steps, limits), _fall_by_lag(steps, limits)
+    if scores is None or lags is None:
+        return scores or lags
+    is_fresh = any(step.evaluation is not None for step in steps[-limits.recent :])
+    return scores if is_fresh or scores.severity >= lags.severity else lags
 
 
 def _fall_of_scores(steps: Steps, limits: Limits) -> Finding | None:
@@ -152,20 +157,23 @@ def _fall_of_scores(steps: Steps, limits: Limits) -> Finding | None:
 
 
 def _fall_by_lag(steps: Steps, limits: Limits) -> Finding | None:
-    """By how much more the oldest rollouts of a step earn than its freshest, in the newest steps."""
+    """By how much more than usual the oldest rollouts of a step earn beyond its freshest, in the newest steps. What is
+    usual may be more than nothing: slow peers, whose rollouts are old, are given the short prompts.
+    """
     past, now = _past(steps, limits, _lead), _recent(steps, limits, _lead)
     if past is None or now is None or len(steps) < limits.window:  # its noise is more than the rewards' own
         return None
     rewards = _by_lag(steps[-1])
     low, high = min(rewards), max(rewards)
     said = (
-        f"Rollouts of lag {high} earn {now:.3f} more than those of lag {low}, median of {limits.recent} steps: newer "
-        "versions are worse."
+        f"Rollouts of lag {high} earn {now:.3f} more than those of lag {low}, where {past[0]:.3f} is usual (median of "
+        f"{limits.recent} steps): newer versions are worse."
     )
+    usual, spread = past
     # A lag may have but a group or two in a step, whose prompts are easy or hard by chance.
-    noise = limits.reward_spreads * past[1] / math.sqrt(limits.recent)
+    noise = limits.reward_spreads * spread / math.sqrt(limits.recent)
     bound = max(limits.hidden * _scale([s.reward for s in steps]), noise)
-    return Finding(severity=now / bound, measured=now, usual=past[0], said=said)
+    return Finding(severity=(now - max(0.0, usual)) / bound, measured=now, usual=usual, said=said)
 
 
 def _lead(step: Observation) -> float | None:

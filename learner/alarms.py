@@ -2,8 +2,9 @@
 
 A pure core. What always holds: it reads the trainer's own figures and rewards, all of which a run has anyway; what is
 usual is learned from the run itself by medians and the median absolute deviation (MAD), so one odd step moves nothing;
-an alarm is raised when its rule holds for `confirm` steps in a row, and cleared after `calm` steps below half of what
-raises it, so it does not flap; memory is bounded by HISTORY. It never changes training: what to do is said to people.
+an alarm is raised when its rule holds for `confirm` measured steps in a row, and cleared after `calm` steps below half
+of what raises it, so it does not flap; memory is bounded by HISTORY. It never changes training: what to do is said to
+people.
 
     for change in alarms(rows): print(change.step, change.said)        # rows: mappings, as a learner's `steps` hold
 
@@ -27,7 +28,10 @@ HISTORY = 64
 
 
 OF_TOKENS = frozenset(
-    {"clip_share", "mean_ratio", "max_ratio", "max_log_ratio", "mismatch_kl", "entropy", "reference_kl", "ess"}
+    {
+        *("clip_share", "mean_ratio", "max_ratio", "max_log_ratio", "mismatch_kl", "entropy", "reference_kl", "ess"),
+        *("loss", "grad_norm"),
+    }
 )
 """Figures of a step that are of its trained tokens: where there were none, a trainer replies 0."""
 
@@ -67,10 +71,11 @@ class Watchman:
 
     def _judge(self, alarm: Alarm, found: Finding | None) -> Change | None:
         severity = 0.0 if found is None else found.severity
-        self._bad[alarm] = self._bad.get(alarm, 0) + 1 if severity >= 1 else 0
+        if found is not None:  # what is not measured does not break a row
+            self._bad[alarm] = self._bad.get(alarm, 0) + 1 if severity >= 1 else 0
         self._calm[alarm] = self._calm.get(alarm, 0) + 1 if severity < 0.5 else 0
         confirm = 1 if alarm is Alarm.BATCHES_DROPPED else self.limits.confirm  # the rule waits for nothing
-        if alarm not in self.raised and self._bad[alarm] >= confirm and found is not None:
+        if alarm not in self.raised and found is not None and self._bad[alarm] >= confirm:
             said = f"{found.said} {ADVICE[alarm]}"
             self.raised[alarm] = self._change(alarm, found.measured, found.usual, said, raised=True)
             return self.raised[alarm]

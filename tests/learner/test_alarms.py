@@ -123,6 +123,29 @@ def test_a_fall_that_the_batches_show_too_is_not_hidden() -> None:
     assert set(raised(alarms(rows))) == {Alarm.REWARD_FALLS}
 
 
+def test_scores_of_long_ago_do_not_hide_what_lags_tell() -> None:
+    """Every twentieth step is evaluated; the last score before the fall is a good one."""
+    rows = wrong(WRONG[Alarm.HIDDEN_FALL])
+    for step in range(10, BEGINS, 20):
+        rows[step - 1]["evaluation"] = 0.7
+    assert BEGINS < raised(alarms(rows))[Alarm.HIDDEN_FALL] <= BEGINS + 16
+
+
+def test_a_score_that_was_just_measured_is_believed_before_lags() -> None:
+    rows = wrong(WRONG[Alarm.HIDDEN_FALL])
+    for row in rows:
+        row["evaluation"] = 0.7
+    assert alarms(rows) == []
+
+
+def test_old_rollouts_that_always_earn_more_are_no_fall() -> None:
+    """Those of slow peers, for example, who are given short prompts."""
+    rows = healthy()
+    for row in rows:
+        every_lag(row, "reward", lambda lag: 0.5 + 0.1 * lag)
+    assert alarms(rows) == []
+
+
 @pytest.mark.parametrize("most", [1, 3, 12])
 def test_lags_of_a_few_groups_each_are_noise(most: int) -> None:
     """The mean reward of up to so many prompts, easy or hard by chance, of each lag."""
@@ -146,6 +169,14 @@ def test_mismatch_that_lag_explains_is_not_the_engines() -> None:
     rows = wrong(lambda row, since: stale(row, 0.2))
     assert set(raised(alarms(rows))) == {Alarm.TOO_STALE}
     assert "a KL of 0.2 nats per token, and 0.6 at lag 3" in alarms(rows)[0].said
+
+
+def test_where_all_tokens_are_old_it_is_lag() -> None:
+    """Between 5 and 6 steps there is no factor of two, and no token of lag 0 speaks for the engine."""
+    rows = wrong(lambda row, since: row.update(mismatch_kl=0.2))
+    for row in rows:
+        row["by_lag"] = {str(lag): {"tokens": 100.0, "kl": row["mismatch_kl"] * lag / 5} for lag in (5, 6)}
+    assert set(raised(alarms(rows))) == {Alarm.TOO_STALE}
 
 
 def test_old_tokens_that_are_few_are_borne() -> None:
@@ -238,6 +269,27 @@ def test_an_alarm_is_cleared_after_calm_and_may_come_again() -> None:
     assert [change.raised for change in changes] == [True, False, True, False]
     recovered = changes[1].step
     assert 70 + LIMITS.calm <= recovered <= 70 + LIMITS.calm + LIMITS.recent
+
+
+@pytest.mark.parametrize("alarm", [alarm for alarm in Alarm if alarm is not Alarm.REWARD_FALLS])
+def test_every_alarm_is_cleared_when_the_run_is_well_again(alarm: Alarm) -> None:
+    """Twelve steps of trouble, and then as if nothing had been."""
+    rows = healthy(160)
+    for row in rows[BEGINS : BEGINS + 12]:
+        WRONG[alarm](row, row["step"] - BEGINS)
+    changes = [change for change in alarms(rows) if change.alarm is alarm]
+    assert [change.raised for change in changes] == [True, False]
+    assert changes[1].step <= BEGINS + 12 + 24
+
+
+def test_steps_that_teach_nothing_do_not_hide_a_gradient_that_grew() -> None:
+    rows = healthy()
+    for row in rows:
+        if row["step"] % 5:
+            row |= {"trained_tokens": 0, "entropy": 0.0, "ess": 0.0, "clip_share": 0.0, "by_lag": {}, "grad_norm": 0.0}
+        elif row["step"] > BEGINS:
+            row["grad_norm"] *= 30
+    assert Alarm.GRADIENT_SPIKES in raised(alarms(rows))
 
 
 def test_what_is_not_measured_raises_nothing() -> None:

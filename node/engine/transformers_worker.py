@@ -63,6 +63,8 @@ ADAPTER_PREFIX = "base_model.model."
 """What peft puts before the names of a model's modules."""
 ADAPTER_OPTIONS = ("use_rslora", "use_dora", "fan_in_fan_out", "rank_pattern", "alpha_pattern", "modules_to_save")
 """Kinds of adapters that are more than W + scale B A."""
+SWAPPED_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
+"""Whose tensors have the shapes that a file's header says, and can be copied: packed ones want a full load."""
 NO_STOP = -2
 """Fills the table of stop ids; the sampler's NO_TOKEN is -1 and real ids are not negative."""
 
@@ -415,7 +417,10 @@ class Policy:
         tied_or_given = all(name in sources or tensor.data_ptr() in provided for name, tensor in targets.items())
         if not tied_or_given or not sources.keys() <= targets.keys():
             return False
-        if any(reader.get_slice(name).get_shape() != list(targets[name].shape) for name, reader in sources.items()):
+        described = {name: reader.get_slice(name) for name, reader in sources.items()}
+        if any(one.get_shape() != list(targets[name].shape) for name, one in described.items()):
+            return False
+        if any(one.get_dtype() not in SWAPPED_DTYPES for one in described.values()):
             return False
         _require_ties_agree(targets, sources)
         with torch.no_grad():

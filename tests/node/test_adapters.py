@@ -38,6 +38,12 @@ LORA = {"rank": 4, "alpha": 8}
 PROMPTS = [(1, 2, 3), (4, 5), (30, 31, 32, 33)]
 
 
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """On the disk of the model, so that files can be linked."""
+    return tmp_path_factory.mktemp("test")
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("models") / "base"

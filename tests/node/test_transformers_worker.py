@@ -21,6 +21,7 @@ import protocol.sampling
 from node.engine import transformers_worker as worker
 from protocol import pipe
 from tests.node.conftest import Models
+from tests.swarm.storing import safetensors_file
 
 ARRAYS = st.dictionaries(
     st.text(max_size=5),
@@ -150,6 +151,26 @@ class TestInstall:
         assert generate(policy, make_rows(PROMPTS, budget=8)) == before
         assert policy.install(tmp_path / "same", {}) is True
         assert generate(policy, make_rows(PROMPTS, budget=8)) != before
+
+    @pytest.mark.parametrize("kind", ["F4", "F6_E2M3"])
+    def test_weights_that_cannot_be_read_leave_those_in_service_whole(
+        self, policy: worker.Policy, models: Models, tmp_path: Path, kind: str
+    ) -> None:
+        """Else completions of half of them would carry the name of the version before."""
+        shutil.copytree(models.second, tmp_path / "packed")
+        tensors = {
+            name: ("F32", tuple(tensor.shape), tensor.numpy().tobytes())
+            for name, tensor in load_file(models.second / "model.safetensors").items()
+        }
+        bits = int(kind[1])
+        tensors["model.norm.weight"] = (kind, (96,), bytes(96 * bits // 8))
+        (tmp_path / "packed" / "model.safetensors").write_bytes(safetensors_file(tensors))
+        before = generate(policy, make_rows(PROMPTS, budget=8))
+        with pytest.raises(worker.Refused) as refused:
+            policy.install(tmp_path / "packed", {"version": 2})
+        assert refused.value.kind == "bad_model"
+        assert policy.version == {"version": 1}
+        assert generate(policy, make_rows(PROMPTS, budget=8)) == before
 
     def test_an_index_may_not_leave_its_directory(self, models: Models, tmp_path: Path) -> None:
         directory = tmp_path / "sly"

@@ -7,7 +7,6 @@ of all draws, so that differences between them are paired.
 
 from __future__ import annotations
 
-import string
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,15 +15,25 @@ from node.warm_start import TINY_QWEN3
 
 LAGS = (0, 1, 3, 6, 11)
 SEEDS = 10
-RATES = (8e-4, 1.2e-3, 1.8e-3, 2.7e-3, 4e-3)
-"""Candidates for the best learning rate of S = 0."""
+RATES: Mapping[str, tuple[float, ...]] = MappingProxyType(
+    {"reversal": (8e-4, 1.2e-3, 1.8e-3, 2.7e-3, 4e-3), "arithmetic": (4e-4, 6e-4, 9e-4, 1.35e-3)}
+)
+"""By recipe, the candidates for the best learning rate of S = 0, a factor of 1.5 apart."""
 
 DEFAULT = "topr"
 OTHERS = ("grpo", "tis", "reinforce")
 """Plain GRPO, truncated importance sampling, no correction."""
 
-CONSTANT = ((DEFAULT, 0), (DEFAULT, 6), (DEFAULT, 11), ("grpo", 6), ("grpo", 11), ("tis", 6), ("tis", 11))
-"""What is run with a constant rate as well."""
+SEEDS_BESIDE: Mapping[str, int] = MappingProxyType({"reversal": SEEDS, "arithmetic": 5})
+"""By recipe, the seeds of what stands beside the default: half of them where a cell takes three times as long."""
+
+CONSTANT: Mapping[str, tuple[tuple[str, int], ...]] = MappingProxyType(
+    {
+        "reversal": ((DEFAULT, 0), (DEFAULT, 6), (DEFAULT, 11), ("grpo", 6), ("grpo", 11), ("tis", 6), ("tis", 11)),
+        "arithmetic": (),
+    }
+)
+"""By recipe, what is run with a constant rate as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +69,9 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             max_new_tokens=5,
             steps=300,
             prompts=32,
-            begin=0.45,
-            alphabet=string.ascii_letters + string.digits + " +-=.?:",
+            noise=0.15,
+            begin=0.55,
+            alphabet="Calcute +.0123456789",
         ),
     }
 )
@@ -91,20 +101,20 @@ class Cell:
 def fresh_cells(recipe: str) -> Iterator[Cell]:
     """S = 0 at every rate: where nothing is stale the objectives are one and the same."""
     for seed in range(SEEDS):
-        for rate in RATES:
+        for rate in RATES[recipe]:
             yield Cell(recipe=recipe, objective=DEFAULT, staleness=0, learning_rate=rate, seed=seed)
 
 
 def stale_cells(recipe: str, rate: float) -> Iterator[Cell]:
-    """Every objective at every S above 0, at the rate that was best for S = 0; and what a rate that does not fall does
-    to some of them.
+    """Every objective at every S above 0, at the rate that was best for S = 0, the default first; and what a rate that
+    does not fall does to some of them.
     """
-    for seed in range(SEEDS):
-        for objective in (DEFAULT, *OTHERS):
+    for objective in (DEFAULT, *OTHERS):
+        for seed in range(SEEDS if objective == DEFAULT else SEEDS_BESIDE[recipe]):
             for staleness in LAGS[1:]:
                 yield Cell(recipe=recipe, objective=objective, staleness=staleness, learning_rate=rate, seed=seed)
     for seed in range(SEEDS):
-        for objective, staleness in CONSTANT:
+        for objective, staleness in CONSTANT[recipe]:
             yield Cell(
                 recipe=recipe, objective=objective, staleness=staleness, learning_rate=rate, seed=seed, constant=True
             )

@@ -34,11 +34,11 @@ class Loss:
 
 def best_rate(records: Records, recipe: str) -> float:
     """The learning rate with the highest mean accuracy at the end at S = 0."""
-    finals: dict[float, list[float]] = {rate: [] for rate in RATES}
+    finals: dict[float, list[float]] = {rate: [] for rate in RATES[recipe]}
     for cell, outcome in records.items():
         if cell.recipe == recipe and not (cell.staleness or cell.constant) and cell.learning_rate in finals:
             finals[cell.learning_rate].append(outcome.final)
-    return max(RATES, key=lambda rate: statistics.fmean(finals[rate] or [0.0]))
+    return max(RATES[recipe], key=lambda rate: statistics.fmean(finals[rate] or [0.0]))
 
 
 def runs(

@@ -17,6 +17,8 @@ from benchmarks.lagged.tasks import ARITHMETIC, open_lagged
 from benchmarks.lagged.verdict import best_rate, has_collapsed, loss, runs, steps_to_target
 from benchmarks.staleness import judge
 from node.tasks.builtin import is_held_out
+from node.tasks.encoded import EncodedTask
+from node.tasks.text import TextCodec, write_character_tokenizer
 
 SMALL = Recipe(
     task="reverse:letters=2,alphabet=4",
@@ -37,7 +39,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepare(SMALL, 0, tmp_path_factory.mktemp("lagged") / "model")
 
 
-def cell(staleness: int = 0, seed: int = 0, rate: float = RATES[0], objective: str = DEFAULT) -> Cell:
+def cell(staleness: int = 0, seed: int = 0, rate: float = RATES["reversal"][0], objective: str = DEFAULT) -> Cell:
     return Cell(recipe="reversal", objective=objective, staleness=staleness, learning_rate=rate, seed=seed)
 
 
@@ -111,6 +113,16 @@ def test_arithmetic_is_held_out_by_its_text() -> None:
     assert held_out.answer == str(int(left) + int(right))
 
 
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_alphabet_of_a_recipe_spells_its_problems(name: str, tmp_path: Path) -> None:
+    recipe = RECIPES[name]
+    write_character_tokenizer(tmp_path, *([recipe.alphabet] if recipe.alphabet else []))
+    encoded = EncodedTask(task=open_lagged(recipe.task, 0), codec=TextCodec.load(tmp_path))
+    for index in range(200):  # an unknown character in a prompt would raise
+        assert len(encoded.answer(index)) <= recipe.max_new_tokens
+        assert encoded.reward(index, encoded.answer(index)) == 1.0
+
+
 def test_a_line_that_a_kill_cut_off_is_run_again(tmp_path: Path) -> None:
     record = Record(path=tmp_path / "study.jsonl")
     assert record.read() == {}
@@ -160,10 +172,9 @@ def test_steps_to_the_target_lie_between_evaluations() -> None:
 def study(finals: dict[int, float], *, collapsed: bool = False) -> dict[Cell, Outcome]:
     """All cells of a study whose default ends at `finals` by S, and everything else at 0.5."""
     records = {one: outcome(0.5, [0.2, 0.5]) for recipe in RECIPES for one in fresh_cells(recipe)}
-    rate = RATES[2]
-    records |= {one: outcome(0.5, [0.2, 0.5]) for recipe in RECIPES for one in stale_cells(recipe, rate)}
+    records |= {one: outcome(0.5, [0.2, 0.5]) for recipe in RECIPES for one in stale_cells(recipe, RATES[recipe][2])}
     for one in list(records):
-        if one.objective == DEFAULT and one.learning_rate == rate and not one.constant:
+        if one.objective == DEFAULT and one.learning_rate == RATES[one.recipe][2] and not one.constant:
             end = finals[one.staleness] + one.seed / 1000
             fell = collapsed and one.staleness == 3 and one.seed == 4
             records[one] = outcome(end, [0.2, 0.9, 0.1] if fell else [0.2, end])
@@ -181,7 +192,7 @@ def test_a_study_that_holds() -> None:
         ("loss_s6_bound", "loss_s11_bound", "collapses", "steps_to_08_s6"), True
     )
     assert figures["reversal_loss_s6"] == pytest.approx(1.0)
-    assert best_rate(study(GOOD), "reversal") == RATES[2]
+    assert best_rate(study(GOOD), "reversal") == RATES["reversal"][2]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +213,7 @@ def test_a_study_that_does_not(records: dict[Cell, Outcome], missed: set[str]) -
 def test_every_seed_counts_at_every_lag() -> None:
     records = study(GOOD)
     for staleness in LAGS:
-        assert len(runs(records, "arithmetic", DEFAULT, staleness, RATES[2])) == SEEDS
+        assert len(runs(records, "arithmetic", DEFAULT, staleness, RATES["arithmetic"][2])) == SEEDS
 
 
 def test_the_picture(tmp_path: Path) -> None:

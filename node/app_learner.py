@@ -303,6 +303,7 @@ class _Learner:
             nursery.start_soon(self.steward.work)
             nursery.start_soon(self.relays.work)
             nursery.start_soon(self._tell_presence, presence)
+            nursery.start_soon(self.watch.look)
             on_ready(self._write_invite(), self.run)
             async with self._open_children() as (trainer, engine), trio.open_nursery() as self.nursery:
                 self.evaluation = None if engine is None else self._evaluation(engine)

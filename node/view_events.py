@@ -39,6 +39,7 @@ SENTENCES: Mapping[str, str] = {
     "alarm_raised": "ALARM at step {step}: {text}",
     "alarm_cleared": "{text}",
     "metrics_failed": "metrics do not get to {sink}: {reason}; again in {retry_s} s",
+    "standing_still": "{text}",
     "trouble": "{text}",
 }
 """Events that are shown as they are told, with their fields."""

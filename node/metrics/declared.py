@@ -125,6 +125,7 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _seconds("publish_seconds", "What saving, exporting, signing and announcing a version took."),
         _seconds("checkpoint_seconds", "From asking for a checkpoint until it was on disk, beside training."),
         _gauge("bubble", "share", "Of the step's time, what it waited for its batch."),
+        _gauge("still_seconds", "seconds", "For how long there was no training step; looked at every 5 s."),
         _gauge("t_train", "seconds", "T_train as plans reckon with it: the median of late."),
         _gauge("t_broadcast", "seconds", "T_bcast: from a publication until most who are on had the version."),
         _gauge("t_generation", "seconds", "T_gen: from the start of a lease until it was admitted, 95th percentile."),

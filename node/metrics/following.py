@@ -148,8 +148,9 @@ def is_trainers(name: str) -> bool:
     return metric is not None and metric.kind is Kind.GAUGE and not metric.labels and name not in NOT_THE_TRAINERS
 
 
-def follow_run(board: Board, run: LearnerRun, seen: Observatory) -> None:
-    """Measure how things stand: who is here, what waits, what things take."""
+def follow_run(board: Board, run: LearnerRun, seen: Observatory, still_s: float) -> None:
+    """Measure how things stand: who is here, what waits, what things take, and since when no step was taken."""
+    board.set("still_seconds", still_s)
     board.set("peers", len(run.present))
     board.set("peers_active", sum(stay.is_on for stay in run.present.values()))
     board.set("rollouts_buffered", len(run.buffer))

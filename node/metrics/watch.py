@@ -1,8 +1,9 @@
 """The learner watched: what happens becomes metrics, alarms and samples, step by step.
 
 What always holds: nothing here waits for a disk or a network on the learner's behalf, and no sink's trouble reaches
-training. After a restart the alarms know what they knew (the ledger's newest steps are read again), but for held-out
-scores and dropped batches, and every sink is told from which step the series go on.
+training; how things stand is measured also while no step is taken, and said when that lasts. After a restart the alarms
+know what they knew (the ledger's newest steps are read again), but for held-out scores and dropped batches, and every
+sink is told from which step the series go on.
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ from node.learner_run import LearnerRun
 from node.metrics.board import Board, Row
 from node.metrics.following import follow_event, follow_run, follow_step
 from node.metrics.sinks import Outlet, Sink, fed
+from node.metrics.stillness import Stillness, waits_for
 from node.recorder import Recorder
 from node.samples.kept import kept_of
 from node.samples.store import Sample
 from protocol.ids import PolicyVersion
+
+LOOK_S = 5.0
+"""How often is looked at how things stand: as often as Prometheus asks, or oftener."""
 
 EVALUATED = ("greedy", "sampled", "pass_at", "greedy_of_task", "sampled_of_task", "pass_at_of_task")
 """Metrics that belong to the step of the version that was evaluated, not to the newest."""
@@ -58,9 +63,25 @@ class Watch:
     _watchman: Watchman = field(default_factory=Watchman)
     _evaluation: float | None = None
     _diverged: int = 0
+    _still: Stillness = field(default_factory=lambda: Stillness(began_s=trio.current_time()))
 
     def __post_init__(self) -> None:
         self.events.listen(self._heard)
+
+    async def look(self) -> None:
+        """Measure how things stand, step or no step, until cancelled or the run is over."""
+        while not self.run.finished:
+            await trio.sleep(LOOK_S)
+            self._measure()
+            now_s = trio.current_time()
+            if not self.run.finished and self._still.is_news(now_s):
+                still_s, step = round(self._still.seconds(now_s)), self.run.chain.head.version + 1
+                self.events.emit(
+                    "standing_still",
+                    step=step,
+                    seconds=still_s,
+                    text=f"No training step for {still_s} s. {waits_for(self.run)}",
+                )
 
     @asynccontextmanager
     async def feeding(self, sinks: Sequence[Sink[Row]], keeper: Sink[Sample] | None = None) -> AsyncIterator[None]:
@@ -91,7 +112,8 @@ class Watch:
     def stepped(self, row: StepRow, batch: Batch) -> None:
         """A training step is over, and its version published if one was due."""
         follow_step(self.board, row, batch, self.task_of)
-        follow_run(self.board, self.run, self.recorder.observatory)
+        self._still.stepped(trio.current_time())
+        self._measure()
         told = alarm_row(row, diverged=self._diverged) | {"evaluation": self._evaluation}
         self._evaluation, self._diverged = None, 0
         for change in self._watchman.handle(observation(told)):
@@ -102,6 +124,9 @@ class Watch:
             unknown = self.advantage == "batch_mean" and "offline_sequences" in row.metrics
             groups = kept_of(batch, self.samples, "" if unknown else self.advantage, self.task_of)
             self._keeping.put(Sample(incarnation=row.incarnation, step=row.step, at_ms=self.now_ms(), groups=groups))
+
+    def _measure(self) -> None:
+        follow_run(self.board, self.run, self.recorder.observatory, self._still.seconds(trio.current_time()))
 
     def _say(self, change: Change) -> None:
         name = change.alarm.value

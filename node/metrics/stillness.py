@@ -1,0 +1,66 @@
+"""When a run stands still for longer than it ever takes for a step: since when, and what it waits for.
+
+A pure core, and a sentence. What always holds: how long is too long follows from the run's own steps, and is never less
+than STILL_S; it is said again only when it has lasted twice as long. Alarms look at steps, so of a run that takes none
+they would say nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+
+from node.learner_run import LearnerRun
+
+STILL_S = 300.0
+"""Peers that join, or a model of some size that is loaded, take minutes, and nobody need hear of it."""
+
+TIMES = 10
+"""As many times what a step takes, by the median of the last: no straggler makes that, nor a publication."""
+
+STEPS = 8
+"""Steps that are looked back at: a few periods of publication."""
+
+
+@dataclass(kw_only=True)
+class Stillness:
+    """See the module's paragraph. `now_s` is of any steady clock."""
+
+    began_s: float
+    _took: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS))
+    _said_s: float = 0.0
+
+    def stepped(self, now_s: float) -> None:
+        """A training step is over."""
+        self._took.append(now_s - self.began_s)
+        self.began_s, self._said_s = now_s, 0.0
+
+    def seconds(self, now_s: float) -> float:
+        """For how long there was no training step."""
+        return now_s - self.began_s
+
+    def is_news(self, now_s: float) -> bool:
+        """Whether that is to be said now; it then counts as said."""
+        still_s = self.seconds(now_s)
+        if still_s < max(STILL_S, TIMES * (median(self._took) if self._took else 0.0), 2 * self._said_s):
+            return False
+        self._said_s = still_s
+        return True
+
+
+def waits_for(run: LearnerRun) -> str:
+    """What the next training step waits for, and what to do, in a sentence or two."""
+    if not run.opened.is_set():
+        return "The trainer is loading the model."
+    if run.busy:
+        return f"The trainer has not finished step {run.collecting}: see what its process does."
+    told = (
+        f"{len(run.buffer)} of {run.batch} rollouts are there, {run.leasing.open_rollouts} are leased, to "
+        f"{len(run.present)} peers."
+    )
+    if not run.present:
+        return f"{told} Nobody is here: hand out the invite, and dial its addresses from outside."
+    if run.leasing.open_rollouts == 0:
+        return f"{told} Nobody asks for leases, or may have any: see what the nodes say."
+    return told

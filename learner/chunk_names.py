@@ -1,27 +1,63 @@
-"""Names of a directory's chunks: hashed on all cores, and remembered for files that stay as they are.
+"""Names of a directory's chunks: told by who wrote it, remembered for files that stay as they are, hashed otherwise.
 
 What always holds: a name is the hash of the bytes as they were read, unless the very file (device, number, size and
-time of its last change) was hashed before; memory holds a chunk for each thread, whatever the size of the model. A
-version of an adapter has its base model's files as hard links: only the first reads them.
+time of its last change) was hashed before, or its writer hashed what it wrote; memory holds a chunk for each thread,
+whatever the size of the model. A version of an adapter has its base model's files as hard links: only the first reads
+them.
+
+What a writer tells, as arrays: `files` uint64 (F, 5), the four numbers that make the file the very one and how many
+pieces it has; `ends` uint64 [P], where the pieces end; `digests` uint8 (P, 32), their SHA-256.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice, pairwise
 from pathlib import Path
 
-from protocol.digest import cid_of
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.digest import CID_PREFIX, cid_of
 from protocol.ids import Cid
 from protocol.layout import FilePlan, Source, Tables, exactly, plan_files, tables_of
+from protocol.manifest import is_safe_file_name
+from protocol.pipe import Arrays
 
 THREADS = min(8, os.cpu_count() or 1)
 """Hashing runs without the interpreter's lock at half a GB a second and core; eight outrun a disk."""
 
 Identity = tuple[int, int, int, int]
 Piece = tuple[Identity, int, int]
+Cuts = Mapping[str, tuple[int, ...]]
+"""Where the pieces of each weight file end."""
+
+
+def cuts_of(weights: Mapping[str, tuple[bytes, int]], others: Mapping[str, bytes]) -> Cuts:
+    """Where a directory's weight files, by name with header and size, will be cut; `others` are all its other files.
+
+    Raises LayoutError for a directory that could not be published.
+    """
+    small = {name: (data, len(data)) for name, data in others.items() if is_safe_file_name(name)}
+    sources = [Source(name=name, size=size, read=_reader(data)) for name, (data, size) in {**weights, **small}.items()]
+    return {plan.source.name: plan.cuts for plan in plan_files(sources) if plan.source.name in weights}
+
+
+def _reader(data: bytes) -> Callable[[int, int], bytes]:
+    return lambda offset, size: data[offset : offset + size]
+
+
+def told(directory: Path, cuts: Cuts, digests: Mapping[str, NDArray[np.uint8]]) -> Arrays:
+    """What `ChunkNames.learn` takes of files just written: `digests` (P, 32) of the pieces of each. Raises OSError."""
+    files = sorted(cuts)
+    return {
+        "files": np.array([(*_identity(directory / name), len(cuts[name])) for name in files], np.uint64),
+        "ends": np.array([end for name in files for end in cuts[name]], np.uint64),
+        "digests": np.concatenate([digests[name] for name in files]),
+    }
 
 
 @dataclass(kw_only=True)
@@ -29,6 +65,17 @@ class ChunkNames:
     """What was hashed in the last publication, by file and place."""
 
     _known: dict[Piece, Cid] = field(default_factory=dict)
+
+    def learn(self, names: Arrays) -> None:
+        """Take over what a writer tells of files that it has just written; nothing, if `names` is empty."""
+        if not names:
+            return
+        pieces = iter(zip(names["ends"].tolist(), names["digests"], strict=True))
+        for *identity, count in names["files"].tolist():
+            some = list(islice(pieces, count))
+            for (start, end), (_, digest) in zip(pairwise((0, *(end for end, _ in some))), some, strict=True):
+                place = (identity[0], identity[1], identity[2], identity[3]), start, end
+                self._known[place] = Cid(CID_PREFIX + digest.tobytes())
 
     def describe(self, sources: Sequence[Source], directory: Path) -> Tables:
         """`protocol.layout.describe` of `sources`, the files of `directory`. Raises LayoutError, OSError."""

@@ -90,7 +90,12 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write and flush `value` as indented JSON, in the order of its keys."""
-    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+    write_bytes(path, json_bytes(value))
+
+
+def json_bytes(value: Any) -> bytes:
+    """`value` as a file of indented JSON."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def header_of(tensors: Sequence[TensorEntry]) -> bytes:

@@ -1,4 +1,4 @@
-"""The policy written out as a model directory, shard by shard.
+"""The policy written out as a model directory, shard by shard, the chunks of its weights named on the way.
 
 What always holds: names, shapes, order and bytes are the same on any number of ranks; an export holds the very tensors
 that the directory held, under the same names, with the same other files, so whatever served the original can serve
@@ -10,10 +10,9 @@ Shards are dealt to ranks in turn, and their tensors gathered in turn, so that a
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from math import prod
@@ -23,15 +22,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from learner.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Attached, description, entries, link_base
+from learner.chunk_names import Cuts, cuts_of, told
 from learner.correspondence import Part, revert
-from learner.directories import CONFIG, WEIGHTS, WEIGHTS_INDEX
-from learner.durable import TensorEntry, header_of, synced, write_bytes, write_json
+from learner.directories import CONFIG, WEIGHTS, WEIGHTS_INDEX, BadModel
+from learner.durable import TensorEntry, header_of, json_bytes, synced, write_bytes, write_json
 from learner.policy import Policy
 from learner.ranks import Ranks, new_shared_directory
 from learner.requests import ExportDtype
 from learner.sharding import whole
+from learner.weight_files import DIGEST_BYTES, WeightFile, num_threads
+from protocol.pipe import Arrays
+from protocol.tensors import LayoutError
 
 DTYPE_NAMES = {
     torch.float32: "F32",
@@ -59,30 +63,48 @@ class Unit:
         return sum(entry.size_bytes for entry in self.entries)
 
 
-def export(policy: Policy, directory: Path, dtype: ExportDtype, max_shard_bytes: int) -> list[str]:
-    """Write the current weights as a model directory that loaders take, and return its file names.
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What a new directory holds: its files, sorted, and the names of chunks that were computed while it was written,
+    as `learner.chunk_names` takes them (on rank 0).
+    """
+
+    files: list[str]
+    names: Arrays
+
+
+def export(policy: Policy, directory: Path, dtype: ExportDtype, max_shard_bytes: int) -> Exported:
+    """Write the current weights as a model directory that loaders take.
 
     Equal weights give equal bytes. `directory` must not exist (FileExistsError); it appears whole or not at all.
-    Raises OSError. All ranks take part.
+    Raises OSError, BadModel, Elsewhere. All ranks take part.
     """
     if policy.attached is not None:
         return _export_adapter(policy, policy.attached, directory, dtype)
     tensors = dict(policy.tensors())
     shards = cut_shards([_unit(part, tensors, getattr(torch, dtype)) for part in policy.parts], max_shard_bytes)
     names = _shard_names(len(shards))
+    small = {CONFIG: json_bytes(policy.directory.config_as(dtype)), **policy.directory.companions}
+    if len(shards) > 1:
+        small[WEIGHTS_INDEX] = json_bytes(_index(shards, names))
+    plans = [_plan(name, shard) for name, shard in zip(names, shards, strict=True)]
+    with policy.ranks.agreeing():
+        try:
+            cuts = cuts_of({plan.name: (plan.header, plan.size_bytes) for plan in plans}, small)
+        except LayoutError as error:
+            raise BadModel(f"{policy.directory.path} cannot be published: {error}") from error
     with new_shared_directory(policy.ranks, directory) as partial:
         with policy.ranks.agreeing():
             if policy.ranks.is_first:
-                write_json(partial / CONFIG, policy.directory.config_as(dtype))
-                for name, data in policy.directory.companions.items():
+                for name, data in small.items():
                     write_bytes(partial / name, data)
-                if len(shards) > 1:
-                    write_json(partial / WEIGHTS_INDEX, _index(shards, names))
-        _write(policy, shards, [partial / name for name in names], tensors)
-        return sorted(file.name for file in partial.iterdir())
+        digests = _write(policy, plans, cuts, partial, tensors)
+        with policy.ranks.agreeing():
+            found = told(partial, cuts, digests) if policy.ranks.is_first else {}
+    return Exported(files=sorted([*small, *names]), names=found)
 
 
-def _export_adapter(policy: Policy, attached: Attached, directory: Path, dtype: ExportDtype) -> list[str]:
+def _export_adapter(policy: Policy, attached: Attached, directory: Path, dtype: ExportDtype) -> Exported:
     """The base model's own files, and the adapter beside them."""
     parameters, wanted = dict(policy.parameters), getattr(torch, dtype)
     listed = list(entries(parameters, wanted, DTYPE_NAMES[wanted]))
@@ -99,7 +121,7 @@ def _export_adapter(policy: Policy, attached: Attached, directory: Path, dtype: 
                     file.write(header_of([entry for _, entry in listed]))
                     for flat in values:
                         file.write(flat.view(torch.uint8).numpy().data)
-        return sorted(file.name for file in partial.iterdir())
+        return Exported(files=sorted(file.name for file in partial.iterdir()), names={})
 
 
 def cut_shards(units: Sequence[Unit], max_shard_bytes: int) -> list[list[Unit]]:
@@ -139,15 +161,47 @@ def _index(shards: Sequence[Sequence[Unit]], names: Sequence[str]) -> dict[str, 
     return {"metadata": {"total_size": total}, "weight_map": places}
 
 
-def _write(policy: Policy, shards: list[list[Unit]], paths: list[Path], tensors: dict[str, Tensor]) -> None:
-    """Gather every unit on all ranks, one after the other; whoever the shard was dealt to writes it meanwhile."""
-    with _Writer() as writer:
-        for number, unit in _in_turn(shards, policy.ranks):
-            found = {target: whole(tensors[target], unit.dtype) for target in unit.part.targets}
-            if number % policy.ranks.count == policy.ranks.number:
-                writer.take(paths[number], shards[number], unit, revert(policy.model, unit.part, found))
-        with policy.ranks.agreeing():
-            writer.finish()
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """A shard that is to be written."""
+
+    name: str
+    header: bytes
+    units: Sequence[Unit]
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.header) + sum(unit.size_bytes for unit in self.units)
+
+
+def _plan(name: str, units: Sequence[Unit]) -> _Plan:
+    return _Plan(name=name, header=header_of([entry for unit in units for entry in unit.entries]), units=units)
+
+
+def _write(
+    policy: Policy, plans: Sequence[_Plan], cuts: Cuts, directory: Path, tensors: dict[str, Tensor]
+) -> dict[str, NDArray[np.uint8]]:
+    """Gather every unit on all ranks, one after the other; whoever the shard was dealt to writes it meanwhile. Returns
+    the digests of each file's pieces.
+    """
+    ranks = policy.ranks
+    with _Writer(directory, cuts) as writer:
+        for number, unit in _in_turn([plan.units for plan in plans], ranks):
+            found = {target: _gathered(tensors[target], unit) for target in unit.part.targets}
+            if number % ranks.count == ranks.number:
+                writer.take(plans[number], unit, revert(policy.model, unit.part, found))
+            found.clear()
+        with ranks.agreeing():
+            mine = writer.finish()
+    empty = {name: np.zeros((len(ends), DIGEST_BYTES), np.uint8) for name, ends in cuts.items()}
+    return {name: ranks.combined(mine.get(name, empty[name])) for name in sorted(cuts)}
+
+
+def _gathered(tensor: Tensor, unit: Unit) -> Tensor:
+    """All of `tensor`; where it is here already, and goes out as it is, the writing converts it."""
+    if unit.part.converter is None and not isinstance(tensor, DTensor):
+        return tensor.detach()
+    return whole(tensor, unit.dtype)
 
 
 def _in_turn(shards: Sequence[Sequence[Unit]], ranks: Ranks) -> Iterator[tuple[int, Unit]]:
@@ -159,65 +213,50 @@ def _in_turn(shards: Sequence[Sequence[Unit]], ranks: Ranks) -> Iterator[tuple[i
 
 
 class _Writer:
-    """Writes shards one after the other on a thread of its own, one unit behind; what fails is raised by `finish`."""
+    """Writes shards one after the other, one unit behind; what fails is raised by `finish`."""
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1)
-        self._pending: Future[None] | None = None
-        self._file = -1
-        self._path: Path | None = None
+    def __init__(self, directory: Path, cuts: Cuts) -> None:
+        self._directory, self._cuts = directory, cuts
+        self._threads = ThreadPoolExecutor(num_threads())
+        self._file: WeightFile | None = None
+        self._name = ""
+        self._digests: dict[str, NDArray[np.uint8]] = {}
         self._failed: OSError | None = None
 
     def __enter__(self) -> _Writer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._thread.shutdown()
-        self._close()
+        self._threads.shutdown()
+        if self._file is not None:
+            self._file.close()
 
-    def take(self, path: Path, shard: Sequence[Unit], unit: Unit, tensors: dict[str, Tensor]) -> None:
-        """Write the next unit of the shard at `path` once the one before is written."""
-        self._settle()
+    def take(self, plan: _Plan, unit: Unit, tensors: dict[str, Tensor]) -> None:
+        """Write the next unit of a shard once the one before is written."""
         if self._failed is None:
-            self._pending = self._thread.submit(self._write, path, shard, unit, tensors)
+            try:
+                self._take(plan, unit, tensors)
+            except OSError as error:
+                # Later, when all ranks have come through their collectives.
+                self._failed = error
 
-    def finish(self) -> None:
-        """Flush everything to the disk. Raises OSError."""
-        self._settle()
+    def finish(self) -> dict[str, NDArray[np.uint8]]:
+        """Flush everything to the disk; return the digests of each file's pieces. Raises OSError."""
         if self._failed is not None:
             raise self._failed
-        self._sync()
-
-    def _settle(self) -> None:
-        pending, self._pending = self._pending, None
-        try:
-            if pending is not None:
-                pending.result()
-        except OSError as error:
-            # Later, when all ranks have come through their collectives.
-            self._failed = error
-
-    def _write(self, path: Path, shard: Sequence[Unit], unit: Unit, tensors: dict[str, Tensor]) -> None:
-        if path != self._path:
-            self._sync()
-            self._path = path
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-            self._append(header_of([entry for unit in shard for entry in unit.entries]))
-        for entry in unit.entries:
-            flat = tensors.pop(entry.name).cpu().contiguous().reshape(-1)
-            self._append(flat.view(torch.uint8).numpy())
-
-    def _append(self, data: bytes | NDArray[np.uint8]) -> None:
-        view = memoryview(data)  # type: ignore[arg-type]  # numpy's arrays are buffers
-        while view:
-            view = view[os.write(self._file, view) :]
-
-    def _sync(self) -> None:
-        if self._file >= 0:
-            os.fsync(self._file)
         self._close()
+        return self._digests
+
+    def _take(self, plan: _Plan, unit: Unit, tensors: dict[str, Tensor]) -> None:
+        if self._file is None or plan.name != self._name:
+            self._close()
+            self._name = plan.name
+            self._file = WeightFile(self._directory / plan.name, plan.header, self._cuts[plan.name], self._threads)
+        self._file.settle()
+        for entry in unit.entries:
+            self._file.add(tensors.pop(entry.name), unit.dtype)
 
     def _close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = -1
+        if self._file is not None:
+            self._digests[self._name] = self._file.finish()
+        self._file = None

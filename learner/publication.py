@@ -23,6 +23,7 @@ from protocol.limits import MAX_CHUNKS, MAX_MANIFEST_BYTES
 from protocol.manifest import Manifest, SignedManifest, is_safe_file_name, sign_manifest
 from protocol.patch import encode_patch
 from protocol.patch_chunks import num_patch_chunks, with_patches
+from protocol.pipe import Arrays
 
 PATCH_WORTH = 0.75
 """Of the bytes that a peer with the base must fetch without it. Rebuilding reads, hashes and writes a whole model,
@@ -74,12 +75,14 @@ class Publisher:
         previous: ManifestHash | None,
         now_ms: int,
         bases: Sequence[Base] = (),
+        names: Arrays | None = None,
     ) -> Published:
         """Read `directory` and return its signed manifest.
 
-        Patches from `bases` are written beside it, into DIRECTORY.patches. Files whose names no peer would accept
-        (hidden ones, say) stay out, and so do patches that the manifest has no room to list. Raises OSError,
-        LayoutError, and LocalProtocolError when the model itself is more than a manifest can list.
+        What the trainer told of the files in `names` is not read again (`learner.chunk_names`). Patches from `bases`
+        are written beside it, into DIRECTORY.patches. Files whose names no peer would accept (hidden ones, say) stay
+        out, and so do patches that the manifest has no room to list. Raises OSError, LayoutError, and
+        LocalProtocolError when the model itself is more than a manifest can list.
         """
 
         def manifest_of(tables: Tables) -> Manifest:
@@ -96,6 +99,7 @@ class Publisher:
 
         with ExitStack() as opened:
             files = _open_model(directory, opened)
+            self.names.learn(names or {})
             tables = self.names.describe(files, directory)
             beside = directory.with_name(f"{directory.name}.patches")
             patches = _write_patches(bases, files, tables, beside, _room_for_patches(manifest_of(tables)))

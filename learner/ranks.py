@@ -22,6 +22,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -46,6 +47,8 @@ MESSAGE_BYTES = 4096
 """What a rank may say about its failure: a paragraph."""
 
 PR_SET_PDEATHSIG = 1
+
+Number = TypeVar("Number", np.float32, np.uint8)
 
 
 @dataclass(kw_only=True)
@@ -124,7 +127,7 @@ class Ranks:
         """The largest of each value over the ranks; NaN if one is."""
         return self._gathered(values).max(axis=0).tolist() if self.count > 1 else [float(value) for value in values]
 
-    def combined(self, array: NDArray[np.float32]) -> NDArray[np.float32]:
+    def combined(self, array: NDArray[Number]) -> NDArray[Number]:
         """`array`, of which every rank filled some places and left 0 elsewhere, with all places filled."""
         if self.count > 1:
             dist.all_reduce(torch.from_numpy(array), group=self.group)

@@ -146,7 +146,9 @@ class Logprobs(Request, tag="logprobs", frozen=True, kw_only=True):
 
 
 class Export(Request, tag="export", frozen=True, kw_only=True):
-    """Write the weights as a model directory, which must not exist yet. Reply: `files`, sorted names."""
+    """Write the weights as a model directory, which must not exist yet. Reply: `files`, sorted names, and in
+    arrays the names of chunks that were computed on the way, for `chunk_names.ChunkNames.learn`.
+    """
 
     directory: str
     dtype: ExportDtype = "bfloat16"

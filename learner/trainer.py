@@ -134,7 +134,8 @@ class Trainer:
                 reply = {}
             case Export():
                 policy = self._require_training().policy
-                reply = {"files": export(policy, Path(request.directory), request.dtype, request.max_shard_bytes)}
+                exported = export(policy, Path(request.directory), request.dtype, request.max_shard_bytes)
+                reply, found = {"files": exported.files}, exported.names
             case Save():
                 reply = self._save(Path(request.directory), wait=request.wait)
             case Restore():

@@ -26,7 +26,7 @@ from node.recorder import Recorder
 from protocol.announcement import Announcement, announce, topic_of
 from protocol.ids import ManifestHash, PolicyVersion
 from protocol.manifest import SignedManifest
-from protocol.pipe import Header
+from protocol.pipe import Arrays, Header
 from protocol.tensors import LayoutError
 from swarm.store import ChunkStore, StoreError
 from swarm.transport import Transport
@@ -44,7 +44,7 @@ class Publishing:
     """See the module's paragraph.
 
     Args:
-        ask: one request to the trainer. Raises TrainerLost, ChildRefused, RunError.
+        ask: one request to the trainer, for its header and arrays. Raises TrainerLost, ChildRefused, RunError.
         adopted: told of each version that the store has taken, before anybody else hears of it.
         newest: the newest announcement, empty before the first.
     """
@@ -56,7 +56,7 @@ class Publishing:
     transport: Transport
     exports: Path
     weights_dtype: str
-    ask: Callable[[str, Mapping[str, object]], Awaitable[Header]]
+    ask: Callable[[str, Mapping[str, object]], Awaitable[tuple[Header, Arrays]]]
     adopted: Callable[[SignedManifest], None]
     now_ms: Callable[[], int]
     events: EventLog
@@ -90,11 +90,11 @@ class Publishing:
         began = trio.current_time()
         export = self.exports / str(version)
         try:
-            await self.ask("export", {"directory": str(export), "dtype": self.weights_dtype})
+            _, names = await self.ask("export", {"directory": str(export), "dtype": self.weights_dtype})
         except ChildRefused as refused:
             place = f" See the disk of {self.exports}." if refused.kind == "disk" else ""
             raise RunError(f"Version {version} cannot be published: {refused.error}.{place}") from None
-        signed, fresh_bytes = await trio.to_thread.run_sync(self._seal, version, export)
+        signed, fresh_bytes = await trio.to_thread.run_sync(self._seal, version, export, names)
         self._pin(signed.hash)
         self.adopted(signed)
         self.newest = announce(
@@ -143,11 +143,11 @@ class Publishing:
             self.store.unpin(self._pinned)
         self._pinned = newest
 
-    def _seal(self, version: PolicyVersion, export: Path) -> tuple[SignedManifest, int]:
+    def _seal(self, version: PolicyVersion, export: Path, names: Arrays) -> tuple[SignedManifest, int]:
         """Sign and adopt what was exported, and write down that it exists; return it and how many bytes are new."""
         before = None if self._previous is None else self.store.manifest(self._previous)
         try:
-            published = self.publisher.publish(export, version, self._previous, self.now_ms(), self._bases())
+            published = self.publisher.publish(export, version, self._previous, self.now_ms(), self._bases(), names)
             signed = published.signed
             self.store.adopt(signed, export, published.patches)
         except StoreError as error:

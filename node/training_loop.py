@@ -137,7 +137,7 @@ class TrainingLoop:
             transport=self.transport,
             exports=self.exports,
             weights_dtype=self.terms.weights_dtype,
-            ask=self._ask,
+            ask=self._call,
             adopted=self.adopted,
             now_ms=self.now_ms,
             events=self.events,

@@ -40,6 +40,7 @@ TRAINING_MODULES = frozenset(
         "learner.tensor_files",
         "learner.trainer",
         "learner.training",
+        "learner.weight_files",
     }
 )
 EXECUTING_FORMATS = frozenset({"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"})

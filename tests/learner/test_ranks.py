@@ -15,12 +15,14 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from learner.chunk_names import ChunkNames
 from learner.launcher import arguments
 from learner.packing import deal
 from learner.trainer import Trainer
 from node.children import ChildDied, ChildEvent, ChildSpec, ChildStarted, RestartLimits, open_child
 from node.config import TrainerSection
 from node.trainer_process import TRAINER, launched
+from protocol.layout import Source, Tables
 from protocol.pipe import Arrays, Header
 from tests.learner.processes import Child
 
@@ -95,6 +97,15 @@ def told(reply: Header) -> dict[str, Any]:
     return {name: value for name, value in reply.items() if name not in ("id", "ok", "seconds")}
 
 
+def tables(names: ChunkNames, directory: Path) -> Tables:
+    contents = files(directory)
+    sources = [
+        Source(name=name, size=len(data), read=lambda offset, size, data=data: data[offset : offset + size])  # type: ignore[misc]
+        for name, data in contents.items()
+    ]
+    return names.describe(sources, directory)
+
+
 def files(directory: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in directory.iterdir()}
 
@@ -131,8 +142,13 @@ def test_an_export_has_the_same_bytes_whatever_the_ranks(tmp_path: Path, model: 
     for dtype, shard in (("float32", 9_000), ("bfloat16", 1 << 30)):
         places = [tmp_path / f"{dtype}-{name}" for name in ("one", "two")]
         ok(one, "export", directory=str(places[0]), dtype=dtype, max_shard_bytes=shard)
-        pair.ask("export", directory=str(places[1]), dtype=dtype, max_shard_bytes=shard)
+        pair.send("export", directory=str(places[1]), dtype=dtype, max_shard_bytes=shard)
+        names = pair.receive()[1]
         assert files(places[0]) == files(places[1])
+        known, hashed = ChunkNames(), ChunkNames()
+        known.learn(names)
+        assert len(names["files"]) == len(list(places[1].glob("*.safetensors")))
+        assert tables(known, places[1]) == tables(hashed, places[1]), "whichever rank wrote it"
     assert len(files(tmp_path / "float32-two")) > 5
 
 

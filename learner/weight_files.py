@@ -1,0 +1,135 @@
+"""Weight files, converted, named and written piece by piece on all cores.
+
+What always holds: a file's bytes are its header and its tensors in the order given, whoever was faster; each piece is
+named from the very memory that it was written from, so what is published need not be read again; pieces are where
+the publication cuts; memory beside the tensors handed in is a piece for each thread.
+
+Each thread takes a piece through all three while it is in its core's cache: converting a whole tensor first would take
+new memory, which a virtual machine may wait for longer than for its disk.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+SERIAL = 31 * 1024
+"""Elements converted at a time: from 32 K on torch would start threads of its own, beside ours."""
+
+DIGEST_BYTES = 32
+
+
+def num_threads() -> int:
+    """This process's share of the machine's cores; eight outrun a disk."""
+    return max(1, min(8, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+
+
+class WeightFile:
+    """One file of which tensors are given in order. `cuts` are the ends of its pieces, the last one the file's end."""
+
+    def __init__(self, path: Path, header: bytes, cuts: Sequence[int], threads: ThreadPoolExecutor) -> None:
+        """Raises OSError."""
+        self._threads = threads
+        self._ends: Iterator[int] = iter(cuts)
+        self._start = self._reached = 0
+        self._end = next(self._ends, 0)
+        self._parts: list[tuple[Tensor, torch.dtype]] = []
+        self._digests: list[Future[bytes]] = []
+        self._awaited = 0
+        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        self.add(torch.frombuffer(bytearray(header), dtype=torch.uint8), torch.uint8)
+
+    def add(self, tensor: Tensor, dtype: torch.dtype) -> None:
+        """Append `tensor` as `dtype`; it must not change before `settle` has returned."""
+        flat = tensor.detach().contiguous().reshape(-1)
+        while len(flat):
+            count = min(len(flat), (self._end - self._reached) // dtype.itemsize)
+            self._parts.append((flat[:count], dtype))
+            self._reached += count * dtype.itemsize
+            flat = flat[count:]
+            if self._reached == self._end:
+                parts, self._parts = self._parts, []
+                self._digests.append(self._threads.submit(self._write, self._start, self._end, parts))
+                self._start, self._end = self._end, next(self._ends, self._end)
+
+    def settle(self) -> None:
+        """Return once all whole pieces are written. Raises OSError."""
+        while self._awaited < len(self._digests):
+            self._digests[self._awaited].result()
+            self._awaited += 1
+
+    def finish(self) -> NDArray[np.uint8]:
+        """Flush to the disk and close; return the SHA-256 of each piece, uint8 (P, 32). Raises OSError."""
+        self.settle()
+        os.fsync(self._handle)
+        self.close()
+        return np.frombuffer(b"".join(one.result() for one in self._digests), np.uint8).reshape(-1, DIGEST_BYTES)
+
+    def close(self) -> None:
+        """Close as it is."""
+        if self._handle >= 0:
+            os.close(self._handle)
+        self._handle = -1
+
+    def _write(self, start: int, end: int, parts: Sequence[tuple[Tensor, torch.dtype]]) -> bytes:
+        view = memoryview(_bytes_of(parts, end - start))  # type: ignore[arg-type]  # numpy's arrays are buffers
+        digest, offset = sha256(view).digest(), start
+        while view:
+            written = os.pwrite(self._handle, view, offset)
+            view, offset = view[written:], offset + written
+        _begin_write_back(self._handle, start, end - start)
+        return digest
+
+
+def _begin_write_back(handle: int, offset: int, size: int) -> None:
+    """Let the system send these bytes to the disk from now on: left to the end, it would idle while we compute."""
+    if _libc_sync_file_range is not None:
+        # posix_fadvise would also throw out what was written, and wait for all cores to do so.
+        _libc_sync_file_range(
+            handle, ctypes.c_int64(offset), ctypes.c_int64(size), ctypes.c_uint(SYNC_FILE_RANGE_WRITE)
+        )
+
+
+SYNC_FILE_RANGE_WRITE = 2
+
+_libc_sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)  # Linux has it
+
+
+class _Buffer(threading.local):
+    """Memory of a thread, as large as its largest piece."""
+
+    data: Tensor = torch.empty(0, dtype=torch.uint8)
+
+
+_buffer = _Buffer()
+
+
+def _bytes_of(parts: Sequence[tuple[Tensor, torch.dtype]], size_bytes: int) -> NDArray[np.uint8]:
+    """The parts as they are in the file; valid until this thread asks again."""
+    if len(parts) == 1 and parts[0][0].dtype == parts[0][1] and parts[0][0].device.type == "cpu":
+        return parts[0][0].view(torch.uint8).numpy()
+    if len(_buffer.data) < size_bytes:
+        _buffer.data = torch.empty(size_bytes, dtype=torch.uint8)
+    offset = 0
+    for tensor, dtype in parts:
+        place = _buffer.data[offset : offset + len(tensor) * dtype.itemsize]
+        misplaced = offset % dtype.itemsize
+        offset += len(place)
+        if misplaced:  # behind a tensor of odd size; no view of the buffer can begin there
+            place.copy_(tensor.to(dtype).view(torch.uint8))
+            continue
+        values = place.view(dtype)
+        step = SERIAL if tensor.device.type == "cpu" else len(tensor)
+        for first in range(0, len(tensor), step):
+            values[first : first + step].copy_(tensor[first : first + step])
+    return _buffer.data[:offset].numpy()

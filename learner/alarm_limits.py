@@ -145,7 +145,8 @@ ADVICE: Mapping[Alarm, str] = {
     Alarm.CLIPPED: "Lower [trainer] learning_rate or [learn] staleness.",
     Alarm.GRADIENT_SPIKES: "Lower [trainer] learning_rate or grad_clip, and look at the step's samples with "
     "`volery show`.",
-    Alarm.REWARD_FALLS: "Stop, lower [trainer] learning_rate or [learn] staleness, and go on from a checkpoint of "
+    Alarm.REWARD_FALLS: "If problems have not just become harder (the event `curriculum` tells levels and passes): "
+    "stop, lower [trainer] learning_rate or [learn] staleness, and go on from a checkpoint of "
     "before the fall (`volery learn --fork-from`).",
     Alarm.HIDDEN_FALL: "The batches' reward will follow within [learn] staleness steps: lower learning_rate or "
     "staleness now.",

@@ -128,9 +128,10 @@ class Step(Request, tag="step", frozen=True, kw_only=True):
 
     The learning rate is the one of this step. `trained_tokens` belong to sequences that have a gradient; over those are
     `clip_share`, `mean_ratio`, `max_ratio`, `max_log_ratio` (of either sign), `mismatch_kl` (k3), `ess` (effective
-    sample size of the ratios as weights, a share of 1), `entropy` (nats per token) and `reference_kl`, each token under
-    the weights that its own update began with; `by_lag` has them for each lag ({"0": {"tokens": n, "ratio": ..., "kl":
-    ..., "clip_share": ..., "entropy": ..., "ess": ...}, "offline": ...}). `mean_lag` is over all tokens of the swarm.
+    sample size of the ratios as weights, a share of 1), `weight_ess` (that of what bounds made of them), `entropy`
+    (nats per token) and `reference_kl`, each token under the weights that its own update began with; `by_lag` has them
+    for each lag ({"0": {"tokens": n, "ratio": ..., "kl": ..., "clip_share": ..., "entropy": ..., "ess": ...,
+    "weight_ess": ...}, "offline": ...}). `mean_lag` is over all tokens of the swarm.
     `updates` counts the updates taken: parts of the batch without such sequences take none. `loss` is the mean over the
     parts that were trained on, weighted by their sequences; `grad_norm` the largest of the updates'.
 

@@ -212,7 +212,7 @@ class Training:
         )
         corrected = self._objective(terms, totals)
         corrected.loss.backward()  # type: ignore[no-untyped-call]
-        statistics.add(terms, corrected.clipped, scores.entropy)
+        statistics.add(terms, corrected, scores.entropy)
         return corrected.loss.item()
 
     def _apply(self, optimizer: torch.optim.AdamW, loss: float) -> float:

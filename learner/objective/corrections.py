@@ -1,6 +1,7 @@
 """Importance corrections: what a token weighs that another policy made.
 
-What always holds: a correction turns logprobs and advantages into a loss per token, and says where a bound acted; with
+What always holds: a correction turns logprobs and advantages into a loss per token, and says where a bound acted and
+what the token weighs then; with
 pi = mu (no lag, no mismatch between engine and trainer) the gradient of each is that of -A log pi. mu is the behaviour
 policy itself, as the engine reported it, so ratios correct lag and engine mismatch at once.
 """
@@ -27,7 +28,8 @@ def uncorrected(terms: Terms, bounds: Bounds) -> Corrected:
     """-A log pi: REINFORCE (Williams 1992), as if the tokens came from the current weights."""
     del bounds
     nowhere = torch.zeros_like(terms.segments, dtype=torch.bool)
-    return Corrected(loss=-terms.advantages * terms.logprobs, clipped=nowhere)
+    weights = torch.ones_like(terms.behaviour)
+    return Corrected(loss=-terms.advantages * terms.logprobs, clipped=nowhere, weights=weights)
 
 
 def clipped_ratio(terms: Terms, bounds: Bounds) -> Corrected:
@@ -67,7 +69,7 @@ def masked_weight(terms: Terms, bounds: Bounds) -> Corrected:
     ratio = ratio_of(terms.logprobs.detach(), terms.behaviour)
     outside = (ratio < 1 - bounds.clip_low) | (ratio > 1 + bounds.clip_high)
     weight = ratio.masked_fill(outside, 0.0)
-    return Corrected(loss=-weight * terms.advantages * terms.logprobs, clipped=outside)
+    return Corrected(loss=-weight * terms.advantages * terms.logprobs, clipped=outside, weights=weight)
 
 
 def tapered_weight(terms: Terms, bounds: Bounds) -> Corrected:
@@ -95,12 +97,13 @@ def decoupled(terms: Terms, bounds: Bounds) -> Corrected:
     share = ratio_of(proximal, terms.behaviour)
     weight = share.clamp(max=bounds.weight_cap)
     inner = _surrogate(ratio_of(terms.logprobs, proximal), terms.advantages, bounds)
-    return Corrected(loss=weight * inner.loss, clipped=inner.clipped | _moved(share, weight))
+    clipped = inner.clipped | _moved(share, weight)
+    return Corrected(loss=weight * inner.loss, clipped=clipped, weights=weight * inner.weights)
 
 
 def _weighted(terms: Terms, ratio: Tensor, weight: Tensor) -> Corrected:
     """-sg(w) A log pi, for a weight w that bounds made of the ratio."""
-    return Corrected(loss=-weight * terms.advantages * terms.logprobs, clipped=_moved(ratio, weight))
+    return Corrected(loss=-weight * terms.advantages * terms.logprobs, clipped=_moved(ratio, weight), weights=weight)
 
 
 def _moved(ratio: Tensor, weight: Tensor) -> Tensor:
@@ -112,7 +115,7 @@ def _surrogate(ratio: Tensor, advantages: Tensor, bounds: Bounds) -> Corrected:
     low, high = 1 - bounds.clip_low, 1 + bounds.clip_high
     loss = -torch.minimum(ratio * advantages, ratio.clamp(low, high) * advantages)
     clipped = ((advantages > 0) & (ratio > high)) | ((advantages < 0) & (ratio < low))
-    return Corrected(loss=loss, clipped=clipped)
+    return Corrected(loss=loss, clipped=clipped, weights=ratio.detach().masked_fill(clipped, 0.0))
 
 
 CORRECTIONS: Mapping[CorrectionName, Correction] = MappingProxyType(

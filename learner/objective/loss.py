@@ -6,7 +6,7 @@ policy's own term, so one coefficient means the same for every length of batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -29,14 +29,14 @@ class Objective:
     value_clip: float = 0.0
 
     def __call__(self, terms: Terms, totals: Totals) -> Corrected:
-        """Return this microbatch's share of the batch loss (a scalar in `loss`) and where a bound acted [N]."""
+        """Return this microbatch's share of the batch loss (a scalar in `loss`), and the rest as corrected, [N]."""
         corrected = self.correction(terms, self.bounds)
         loss = corrected.loss
         if self.kl:
             loss = loss + self.kl * reference_kl(terms)
         if terms.values is not None:
             loss = loss + self.value_coefficient * value_loss(terms, self.value_clip)
-        return Corrected(loss=self.aggregation(loss, terms, totals), clipped=corrected.clipped)
+        return replace(corrected, loss=self.aggregation(loss, terms, totals))
 
 
 def objective_of(recipe: Recipe) -> Objective:

@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from learner.objective.loss import reference_kl
-from learner.objective.terms import Terms, k3, ratio_of
+from learner.objective.terms import Corrected, Terms, k3, ratio_of
 from learner.ranks import Ranks
 
-SUMS = ("tokens", "clipped", "ratio", "ratio_squared", "kl", "entropy", "reference_kl")
+SUMS = (
+    *("tokens", "clipped", "ratio", "ratio_squared", "weight", "weight_squared"),
+    *("kl", "entropy", "reference_kl"),
+)
 MAXIMA = ("ratio", "log_ratio")
 
 
@@ -30,13 +33,15 @@ class Statistics:
         self.maxima = torch.zeros(len(MAXIMA), dtype=torch.float64)
 
     @torch.no_grad()
-    def add(self, terms: Terms, clipped: Tensor, entropy: Tensor) -> None:
-        """Count one microbatch; `clipped` [N] bool, `entropy` [N] of the policy in nats."""
+    def add(self, terms: Terms, corrected: Corrected, entropy: Tensor) -> None:
+        """Count one microbatch; `entropy` [N] of the policy in nats."""
         # In float64: k3 of a ratio near 1 is the square of what float32 rounds away, and would come out negative.
         now, then = terms.logprobs.double(), terms.behaviour.double()
         log_ratio, ratio = now - then, ratio_of(now, then)
         apart = torch.zeros_like(ratio) if terms.reference is None else reference_kl(terms)
-        columns = (torch.ones_like(ratio), clipped, ratio, ratio**2, k3(log_ratio), entropy, apart)
+        weights = corrected.weights.double()
+        told = (torch.ones_like(ratio), corrected.clipped, ratio, ratio**2, weights, weights**2)
+        columns = (*told, k3(log_ratio), entropy, apart)
         rows = torch.where(terms.offline, len(self.sums) - 1, terms.lags)
         self.sums.index_add_(0, rows.cpu(), torch.stack([column.double() for column in columns], dim=1).cpu())
         largest = torch.stack([ratio.max(), log_ratio.abs().max()]).cpu()
@@ -61,7 +66,7 @@ class Statistics:
 
     def metrics(self) -> dict[str, float]:
         """Over all tokens counted; all zero when there were none. `ess` is the effective sample size of the ratios as
-        weights, (sum r)^2 / (n sum r^2), a share of 1.
+        weights, (sum r)^2 / (n sum r^2), a share of 1; `weight_ess` the same of the weights that bounds left.
         """
         means = _means(self.sums.sum(dim=0))
         ratio_max, log_ratio_max = self.maxima.tolist()
@@ -74,6 +79,7 @@ class Statistics:
             "entropy": means["entropy"],
             "reference_kl": means["reference_kl"],
             "ess": means["ess"],
+            "weight_ess": means["weight_ess"],
         }
 
     def by_lag(self) -> dict[str, dict[str, float]]:
@@ -90,12 +96,17 @@ def _means(row: Tensor) -> dict[str, float]:
     """Means of one row of sums, [len(SUMS)]."""
     sums = dict(zip(SUMS, row.tolist(), strict=True))
     count = max(sums["tokens"], 1.0)
-    squares = count * sums["ratio_squared"]
     return {
         "ratio": sums["ratio"] / count,
         "kl": sums["kl"] / count,
         "clip_share": sums["clipped"] / count,
         "entropy": sums["entropy"] / count,
         "reference_kl": sums["reference_kl"] / count,
-        "ess": sums["ratio"] ** 2 / squares if squares else 0.0,
+        "ess": _effective(sums["ratio"], sums["ratio_squared"], count),
+        "weight_ess": _effective(sums["weight"], sums["weight_squared"], count),
     }
+
+
+def _effective(total: float, squares: float, count: float) -> float:
+    """Effective sample size of `count` weights, by the sums of them and of their squares, as a share."""
+    return total**2 / (count * squares) if squares else 0.0

@@ -62,10 +62,13 @@ class Totals:
 
 @dataclass(frozen=True, kw_only=True)
 class Corrected:
-    """A loss per token [N], and where a bound acted on it [N] bool: clipped, truncated or masked."""
+    """A loss per token [N]; where a bound acted on it [N] bool: clipped, truncated or masked; and what it was weighed
+    with [N], detached: the gradient of its loss is that of -weight A log pi.
+    """
 
     loss: Tensor
     clipped: Tensor
+    weights: Tensor
 
 
 def ratio_of(logprobs: Tensor, others: Tensor) -> Tensor:

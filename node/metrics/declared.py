@@ -87,6 +87,7 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge("max_ratio", "ratio", "The largest of these ratios."),
         _gauge("max_log_ratio", "nats", "The largest logarithm of these ratios, of either sign."),
         _gauge("ess", "share", "Effective sample size of the ratios as weights: (sum r)^2 / (n sum r^2)."),
+        _gauge("weight_ess", "share", "The same of the weights that the objective's bounds made of the ratios."),
         _gauge("reference_kl", "nats", "KL of the policy from the reference, a token's mean; 0 without one."),
         _gauge("mean_lag", "steps", "Mean lag of all tokens of the step."),
         _gauge("diverged", "flag", "1 where an update after the step's first made the loss infinite: it was left out."),
@@ -103,6 +104,7 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge("clip_share_at_lag", "share", "As `clip_share`, by lag.", "lag"),
         _gauge("entropy_at_lag", "nats", "As `entropy`, by lag.", "lag"),
         _gauge("ess_at_lag", "share", "As `ess`, by lag.", "lag"),
+        _gauge("weight_ess_at_lag", "share", "As `weight_ess`, by lag.", "lag"),
         _gauge("reward_at_lag", "reward", "Mean reward of trained rollouts, by their lag.", "lag"),
     ),
     "evaluation": (

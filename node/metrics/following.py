@@ -26,6 +26,7 @@ BY_LAG: Mapping[str, str] = {
     "clip_share": "clip_share_at_lag",
     "entropy": "entropy_at_lag",
     "ess": "ess_at_lag",
+    "weight_ess": "weight_ess_at_lag",
     "reward": "reward_at_lag",
 }
 """Figures of one lag, as a step's row has them, and the metric that each one is."""

@@ -20,7 +20,7 @@ RECENT = 32
 ALARM_STEPS = 10_000
 """Steps looked through for alarms, the newest: a second and a half."""
 
-FIGURES = ("entropy", "mismatch_kl", "ess", "clip_share", "grad_norm", "mean_ratio", "max_log_ratio")
+FIGURES = ("entropy", "mismatch_kl", "ess", "weight_ess", "clip_share", "grad_norm", "mean_ratio", "max_log_ratio")
 """Figures of a step that a report tells, in this order."""
 
 AT_LAG = ("ratio", "kl", "clip_share", "ess", "entropy")

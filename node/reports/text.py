@@ -260,6 +260,7 @@ def objective_line(figures: Mapping[str, float]) -> str:
         ("entropy", "entropy {} nats", words.figure),
         ("mismatch_kl", "KL to the rollouts {}", words.figure),
         ("ess", "effective sample {}", words.share),
+        ("weight_ess", "within bounds {}", words.share),
         ("clip_share", "clipped {}", words.share),
     )
     return ", ".join(form.format(show(figures[name])) for name, form, show in told if name in figures)

@@ -226,6 +226,29 @@ def test_on_policy_each_is_the_policy_gradient(correction: CorrectionName) -> No
     assert logprobs.grad.tolist() == pytest.approx((-terms.advantages).tolist())
 
 
+@pytest.mark.parametrize("correction", sorted(set(CORRECTIONS) - {"sequence_ratio"}))
+def test_the_weight_that_is_told_is_the_one_in_the_gradient(correction: CorrectionName) -> None:
+    terms = draw(12)
+    found = CORRECTIONS[correction](terms, TIGHT[correction])
+    found.loss.sum().backward()
+    assert terms.logprobs.grad is not None
+    assert not found.weights.requires_grad
+    assert torch.allclose(-found.weights * terms.advantages, terms.logprobs.grad)
+
+
+def test_the_weight_of_a_sequence_is_that_of_each_of_its_tokens() -> None:
+    terms = draw(11)
+    found = CORRECTIONS["sequence_ratio"](terms, TIGHT["sequence_ratio"])
+    found.loss.sum().backward()
+    assert terms.logprobs.grad is not None
+    for s in range(terms.num_sequences):
+        mine = terms.segments == s
+        assert -(found.weights * terms.advantages)[mine].mean() == pytest.approx(
+            terms.logprobs.grad[mine].mean().item()
+        )
+    assert (found.weights == 0).any()
+
+
 @pytest.mark.parametrize("correction", ["cispo", "truncated_weight", "tapered_weight", "decoupled"])
 def test_a_cap_of_one_is_not_said_to_act_on_what_an_engine_rounds(correction: CorrectionName) -> None:
     drawn = draw(2)

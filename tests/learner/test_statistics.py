@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.objective.statistics import Statistics
-from learner.objective.terms import Terms
+from learner.objective.terms import Corrected, Terms
 
 
 def terms(logprobs: list[float], behaviour: list[float], lags: list[int], offline: list[bool] | None = None) -> Terms:
@@ -26,10 +26,16 @@ def terms(logprobs: list[float], behaviour: list[float], lags: list[int], offlin
     )
 
 
+def corrected(clipped: list[bool], weights: list[float] | None = None) -> Corrected:
+    """As a correction would tell it; weights are 1 if not given."""
+    told = torch.tensor(weights) if weights else torch.ones(len(clipped))
+    return Corrected(loss=torch.zeros(()), clipped=torch.tensor(clipped), weights=told)
+
+
 def test_sums_over_two_microbatches() -> None:
     found = Statistics(0)
-    found.add(terms([-1.0, -2.0], [-1.0, -1.0], [0, 0]), torch.tensor([False, True]), torch.tensor([0.5, 1.5]))
-    found.add(terms([-1.0], [-2.0], [0]), torch.tensor([False]), torch.tensor([1.0]))
+    found.add(terms([-1.0, -2.0], [-1.0, -1.0], [0, 0]), corrected([False, True], [1.0, 0.0]), torch.tensor([0.5, 1.5]))
+    found.add(terms([-1.0], [-2.0], [0]), corrected([False], [2.0]), torch.tensor([1.0]))
     low, high = math.exp(-1), math.exp(1)
     assert found.tokens == 3
     assert found.metrics() == pytest.approx(
@@ -42,6 +48,7 @@ def test_sums_over_two_microbatches() -> None:
             "entropy": 1.0,
             "reference_kl": 0.0,
             "ess": (1 + low + high) ** 2 / (3 * (1 + low**2 + high**2)),
+            "weight_ess": (1 + 0 + 2) ** 2 / (3 * (1 + 0 + 4)),
         },
         rel=1e-5,
     )
@@ -50,16 +57,26 @@ def test_sums_over_two_microbatches() -> None:
 def test_each_lag_is_told_apart_and_logs_from_all_of_them() -> None:
     found = Statistics(3)
     drawn = terms([-1.0, -2.0, -1.0, -3.0], [-1.0, -1.0, -2.0, -1.0], [0, 3, 3, 1], [False, False, False, True])
-    found.add(drawn, torch.tensor([False, True, False, True]), torch.tensor([0.5, 1.5, 2.5, 3.0]))
+    found.add(drawn, corrected([False, True, False, True], [1.0, 0.0, 3.0, 1.0]), torch.tensor([0.5, 1.5, 2.5, 3.0]))
     by_lag = found.by_lag()
     assert {name: row["tokens"] for name, row in by_lag.items()} == {"0": 1, "3": 2, "offline": 1}
     assert by_lag["0"] == pytest.approx(
-        {"tokens": 1, "ratio": 1, "kl": 0, "clip_share": 0, "entropy": 0.5, "reference_kl": 0, "ess": 1}
+        {
+            "tokens": 1,
+            "ratio": 1,
+            "kl": 0,
+            "clip_share": 0,
+            "entropy": 0.5,
+            "reference_kl": 0,
+            "ess": 1,
+            "weight_ess": 1,
+        }
     )
     low, high = math.exp(-1), math.exp(1)
     assert by_lag["3"]["ratio"] == pytest.approx((low + high) / 2)
     assert by_lag["3"]["kl"] == pytest.approx((low + high - 2) / 2)
     assert by_lag["3"]["ess"] == pytest.approx((low + high) ** 2 / (2 * (low**2 + high**2)))
+    assert by_lag["3"]["weight_ess"] == 0.5, "one of two is left"
     assert (by_lag["3"]["clip_share"], by_lag["3"]["entropy"]) == (0.5, 2.0)
     assert by_lag["offline"]["clip_share"] == 1
 
@@ -77,7 +94,11 @@ def test_parts_add_up_to_the_whole(rows: list[tuple[float, float, int, bool]], c
         found = Statistics(4)
         if part:
             pi, mu, lags, offline = map(list, zip(*part, strict=True))
-            found.add(terms(pi, mu, lags, offline), torch.tensor(pi) < -2, torch.tensor(mu))
+            found.add(
+                terms(pi, mu, lags, offline),
+                corrected([one < -2 for one in pi], [abs(one) for one in mu]),
+                torch.tensor(mu),
+            )
         return found
 
     whole, parts = counted(rows), counted(rows[:cut])
@@ -96,7 +117,7 @@ def test_a_mismatch_of_roundings_alone_has_a_kl_that_is_small_and_not_below_zero
     """As with S = 0 in bfloat16: half the square of the difference, which float32 would lose in the ratio's 1."""
     drawn = terms([pi for pi, _ in tokens], [pi - apart for pi, apart in tokens], [0] * len(tokens))
     found = Statistics(0)
-    found.add(drawn, torch.zeros(len(tokens), dtype=torch.bool), torch.zeros(len(tokens)))
+    found.add(drawn, corrected([False] * len(tokens)), torch.zeros(len(tokens)))
     apart = (drawn.logprobs.double() - drawn.behaviour.double()).tolist()
     literal = sum(one**2 / 2 + one**3 / 6 for one in apart) / len(apart)
     assert found.metrics()["mismatch_kl"] >= 0
@@ -105,8 +126,8 @@ def test_a_mismatch_of_roundings_alone_has_a_kl_that_is_small_and_not_below_zero
 
 def test_a_forged_logprob_makes_no_kl_negative() -> None:
     found = Statistics(0)
-    found.add(terms([-1.0], [-3e38], [0]), torch.zeros(1, dtype=torch.bool), torch.zeros(1))
-    found.add(terms([-3e38], [-1.0], [0]), torch.zeros(1, dtype=torch.bool), torch.zeros(1))
+    found.add(terms([-1.0], [-3e38], [0]), corrected([False]), torch.zeros(1))
+    found.add(terms([-3e38], [-1.0], [0]), corrected([False]), torch.zeros(1))
     assert 0 < found.metrics()["mismatch_kl"] < math.inf
     assert found.metrics()["max_log_ratio"] == pytest.approx(3e38)
 
@@ -115,7 +136,7 @@ def test_the_reference_is_told_of_where_there_is_one() -> None:
     found = Statistics(0)
     drawn = terms([-1.0, -2.0], [-1.0, -2.0], [0, 0])
     far = Terms(**{**vars(drawn), "reference": torch.tensor([-1.0, -1.0])})
-    found.add(far, torch.zeros(2, dtype=torch.bool), torch.zeros(2))
+    found.add(far, corrected([False, False]), torch.zeros(2))
     assert found.metrics()["reference_kl"] == pytest.approx((math.exp(1) - 2) / 2)
 
 

@@ -36,6 +36,9 @@ GB = 1_000_000_000
 
 Gigabytes = Annotated[float, Meta(gt=0, le=1e6)]
 
+OFFLINE_SHARE = 0.5
+"""Of each batch, where logs are named and no share."""
+
 MAX_TASKS = 64
 """Tasks of a mixture: each is evaluated on held-out prompts of its own, and a report has a line for each."""
 
@@ -151,12 +154,20 @@ class LearnSection(Section, frozen=True, kw_only=True):
 class OfflineSection(Section, frozen=True, kw_only=True):
     """Logged completions and preference pairs beside the swarm's rollouts: `share` of each batch is of the file `path`.
 
-    1: all of it, so that nothing is leased.
+    1: all of it, so that nothing is leased; unset: half, where there is a path, and what `read_swarm_config` returns
+    says so.
     """
 
     path: Annotated[str, Meta(min_length=1)] | None = None
-    share: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    share: Annotated[float, Meta(gt=0, le=1)] | None = None
     chat: Literal["auto", "always", "never"] = "auto"
+
+    @property
+    def share_in_force(self) -> float:
+        """Of each batch, 0 where there are no logs."""
+        if self.path is None:
+            return 0.0
+        return OFFLINE_SHARE if self.share is None else self.share
 
 
 class TrainerSection(Section, frozen=True, kw_only=True):
@@ -278,7 +289,7 @@ class SwarmConfig(Section, frozen=True, kw_only=True):
     def offline_rollouts(self) -> int:
         """Completions of each batch that come from logs."""
         whole = self.learn.prompts_per_step * self.learn.group_size
-        return 0 if self.offline.path is None else round(self.offline.share * whole)
+        return round(self.offline.share_in_force * whole)
 
     @property
     def swarm_rollouts(self) -> int:

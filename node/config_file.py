@@ -20,6 +20,7 @@ from node.config import (
     EngineSection,
     LearnSection,
     NodeConfig,
+    OfflineSection,
     Section,
     SwarmConfig,
     TaskSection,
@@ -28,6 +29,7 @@ from node.config import (
 from node.config_errors import explain_validation, lower, types_of
 from node.errors import UsageError
 from node.hours import HoursError, parse_hours
+from node.idle_keys import idle_key, idle_key_of_node
 from protocol.limits import MAX_WORK_BYTES
 
 C = TypeVar("C", SwarmConfig, NodeConfig)
@@ -43,6 +45,8 @@ def read_swarm_config(path: Path) -> SwarmConfig:
         _require_tasks(path, config.task)
     _require_band(path, config.curriculum)
     _require_informative(path, config)
+    if idle := idle_key(config):
+        raise UsageError(f"{path}: {idle}")
     if (most := max(config.evaluate.k, default=1)) > (samples := config.evaluate.samples):
         raise UsageError(
             f"{path}: [evaluate] k = {most} is more than samples = {samples}, and pass@k needs at least k samples "
@@ -53,6 +57,7 @@ def read_swarm_config(path: Path) -> SwarmConfig:
         config,
         learn=learn,
         trainer=_over_the_run(config.trainer, learn.steps),
+        offline=_as_shared(config.offline),
         swarm=msgspec.structs.replace(config.swarm, state=str(base / Path(config.swarm.state).expanduser())),
         model=msgspec.structs.replace(config.model, directory=str(base / Path(config.model.directory).expanduser())),
     )
@@ -77,6 +82,10 @@ def _over_the_run(trainer: TrainerSection, steps: int) -> TrainerSection:
     and S = 11 end where S = 0 does (docs/objectives.md).
     """
     return trainer if trainer.decay_steps is not None else msgspec.structs.replace(trainer, decay_steps=steps)
+
+
+def _as_shared(offline: OfflineSection) -> OfflineSection:
+    return offline if offline.path is None else msgspec.structs.replace(offline, share=offline.share_in_force)
 
 
 def _require_consistent(path: Path, learn: LearnSection, trainer: TrainerSection) -> None:
@@ -112,8 +121,8 @@ def _require_offline(path: Path, config: SwarmConfig) -> None:
     offline, learn = config.offline, config.learn
     if offline.path is not None and (config.offline_rollouts < 2 or config.swarm_rollouts == 1):
         raise UsageError(
-            f"{path}: [offline] share = {offline.share} of the {learn.prompts_per_step * learn.group_size} completions "
-            "of a batch leaves less than a group of two for one side. Choose another share."
+            f"{path}: [offline] share = {offline.share_in_force} of the {learn.prompts_per_step * learn.group_size} "
+            "completions of a batch leaves less than a group of two for one side. Choose another share."
         )
     if (chosen := config.trainer.pairs_by) and config.swarm_rollouts and learn.group_size != 2:
         raise UsageError(
@@ -168,6 +177,8 @@ def read_node_config(path: Path | None) -> NodeConfig:
         return NodeConfig()
     config = _read(path, NodeConfig)
     require_hours(config.engine, f"{path}: [engine] hours")
+    if idle := idle_key_of_node(config):
+        raise UsageError(f"{path}: {idle}")
     return config
 
 

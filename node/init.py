@@ -108,7 +108,7 @@ lora_targets = []          # ["q_proj", "v_proj"]; none = all linear layers but 
 
 [offline]
 # path = "logs.jsonl"      # completions with rewards, or preference pairs, beside the swarm's rollouts
-share = 0.5                # of each batch; 1.0 = all of it, and nothing is leased
+# share = 0.5              # of each batch; 1.0 = all of it, and nothing is leased
 chat = "auto"              # prompts through the model's chat template: "auto", "always", "never"
 
 [plan]

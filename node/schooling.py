@@ -23,9 +23,10 @@ from learner.environment import MAX_EPISODE_TOKENS, ONE_TURN, EpisodeLimits, Rep
 from learner.leasing import Prompt
 from node.config import CurriculumSection, LearnSection, MixtureTask, SwarmConfig
 from node.evaluation import HeldOut
+from node.idle_keys import idle_key_of_tasks
 from node.tasks.encoded import EncodedTask
 from node.tasks.logs import Logs, read_logs
-from node.tasks.port import Chat, FiniteTask, Task, TaskError
+from node.tasks.port import Chat, FiniteTask, Task, TaskError, TurnTask
 from node.tasks.registry import open_task
 from node.tasks.text import TextCodec, positions_of, vocabulary_of
 
@@ -168,6 +169,13 @@ def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
         tasks[one.title] = EncodedTask(task=task, codec=codec)
         _require_room(one.title, tasks[one.title], limits)
         held_out += held_out_of(tasks[one.title], config.task.held_out, limits, name=one.title)
+    kinds = [encoded.task for encoded in tasks.values()]
+    if idle := idle_key_of_tasks(
+        config,
+        any_finite=any(isinstance(task, FiniteTask) for task in kinds),
+        any_turns=any(isinstance(task, TurnTask) for task in kinds),
+    ):
+        raise TaskError(idle)
     schooling = Schooling(
         codec=codec, tasks=tasks, curriculum=Curriculum(parts=parts), held_out=held_out, limits=limits
     )

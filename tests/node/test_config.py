@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -177,7 +178,7 @@ def test_the_mode_can_be_read_off_what_is_in_force(staleness: int) -> None:
             assert mode_of(learn.staleness) == learn.mode == mode
 
 
-def test_what_the_file_says_of_training_reaches_the_trainer(tmp_path: Path) -> None:
+def test_what_the_file_says_of_training_reaches_the_trainer() -> None:
     trainer = (
         'objective = "tis"\nadvantage = "gae"\ncorrection = "cispo"\naggregation = "per_token"\nweight_cap = 3.0\n'
         "kl = 0.125\ngae_gamma = 0.5\ngae_lambda = 0.25\nvalue_coefficient = 0.75\nvalue_clip = 0.375\n"
@@ -193,18 +194,101 @@ def test_what_the_file_says_of_training_reaches_the_trainer(tmp_path: Path) -> N
     )
     text = learning(temperature=0.5, max_new_tokens=9, seed=6, threads=2) + "[trainer]\n" + trainer + where
     assert set(tomllib.loads(trainer + where)) == {field.name for field in msgspec.structs.fields(TrainerSection)}
-    config = read_swarm_config(swarm_file(tmp_path, text))
+    # All at once, which no file may say: some are of an objective that others rule out.
+    config = msgspec.convert(tomllib.loads(text), SwarmConfig)
     assert launched(TRAINER, config.trainer)[1:] == ("-m", "learner.launcher", "4", "2", "0", "learner:29500")
     assert launched(TRAINER, TrainerSection()) == TRAINER
     load = msgspec.convert(load_request(config), Load)
     assert load.lora == Lora(rank=8, alpha=24, targets=["q_proj"])
     assert (load.device, load.compute_dtype, load.compile) == ("cpu", "bfloat16", True)
-    assert (load.directory, load.seed, load.threads) == (str(tmp_path / "model"), 6, 2)
+    assert (load.directory, load.seed, load.threads) == ("model", 6, 2)
     assert msgspec.to_builtins(load.hyperparameters) == {
         **{key: value for key, value in tomllib.loads(trainer).items() if not key.startswith("beta")},
         **{"betas": (0.5, 0.25), "temperature": 0.5, "max_new_tokens": 9},
         "gradient_checkpointing": True,
     }
+
+
+LOGS_ALONE = {"offline": 'path = "logs.jsonl"\nshare = 1.0', "task": ""}
+
+
+def sections(*parts: Mapping[str, str]) -> str:
+    """A swarm.toml of these sections, later ones beside what an earlier part has of them; "" begins one anew."""
+    found = {
+        "swarm": 'name = "a swarm"',
+        "model": 'directory = "model"',
+        "task": 'spec = "reverse"',
+        "learn": "steps = 5",
+    }
+    for part in parts:
+        for name, lines in part.items():
+            found[name] = f"{found.get(name, '')}\n{lines}" if lines else ""
+    return "".join(f"[{name}]\n{lines}\n" for name, lines in found.items())
+
+
+@pytest.mark.parametrize(
+    ("section", "line", "around", "cure", "needs"),
+    [
+        ("trainer", "lora_alpha = 32", {}, "lora_rank = 8", "lora_rank = 0 trains all weights"),
+        ("trainer", 'lora_targets = ["q_proj"]', {}, "lora_rank = 8", "Set lora_rank"),
+        ("trainer", 'rendezvous = "here:29500"', {}, "machines = 2", "machines = 1 has no others to meet"),
+        ("trainer", "decay_floor = 0.5", {"trainer": "decay_steps = 0"}, "", "decay_steps = 0 keeps the rate"),
+        ("trainer", "clip_high = 0.3", {"trainer": 'objective = "reinforce"'}, 'correction = "cispo"', '"uncorrected"'),
+        ("trainer", "clip_low = 0.3", {"trainer": 'objective = "tis"'}, 'correction = "cispo"', '"truncated_weight"'),
+        (
+            "trainer",
+            "weight_cap = 3.0",
+            {"trainer": 'objective = "grpo"'},
+            'correction = "decoupled"',
+            "caps no weight",
+        ),
+        ("trainer", "gae_gamma = 0.9", {}, 'objective = "ppo"', "has no critic"),
+        ("trainer", "gae_lambda = 0.9", {}, 'advantage = "gae"', "has no critic"),
+        ("trainer", "value_coefficient = 0.9", {}, 'objective = "ppo"', "has no critic"),
+        ("trainer", "value_clip = 0.9", {}, 'objective = "ppo"', "has no critic"),
+        ("trainer", "value_learning_rate = 0.9", {}, 'objective = "ppo"', "has no critic"),
+        ("trainer", "dpo_beta = 0.5", {"learn": "group_size = 2"}, 'objective = "dpo"', "is not of preferences"),
+        ("offline", "share = 0.5", {}, 'path = "logs.jsonl"', "without path there are no logs"),
+        ("offline", 'chat = "never"', {}, 'path = "logs.jsonl"', "without path there are no logs"),
+        ("metrics", "wandb_offline = true", {}, 'wandb = "birds"', "without wandb"),
+        ("metrics", "samples = 4", LOGS_ALONE, "", "[offline] share = 1.0"),
+        ("curriculum", 'order = "easy_first"', LOGS_ALONE, "", "[offline] share = 1.0"),
+        ("curriculum", "low = 0.125", LOGS_ALONE, "", "[offline] share = 1.0"),
+        ("curriculum", "high = 0.875", LOGS_ALONE, "", "[offline] share = 1.0"),
+        ("curriculum", "dynamic_sampling = true", LOGS_ALONE, "", "[offline] share = 1.0"),
+        ("evaluate", "samples = 4", {"task": "held_out = 0"}, "", "[task] held_out = 0 keeps no prompts"),
+        ("evaluate", "every_versions = 4", LOGS_ALONE, "", "[task] spec is not set"),
+        ("task", "held_out = 64", LOGS_ALONE, 'spec = "sort"', "without spec"),
+    ],
+)
+def test_a_key_that_would_do_nothing_is_refused_with_the_one_it_needs(
+    tmp_path: Path, section: str, line: str, around: dict[str, str], cure: str, needs: str
+) -> None:
+    said = refused(tmp_path, sections(around, {section: line}))
+    assert said.startswith(f"[{section}] {line} would do nothing: ")
+    assert needs in said
+    assert said.endswith(f", or leave {line.split()[0]} out.")
+    read_swarm_config(swarm_file(tmp_path, sections(around)))
+    if cure:
+        read_swarm_config(swarm_file(tmp_path, sections(around, {section: line}, {section: cure})))
+
+
+def test_no_evaluation_may_be_said_twice(tmp_path: Path) -> None:
+    read_swarm_config(swarm_file(tmp_path, sections({"task": "held_out = 0", "evaluate": "every_versions = 0"})))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[engine]\nfake_token_s = 1.0\n", '[engine] fake_token_s = 1.0 would do nothing: kind = "transformers" takes'),
+        ('[network]\nlisten = []\nannounce = ["/ip4/1.2.3.4/tcp/1"]\n', "[network] announce = ["),
+    ],
+)
+def test_a_key_of_a_volunteer_that_would_do_nothing(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "node.toml").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_node_config(tmp_path / "node.toml")
+    assert str(caught.value).startswith(f"{tmp_path / 'node.toml'}: {says}")
 
 
 @pytest.mark.parametrize(("line", "steps"), [("", 5), ("decay_steps = 0\n", 0), ("decay_steps = 7\n", 7)])

@@ -33,6 +33,7 @@ UNSET = {
     ("network", "download_mbit"),
     ("store", "quota_gb"),
     ("offline", "path"),
+    ("offline", "share"),
     ("learn", "ahead"),
     ("learn", "max_episode_tokens"),
     ("trainer", "decay_steps"),

@@ -1,0 +1,125 @@
+"""Keys of the configuration that would do nothing, since another that they need is not set.
+
+What always holds: a key counts as set when it is not what it would be anyway, so files that spell every default out, as
+`volery init` and `--dry-run` write them, pass; whoever is refused reads which key it needs, and both ways out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from learner.presets import PRESETS, CorrectionName
+from node.config import NodeConfig, OfflineSection, Section, SwarmConfig, TrainerSection
+
+CLIPPED: frozenset[CorrectionName] = frozenset(
+    {"clipped_ratio", "sequence_ratio", "cispo", "masked_weight", "tapered_weight", "decoupled"}
+)
+CAPPED: frozenset[CorrectionName] = frozenset({"truncated_weight", "tapered_weight", "decoupled"})
+"""The corrections that have such bounds: `learner.objective.corrections`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """`keys` of a section do nothing because of `why`, a clause that ends with what to set."""
+
+    section: str
+    keys: tuple[str, ...]
+    why: str
+
+
+def idle_key(config: SwarmConfig) -> str:
+    """What to say of the first key of a swarm.toml that would do nothing; "" when there is none."""
+    return _first(config, [*_trainer(config.trainer), *_offline(config.offline), *_around(config)])
+
+
+def idle_key_of_tasks(config: SwarmConfig, *, any_finite: bool, any_turns: bool) -> str:
+    """The same, by what the tasks are: some are finite, some have turns."""
+    rules = []
+    if config.task.tasks and not any_finite:
+        why = "no task here is finite, and tasks without end choose by levels. Name a task of a file"
+        rules.append(Rule(section="curriculum", keys=("order", "low", "high"), why=why))
+    if config.task.tasks and not any_turns:
+        why = "no task here has several turns. Name one that has"
+        rules.append(Rule(section="learn", keys=("max_turns",), why=why))
+    return _first(config, rules)
+
+
+def idle_key_of_node(config: NodeConfig) -> str:
+    """What to say of the first key of a node.toml that would do nothing; "" when there is none."""
+    rules = []
+    if config.engine.kind != "fake":
+        why = f'kind = "{config.engine.kind}" takes the time it takes. Set kind = "fake"'
+        rules.append(Rule(section="engine", keys=("fake_token_s",), why=why))
+    if not config.network.listen:
+        why = "listen = [] only dials out, and nobody can dial this node. Set listen"
+        rules.append(Rule(section="network", keys=("announce",), why=why))
+    return _first(config, rules)
+
+
+def _trainer(trainer: TrainerSection) -> Iterable[Rule]:
+    def rule(why: str, *keys: str) -> Rule:
+        return Rule(section="trainer", keys=keys, why=why)
+
+    correction = trainer.correction or PRESETS[trainer.objective].correction
+    advantage = trainer.advantage_in_force
+    if not trainer.lora_rank:
+        yield rule("lora_rank = 0 trains all weights and no adapter. Set lora_rank", "lora_alpha", "lora_targets")
+    if trainer.machines == 1:
+        yield rule("machines = 1 has no others to meet. Set machines", "rendezvous")
+    if correction not in CLIPPED:
+        yield rule(f'the correction "{correction}" clips nothing. Set correction', "clip_low", "clip_high")
+    if correction not in CAPPED:
+        yield rule(f'the correction "{correction}" caps no weight. Set correction', "weight_cap")
+    if advantage != "gae":
+        why = f'the advantage "{advantage}" has no critic. Set objective = "ppo" or advantage = "gae"'
+        critic = ("value_coefficient", "value_clip", "value_learning_rate")
+        yield rule(why, "gae_gamma", "gae_lambda", *critic)
+    if advantage != "preference":
+        yield rule(f'the advantage "{advantage}" is not of preferences. Set objective = "dpo"', "dpo_beta")
+    if trainer.decay_steps == 0:
+        yield rule("decay_steps = 0 keeps the rate as it is. Set decay_steps", "decay_floor")
+
+
+def _offline(offline: OfflineSection) -> Iterable[Rule]:
+    if offline.path is None:
+        why = "without path there are no logs. Set path"
+        yield Rule(section="offline", keys=("share", "chat"), why=why)
+
+
+def _around(config: SwarmConfig) -> Iterable[Rule]:
+    if not config.metrics.wandb:
+        why = "without wandb nothing goes to Weights & Biases. Set wandb to a project"
+        yield Rule(section="metrics", keys=("wandb_offline",), why=why)
+    if not config.swarm_rollouts:
+        keys = ("order", "low", "high", "dynamic_sampling")
+        why = "with [offline] share = 1.0 nothing is leased, so nothing is asked. Lower share"
+        yield Rule(section="curriculum", keys=keys, why=why)
+        if config.metrics.samples:
+            why = "with [offline] share = 1.0 all is from logs, and samples are of what the swarm makes. Lower share"
+            yield Rule(section="metrics", keys=("samples",), why=why)
+    if not config.task.tasks and config.task.held_out:
+        yield Rule(section="task", keys=("held_out",), why="without spec there are no prompts. Set spec")
+    if not config.task.tasks or not config.task.held_out:
+        missing = "held_out = 0 keeps no prompts" if config.task.tasks else "spec is not set"
+        why = f"[task] {missing}, so nothing is evaluated. Set it"
+        every = ("every_versions",) if config.evaluate.every_versions else ()
+        yield Rule(section="evaluate", keys=(*every, "samples", "k"), why=why)
+
+
+def _first(config: SwarmConfig | NodeConfig, rules: Iterable[Rule]) -> str:
+    for rule in rules:
+        section = getattr(config, rule.section)
+        for key in rule.keys:
+            if (value := getattr(section, key)) != _default(type(section), key):
+                said = msgspec.json.encode(value).decode()
+                return f"[{rule.section}] {key} = {said} would do nothing: {rule.why}, or leave {key} out."
+    return ""
+
+
+def _default(section: type[Section], key: str) -> Any:
+    field = next(field for field in msgspec.structs.fields(section) if field.name == key)
+    return field.default_factory() if field.default is msgspec.NODEFAULT else field.default

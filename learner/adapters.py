@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from learner.directories import ModelDirectory, one_line
 from learner.durable import TensorEntry
 from learner.failures import BadRequest
+from learner.lora_targets import no_targets, unmatched
 from learner.requests import Lora
 from learner.sharding import fill
 
@@ -62,10 +63,16 @@ def attach(model: Any, lora: Lora) -> Attached:
         target_modules=list(lora.targets) or "all-linear",
         task_type="CAUSAL_LM",
     )
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     try:
         inject_adapter_in_model(config, model, low_cpu_mem_usage=True)
     except (ValueError, TypeError) as error:
+        if missing := unmatched(lora.targets, [name for name, _ in model.named_modules()]):
+            raise BadRequest(no_targets(missing, linear)) from error
         raise BadRequest(f"lora_targets: no adapter can be put on this model: {one_line(error)}") from error
+    adapted = [name.partition(".lora_A.")[0] for name, _ in model.named_parameters() if ".lora_A." in name]
+    if missing := unmatched(lora.targets, adapted):
+        raise BadRequest(no_targets(missing, linear))
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(is_adapter(name))
     now = {id(tensor): name for name, tensor in model.state_dict(keep_vars=True).items()}

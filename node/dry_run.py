@@ -21,7 +21,7 @@ from learner.presets import recipe_of
 from learner.requests import Hyperparameters
 from node.config import SwarmConfig
 from node.config_file import read_swarm_config
-from node.errors import RunError
+from node.errors import RunError, about_keys_of
 from node.footprint import Footprint, ModelFacts, compute_dtype, footprint_of, read_facts
 from node.programs import checked
 from node.resuming import LEDGER, find_origin, require_checkpoint, require_one
@@ -49,7 +49,8 @@ def show_dry_run(path: Path, *, resume: bool = False, fork_from: str = "") -> st
     beginning = _beginning(state)
     if fork_from:
         beginning = f"begins with step {find_origin(fork_from, state, schooling.restore).row.step} of {fork_from}"
-    facts = read_facts(Path(config.model.directory))
+    with about_keys_of(path):
+        facts = read_facts(Path(config.model.directory))
     hyperparameters = msgspec.convert(load_request(config)["hyperparameters"], Hyperparameters)
     recipe = recipe_of(hyperparameters)
     footprint = footprint_of(facts, config.trainer, recipe, config.model.weights_dtype)

@@ -6,6 +6,10 @@ configuration, an invite), 1 for trouble at run time (disk, network, a child tha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class NodeError(Exception):
     """Base. `exit_code` is what the program ends with."""
@@ -21,3 +25,23 @@ class UsageError(NodeError):
 
 class RunError(NodeError):
     """Something failed while running. What was durable stays so; starting again resumes."""
+
+
+@contextmanager
+def naming(where: str) -> Iterator[None]:
+    """What ends the program inside says where: a key, an option or a file comes before it."""
+    try:
+        yield
+    except NodeError as error:
+        raise type(error)(f"{where}: {error}") from error
+
+
+@contextmanager
+def about_keys_of(file: Path) -> Iterator[None]:
+    """What ends the program inside and begins with a key, as "[section] key", says which file has it."""
+    try:
+        yield
+    except NodeError as error:
+        if not str(error).startswith("["):
+            raise
+        raise type(error)(f"{file}: {error}") from error

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from learner.durable import table_of
+from learner.lora_targets import names, no_targets, unmatched
 from learner.presets import Recipe
 from node.config import TrainerSection
 from node.door import shards_of
@@ -31,6 +32,9 @@ CHECKPOINT_BYTES = 12
 
 EMBEDDINGS = ("embed", "lm_head", "wte", "wpe")
 """Words in the names of matrices that no adapter is put on, if its targets are not named."""
+
+HEADS = ("lm_head", "embed_out")
+"""What architectures call the layer that makes logits."""
 
 DTYPE_BYTES = {"bfloat16": 2, "float32": 4}
 
@@ -94,7 +98,9 @@ def read_facts(directory: Path) -> ModelFacts:
         config = json.loads((directory / "config.json").read_bytes())
         tables = [table_of(directory / name) for name in shards_of(directory)]
     except (OSError, ValueError) as error:  # LayoutError is a ValueError
-        raise UsageError(f"[model] directory: {directory}: {error}. Copy the model's files again.") from None
+        raise UsageError(
+            f"[model] directory: {directory} cannot be read ({error}). Copy the model's files again."
+        ) from None
     if not isinstance(config, dict):
         raise UsageError(f"[model] directory: {directory}/config.json is no table. Copy the model's files again.")
     sizes: dict[str, int] = {}
@@ -122,6 +128,18 @@ def read_facts(directory: Path) -> ModelFacts:
         vocabulary=whole("vocab_size", 0),
         matrices=tuple(matrices),
     )
+
+
+def require_targets(directory: Path, trainer: TrainerSection) -> None:
+    """Refuse `lora_targets` that name nothing in the model, in the trainer's words. Raises UsageError.
+
+    A head that is tied to the embeddings is in no file, and is left to the trainer.
+    """
+    if not trainer.lora_targets:
+        return
+    modules = [module for module, _, _ in read_facts(directory).matrices]
+    if missing := unmatched(trainer.lora_targets, [*modules, *HEADS]):
+        raise UsageError(f"[trainer] {no_targets(missing, modules)}.")
 
 
 def footprint_of(facts: ModelFacts, trainer: TrainerSection, recipe: Recipe, weights_dtype: str) -> Footprint:
@@ -152,8 +170,8 @@ def footprint_of(facts: ModelFacts, trainer: TrainerSection, recipe: Recipe, wei
 
 def adapter_parameters(facts: ModelFacts, trainer: TrainerSection) -> int:
     """Those of W + B A on every matrix that `lora_targets` names, all but embeddings where it names none."""
-    targets = tuple(trainer.lora_targets)
-    on = [one for one in facts.matrices if not targets or one[0].endswith(targets)]
+    targets = trainer.lora_targets
+    on = [one for one in facts.matrices if not targets or any(names(target, one[0]) for target in targets)]
     return sum(trainer.lora_rank * (rows + columns) for _, rows, columns in on)
 
 

@@ -89,21 +89,35 @@ def open_learner_home(root: Path, *, name: str, certificate_days: float, now_ms:
     )
 
 
+def require_state(root: Path) -> None:
+    """Refuse what cannot be a learner's state directory, without making it. Raises UsageError or RunError."""
+    if (root / "node.key").exists():
+        raise UsageError(f"[swarm] state: {root} is a rollout node's state. Choose another [swarm] state.")
+    place = next(parent for parent in (root, *root.parents) if parent.exists())
+    if not place.is_dir():
+        raise _unusable(root, f"{place} is a file")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise _unusable(root, f"{place} may not be written to")
+
+
+def _unusable(root: Path, why: str | None) -> RunError:
+    return RunError(f"[swarm] state: {root} cannot be used: {why}. Choose another [swarm] state.")
+
+
 def _take(root: Path) -> BinaryIO:
     """Make `root` ours: two learners with one key and one ledger would sign two versions under one name."""
-    if (root / "node.key").exists():
-        raise UsageError(f"{root} is a rollout node's state. Choose another [swarm] state.")
+    require_state(root)
     try:
         root.mkdir(parents=True, exist_ok=True)
         lock = (root / "lock").open("ab")
     except OSError as error:
-        raise RunError(f"{root} cannot be used: {error.strerror}. Choose another [swarm] state.") from None
+        raise _unusable(root, error.strerror) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         lock.close()
         if not isinstance(error, BlockingIOError):
-            raise RunError(f"{root} cannot be locked: {error.strerror}. Choose another [swarm] state.") from None
+            raise _unusable(root, f"it cannot be locked: {error.strerror}") from None
         raise RunError(
             f"{root} is used by a learner that is running. Stop that one first, or choose another [swarm] state."
         ) from None

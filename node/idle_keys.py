@@ -1,7 +1,9 @@
 """Keys of the configuration that would do nothing, since another that they need is not set.
 
 What always holds: a key counts as set when it is not what it would be anyway, so files that spell every default out, as
-`volery init` and `--dry-run` write them, pass; whoever is refused reads which key it needs, and both ways out.
+`volery init` and `--dry-run` write them, pass; whoever is refused reads which key it needs, and both ways out. What a
+switch that the file itself turns off leaves without work (`held_out = 0`, `decay_steps = 0`, `mode = "sequential"`) is
+not refused: who turns it needs no telling.
 """
 
 from __future__ import annotations
@@ -80,8 +82,6 @@ def _trainer(trainer: TrainerSection) -> Iterable[Rule]:
         yield rule(why, "gae_gamma", "gae_lambda", *critic)
     if advantage != "preference":
         yield rule(f'the advantage "{advantage}" is not of preferences. Set objective = "dpo"', "dpo_beta")
-    if trainer.decay_steps == 0:
-        yield rule("decay_steps = 0 keeps the rate as it is. Set decay_steps", "decay_floor")
 
 
 def _offline(offline: OfflineSection) -> Iterable[Rule]:
@@ -101,12 +101,11 @@ def _around(config: SwarmConfig) -> Iterable[Rule]:
         if config.metrics.samples:
             why = "with [offline] share = 1.0 all is from logs, and samples are of what the swarm makes. Lower share"
             yield Rule(section="metrics", keys=("samples",), why=why)
-    if not config.task.tasks and config.task.held_out:
-        yield Rule(section="task", keys=("held_out",), why="without spec there are no prompts. Set spec")
-    if not config.task.tasks or not config.task.held_out:
-        missing = "held_out = 0 keeps no prompts" if config.task.tasks else "spec is not set"
-        why = f"[task] {missing}, so nothing is evaluated. Set it"
+    if not config.task.tasks:
+        if config.task.held_out:
+            yield Rule(section="task", keys=("held_out",), why="without spec there are no prompts. Set spec")
         every = ("every_versions",) if config.evaluate.every_versions else ()
+        why = "without [task] spec there are no prompts to evaluate on. Set it"
         yield Rule(section="evaluate", keys=(*every, "samples", "k"), why=why)
 
 

@@ -14,8 +14,10 @@ from node.config import NodeConfig, PriceSection, SwarmConfig
 from node.config_file import read_node_config, read_swarm_config, replaced, require_hours
 from node.console import Terminal, open_terminal, run_shown
 from node.door import require_addresses, require_model
-from node.errors import NodeError, UsageError
+from node.errors import NodeError, UsageError, about_keys_of
 from node.events import Clock, EventLog
+from node.footprint import require_targets
+from node.home import require_state
 from node.learner_run import LearnerRun
 from node.metrics.opening import require_sinks
 from node.reports.facts import Role
@@ -70,9 +72,10 @@ async def learn(
                 await running.leave()
 
         try:
-            outcome = await run_shown(
-                terminal, lambda: run_learner(config, schooling, events, ready, trainer=trainer), leave=leave
-            )
+            with about_keys_of(path):
+                outcome = await run_shown(
+                    terminal, lambda: run_learner(config, schooling, events, ready, trainer=trainer), leave=leave
+                )
         except Stopped:
             return _stopped(terminal, f"volery learn {path}")
         except NodeError:
@@ -86,11 +89,16 @@ async def learn(
 
 
 def checked(config: SwarmConfig, path: Path) -> Schooling:
-    """The tasks of `config`, which `path` holds, once all that can be looked at was. Raises UsageError, TaskError."""
-    require_model(Path(config.model.directory))
-    require_addresses(config.network.listen, config.network.announce)
-    require_sinks(config.metrics)
-    return open_schooling(config, path.resolve().parent)
+    """The tasks of `config`, which `path` holds, once all that can be looked at was. Raises UsageError, TaskError and
+    RunError, naming the file and the key.
+    """
+    with about_keys_of(path):
+        require_model(Path(config.model.directory))
+        require_targets(Path(config.model.directory), config.trainer)
+        require_addresses(config.network.listen, config.network.announce)
+        require_sinks(config.metrics)
+        require_state(Path(config.swarm.state))
+        return open_schooling(config, path.resolve().parent)
 
 
 async def join(

@@ -21,7 +21,7 @@ from learner.ledger_chain import checkpoints_of
 from learner.ledger_file import LedgerError
 from learner.ledger_rows import CheckpointRow
 from node.config import SwarmConfig
-from node.errors import RunError, UsageError
+from node.errors import RunError, UsageError, naming
 from node.home import open_learner_home
 from node.keys import sync_directory
 from node.lookups import find_place
@@ -72,7 +72,8 @@ def find_origin(source: str, state: Path, restore: Callable[[Mapping[str, Any]],
             "--fork-from away to go on with what is there."
         )
     run, step = _parsed(source)
-    origin = find_place(Path(run)).state
+    with naming(f"--fork-from {source}"):
+        origin = find_place(Path(run)).state
     if not (origin / LEDGER).is_file():
         raise UsageError(f"--fork-from {source}: {origin} holds no learner's run. Name its swarm.toml or its state.")
     try:
@@ -80,7 +81,8 @@ def find_origin(source: str, state: Path, restore: Callable[[Mapping[str, Any]],
     except LedgerError as error:
         raise RunError(str(error)) from error
     row = _chosen(source, rows, step)
-    restore(row.state)
+    with naming(f"--fork-from {source}"):
+        restore(row.state)
     return Origin(state=origin, swarm=swarm, row=row)
 
 

@@ -22,6 +22,7 @@ from learner.curriculum.passes import PassCursor
 from learner.environment import MAX_EPISODE_TOKENS, ONE_TURN, EpisodeLimits, Reply, Said
 from learner.leasing import Prompt
 from node.config import CurriculumSection, LearnSection, MixtureTask, SwarmConfig
+from node.errors import naming
 from node.evaluation import HeldOut
 from node.idle_keys import idle_key_of_tasks
 from node.tasks.encoded import EncodedTask
@@ -158,17 +159,20 @@ def _require_room(name: str, encoded: EncodedTask, limits: EpisodeLimits) -> Non
 def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
     """Open the configured tasks with the model's tokenizer; paths in a spec are relative to `base`.
 
-    Raises TaskError.
+    Raises TaskError, beginning with the key that it is about.
     """
     directory = Path(config.model.directory)
-    codec, limits = TextCodec.load(directory), episode_limits(config.learn, positions_of(directory))
+    with naming("[model] directory"):
+        codec = TextCodec.load(directory)
+    limits = episode_limits(config.learn, positions_of(directory))
     parts, tasks, held_out = [], {}, []
-    for one in config.task.tasks:
-        task = open_task(one.spec, directory=base, seed=config.learn.seed)
-        parts.append(part_of_mixture(one, task, config.curriculum, config.learn.seed))
-        tasks[one.title] = EncodedTask(task=task, codec=codec)
-        _require_room(one.title, tasks[one.title], limits)
-        held_out += held_out_of(tasks[one.title], config.task.held_out, limits, name=one.title)
+    for number, one in enumerate(config.task.tasks):
+        with naming("[task] spec" if config.task.spec else f"[task] mixture[{number}].spec"):
+            task = open_task(one.spec, directory=base, seed=config.learn.seed)
+            parts.append(part_of_mixture(one, task, config.curriculum, config.learn.seed))
+            tasks[one.title] = EncodedTask(task=task, codec=codec)
+            _require_room(one.title, tasks[one.title], limits)
+            held_out += held_out_of(tasks[one.title], config.task.held_out, limits, name=one.title)
     kinds = [encoded.task for encoded in tasks.values()]
     if idle := idle_key_of_tasks(
         config,
@@ -180,14 +184,15 @@ def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
         codec=codec, tasks=tasks, curriculum=Curriculum(parts=parts), held_out=held_out, limits=limits
     )
     if config.offline.path is not None:
-        logs = read_logs(
-            base / Path(config.offline.path).expanduser(),
-            codec,
-            Chat(config.offline.chat),
-            positions=positions_of(directory),
-            vocabulary=vocabulary_of(directory),
-        )
-        _require_pairs(config, logs)
+        with naming("[offline] path"):
+            logs = read_logs(
+                base / Path(config.offline.path).expanduser(),
+                codec,
+                Chat(config.offline.chat),
+                positions=positions_of(directory),
+                vocabulary=vocabulary_of(directory),
+            )
+            _require_pairs(config, logs)
         schooling.logs = logs
         schooling.offline = OfflineStream(
             groups=logs.groups,
@@ -210,7 +215,10 @@ def episode_limits(learn: LearnSection, positions: int | None) -> EpisodeLimits:
     """How far an episode may go with a model of so many positions. Raises TaskError when that is not far enough."""
     most = min(positions or MAX_EPISODE_TOKENS, MAX_EPISODE_TOKENS)
     if (tokens := learn.max_episode_tokens or most) > most:
-        raise TaskError(f"[learn] max_episode_tokens = {tokens} is more than the {most} positions of the model")
+        raise TaskError(
+            f"[learn] max_episode_tokens = {tokens} is more than the {most} positions of the model. Lower it, or leave "
+            "it out to take them all."
+        )
     return EpisodeLimits(turns=learn.max_turns, tokens=tokens, turn_tokens=learn.max_new_tokens)
 
 

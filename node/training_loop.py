@@ -237,7 +237,7 @@ class TrainingLoop:
                 await self._ask("restore", {"directory": str(directory), "keep_hyperparameters": True})
             except ChildRefused as refused:
                 if refused.kind != "bad_checkpoint":
-                    raise RunError(f"{directory} cannot be gone on from: {refused.error}.") from None
+                    raise RunError(f"This run cannot be gone on with: {_naming(directory, refused.error)}.") from None
                 self.events.emit("checkpoint_unusable", directory=str(directory), reason=refused.error)
                 reasons.append(refused.error)
                 continue
@@ -410,6 +410,11 @@ class TrainingLoop:
         await self.published(signed)
         await self.publishing.clean()
         await self.saving.save(signed.version)
+
+
+def _naming(directory: Path, error: str) -> str:
+    """What was wrong with a checkpoint, which most errors name by themselves."""
+    return error if str(directory) in error else f"{directory}: {error}"
 
 
 def _explained(refused: ChildRefused) -> RunError | UsageError:

@@ -235,7 +235,16 @@ def test_a_checkpoint_goes_on_with_its_own_base_model_alone(tmp_path: Path, mode
         assert "lora_rank, lora_alpha and lora_targets as they were" in reply["error"]
 
 
-@pytest.mark.parametrize(("targets", "said"), [(["no_such_layer"], "no adapter can be put"), (["q_proj"], "")])
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [
+        (["no_such_layer"], "this model has no linear layer called 'no_such_layer'. Choose among down_proj, gate_proj"),
+        (["q_proj", "vproj"], "this model has no linear layer called 'vproj'. Choose among"),
+        (["embed_tokens", "q_proj"], "this model has no linear layer called 'embed_tokens'. Choose among"),
+        (["self_attn.q_proj"], ""),
+        (["q_proj"], ""),
+    ],
+)
 def test_targets_name_layers(model: Path, targets: list[str], said: str) -> None:
     fields = {"directory": str(model), "hyperparameters": {"max_new_tokens": 6}, "lora": {**LORA, "targets": targets}}
     reply, _ = Trainer().answer({"id": 1, "op": "load", **fields}, {})

@@ -232,7 +232,6 @@ def sections(*parts: Mapping[str, str]) -> str:
         ("trainer", "lora_alpha = 32", {}, "lora_rank = 8", "lora_rank = 0 trains all weights"),
         ("trainer", 'lora_targets = ["q_proj"]', {}, "lora_rank = 8", "Set lora_rank"),
         ("trainer", 'rendezvous = "here:29500"', {}, "machines = 2", "machines = 1 has no others to meet"),
-        ("trainer", "decay_floor = 0.5", {"trainer": "decay_steps = 0"}, "", "decay_steps = 0 keeps the rate"),
         ("trainer", "clip_high = 0.3", {"trainer": 'objective = "reinforce"'}, 'correction = "cispo"', '"uncorrected"'),
         ("trainer", "clip_low = 0.3", {"trainer": 'objective = "tis"'}, 'correction = "cispo"', '"truncated_weight"'),
         (
@@ -256,8 +255,8 @@ def sections(*parts: Mapping[str, str]) -> str:
         ("curriculum", "low = 0.125", LOGS_ALONE, "", "[offline] share = 1.0"),
         ("curriculum", "high = 0.875", LOGS_ALONE, "", "[offline] share = 1.0"),
         ("curriculum", "dynamic_sampling = true", LOGS_ALONE, "", "[offline] share = 1.0"),
-        ("evaluate", "samples = 4", {"task": "held_out = 0"}, "", "[task] held_out = 0 keeps no prompts"),
-        ("evaluate", "every_versions = 4", LOGS_ALONE, "", "[task] spec is not set"),
+        ("evaluate", "samples = 4", LOGS_ALONE, "", "without [task] spec"),
+        ("evaluate", "every_versions = 4", LOGS_ALONE, "", "without [task] spec"),
         ("task", "held_out = 64", LOGS_ALONE, 'spec = "sort"', "without spec"),
     ],
 )
@@ -273,8 +272,16 @@ def test_a_key_that_would_do_nothing_is_refused_with_the_one_it_needs(
         read_swarm_config(swarm_file(tmp_path, sections(around, {section: line}, {section: cure})))
 
 
-def test_no_evaluation_may_be_said_twice(tmp_path: Path) -> None:
-    read_swarm_config(swarm_file(tmp_path, sections({"task": "held_out = 0", "evaluate": "every_versions = 0"})))
+@pytest.mark.parametrize(
+    "off",
+    [
+        {"task": "held_out = 0", "evaluate": "every_versions = 3\nsamples = 4"},
+        {"trainer": "decay_steps = 0\ndecay_floor = 0.5"},
+        {**LOGS_ALONE, "evaluate": "every_versions = 0", "metrics": "samples = 0"},
+    ],
+)
+def test_what_the_file_itself_turns_off_may_keep_its_settings(tmp_path: Path, off: dict[str, str]) -> None:
+    read_swarm_config(swarm_file(tmp_path, sections(off)))
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,9 @@ from learner.requests import Hyperparameters
 from node.config import SwarmConfig, TrainerSection
 from node.config_file import read_swarm_config
 from node.dry_run import show_dry_run, to_toml
-from node.errors import UsageError
+from node.errors import RunError, UsageError
 from node.footprint import ModelFacts, footprint_of, read_facts
+from node.home import open_learner_home
 from node.init import write_swarm_config
 from node.programs import checked
 from node.tasks.text import write_character_tokenizer
@@ -119,7 +120,7 @@ def test_the_command_prints_it_and_ends_as_it_should(operator: Path) -> None:
     (operator.parent / "Qwen3-4B" / "config.json").unlink()
     outcome = machine.call("learn", operator, "--dry-run")
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith("volery: usage: [model] directory")
+    assert outcome.err.startswith(f"volery: usage: {operator}: [model] directory")
     assert not (operator.parent / "state").exists()
 
 
@@ -185,6 +186,37 @@ def test_an_adapter_is_what_is_trained_saved_and_sent(operator: Path) -> None:
     assert everywhere.checkpoint == 12 * everywhere.trained
 
 
+@pytest.mark.parametrize(
+    ("targets", "missing"),
+    [('"q_proj", "vproj"', "'vproj'"), ('"proj"', "'proj'"), ('"embed_tokens"', "'embed_tokens'")],
+)
+def test_targets_that_name_nothing_are_refused_as_the_trainer_would(operator: Path, targets: str, missing: str) -> None:
+    text = operator.read_text()
+    operator.write_text(text.replace("ranks = 4", f"ranks = 4\nlora_rank = 16\nlora_targets = [{targets}]"))
+    with pytest.raises(UsageError) as caught:
+        show_dry_run(operator)
+    assert str(caught.value) == (
+        f"{operator}: [trainer] lora_targets: this model has no linear layer called {missing}. Choose among down_proj, "
+        "gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj."
+    )
+    operator.write_text(text.replace("ranks = 4", 'ranks = 4\nlora_rank = 16\nlora_targets = ["lm_head"]'))
+    show_dry_run(operator)  # tied to the embeddings: the trainer decides
+
+
+def test_a_state_that_could_not_be_one_is_refused_as_at_a_start(operator: Path, tmp_path: Path) -> None:
+    state = operator.parent / "state"
+    state.write_text("a file")
+    with pytest.raises(RunError, match=rf"^{operator}: \[swarm\] state: {state} cannot be used: {state} is a file\."):
+        show_dry_run(operator)
+    with pytest.raises(RunError, match=r"^\[swarm\] state: .* is a file\. Choose another \[swarm\] state\.$"):
+        open_learner_home(state / "deeper", name="a", certificate_days=1, now_ms=0)
+    state.unlink()
+    state.mkdir()
+    (state / "node.key").touch()
+    with pytest.raises(UsageError, match=r"\[swarm\] state: .* is a rollout node's state\. Choose another"):
+        show_dry_run(operator)
+
+
 def spoil_header(model: Path) -> None:
     path = model / "model-00001-of-00002.safetensors"
     with path.open("r+b") as file:
@@ -213,8 +245,9 @@ def append(path: Path, text: str) -> None:
 def test_what_would_stop_a_start_is_told(operator: Path, what: str) -> None:
     spoil, says = SPOILED[what]
     spoil(operator.parent)
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=says) as caught:
         show_dry_run(operator)
+    assert str(caught.value).startswith(f"{operator}: ")
 
 
 def test_a_state_directory_says_where_it_goes_on(operator: Path) -> None:
@@ -244,10 +277,14 @@ def test_a_fork_is_looked_at_and_not_made(operator: Path) -> None:
     with pytest.raises(UsageError, match=r"no such checkpoint\. Steps that it keeps: 7"):
         show_dry_run(operator, fork_from=f"{other}@8")
     append(operator.parent / "math" / "train.jsonl", '{"prompt": "one more", "answer": "1"}\n')
-    with pytest.raises(UsageError, match="the task is not the one"):
+    with pytest.raises(UsageError, match=f"^--fork-from {other}: the task is not the one"):
         show_dry_run(operator, fork_from=str(other))
     with pytest.raises(UsageError, match="choose one"):
         show_dry_run(operator, fork_from=str(other), resume=True)
+    with pytest.raises(
+        UsageError, match=r"^--fork-from /nope@3: /nope: no such file or directory\. Name a swarm\.toml"
+    ):
+        show_dry_run(operator, fork_from="/nope@3")
     assert not Path(config.swarm.state).exists()
 
 

@@ -60,6 +60,46 @@ def test_more_than_the_model_takes_is_refused() -> None:
         episode_limits(LearnSection(steps=1, max_episode_tokens=65), 64)
 
 
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("revers", r"^\[task\] spec: there is no task 'revers' \(did you mean 'reverse'\?\)\."),
+        ("reverse:letters=0", r"^\[task\] spec: task 'reverse': letters=0: must lie in"),
+        ("jsonl:none.jsonl", r"^\[task\] spec: .*none\.jsonl"),
+        ([MixtureTask(spec="sort"), MixtureTask(spec="revers")], r"^\[task\] mixture\[1\]\.spec: there is no task"),
+    ],
+)
+def test_a_mistake_in_a_task_is_told_with_its_key(base: Path, spec: str | list[MixtureTask], says: str) -> None:
+    with pytest.raises(TaskError, match=says):
+        school(base, spec)
+
+
+@pytest.mark.parametrize(
+    ("section", "keys", "spec", "cure", "says"),
+    [
+        ("curriculum", {"order": "easy_first"}, "sort", "jsonl:few.jsonl", "no task here is finite"),
+        ("curriculum", {"low": 0.25}, "sort", "jsonl:few.jsonl", "no task here is finite"),
+        ("learn", {"max_turns": 4}, "jsonl:few.jsonl", "guess", "no task here has several turns"),
+    ],
+)
+def test_a_key_that_no_task_heeds_is_refused(
+    base: Path, section: str, keys: dict[str, object], spec: str, cure: str, says: str
+) -> None:
+    (base / "few.jsonl").write_text("\n".join(json.dumps({"prompt": f"{n}", "answer": "b"}) for n in range(20)))
+    config = SwarmConfig(
+        swarm=SwarmSection(name="n"),
+        model=ModelSection(directory=str(base / "model")),
+        task=TaskSection(spec=spec),
+        learn=LearnSection(steps=1, max_new_tokens=8),
+    )
+    changed = msgspec.structs.replace(getattr(config, section), **keys)
+    config = msgspec.structs.replace(config, **{section: changed})
+    with pytest.raises(TaskError, match=rf"^\[{section}\] {next(iter(keys))} = .* would do nothing: {says}"):
+        open_schooling(config, base)
+    both = TaskSection(mixture=[MixtureTask(spec=spec), MixtureTask(spec=cure)])
+    open_schooling(msgspec.structs.replace(config, task=both), base)
+
+
 def test_prompts_without_room_for_an_answer_are_never_leased(base: Path) -> None:
     lines = [{"prompt": "a" * (4 + 60 * (number % 3 == 0)) + str(number), "answer": "b"} for number in range(90)]
     (base / "long.jsonl").write_text("\n".join(map(json.dumps, lines)))

@@ -16,7 +16,7 @@ def prefer(swarm: Swarm, *, steps: int) -> None:
     """Write a swarm.toml of DPO on pairs alone: words forwards are preferred to words backwards."""
     swarm.configure(steps=steps, learning_rate=2e-3)
     text = swarm.config.read_text(encoding="utf-8")
-    text = text.replace("[trainer]\n", '[trainer]\nobjective = "dpo"\n')
+    text = text.replace("[trainer]\n", '[trainer]\nobjective = "dpo"\n').replace("every_versions = 3\n", "")
     task, learn = text.index("[task]"), text.index("[learn]")
     logs = '[offline]\npath = "pairs.jsonl"\nshare = 1.0\n\n'
     swarm.config.write_text(text[:task] + logs + text[learn:], encoding="utf-8")

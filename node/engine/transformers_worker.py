@@ -38,7 +38,7 @@ from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.utils import logging as transformers_logging
@@ -372,7 +372,9 @@ class Policy:
                 self._model, self._config = model, described
             if adapter is not None:
                 adapter.merge_into(self._model)
-        except (OSError, ValueError, KeyError, ImportError, MemoryError, RuntimeError, SafetensorError) as error:
+        except Refused:
+            raise
+        except Exception as error:  # libraries of strangers, which raise anything over a directory from the network
             kind = "out_of_memory" if is_out_of_memory(error) else "bad_model"
             raise Refused(kind, f"{directory} cannot be loaded on {self.device}: {error}") from error
         self.version = version

@@ -96,9 +96,12 @@ class Outlet(Generic[R]):
     _wake: trio.Event = field(default_factory=trio.Event)
 
     def begin(self, incarnation: int, base: int) -> None:
-        """Rows that follow are of `incarnation`, of steps after `base`; those that wait may be of steps now lost."""
+        """Rows that follow are of `incarnation`, of steps after `base`; of those that wait, such steps are lost now."""
         with self._queueing:
-            self._queue = deque([_Begin(incarnation, base)])
+            kept = [one for one in self._queue if isinstance(one, _Begin) or one.step <= base]
+            while kept and isinstance(kept[-1], _Begin):
+                kept.pop()
+            self._queue = deque([*kept, _Begin(incarnation, base)])
         self._wake.set()
 
     def put(self, row: R) -> None:

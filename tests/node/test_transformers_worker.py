@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -170,6 +171,22 @@ class TestInstall:
             policy.install(tmp_path / "packed", {"version": 2})
         assert refused.value.kind == "bad_model"
         assert policy.version == {"version": 1}
+        assert generate(policy, make_rows(PROMPTS, budget=8)) == before
+
+    @pytest.mark.parametrize(
+        "change", [{"hidden_size": "a"}, {"num_attention_heads": 0}, {"dtype": "float99"}, {"layer_types": ["a"]}, None]
+    )
+    def test_a_config_that_the_library_does_not_understand_is_refused(
+        self, policy: worker.Policy, models: Models, tmp_path: Path, change: dict[str, Any] | None
+    ) -> None:
+        """A version of another library's; five of them would end the node, if each ended the worker."""
+        shutil.copytree(models.second, tmp_path / "odd")
+        config = json.loads((models.second / "config.json").read_text())
+        (tmp_path / "odd" / "config.json").write_text(json.dumps(None if change is None else config | change))
+        before = generate(policy, make_rows(PROMPTS, budget=8))
+        with pytest.raises(worker.Refused) as refused:
+            policy.install(tmp_path / "odd", {"version": 2})
+        assert refused.value.kind == "bad_model"
         assert generate(policy, make_rows(PROMPTS, budget=8)) == before
 
     def test_an_index_may_not_leave_its_directory(self, models: Models, tmp_path: Path) -> None:

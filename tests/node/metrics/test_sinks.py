@@ -84,6 +84,31 @@ async def test_a_restart_supersedes_what_was_written_of_lost_steps() -> None:
     assert stage.sink.begun == [(1, 0), (2, 2)]
 
 
+async def test_a_restart_loses_nothing_of_the_steps_that_survive() -> None:
+    """They may wait still, for a sink that is slow, or that was left alone after a failure."""
+    stage = Stage(ListSink())
+    stage.outlet.begin(1, 0)
+    for step in (1, 2, 3, 4):
+        stage.outlet.put(row(step))
+    stage.outlet.begin(2, 2)
+    stage.outlet.put(row(3, 2))
+    stage.outlet.begin(3, 3)
+    await stage.outlet.finish()
+    assert stage.sink.rows == [1, 2, 3]
+    assert stage.sink.begun == [(1, 0), (2, 2), (3, 3)]
+    assert stage.lost == 0
+
+
+async def test_restarts_one_after_the_other_fill_no_queue() -> None:
+    stage = Stage(ListSink())
+    for incarnation in range(1, 3 * QUEUE):
+        stage.outlet.begin(incarnation, 0)
+    stage.outlet.put(row(1))
+    assert len(stage.outlet._queue) == 2
+    await stage.outlet.finish()
+    assert (stage.sink.rows, stage.sink.begun) == ([1], [(3 * QUEUE - 1, 0)])
+
+
 async def test_a_sink_that_fails_is_said_once_and_tried_again(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,8 @@ from learner.provisioning.planner import Planner
 from learner.provisioning.recording import FILE, Began
 from learner.provisioning.review import Settings
 from learner.publication import Publisher
-from node.children import Child, ChildCrashed, ChildDied, ChildEvent, open_child
+from node.child_outcomes import ChildCrashed, ChildDied, ChildEvent
+from node.children import Child, open_child
 from node.config import GB, EngineSection, SwarmConfig
 from node.engine.port import EngineError, PolicyEngine
 from node.engines import child_events, open_engine

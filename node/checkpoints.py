@@ -20,7 +20,7 @@ import trio
 
 from learner.ledger import Ledger
 from learner.ledger_rows import CheckpointRow
-from node.children import ChildRefused
+from node.child_outcomes import ChildRefused
 from node.errors import RunError
 from node.events import EventLog
 from protocol.ids import PolicyVersion

@@ -22,7 +22,8 @@ import trio
 
 from learner.presets import PRESETS
 from learner.scores import Scores
-from node.children import ChildSpec, open_child
+from node.child_spec import ChildSpec
+from node.children import open_child
 from node.config import EngineSection, mode_of
 from node.console import Terminal, open_terminal, run_shown
 from node.engines import child_events, open_engine

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from node.children import ChildDied, ChildEvent, ChildSaid, ChildStarted
+from node.child_outcomes import ChildDied, ChildEvent, ChildSaid, ChildStarted
 from node.config import EngineSection
 from node.engine.fake import FakeConfig, open_fake_engine
 from node.engine.port import PolicyEngine

@@ -18,7 +18,7 @@ import trio
 from learner.ledger import Ledger
 from learner.provisioning.recording import Published
 from learner.publication import Base, Publisher, new_bytes
-from node.children import ChildRefused
+from node.child_outcomes import ChildRefused
 from node.errors import RunError
 from node.events import EventLog
 from node.learner_run import LearnerRun

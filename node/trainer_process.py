@@ -11,7 +11,7 @@ import msgspec
 
 from learner.presets import recipe_of
 from learner.requests import Hyperparameters
-from node.children import ChildSpec
+from node.child_spec import ChildSpec
 from node.config import SwarmConfig, TrainerSection
 
 TRAINER = (sys.executable, "-m", "learner.trainer")

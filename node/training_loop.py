@@ -32,7 +32,7 @@ from learner.ledger_rows import CheckpointRow, StepRow
 from learner.provisioning.recording import Stepped
 from learner.publication import Publisher
 from node.checkpoints import Checkpoints, TrainerLost
-from node.children import ChildCrashed, ChildGaveUp, ChildRefused
+from node.child_outcomes import ChildCrashed, ChildGaveUp, ChildRefused
 from node.errors import RunError, UsageError
 from node.events import EventLog
 from node.learner_run import LearnerRun

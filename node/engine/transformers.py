@@ -18,17 +18,10 @@ from pathlib import Path
 import numpy as np
 
 import protocol.sampling
-from node.children import (
-    Caller,
-    Child,
-    ChildCrashed,
-    ChildGaveUp,
-    ChildRefused,
-    ChildSpec,
-    OnEvent,
-    RestartLimits,
-    open_child,
-)
+from node.child_life import Caller
+from node.child_outcomes import ChildCrashed, ChildGaveUp, ChildRefused, OnEvent
+from node.child_spec import ChildSpec, RestartLimits
+from node.children import Child, open_child
 from node.engine.port import (
     EngineCrashed,
     EngineError,

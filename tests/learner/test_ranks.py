@@ -19,7 +19,9 @@ from learner.chunk_names import ChunkNames
 from learner.launcher import arguments
 from learner.packing import deal
 from learner.trainer import Trainer
-from node.children import ChildDied, ChildEvent, ChildSpec, ChildStarted, RestartLimits, open_child
+from node.child_outcomes import ChildDied, ChildEvent, ChildStarted
+from node.child_spec import ChildSpec, RestartLimits
+from node.children import open_child
 from node.config import TrainerSection
 from node.trainer_process import TRAINER, launched
 from protocol.layout import Source, Tables

@@ -29,7 +29,7 @@ from learner.leasing import LeaseTerms, Leasing, Prompt
 from learner.ledger import Ledger
 from learner.provisioning.recording import FILE, Began, Recorded, read_lines
 from learner.publication import Publisher
-from node.children import ChildCrashed, ChildExit, ChildRefused, OnFrame
+from node.child_outcomes import ChildCrashed, ChildExit, ChildRefused, OnFrame
 from node.events import EventLog, Field
 from node.intake_loop import IntakeLoop
 from node.learner_desk import LearnerDesk

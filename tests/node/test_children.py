@@ -17,8 +17,8 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.children import (
-    Caller,
+from node.child_life import Caller
+from node.child_outcomes import (
     ChildAbandoned,
     ChildCrashed,
     ChildDied,
@@ -27,13 +27,10 @@ from node.children import (
     ChildRefused,
     ChildRestarting,
     ChildSaid,
-    ChildSpec,
     ChildStarted,
-    RestartLimits,
-    child_environment,
-    open_child,
-    restart_delay,
 )
+from node.child_spec import ChildSpec, RestartLimits, child_environment, restart_delay
+from node.children import open_child
 from protocol.pipe import Arrays, Header
 
 ROOT = Path(__file__).parents[2]
@@ -335,7 +332,8 @@ async def test_a_child_in_the_middle_of_a_call_ends_with_its_scope(make_spec: Ma
 
 PARENT = """
 import sys, trio
-from node.children import ChildSpec, open_child
+from node.child_spec import ChildSpec
+from node.children import open_child
 
 async def main():
     async with open_child(ChildSpec(name="test", argv=(sys.executable, sys.argv[1]))) as child:

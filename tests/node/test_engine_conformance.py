@@ -11,7 +11,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from node.children import ChildDied, ChildEvent, ChildRestarting, ChildStarted, RestartLimits
+from node.child_outcomes import ChildDied, ChildEvent, ChildRestarting, ChildStarted
+from node.child_spec import RestartLimits
 from node.engine.conformance import BAD, FIRST, SECOND, Subject, check_engine
 from node.engine.fake import FakeConfig, open_fake_engine
 from node.engine.port import EngineCrashed, EngineRefused, GenerationRequest, InstallFailed

@@ -22,7 +22,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from learner.batch_arrays import batch_arrays
 from learner.buffer import Batch, Completion, Group
 from learner.provisioning.recording import Began, Delivered, Stepped
-from node.children import ChildExit, ChildGaveUp, ChildRefused, RestartLimits
+from node.child_outcomes import ChildExit, ChildGaveUp, ChildRefused
+from node.child_spec import RestartLimits
 from node.errors import RunError, UsageError
 from node.publishing import REANNOUNCE_S
 from node.step_rows import told_figures

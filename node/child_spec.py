@@ -1,0 +1,69 @@
+"""How a child process is to be run: its command, its environment, how patiently it is started again.
+
+Pure. What always holds: no library in a child looks for anything on the network, and all use as many threads as the
+spec says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""Nothing leaves the swarm: weights come as chunks, and no library may phone home."""
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartLimits:
+    """How patiently a crashing child is restarted: after `max_restarts` restarts within `window_s` we give up.
+
+    The delay doubles with every restart in the window, from `first_delay_s` to `max_delay_s`.
+    """
+
+    first_delay_s: float = 0.5
+    max_delay_s: float = 30.0
+    max_restarts: int = 5
+    window_s: float = 600.0
+
+
+def restart_delay(limits: RestartLimits, restarts: Sequence[float], now: float) -> float | None:
+    """Return how long to wait before the next restart, or None to give up; `restarts` are the times of those before."""
+    recent = sum(1 for at in restarts if now - at < limits.window_s)
+    if recent >= limits.max_restarts:
+        return None
+    return min(limits.first_delay_s * 2.0**recent, limits.max_delay_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildSpec:
+    """What to run and how.
+
+    `argv` starts with an executable; `env` is added to ours; `nice` 0..19; `max_in_flight` requests may be unanswered
+    at a time, those of cancelled callers included, and further callers wait; `cancel_op`: tell the child when a caller
+    is cancelled.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    threads: int = 1
+    nice: int = 0
+    max_in_flight: int = 256
+    ready_timeout_s: float = 300.0
+    grace_s: float = 2.0
+    cancel_op: str | None = None
+    restarts: RestartLimits = field(default_factory=RestartLimits)
+
+
+def child_environment(spec: ChildSpec, base: Mapping[str, str]) -> dict[str, str]:
+    """Return `base` with offline settings, the thread count and the spec's additions, the latter winning."""
+    return {**base, **ENVIRONMENT, **dict.fromkeys(THREAD_VARIABLES, str(spec.threads)), **spec.env}

@@ -4,8 +4,9 @@
     rank-00000.safetensors   slices of weights/<name>, adamw/<moment>/<name>, warm_start/<moment>/<name>, and the
                              random state of its rank, rng/<device>/<rank>
 
-What always holds: a checkpoint is checked as a whole before any of it is used, so a bad one changes nothing; the
-directory appears whole or not at all; what some number of ranks wrote any other number can read; it is never pickle.
+What always holds: a checkpoint is checked as a whole, to the last bit, before any of it is used, so a bad one changes
+nothing; the directory appears whole or not at all; what some number of ranks wrote any other number can read; it is
+never pickle.
 Writing goes on beside training: tensors on a CPU are written from where they lie, and the next update waits until
 they were (`Saving.wait_until_read`), so it takes no memory; those of a GPU are copied to the host first.
 """
@@ -14,12 +15,14 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
@@ -28,6 +31,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from learner.durable import write_json
+from learner.failures import agreed
+from learner.hashed_blocks import BLOCK_BYTES, damaged_block, num_blocks
 from learner.ranks import Ranks, new_shared_directory
 from learner.tensor_files import DTYPES, Index, Listed, TensorFilesReader, TensorFilesWriter
 
@@ -35,6 +40,10 @@ FORMAT = 2
 """Goes up when an old trainer could misread a new checkpoint. 1 had one file, of one process."""
 
 HEAD = "trainer.json"
+
+SEAL = "digest"
+
+DIGEST_BYTES = 32
 
 Expected = Callable[[str], tuple[torch.dtype, tuple[int, ...]] | None]
 """Dtype and shape that a tensor of this name must have; None when no such tensor belongs here."""
@@ -57,8 +66,12 @@ class ForeignCheckpoint(BadCheckpoint):
 
 
 class CheckpointHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What the JSON says; `fingerprint` is `Policy.fingerprint`, `files` has sizes in bytes. Training again is
-    bit-identical with the same torch, threads, ranks and kind of device.
+    """What the JSON says; `fingerprint` is `Policy.fingerprint`, `files` has sizes in bytes, `digests` the SHA-256 of
+    the blocks of each (`learner.hashed_blocks`). Training again is bit-identical with the same torch, threads, ranks
+    and kind of device.
+
+    In the file stands `digest` as well, whatever the format: of all the rest (`sealed`). Neither is there in a
+    checkpoint of an older program, whose numbers are taken for what they say.
     """
 
     fingerprint: str
@@ -70,6 +83,7 @@ class CheckpointHead(msgspec.Struct, frozen=True, kw_only=True):
     hyperparameters: dict[str, Any]
     format: int = FORMAT
     files: dict[str, int] = {}
+    digests: dict[str, list[str]] = {}
     index: dict[str, Listed] = {}
 
 
@@ -166,10 +180,23 @@ class Saving:
         save(self._state, storage_writer=writer, no_dist=self._ranks.count == 1, process_group=self._ranks.aside)
         with self._ranks.beside().agreeing():
             files = {file.name: file.stat().st_size for file in sorted(partial.iterdir())}
+        digests = self._digests(files, *writer.written)
+        with self._ranks.beside().agreeing():
             if self._ranks.is_first:
-                head = msgspec.structs.replace(self._head, files=files, index=dict(sorted(writer.index.items())))
-                write_json(partial / HEAD, msgspec.to_builtins(head))
+                index = dict(sorted(writer.index.items()))
+                head = msgspec.structs.replace(self._head, files=files, digests=digests, index=index)
+                write_json(partial / HEAD, sealed(msgspec.to_builtins(head)))
         return sum(files.values())
+
+    def _digests(self, files: Mapping[str, int], mine: str, known: Sequence[str]) -> dict[str, list[str]]:
+        """The digests of all ranks' files, of which this one wrote `mine`."""
+        found = {}
+        for name, size_bytes in files.items():
+            blocks = np.zeros((num_blocks(size_bytes), DIGEST_BYTES), np.uint8)
+            if name == mine:
+                blocks[:] = np.frombuffer(bytes.fromhex("".join(known)), np.uint8).reshape(-1, DIGEST_BYTES)
+            found[name] = [block.tobytes().hex() for block in self._ranks.beside().combined(blocks)]
+        return found
 
 
 def _on_host(tensor: Tensor, ranks: Ranks) -> Any:
@@ -189,11 +216,19 @@ def _on_host(tensor: Tensor, ranks: Ranks) -> Any:
 def _first(failure: CheckpointException) -> Exception:
     """What really happened, on the first rank that it happened to."""
     error = next(iter(failure.failures.values()))[0]
-    return error if isinstance(error, Exception) else RuntimeError(str(failure))
+    return agreed(error) if isinstance(error, Exception) else RuntimeError(str(failure))
 
 
-def read_checkpoint(directory: Path, fingerprint: str, expected: Expected, required: Set[str]) -> Checkpoint:
-    """Open the checkpoint in `directory` and check all of it but the numbers. Raises BadCheckpoint.
+def sealed(head: dict[str, Any]) -> dict[str, Any]:
+    """`head` with its own digest, so that a bit that flipped in it is found."""
+    rest = {name: value for name, value in head.items() if name != SEAL}
+    return {**rest, SEAL: sha256(msgspec.json.encode(rest)).hexdigest()}
+
+
+def read_checkpoint(
+    directory: Path, fingerprint: str, expected: Expected, required: Set[str], ranks: Ranks
+) -> Checkpoint:
+    """Open the checkpoint in `directory` and check all of it, each rank a part of its bytes. Raises BadCheckpoint.
 
     `fingerprint` is that of the loaded model; `required` names tensors that every checkpoint of it has (others may
     be there when `expected` knows them).
@@ -211,13 +246,32 @@ def read_checkpoint(directory: Path, fingerprint: str, expected: Expected, requi
                 f"{directory} is half-written: {name} has {found or 0} bytes, not {size_bytes}; restore an older one"
             )
     _require_tensors(directory, head.index, head.files, expected, required)
+    _require_bytes(directory, head.digests, ranks)
     return Checkpoint(head=head, directory=directory)
+
+
+def _require_bytes(directory: Path, digests: Mapping[str, Sequence[str]], ranks: Ranks) -> None:
+    for name, blocks in digests.items():
+        try:
+            block = damaged_block(directory / name, blocks, ranks.number, ranks.count)
+        except OSError as error:
+            raise BadCheckpoint(f"{directory / name} cannot be read ({error}); restore an older one") from error
+        if block is not None:
+            place = f"somewhere in the {BLOCK_BYTES >> 20} MiB from byte {block * BLOCK_BYTES} on"
+            raise BadCheckpoint(
+                f"{directory / name} is damaged: {place} the disk does not give back what was written; "
+                "restore an older one"
+            )
 
 
 def _read_head(directory: Path) -> CheckpointHead:
     try:
         raw = msgspec.json.decode((directory / HEAD).read_bytes())
-        # The format first: another one may well have other fields.
+        if isinstance(raw, dict) and SEAL in raw and sealed(raw) != raw:
+            raise BadCheckpoint(
+                f"{directory / HEAD} is damaged: the disk does not give back what was written; restore an older one"
+            )
+        # The format before all else: another one may well have other fields.
         found = raw.get("format") if isinstance(raw, dict) else None
         if isinstance(found, int) and found > FORMAT:
             raise ForeignCheckpoint(

@@ -27,13 +27,17 @@ from protocol.layout import FilePlan, Source, Tables, exactly, plan_files, table
 from protocol.manifest import is_safe_file_name
 from protocol.pipe import Arrays
 
-THREADS = min(8, os.cpu_count() or 1)
-"""Hashing runs without the interpreter's lock at half a GB a second and core; eight outrun a disk."""
-
 Identity = tuple[int, int, int, int]
 Piece = tuple[Identity, int, int]
 Cuts = Mapping[str, tuple[int, ...]]
 """Where the pieces of each weight file end."""
+
+
+def num_threads() -> int:
+    """How many threads hash: this process's share of the cores. It is done without the interpreter's lock, at half a GB
+    a second and core or more; eight outrun a disk.
+    """
+    return max(1, min(8, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 def cuts_of(weights: Mapping[str, tuple[bytes, int]], others: Mapping[str, bytes]) -> Cuts:
@@ -84,7 +88,7 @@ class ChunkNames:
         wanted = [(plan, start, end) for plan in plans for start, end in plan.pieces]
         places = [(identities[plan.source.name], start, end) for plan, start, end in wanted]
         unknown = [place not in self._known for place in places]
-        with ThreadPoolExecutor(THREADS) as threads:
+        with ThreadPoolExecutor(num_threads()) as threads:
             hashed = threads.map(_hash, (piece for piece, new in zip(wanted, unknown, strict=True) if new))
             names = [next(hashed) if new else self._known[place] for place, new in zip(places, unknown, strict=True)]
         self._known = dict(zip(places, names, strict=True))  # other files are gone, or will be

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from learner.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Attached, description, entries, link_base
-from learner.chunk_names import Cuts, cuts_of, told
+from learner.chunk_names import Cuts, cuts_of, num_threads, told
 from learner.correspondence import Part, revert
 from learner.directories import CONFIG, WEIGHTS, WEIGHTS_INDEX, BadModel
 from learner.durable import TensorEntry, header_of, json_bytes, synced, write_bytes, write_json
@@ -33,7 +33,7 @@ from learner.policy import Policy
 from learner.ranks import Ranks, new_shared_directory
 from learner.requests import ExportDtype
 from learner.sharding import whole
-from learner.weight_files import DIGEST_BYTES, WeightFile, num_threads
+from learner.weight_files import DIGEST_BYTES, WeightFile
 from protocol.pipe import Arrays
 from protocol.tensors import LayoutError
 
@@ -121,7 +121,8 @@ def _export_adapter(policy: Policy, attached: Attached, directory: Path, dtype: 
                     file.write(header_of([entry for _, entry in listed]))
                     for flat in values:
                         file.write(flat.view(torch.uint8).numpy().data)
-        return Exported(files=sorted(file.name for file in partial.iterdir()), names={})
+            files = sorted(file.name for file in partial.iterdir())
+    return Exported(files=files, names={})
 
 
 def cut_shards(units: Sequence[Unit], max_shard_bytes: int) -> list[list[Unit]]:

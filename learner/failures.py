@@ -23,6 +23,17 @@ class Elsewhere(Exception):
         self.kind = kind
 
 
+def agreed(error: Exception) -> Exception:
+    """Mark `error`: all ranks know that this one could not do its part, and none waits for it."""
+    error.__dict__["agreed"] = True
+    return error
+
+
+def is_agreed(error: Exception) -> bool:
+    """Whether no rank is left waiting: a disk refuses one rank something, all else comes of what all were sent."""
+    return not isinstance(error, OSError) or "agreed" in error.__dict__
+
+
 def explain(error: BaseException) -> tuple[str, str]:
     """Return (kind, one paragraph) for a failed request; kind "internal" is our own mistake, or memory that ran out."""
     match error:

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ class Policy:
         """Trained numbers, tied ones counted once."""
         return sum(parameter.numel() for _, parameter in self.parameters)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Hex digest of what the model computes but for its weights: config, tensor names, shapes."""
         tensors = sorted((name, list(tensor.shape)) for name, tensor in self.tensors())
@@ -259,6 +260,8 @@ def load_policy(
         initialise(model, seed)
     prepare(model, gradient_checkpointing=gradient_checkpointing)
     policy = Policy(forward, found, parts, ranks, attached)
+    with ranks.agreeing():
+        _ = policy.fingerprint  # for which an adapter reads its base model's files
     if compile:  # after the policy was tried on a few tokens, for which nothing need be compiled
         for layer in layers_of(model):
             # The forward and not the module: names stay, and what FSDP does around a layer is not traced.

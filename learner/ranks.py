@@ -33,7 +33,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from learner.durable import new_directory, partial_of
-from learner.failures import BadRequest, Elsewhere, explain
+from learner.failures import BadRequest, Elsewhere, agreed, explain
 from learner.requests import ComputeDtype, Device
 
 TIMEOUT = timedelta(minutes=30)
@@ -113,7 +113,7 @@ class Ranks:
             failed = error
         told = self._gathered_messages("" if failed is None else _described(failed))
         if failed is not None:
-            raise failed
+            raise agreed(failed)
         for number, message in enumerate(told):
             if message:
                 kind, text = json.loads(message)

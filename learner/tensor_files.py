@@ -33,6 +33,7 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from learner.durable import TensorEntry, header_of, synced
+from learner.hashed_blocks import HashedWriter
 
 DTYPES = {"F32": torch.float32, "U8": torch.uint8}
 """All that a trainer's state is made of."""
@@ -66,13 +67,15 @@ Index = Mapping[str, Listed]
 
 
 class TensorFilesWriter(StorageWriter):
-    """Writes into `directory`, which is there. Afterwards `index` is known on rank 0.
+    """Writes into `directory`, which is there. Afterwards `index` is known on rank 0, and on each `written`: the file
+    that it wrote and the digests of its blocks.
 
     `was_read` is called on every rank once its tensors may change again.
     """
 
     def __init__(self, directory: Path, was_read: Callable[[], None]) -> None:
         self.index: dict[str, Listed] = {}
+        self.written: tuple[str, list[str]] = "", []
         self._directory = directory
         self._was_read = was_read
 
@@ -97,11 +100,13 @@ class TensorFilesWriter(StorageWriter):
         starts = [len(header) + sum(entry.size_bytes for entry in entries[:i]) for i in range(len(entries))]
         try:
             with synced(self._directory / plan.storage_data) as file:
-                file.write(header)
-                for item in plan.items:
-                    flat = planner.resolve_data(item).detach().cpu().contiguous().reshape(-1)  # type: ignore[union-attr]
-                    file.write(flat.view(torch.uint8).numpy().data)
-                file.flush()
+                with HashedWriter(file) as writer:
+                    writer.write(header)
+                    for item in plan.items:
+                        flat = planner.resolve_data(item).detach().cpu().contiguous().reshape(-1)  # type: ignore[union-attr]
+                        writer.write(flat.view(torch.uint8).numpy().data)
+                    file.flush()
+                self.written = plan.storage_data, writer.digests
                 self._was_read()
         finally:
             self._was_read()

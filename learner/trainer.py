@@ -41,7 +41,7 @@ import torch
 
 from learner.checkpoint import BadCheckpoint, CheckpointHead, Saving, read_checkpoint
 from learner.export import export
-from learner.failures import BadRequest, explain
+from learner.failures import BadRequest, explain, is_agreed
 from learner.models import make_model, quiet_transformers
 from learner.packing import rollout_batch, supervised_batch
 from learner.policy import load_policy
@@ -95,8 +95,8 @@ class Trainer:
             kind, text = explain(error)
             if kind == "internal":
                 traceback.print_exc()
-                if self._ranks.count > 1:
-                    raise RankFailed(text) from error
+            if self._ranks.count > 1 and (kind == "internal" or not is_agreed(error)):
+                raise RankFailed(text) from error
             if self._training is not None:
                 self._training.forget_gradients()
             return {"id": number, "ok": False, "kind": kind, "error": text}, {}
@@ -210,7 +210,10 @@ class Trainer:
         training = self._require_training()
         self.wait_until_saved()
         with self._ranks.agreeing():
-            checkpoint = read_checkpoint(directory, training.policy.fingerprint, training.expected, training.required)
+            policy = training.policy
+            checkpoint = read_checkpoint(
+                directory, policy.fingerprint, training.expected, training.required, self._ranks
+            )
             head = checkpoint.head
             hyperparameters = training.hyperparameters if keep_hyperparameters else _hyperparameters_of(directory, head)
         self._training = None  # a disk that fails from here on leaves neither the old state nor the new

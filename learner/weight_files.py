@@ -29,11 +29,6 @@ SERIAL = 31 * 1024
 DIGEST_BYTES = 32
 
 
-def num_threads() -> int:
-    """This process's share of the machine's cores; eight outrun a disk."""
-    return max(1, min(8, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-
-
 class WeightFile:
     """One file of which tensors are given in order. `cuts` are the ends of its pieces, the last one the file's end."""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.chunk_names import ChunkNames
+from learner.failures import agreed
 from learner.launcher import arguments
 from learner.packing import deal
-from learner.trainer import Trainer
+from learner.ranks import Ranks
+from learner.requests import AnyRequest, Save
+from learner.trainer import RankFailed, Trainer
 from node.child_outcomes import ChildDied, ChildEvent, ChildStarted
 from node.child_spec import ChildSpec, RestartLimits
 from node.children import open_child
@@ -226,7 +232,14 @@ def test_what_one_rank_cannot_do_is_told_once_and_all_go_on(tmp_path: Path, mode
     pair.ask("load", **load(model))
     pair.ask("step", rollouts(0))
     pair.ask("save", directory=str(tmp_path / "checkpoint"))
-    (tmp_path / "checkpoint" / "rank-00001.safetensors").unlink()
+    theirs = tmp_path / "checkpoint" / "rank-00001.safetensors"
+    data = theirs.read_bytes()
+    theirs.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    pair.send("restore", directory=str(tmp_path / "checkpoint"))
+    reply, _ = pair.receive()
+    assert reply["kind"] == "bad_checkpoint"
+    assert "rank-00001.safetensors is damaged" in reply["error"]
+    theirs.unlink()
     for op, fields, kind in (
         ("restore", {"directory": str(tmp_path / "checkpoint")}, "bad_checkpoint"),
         ("save", {"directory": str(tmp_path / "checkpoint")}, "bad_request"),
@@ -239,6 +252,68 @@ def test_what_one_rank_cannot_do_is_told_once_and_all_go_on(tmp_path: Path, mode
     pair.send("step", rollouts(1) | {"rewards": np.tile(np.array([3e38, -3e38], np.float32), 9)})
     assert pair.receive()[0]["kind"] == "diverged"
     assert pair.ask("step", rollouts(1))["steps"] == 2
+
+
+@contextmanager
+def limited(child: Child, rank: int, what: int, most: int) -> Iterator[None]:
+    """One rank of the two may not go beyond: a disk that is full for it alone."""
+    before = resource.prlimit(ranks_of(child)[rank], what)
+    resource.prlimit(ranks_of(child)[rank], what, (most, before[1]))
+    yield
+    resource.prlimit(ranks_of(child)[rank], what, before)
+
+
+@pytest.mark.parametrize("full", [0, 1])
+def test_a_disk_that_is_full_for_one_rank_is_told_by_all_and_all_go_on(
+    tmp_path: Path, model: Path, pair: Child, full: int
+) -> None:
+    pair.ask("load", **load(model))
+    pair.ask("step", rollouts(0))
+    requests: dict[str, dict[str, Any]] = {"save": {}, "export": {"max_shard_bytes": 9_000}}
+    for op, fields in requests.items():
+        with limited(pair, full, resource.RLIMIT_FSIZE, 4_000):
+            pair.send(op, directory=str(tmp_path / op), **fields)
+            reply, _ = pair.receive()
+        assert (reply["ok"], reply["kind"]) == (False, "disk"), reply
+        assert "too large" in reply["error"]
+    with limited(pair, full, resource.RLIMIT_FSIZE, 4_000):
+        pair.ask("save", directory=str(tmp_path / "save"), wait=False)
+        event, _ = pair.receive()
+    assert (event["event"], "too large" in event["error"]) == ("save_failed", True)
+    assert list(tmp_path.iterdir()) == [], "nothing half-written is left"
+    for op, fields in requests.items():
+        pair.ask(op, directory=str(tmp_path / op), **fields)
+
+
+def test_a_base_model_that_one_rank_cannot_open_any_more_stops_no_checkpoint(
+    tmp_path: Path, model: Path, pair: Child
+) -> None:
+    pair.ask("load", **load(model), lora={"rank": 3, "alpha": 6})
+    pair.ask("save", directory=str(tmp_path / "before"))
+    with unreadable(pair, model):
+        pair.ask("save", directory=str(tmp_path / "after"))
+    assert files(tmp_path / "before") == files(tmp_path / "after")
+
+
+@contextmanager
+def unreadable(child: Child, model: Path) -> Iterator[None]:
+    aside = model.with_name("aside")
+    model.rename(aside)
+    yield
+    aside.rename(model)
+
+
+def test_what_a_disk_refuses_one_rank_unagreed_ends_them_all() -> None:
+    class Refused(Trainer):
+        def _do(self, request: AnyRequest, arrays: Arrays) -> tuple[Header, Arrays]:
+            error = OSError(errno.EIO, "Input/output error")
+            raise agreed(error) if isinstance(request, Save) else error
+
+    save, export = ({"id": 0, "op": op, "directory": "here"} for op in ("save", "export"))
+    assert Refused(Ranks(count=2)).answer(save, {})[0]["kind"] == "disk"
+    assert Refused().answer(export, {})[0]["kind"] == "disk"
+    with pytest.raises(RankFailed, match="Input/output"):
+        Refused(Ranks(count=2)).answer(export, {})
 
 
 def test_layers_compute_in_bfloat16_and_weights_stay_float32(tmp_path: Path, model: Path) -> None:

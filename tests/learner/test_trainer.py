@@ -14,6 +14,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from learner.checkpoint import sealed
 from learner.optimizer import learning_rate_at
 from learner.pipes import requests_of
 from learner.presets import PRESETS
@@ -507,21 +508,43 @@ def drop_state(checkpoint: Path) -> None:
 def drop_tensor(checkpoint: Path) -> None:
     head = json.loads((checkpoint / "trainer.json").read_text())
     del head["index"]["weights/model.norm.weight"]
-    (checkpoint / "trainer.json").write_text(json.dumps(head))
+    (checkpoint / "trainer.json").write_text(json.dumps(sealed(head)))
 
 
 def drop_slice(checkpoint: Path) -> None:
     head = json.loads((checkpoint / "trainer.json").read_text())
     head["index"]["adamw/exp_avg/model.norm.weight"]["slices"] = []
-    (checkpoint / "trainer.json").write_text(json.dumps(head))
+    (checkpoint / "trainer.json").write_text(json.dumps(sealed(head)))
 
 
 def change_head(**changes: Any) -> Callable[[Path], None]:
+    """As a program that writes other things would."""
+
     def spoil(checkpoint: Path) -> None:
         head = json.loads((checkpoint / "trainer.json").read_text())
-        (checkpoint / "trainer.json").write_text(json.dumps(head | changes))
+        (checkpoint / "trainer.json").write_text(json.dumps(sealed(head | changes)))
 
     return spoil
+
+
+def flip(name: str, place: float) -> Callable[[Path], None]:
+    """The lowest bit of a digit or a letter, or of whatever stands at `place`, from 0 to 1, of the file."""
+
+    def spoil(checkpoint: Path) -> None:
+        data = bytearray((checkpoint / name).read_bytes())
+        at = round(place * (len(data) - 1))
+        if name.endswith(".json"):
+            at += next(i for i, byte in enumerate(data[at:]) if chr(byte).isalnum())
+        data[at] ^= 1
+        (checkpoint / name).write_bytes(data)
+
+    return spoil
+
+
+def change_a_number_of_the_head(checkpoint: Path) -> None:
+    text = (checkpoint / "trainer.json").read_text()
+    assert '"steps": 1,' in text
+    (checkpoint / "trainer.json").write_text(text.replace('"steps": 1,', '"steps": 3,'))
 
 
 @pytest.mark.parametrize(
@@ -535,6 +558,12 @@ def change_head(**changes: Any) -> Callable[[Path], None]:
         (change_head(format=3, steps="many"), "format 3, newer than"),
         (change_head(format=1), "format 1, older than"),
         (change_head(fingerprint="0" * 64), "another model"),
+        (flip("rank-00000.safetensors", 0.0), "rank-00000.safetensors is damaged"),
+        (flip("rank-00000.safetensors", 0.5), "rank-00000.safetensors is damaged"),
+        (flip("rank-00000.safetensors", 1.0), "rank-00000.safetensors is damaged"),
+        (flip("trainer.json", 0.2), "trainer.json is"),
+        (flip("trainer.json", 0.7), "trainer.json is"),
+        (change_a_number_of_the_head, "trainer.json is damaged"),
         (drop_tensor, "lacks 'weights/model.norm.weight'"),
         (drop_slice, "lacks a part of 'adamw/exp_avg/model.norm.weight'"),
         (change_head(hyperparameters={"objective": "of the future"}), "hyperparameters"),

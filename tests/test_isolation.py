@@ -79,7 +79,7 @@ def modules_of(package: str) -> list[str]:
     return [
         module_name(path)
         for path in source_files(package)
-        if not path.stem.endswith("_worker") and path.stem != "__main__"
+        if not any(part.endswith("_worker") for part in module_name(path).split(".")) and path.stem != "__main__"
     ]
 
 
@@ -128,9 +128,12 @@ def test_learner_needs_no_network_and_tensors_only_to_train(tmp_path: Path) -> N
 
 
 def test_engine_workers_stand_alone() -> None:
-    workers = sorted((ROOT / "node" / "engine").glob("*_worker.py"))
+    engines = ROOT / "node" / "engine"
+    workers = sorted([*engines.glob("*_worker.py"), *engines.glob("*_worker/*.py")])
     assert workers
     for path in workers:
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        assert max((node.level for node in nodes if isinstance(node, ast.ImportFrom)), default=0) <= 1, path.name
         ours = {name for name in imported_names(path) if name.partition(".")[0] in {*PACKAGES, "engine"}}
         assert {name for name in ours if not name.startswith("protocol.sampling")} == set(), path.name
 

@@ -1,5 +1,5 @@
-"""The engine on Hugging Face transformers: `PolicyEngine` as a child process (`transformers_worker.py`, which sees no
-torch here).
+"""The engine on Hugging Face transformers: `PolicyEngine` as a child process (`transformers_worker`, whose torch is
+not seen here).
 
 What always holds: what `installed` says is what the worker last said it had installed, also when the caller of
 `install` was cancelled; after a crash the worker gets that version again before any other call reaches it. If the
@@ -36,7 +36,7 @@ from node.engine.port import (
 from protocol.ids import ManifestHash, PolicyVersion
 from protocol.pipe import Arrays, Header
 
-WORKER = Path(__file__).with_name("transformers_worker.py")
+WORKER = Path(__file__).with_name("transformers_worker") / "__main__.py"
 
 
 @dataclass(frozen=True, kw_only=True)

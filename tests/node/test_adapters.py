@@ -17,7 +17,10 @@ import protocol.sampling
 from learner.chunk_names import ChunkNames
 from learner.publication import Base, Publisher, new_bytes
 from learner.trainer import Trainer
-from node.engine import transformers_worker as worker
+from node.engine.transformers_worker.calls import Call, Row
+from node.engine.transformers_worker.generation import Generator
+from node.engine.transformers_worker.policy import Policy, Settings
+from node.engine.transformers_worker.refusal import Refused
 from protocol.layout import Source
 from protocol.pipe import Arrays, Header
 from tests.learner.working import NOW_MS, SWARM, version
@@ -97,17 +100,16 @@ def trained(trainer: Trainer, place: Path, seed: int) -> Path:
     return place
 
 
-def greedy(policy: worker.Policy) -> list[worker.Row]:
-    call = worker.Call(0)
+def greedy(policy: Policy) -> list[Row]:
+    call = Call(0)
     rows = [
-        worker.Row(call=call, prompt=prompt, seed=0, temperature=1.0, greedy=True, budget=6, stop_ids=())
-        for prompt in PROMPTS
+        Row(call=call, prompt=prompt, seed=0, temperature=1.0, greedy=True, budget=6, stop_ids=()) for prompt in PROMPTS
     ]
-    worker.Generator(policy, protocol.sampling, lambda: False).run(rows)
+    Generator(policy, protocol.sampling, lambda: False).run(rows)
     return rows
 
 
-def require_equal(rows: list[worker.Row], trainer: Trainer) -> None:
+def require_equal(rows: list[Row], trainer: Trainer) -> None:
     """The rows are greedy under the trainer's weights, and have the logprobs that it has."""
     sequences = [np.array([*row.prompt, *row.tokens]) for row in rows]
     _, found = trainer.answer({"id": 1, "op": "logprobs"}, scored(sequences))
@@ -142,7 +144,7 @@ def test_peft_loads_what_was_exported(tmp_path: Path, model: Path, trainer: Trai
 
 
 def test_an_engine_merges_each_version_into_the_base_model(tmp_path: Path, model: Path, trainer: Trainer) -> None:
-    policy = worker.Policy(worker.Settings(device="cpu"))
+    policy = Policy(Settings(device="cpu"))
     said = []
     for seed in range(3):
         in_place = policy.install(trained(trainer, tmp_path / str(seed), seed), {"version": seed})
@@ -156,7 +158,7 @@ def test_an_engine_merges_each_version_into_the_base_model(tmp_path: Path, model
 
 
 def test_a_bad_adapter_is_refused_and_what_was_in_service_stays(tmp_path: Path, trainer: Trainer) -> None:
-    policy = worker.Policy(worker.Settings(device="cpu"))
+    policy = Policy(Settings(device="cpu"))
     policy.install(trained(trainer, tmp_path / "good", 0), {"version": 1})
     before = [row.tokens.tolist() for row in greedy(policy)]
     config = json.loads((tmp_path / "good" / "adapter_config.json").read_text())
@@ -174,7 +176,7 @@ def test_a_bad_adapter_is_refused_and_what_was_in_service_stays(tmp_path: Path, 
         ok(trainer, "export", directory=str(bad), dtype="float32")
         (bad / "adapter_config.json").write_text(json.dumps(config | changes))
         (bad / "adapter_model.safetensors").write_bytes(weights)
-        with pytest.raises(worker.Refused, match=said):
+        with pytest.raises(Refused, match=said):
             policy.install(bad, {"version": 2})
         assert policy.version == {"version": 1}
         assert [row.tokens.tolist() for row in greedy(policy)] == before

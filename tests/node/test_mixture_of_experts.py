@@ -16,7 +16,9 @@ from transformers import AutoModelForCausalLM
 import protocol.sampling
 from learner.publication import Base, Publisher
 from learner.trainer import Trainer
-from node.engine import transformers_worker as worker
+from node.engine.transformers_worker.calls import Call, Row
+from node.engine.transformers_worker.generation import Generator
+from node.engine.transformers_worker.policy import Policy, Settings
 from protocol.pipe import Arrays, Header
 from swarm.store import ChunkStore
 from tests.learner.working import NOW_MS, SWARM, version
@@ -117,14 +119,14 @@ def test_it_travels_by_patch_and_generates_what_the_trainer_expects(tmp_path: Pa
 
     received = travelled(tmp_path, exports)
     assert model_files(received) == model_files(exports[1])
-    policy = worker.Policy(worker.Settings(device="cpu"))
+    policy = Policy(Settings(device="cpu"))
     policy.install(received, {"version": 1})
-    call = worker.Call(0)
+    call = Call(0)
     rows = [
-        worker.Row(call=call, prompt=prompt, seed=seed, temperature=1.0, greedy=False, budget=8, stop_ids=())
+        Row(call=call, prompt=prompt, seed=seed, temperature=1.0, greedy=False, budget=8, stop_ids=())
         for seed, prompt in enumerate(PROMPTS)
     ]
-    worker.Generator(policy, protocol.sampling, lambda: False).run(rows)
+    Generator(policy, protocol.sampling, lambda: False).run(rows)
 
     ok(trainer, "load", directory=str(received), hyperparameters=slow)
     sequences = [np.array([*row.prompt, *row.tokens]) for row in rows]

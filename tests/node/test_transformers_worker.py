@@ -19,7 +19,15 @@ from safetensors.torch import load_file, save_file
 from transformers.cache_utils import DynamicLayer
 
 import protocol.sampling
-from node.engine import transformers_worker as worker
+from node.engine.transformers_worker import scoring
+from node.engine.transformers_worker.cache import GrowingLayer
+from node.engine.transformers_worker.calls import Call, Row
+from node.engine.transformers_worker.frames import Arrays, Header, encode_frame, read_frame
+from node.engine.transformers_worker.generation import Generator
+from node.engine.transformers_worker.policy import Policy, Settings, weight_files
+from node.engine.transformers_worker.refusal import Refused
+from node.engine.transformers_worker.scoring import Scorer
+from node.engine.transformers_worker.server import Server
 from protocol import pipe
 from tests.node.conftest import Models
 from tests.swarm.storing import safetensors_file
@@ -35,32 +43,32 @@ ARRAYS = st.dictionaries(
 
 @given(header=st.dictionaries(st.text(max_size=5).filter(lambda key: key != "arrays"), st.integers()), arrays=ARRAYS)
 def test_the_workers_frames_are_the_pipes_frames(header: pipe.Header, arrays: pipe.Arrays) -> None:
-    frame = worker.encode_frame(header, arrays)
+    frame = encode_frame(header, arrays)
     assert frame == pipe.encode_frame(header, arrays)
-    read = worker.read_frame(io.BytesIO(frame))
+    read = read_frame(io.BytesIO(frame))
     assert read is not None
     assert read[0] == header
     assert {name: array.tobytes() for name, array in read[1].items()} == {n: a.tobytes() for n, a in arrays.items()}
-    assert worker.read_frame(io.BytesIO(frame[:-1])) is None
+    assert read_frame(io.BytesIO(frame[:-1])) is None
 
 
 @pytest.fixture
-def policy(models: Models) -> worker.Policy:
-    policy = worker.Policy(worker.Settings(device="cpu"))
+def policy(models: Models) -> Policy:
+    policy = Policy(Settings(device="cpu"))
     policy.install(models.first, {"version": 1})
     return policy
 
 
-def make_rows(prompts: Sequence[tuple[int, ...]], *, budget: int, greedy: bool = False) -> list[worker.Row]:
-    call = worker.Call(0)
+def make_rows(prompts: Sequence[tuple[int, ...]], *, budget: int, greedy: bool = False) -> list[Row]:
+    call = Call(0)
     return [
-        worker.Row(call=call, prompt=prompt, seed=seed, temperature=1.0, greedy=greedy, budget=budget, stop_ids=(0,))
+        Row(call=call, prompt=prompt, seed=seed, temperature=1.0, greedy=greedy, budget=budget, stop_ids=(0,))
         for seed, prompt in enumerate(prompts)
     ]
 
 
-def generate(policy: worker.Policy, rows: list[worker.Row]) -> list[list[int]]:
-    worker.Generator(policy, protocol.sampling, lambda: False).run(rows)
+def generate(policy: Policy, rows: list[Row]) -> list[list[int]]:
+    Generator(policy, protocol.sampling, lambda: False).run(rows)
     return [row.tokens.tolist() for row in rows]
 
 
@@ -69,7 +77,7 @@ PROMPTS = [(1, 2, 3), (4,), (1, 2, 3), tuple(range(1, 40)), (9, 8), (1, 2, 3)]
 
 @pytest.mark.parametrize("name", ["first", "untied", "llama"])
 def test_a_padded_batch_decodes_what_the_library_decodes_one_by_one(models: Models, name: str) -> None:
-    policy = worker.Policy(worker.Settings(device="cpu"))
+    policy = Policy(Settings(device="cpu"))
     policy.install(getattr(models, name), {})
     rows = make_rows(PROMPTS, budget=20, greedy=True)
     for prompt, tokens in zip(PROMPTS, generate(policy, rows), strict=True):
@@ -79,7 +87,7 @@ def test_a_padded_batch_decodes_what_the_library_decodes_one_by_one(models: Mode
         assert tokens == expected[0, len(prompt) :].tolist()
 
 
-def test_a_sampled_completion_does_not_depend_on_its_batch(policy: worker.Policy) -> None:
+def test_a_sampled_completion_does_not_depend_on_its_batch(policy: Policy) -> None:
     together = generate(policy, make_rows(PROMPTS, budget=100))
     assert len({len(tokens) for tokens in together}) > 2, "rows are dropped at different steps"
     for row, tokens in zip(make_rows(PROMPTS, budget=100), together, strict=True):
@@ -88,7 +96,7 @@ def test_a_sampled_completion_does_not_depend_on_its_batch(policy: worker.Policy
 
 def test_the_growing_cache_holds_what_the_librarys_cache_holds() -> None:
     states = torch.arange(2 * 3 * 300 * 4, dtype=torch.float32).reshape(2, 3, 300, 4)
-    ours, theirs = worker.GrowingLayer(room=300), DynamicLayer()
+    ours, theirs = GrowingLayer(room=300), DynamicLayer()
     for start, end in [(0, 5), *((i, i + 1) for i in range(5, 200))]:
         for layer in (ours, theirs):
             layer.update(states[:, :, start:end], -states[:, :, start:end])
@@ -101,9 +109,7 @@ def test_the_growing_cache_holds_what_the_librarys_cache_holds() -> None:
     assert torch.equal(ours.values, theirs.values)
 
 
-def test_scores_are_the_librarys_logprobs_whatever_the_batch(
-    policy: worker.Policy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_are_the_librarys_logprobs_whatever_the_batch(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [((1,), (2, 3)), (tuple(range(30)), (4,)), ((5, 6), tuple(range(20))), ((7,), ())]
     expected: list[float] = []
     for prompt, completion in pairs:
@@ -116,14 +122,14 @@ def test_scores_are_the_librarys_logprobs_whatever_the_batch(
         "completion_lengths": np.array([len(completion) for _, completion in pairs], np.int32),
         "temperatures": np.full(len(pairs), 0.7),
     }
-    for limit in (worker.SCORE_LOGIT_BYTES, 1):  # all at once, one by one
-        monkeypatch.setattr(worker, "SCORE_LOGIT_BYTES", limit)
-        _, reply = worker.Scorer(policy).run({}, request)
+    for limit in (scoring.SCORE_LOGIT_BYTES, 1):  # all at once, one by one
+        monkeypatch.setattr(scoring, "SCORE_LOGIT_BYTES", limit)
+        _, reply = Scorer(policy).run({}, request)
         assert reply["logprobs"] == pytest.approx(expected, abs=1e-5)
 
 
 class TestInstall:
-    def test_equal_configs_swap_in_place_and_others_do_not(self, policy: worker.Policy, models: Models) -> None:
+    def test_equal_configs_swap_in_place_and_others_do_not(self, policy: Policy, models: Models) -> None:
         assert policy.install(models.second, {}) is True
         assert policy.install(models.sharded, {}) is True
         assert policy.install(models.untied, {}) is False
@@ -132,7 +138,7 @@ class TestInstall:
     @pytest.mark.parametrize("name", ["first", "untied"])
     def test_a_swap_leaves_nothing_of_the_old_weights(self, models: Models, tmp_path: Path, name: str) -> None:
         directory = getattr(models, name)
-        policy = worker.Policy(worker.Settings(device="cpu"))
+        policy = Policy(Settings(device="cpu"))
         policy.install(directory, {})
         _save_changed(
             directory, tmp_path / "zeros", lambda tensors: {k: torch.zeros_like(t) for k, t in tensors.items()}
@@ -140,14 +146,12 @@ class TestInstall:
         assert policy.install(tmp_path / "zeros", {}) is True
         assert not any(tensor.any() for tensor in policy.model.state_dict().values())
 
-    def test_tied_tensors_may_both_be_there_if_they_agree(
-        self, policy: worker.Policy, models: Models, tmp_path: Path
-    ) -> None:
+    def test_tied_tensors_may_both_be_there_if_they_agree(self, policy: Policy, models: Models, tmp_path: Path) -> None:
         tied = {"lm_head.weight": "model.embed_tokens.weight"}
         _save_changed(models.second, tmp_path / "same", lambda t: t | {a: t[b].clone() for a, b in tied.items()})
         _save_changed(models.second, tmp_path / "differ", lambda t: t | {a: t[b] + 1 for a, b in tied.items()})
         before = generate(policy, make_rows(PROMPTS, budget=8))
-        with pytest.raises(worker.Refused, match="tied"):
+        with pytest.raises(Refused, match="tied"):
             policy.install(tmp_path / "differ", {})
         assert generate(policy, make_rows(PROMPTS, budget=8)) == before
         assert policy.install(tmp_path / "same", {}) is True
@@ -155,7 +159,7 @@ class TestInstall:
 
     @pytest.mark.parametrize("kind", ["F4", "F6_E2M3"])
     def test_weights_that_cannot_be_read_leave_those_in_service_whole(
-        self, policy: worker.Policy, models: Models, tmp_path: Path, kind: str
+        self, policy: Policy, models: Models, tmp_path: Path, kind: str
     ) -> None:
         """Else completions of half of them would carry the name of the version before."""
         shutil.copytree(models.second, tmp_path / "packed")
@@ -167,7 +171,7 @@ class TestInstall:
         tensors["model.norm.weight"] = (kind, (96,), bytes(96 * bits // 8))
         (tmp_path / "packed" / "model.safetensors").write_bytes(safetensors_file(tensors))
         before = generate(policy, make_rows(PROMPTS, budget=8))
-        with pytest.raises(worker.Refused) as refused:
+        with pytest.raises(Refused) as refused:
             policy.install(tmp_path / "packed", {"version": 2})
         assert refused.value.kind == "bad_model"
         assert policy.version == {"version": 1}
@@ -177,14 +181,14 @@ class TestInstall:
         "change", [{"hidden_size": "a"}, {"num_attention_heads": 0}, {"dtype": "float99"}, {"layer_types": ["a"]}, None]
     )
     def test_a_config_that_the_library_does_not_understand_is_refused(
-        self, policy: worker.Policy, models: Models, tmp_path: Path, change: dict[str, Any] | None
+        self, policy: Policy, models: Models, tmp_path: Path, change: dict[str, Any] | None
     ) -> None:
         """A version of another library's; five of them would end the node, if each ended the worker."""
         shutil.copytree(models.second, tmp_path / "odd")
         config = json.loads((models.second / "config.json").read_text())
         (tmp_path / "odd" / "config.json").write_text(json.dumps(None if change is None else config | change))
         before = generate(policy, make_rows(PROMPTS, budget=8))
-        with pytest.raises(worker.Refused) as refused:
+        with pytest.raises(Refused) as refused:
             policy.install(tmp_path / "odd", {"version": 2})
         assert refused.value.kind == "bad_model"
         assert generate(policy, make_rows(PROMPTS, budget=8)) == before
@@ -194,11 +198,11 @@ class TestInstall:
         shutil.copytree(models.sharded, directory)
         index = directory / "model.safetensors.index.json"
         index.write_text(index.read_text().replace("model-00001", "../first/model-00001"))
-        with pytest.raises(worker.Refused, match="not a safetensors file of this directory"):
-            worker.weight_files(directory)
+        with pytest.raises(Refused, match="not a safetensors file of this directory"):
+            weight_files(directory)
 
     def test_computing_in_another_dtype_than_stored(self, models: Models) -> None:
-        policy = worker.Policy(worker.Settings(device="cpu", compute_dtype="bfloat16"))
+        policy = Policy(Settings(device="cpu", compute_dtype="bfloat16"))
         for directory in (models.first, models.second):
             policy.install(directory, {})
             assert policy.describe()["dtype"] == "bfloat16"
@@ -275,7 +279,7 @@ class TestServer:
         assert (served["id"], served["ok"]) == (2, True)
 
     def test_prompts_of_one_batch_are_bounded_too(self, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(worker, "MAX_PREFILL_TOKENS", 10)
+        monkeypatch.setattr("node.engine.transformers_worker.server.MAX_PREFILL_TOKENS", 10)
         server, _ = _server(models)
         memory = server._policy._model = Memory(server._policy.model, max_rows=100)
         _ask(server, 1, [(1, 2, 3)] * 4 + [(i, 1, 2) for i in range(2, 6)])
@@ -286,10 +290,10 @@ class Hand:
     """An intake that is filled by hand."""
 
     def __init__(self) -> None:
-        self.generates: list[tuple[worker.Header, worker.Arrays]] = []
+        self.generates: list[tuple[Header, Arrays]] = []
         self.cancelled: set[int] = set()
 
-    def take_generates(self) -> list[tuple[worker.Header, worker.Arrays]]:
+    def take_generates(self) -> list[tuple[Header, Arrays]]:
         taken, self.generates = self.generates, []
         return taken
 
@@ -298,18 +302,18 @@ class Hand:
         return taken
 
 
-Sent = Callable[[], list[tuple[worker.Header, worker.Arrays]]]
+Sent = Callable[[], list[tuple[Header, Arrays]]]
 
 
 def _server(models: Models, max_batch: int = 256) -> tuple[Any, Sent]:
     output = io.BytesIO()
-    settings = worker.Settings(device="cpu", max_batch=max_batch, kv_cache_bytes=1 << 30)
-    server = worker.Server(settings, protocol.sampling, Hand(), output)  # type: ignore[arg-type]
+    settings = Settings(device="cpu", max_batch=max_batch, kv_cache_bytes=1 << 30)
+    server = Server(settings, protocol.sampling, Hand(), output)  # type: ignore[arg-type]
     server._policy.install(models.first, {"version": 1})
 
-    def sent() -> list[tuple[worker.Header, worker.Arrays]]:
+    def sent() -> list[tuple[Header, Arrays]]:
         output.seek(0)
-        return list(iter(lambda: worker.read_frame(output), None))
+        return list(iter(lambda: read_frame(output), None))
 
     return server, sent
 

@@ -1,0 +1,183 @@
+"""Batches decoded: each distinct prompt prefilled once, then one token for all rows at a time.
+
+What always holds: a completion is a function of the installed weights, the prompt and the seed, whatever else is in its
+batch, up to float rounding. Prompts are padded on the left; rows are dropped as they finish.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from transformers.cache_utils import DynamicCache
+
+from .cache import new_cache
+from .calls import Row
+from .policy import Policy
+from .refusal import Refused
+
+COMPACT_BELOW = 0.75
+"""Finished rows are dropped once fewer than this share of a batch is unfinished: dropping copies the KV cache once,
+about what a step costs, and then saves that share of every later step."""
+NO_STOP = -2
+"""Fills the table of stop ids; the sampler's NO_TOKEN is -1 and real ids are not negative."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Live:
+    """The rows still decoded, B of them; on the sampler's device but for `positions` and `mask`, which the model
+    reads."""
+
+    order: torch.Tensor  # (B,) index of the row in the batch as it began
+    seeds: torch.Tensor  # (B,)
+    temperatures: torch.Tensor  # (B, 1)
+    greedy: torch.Tensor  # (B,) bool
+    budgets: torch.Tensor  # (B,)
+    stops: torch.Tensor  # (B, S), filled up with NO_STOP
+    done: torch.Tensor  # (B,) bool: finished, but not worth dropping yet
+    positions: torch.Tensor  # (B, 1) of the next token within its sequence
+    mask: torch.Tensor | None  # (B, T + budget): 0 where the prompt was padded; None when none was
+
+    def keep(self, rows: torch.Tensor) -> None:
+        for name, value in vars(self).items():
+            if value is not None:
+                setattr(self, name, value.index_select(0, rows.to(value.device)))
+
+
+class Generator:
+    """Decodes batches under one policy. `poll` is asked before every step whether some calls have been answered
+    meanwhile."""
+
+    def __init__(self, policy: Policy, sampling: Any, poll: Callable[[], bool]) -> None:
+        self._policy = policy
+        self._sampling = sampling
+        self._poll = poll
+        # The sampler needs float64, which Apple's GPUs do not have; a row of logits is small.
+        self._sampler_device = torch.device("cpu") if policy.device.type == "mps" else policy.device
+
+    @torch.inference_mode()
+    def run(self, rows: Sequence[Row]) -> None:
+        """Generate `rows` and fill in their results, but for those whose call was answered meanwhile."""
+        started = time.perf_counter()
+        budget = max(row.budget for row in rows)
+        tokens = torch.zeros(len(rows), budget, dtype=torch.int64, device=self._sampler_device)
+        logprobs = torch.zeros(len(rows), budget, dtype=torch.float32, device=self._sampler_device)
+        longest = max(len(row.prompt) for row in rows)
+        cache = new_cache(self._policy.model.config, budget)
+        live, logits = self._prefill(rows, longest, budget, cache)
+        for step in range(budget):
+            chosen, chosen_logprobs = self._choose(logits, live, step)
+            tokens[live.order, step] = chosen
+            logprobs[live.order, step] = chosen_logprobs
+            ended = (chosen[:, None] == live.stops).any(1) | (chosen < 0) | (live.budgets == step + 1)
+            for index in live.order[ended & ~live.done].tolist():
+                rows[index].length = step + 1
+            live.done |= ended
+            if self._poll():
+                answered = [rows[index].call.answered for index in live.order.tolist()]
+                live.done |= torch.tensor(answered, device=self._sampler_device)
+            left = (~live.done).nonzero()[:, 0]
+            if not len(left):
+                break
+            if len(left) <= COMPACT_BELOW * len(live.done):
+                live.keep(left)
+                cache.reorder_cache(left.to(self._policy.device))
+                chosen = chosen.index_select(0, left)
+            logits = self._decode(chosen, live, longest + step + 1, cache)
+        _store(rows, tokens.cpu().numpy(), logprobs.cpu().numpy())
+        _share_time(rows, time.perf_counter() - started)
+
+    def _prefill(
+        self, rows: Sequence[Row], longest: int, budget: int, cache: DynamicCache
+    ) -> tuple[Live, torch.Tensor]:
+        """Run each distinct prompt once, into `cache`; return the state of all rows and their first logits (B, V)."""
+        prompts = list(dict.fromkeys(row.prompt for row in rows))
+        padding = torch.tensor([[longest - len(prompt)] for prompt in prompts])  # (P, 1)
+        columns = torch.arange(longest + budget)[None]
+        # Without padding there is no mask, and attention takes its fast path.
+        mask = (columns >= padding).long().to(self._policy.device) if padding.any() else None
+        ids = torch.tensor([(0,) * (longest - len(prompt)) + prompt for prompt in prompts])
+        positions = (columns[:, :longest] - padding).clamp(min=0)
+        logits = self._forward(ids, None if mask is None else mask[:, :longest], positions, cache)
+        if len(prompts) < len(rows):
+            index = {prompt: number for number, prompt in enumerate(prompts)}
+            owner = torch.tensor([index[row.prompt] for row in rows], device=self._policy.device)
+            cache.reorder_cache(owner)
+            logits = logits.index_select(0, owner)
+            mask = None if mask is None else mask.index_select(0, owner)
+        return self._live(rows, mask), logits
+
+    def _live(self, rows: Sequence[Row], mask: torch.Tensor | None) -> Live:
+        device = self._sampler_device
+        num_stops = max(1, max(len(row.stop_ids) for row in rows))
+        stops = [row.stop_ids + (NO_STOP,) * (num_stops - len(row.stop_ids)) for row in rows]
+        temperatures = [[1.0 if row.greedy else row.temperature] for row in rows]
+        return Live(
+            order=torch.arange(len(rows), device=device),
+            seeds=torch.tensor([row.seed for row in rows], device=device),
+            temperatures=torch.tensor(temperatures, dtype=torch.float32, device=device),
+            greedy=torch.tensor([row.greedy for row in rows], device=device),
+            budgets=torch.tensor([row.budget for row in rows], device=device),
+            stops=torch.tensor(stops, device=device),
+            done=torch.zeros(len(rows), dtype=torch.bool, device=device),
+            positions=torch.tensor([[len(row.prompt)] for row in rows], device=self._policy.device),
+            mask=mask,
+        )
+
+    def _choose(self, logits: torch.Tensor, live: Live, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the next token (B,) of every row, -1 where there is no distribution, and its logprob (B,)."""
+        logits = logits.to(self._sampler_device, torch.float32)
+        greedy = bool(live.greedy.any())
+        if greedy:
+            likely: tuple[torch.Tensor, torch.Tensor] = self._sampling.greedy(torch, logits)
+            if bool(live.greedy.all()):
+                return likely
+        steps = torch.full_like(live.seeds, step)
+        drawn: tuple[torch.Tensor, torch.Tensor] = self._sampling.sample(
+            torch, logits, live.seeds, steps, live.temperatures
+        )
+        if not greedy:
+            return drawn
+        return torch.where(live.greedy, likely[0], drawn[0]), torch.where(live.greedy, likely[1], drawn[1])
+
+    def _decode(self, chosen: torch.Tensor, live: Live, length: int, cache: DynamicCache) -> torch.Tensor:
+        """Append one token to every row, which then has `length` columns; return the logits of the next (B, V)."""
+        mask = None if live.mask is None else live.mask[:, :length]
+        logits = self._forward(chosen.clamp(min=0)[:, None], mask, live.positions, cache)
+        live.positions += 1
+        return logits
+
+    def _forward(
+        self, ids: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor, cache: DynamicCache
+    ) -> torch.Tensor:
+        output = self._policy.model(
+            input_ids=ids.to(self._policy.device),
+            attention_mask=mask,
+            position_ids=positions.to(self._policy.device),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.logits[:, -1]  # type: ignore[no-any-return]
+
+
+def _store(rows: Sequence[Row], tokens: np.ndarray[Any, Any], logprobs: np.ndarray[Any, Any]) -> None:
+    """Cut the results (B, budget) to each row's length. Refused("not_finite") when a row had no distribution."""
+    for row, row_tokens, row_logprobs in zip(rows, tokens, logprobs, strict=True):
+        row.tokens = row_tokens[: row.length].astype(np.int32)
+        row.logprobs = row_logprobs[: row.length].copy()
+        if (row.tokens < 0).any():
+            error = "the model's logits are not finite: the installed weights are broken, install another version"
+            raise Refused("not_finite", error)
+
+
+def _share_time(rows: Sequence[Row], seconds: float) -> None:
+    """Divide a batch's time among its rows by their tokens, so that the shares add up to the time the engine was
+    busy."""
+    num_tokens = sum(row.length for row in rows)
+    for row in rows:
+        row.seconds = seconds * row.length / max(1, num_tokens)

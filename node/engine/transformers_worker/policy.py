@@ -1,0 +1,212 @@
+"""The model in service: loaded from a directory, replaced by the next.
+
+What always holds: weights change only after everything about the new ones was checked; nothing from a model directory
+is executed (safetensors only, no remote code).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from .adapter import open_adapter, without_adapter
+from .frames import Header
+from .memory import is_out_of_memory
+from .refusal import Refused
+
+SWAPPED_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
+"""Whose tensors have the shapes that a file's header says, and can be copied: packed ones want a full load."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """`device` auto|cpu|cuda|cuda:N|mps; `compute_dtype` auto|float32|bfloat16|float16, auto being as stored, but
+    float32 on a CPU, where bf16 is both slow and differently rounded from machine to machine; `max_batch` rows;
+    `kv_cache_bytes` of one batch, 0 = by device."""
+
+    device: str = "auto"
+    compute_dtype: str = "auto"
+    attention: str = "sdpa"
+    threads: int = 1
+    max_batch: int = 256
+    kv_cache_bytes: int = 0
+
+
+def choose_device(wanted: str) -> torch.device:
+    """Return the device named, or for "auto" the best there is: CUDA, then MPS, then CPU."""
+    if wanted != "auto":
+        return torch.device(wanted)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """Return the safetensors files of a model directory, by its index if it has one. Refused("bad_model") when it has
+    neither.
+
+    The index comes from the network: a name in it that leaves the directory is refused here, before any library
+    follows it.
+    """
+    index = directory / "model.safetensors.index.json"
+    names = ["model.safetensors"]
+    if index.is_file():
+        try:
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Refused("bad_model", f"{index} is not an index of safetensors files: {error}") from error
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+            raise Refused("bad_model", f"{index} names {name!r}, which is not a safetensors file of this directory")
+        if not (directory / name).is_file():
+            raise Refused("bad_model", f"{directory} has no {name}; weights are loaded from safetensors only")
+    return [directory / name for name in names]
+
+
+class Policy:
+    """The model in service: its weights, and the version they are."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.device = choose_device(settings.device)
+        self.version: Header | None = None
+        self._model: Any = None
+        self._config: Header = {}
+
+    @property
+    def model(self) -> Any:
+        if self._model is None:
+            raise Refused("nothing_installed", "no policy version is installed; install one before generating")
+        return self._model
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.model.get_input_embeddings().num_embeddings)
+
+    @property
+    def kv_token_bytes(self) -> int:
+        """Bytes that one token of one row keeps in the KV cache; an upper estimate for architectures that store
+        less."""
+        config = self.model.config.get_text_config(decoder=True)
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return int(2 * config.num_hidden_layers * heads * head_dim * self.model.dtype.itemsize)
+
+    def require_generable(self, prompt: Sequence[int], budget: int) -> None:
+        """Raise Refused when the installed model cannot go on from `prompt` for `budget` tokens."""
+        if not 0 <= min(prompt) <= max(prompt) < self.vocab_size:
+            # On a GPU an id outside the table would end the process, not the request.
+            raise Refused("bad_request", f"a prompt token id is outside the model's vocabulary of {self.vocab_size}")
+        limit = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        if limit is not None and len(prompt) + budget > limit:
+            error = f"{len(prompt)} prompt and {budget} new tokens are over the model's {limit} positions"
+            raise Refused("bad_request", error)
+
+    def install(self, directory: Path, version: Header) -> bool:
+        """Load a model directory; returns whether the weights went into the model already there.
+
+        Refused("bad_model") when anything is missing, unexpected or of the wrong shape; what was in service then still
+        is.
+        """
+        try:
+            files = weight_files(directory)
+            config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+            described = {
+                k: v for k, v in config.to_dict().items() if k not in ("_name_or_path", "transformers_version")
+            }
+            adapter = open_adapter(directory)
+            if adapter is not None and self._model is not None and described == self._config:
+                adapter.require_fits(self._model)
+            in_place = self._model is not None and described == self._config and self._swap(files)
+            if not in_place:
+                model = self._load(directory, config)
+                if adapter is not None:
+                    adapter.require_fits(model)
+                self._model, self._config = model, described
+            if adapter is not None:
+                adapter.merge_into(self._model)
+        except Refused:
+            raise
+        except Exception as error:  # libraries of strangers, which raise anything over a directory from the network
+            kind = "out_of_memory" if is_out_of_memory(error) else "bad_model"
+            raise Refused(kind, f"{directory} cannot be loaded on {self.device}: {error}") from error
+        self.version = version
+        return in_place
+
+    def _load(self, directory: Path, config: Any) -> Any:
+        with without_adapter(directory) as plain:
+            return self._load_plain(directory, plain, config)
+
+    def _load_plain(self, directory: Path, plain: Path, config: Any) -> Any:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            plain,
+            config=config,
+            dtype=self._dtype(config),
+            attn_implementation=self.settings.attention,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below with their names, instead of raised without
+        )
+        for fault in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+            if found := report.get(fault):
+                raise Refused("bad_model", f"{directory}: {fault.replace('_', ' ')} {sorted(map(str, found))[:8]}")
+        return model.to(self.device).eval()
+
+    def _dtype(self, config: Any) -> torch.dtype:
+        if self.settings.compute_dtype != "auto":
+            return getattr(torch, self.settings.compute_dtype)  # type: ignore[no-any-return]
+        stored = getattr(config, "dtype", None)
+        return stored if isinstance(stored, torch.dtype) and self.device.type != "cpu" else torch.float32
+
+    def _swap(self, files: Sequence[Path]) -> bool:
+        """Copy the files' tensors into the model, in place. False, and nothing was touched, when their names are not
+        the model's own: libraries rename and fuse tensors, which only a full load knows how to do (and how to
+        report)."""
+        targets: dict[str, torch.Tensor] = self._model.state_dict()
+        # Opening checks the header and the length of every file. (safetensors has no types.)
+        readers: list[Any] = [safe_open(path, framework="pt") for path in files]
+        sources = {name: reader for reader in readers for name in reader.keys()}  # noqa: SIM118
+        provided = {targets[name].data_ptr() for name in sources if name in targets}
+        tied_or_given = all(name in sources or tensor.data_ptr() in provided for name, tensor in targets.items())
+        if not tied_or_given or not sources.keys() <= targets.keys():
+            return False
+        described = {name: reader.get_slice(name) for name, reader in sources.items()}
+        if any(one.get_shape() != list(targets[name].shape) for name, one in described.items()):
+            return False
+        if any(one.get_dtype() not in SWAPPED_DTYPES for one in described.values()):
+            return False
+        _require_ties_agree(targets, sources)
+        with torch.no_grad():
+            for name, reader in sources.items():
+                targets[name].copy_(reader.get_tensor(name))
+        return True
+
+    def describe(self) -> Header:
+        model = self._model
+        return {
+            "device": str(self.device),
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "dtype": None if model is None else str(model.dtype).removeprefix("torch."),
+            "parameters": 0 if model is None else sum(p.numel() for p in model.parameters()),
+            "version": self.version,
+        }
+
+
+def _require_ties_agree(targets: Mapping[str, torch.Tensor], sources: Mapping[str, Any]) -> None:
+    """Refuse files that hold two different tensors for one that the model shares: whichever were copied last would
+    win."""
+    by_storage: dict[int, str] = {}
+    for name, reader in sources.items():
+        other = by_storage.setdefault(targets[name].data_ptr(), name)
+        if other != name and not torch.equal(reader.get_tensor(name), sources[other].get_tensor(other)):
+            raise Refused("bad_model", f"{name} and {other} are tied in the model's config but differ in its files")

@@ -1,0 +1,203 @@
+"""The service: requests taken, batches formed, answers given.
+
+One thread reads frames; the main thread takes what has queued up since: first installs and other short requests, then
+as many completions of however many `generate` requests as fit one batch. Weights change only between batches.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+import torch
+from transformers.utils import logging as transformers_logging
+
+from .calls import Call, Row
+from .frames import Arrays, Header, encode_frame
+from .generation import Generator
+from .intake import Intake
+from .memory import default_kv_cache_bytes, is_out_of_memory, release_memory
+from .policy import Policy, Settings
+from .refusal import Refused
+from .scoring import Scorer
+
+MAX_PREFILL_TOKENS = 32_768
+"""Distinct prompts x longest prompt of one batch: activations of a prefill grow with it, unlike those of a decoding
+step."""
+
+
+class Server:
+    """Takes requests, forms batches, answers. Everything but reading happens in the thread that calls `serve`."""
+
+    def __init__(self, settings: Settings, sampling: Any, intake: Intake, output: BinaryIO) -> None:
+        self._settings = settings
+        self._intake = intake
+        self._output = output
+        self._policy = Policy(settings)
+        self._generator = Generator(self._policy, sampling, self._drop_cancelled)
+        self._scorer = Scorer(self._policy)
+        self._calls: dict[int, Call] = {}
+        self._queue: deque[Row] = deque()
+        self._kv_limit_bytes = settings.kv_cache_bytes
+
+    def serve(self) -> NoReturn:
+        self._send({"event": "ready", **self._policy.describe()})
+        while True:
+            if not self._queue:
+                self._intake.wait()
+            for header, arrays in self._intake.take_short():
+                self._answer(header["id"], lambda h=header, a=arrays: self._do(h, a))  # type: ignore[misc]
+            self._admit()
+            self._drop_cancelled()
+            if batch := self._form_batch():
+                self._generate(batch)
+
+    def _do(self, header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+        match header["op"]:
+            case "install":
+                started = time.perf_counter()
+                in_place = self._policy.install(Path(header["directory"]), header["version"])
+                self._kv_limit_bytes = self._settings.kv_cache_bytes or default_kv_cache_bytes(self._policy.device)
+                # Even when the caller has left meanwhile: the node's notion of what is in service follows this event.
+                self._send({"event": "installed", "version": header["version"], "directory": header["directory"]})
+                return {"in_place": in_place, "seconds": time.perf_counter() - started}, {}
+            case "score":
+                return self._scorer.run(header, arrays)
+            case "describe":
+                return self._policy.describe(), {}
+            case op:
+                raise Refused(
+                    "unknown_op", f"this worker knows install, generate, score, describe and cancel, not {op!r}"
+                )
+
+    def _admit(self) -> None:
+        for header, arrays in self._intake.take_generates():
+            try:
+                call = Call.parse(header, arrays)
+            except Refused as refusal:
+                self._refuse(header["id"], refusal)
+                continue
+            self._calls[call.id] = call
+            self._queue.extend(call.rows)
+            if not call.rows:
+                self._finish(call)
+
+    def _drop_cancelled(self) -> bool:
+        """Answer cancelled calls, whose rows are then dropped wherever they are. True when there was one."""
+        cancelled = [self._calls[id] for id in self._intake.take_cancelled() if id in self._calls]
+        for call in cancelled:
+            self._refuse_call(call, Refused("cancelled", "the caller has left"))
+        return bool(cancelled)
+
+    def _form_batch(self) -> list[Row]:
+        """Take queued rows, in order, until one more would pass a bound; at least one. Rows that cannot be generated
+        are refused."""
+        batch: list[Row] = []
+        prompts: set[tuple[int, ...]] = set()
+        longest = room = 0
+        while self._queue and len(batch) < self._settings.max_batch:
+            row = self._queue[0]
+            if row.call.answered or not self._accept(row):
+                self._queue.popleft()
+                continue
+            prompts.add(row.prompt)
+            longest, room = max(longest, len(row.prompt)), max(room, row.budget)
+            kv_bytes = (len(batch) + 1) * (longest + room) * self._policy.kv_token_bytes
+            if batch and (kv_bytes > self._kv_limit_bytes or len(prompts) * longest > MAX_PREFILL_TOKENS):
+                break
+            batch.append(self._queue.popleft())
+        return batch
+
+    def _accept(self, row: Row) -> bool:
+        try:
+            self._policy.require_generable(row.prompt, row.budget)
+        except Refused as refusal:
+            self._refuse_call(row.call, refusal)
+            return False
+        return True
+
+    def _generate(self, rows: list[Row]) -> None:
+        """Run a batch, in halves if memory runs out; the bound on later batches then shrinks with it."""
+        shortage: str | None = None
+        try:
+            self._generator.run(rows)
+        except Refused as refusal:
+            for row in rows:
+                self._refuse_call(row.call, refusal)
+            return
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            shortage = str(error)
+        if (
+            shortage is not None
+        ):  # only now: inside the except clause the traceback still holds the failed batch's tensors
+            self._run_smaller(rows, shortage)
+            return
+        for row in rows:
+            row.version = self._policy.version or {}
+            self._row_done(row)
+
+    def _run_smaller(self, rows: list[Row], error: str) -> None:
+        release_memory(self._policy.device)
+        if len(rows) == 1:
+            longest = len(rows[0].prompt) + rows[0].budget
+            advice = f"not even one completion of {longest} tokens fits the memory of {self._policy.device}"
+            self._refuse_call(
+                rows[0].call, Refused("out_of_memory", f"{advice}: shorten it or use a smaller model ({error})")
+            )
+            return
+        half = (len(rows) + 1) // 2
+        tokens = half * (max(len(row.prompt) for row in rows) + max(row.budget for row in rows))
+        self._kv_limit_bytes = min(self._kv_limit_bytes, tokens * self._policy.kv_token_bytes)
+        print(f"out of memory with {len(rows)} completions at once; trying {half}", file=sys.stderr, flush=True)
+        for part in (rows[:half], rows[half:]):
+            if unanswered := [row for row in part if not row.call.answered]:
+                self._generate(unanswered)
+
+    def _row_done(self, row: Row) -> None:
+        call = row.call
+        call.num_left -= 1
+        if call.num_left == 0 and not call.answered:
+            self._finish(call)
+
+    def _finish(self, call: Call) -> None:
+        call.answered = True
+        del self._calls[call.id]
+        self._answer(call.id, call.reply)
+
+    def _refuse_call(self, call: Call, refusal: Refused) -> None:
+        if not call.answered:
+            call.answered = True
+            del self._calls[call.id]
+            self._refuse(call.id, refusal)
+
+    def _answer(self, id: int, do: Callable[[], tuple[Header, Arrays]]) -> None:
+        try:
+            header, arrays = do()
+        except Refused as refusal:
+            self._refuse(id, refusal)
+        else:
+            self._send({**header, "id": id, "ok": True}, arrays)
+
+    def _refuse(self, id: int, refusal: Refused) -> None:
+        self._send({"id": id, "ok": False, "kind": refusal.kind, "error": str(refusal)})
+
+    def _send(self, header: Header, arrays: Arrays | None = None) -> None:
+        self._output.write(encode_frame(header, arrays))
+        self._output.flush()
+
+
+def work(settings: dict[str, Any], sampling: Any, output: BinaryIO) -> NoReturn:
+    """Serve what comes on stdin. `settings` are those of `Settings`."""
+    wanted = Settings(**settings)
+    torch.set_num_threads(wanted.threads)
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    intake = Intake(os.fdopen(0, "rb", buffering=0))
+    Server(wanted, sampling, intake, output).serve()

@@ -16,13 +16,13 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from learner.directories import ModelDirectory, one_line
 from learner.durable import TensorEntry
 from learner.failures import BadRequest
+from learner.file_samples import add_samples
 from learner.lora_targets import no_targets, unmatched
 from learner.requests import Lora
 from learner.sharding import fill
@@ -32,9 +32,6 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 PREFIX = "base_model.model."
 """What peft puts before a module's name in its files."""
-
-SAMPLES, SAMPLE_BYTES = 64, 4096
-"""Pieces of each weight file that tell one base model from another: a fine-tuned one differs nearly everywhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +99,7 @@ def identity_of(directory: ModelDirectory) -> str:
     """A digest of the base model's weights from samples of its files: a checkpoint of an adapter fits no other."""
     digest = hashlib.sha256()
     for file in sorted(set(directory.files.values())):
-        size = file.stat().st_size
-        digest.update(f"{file.name} {size}\n".encode())
-        with file.open("rb") as opened:
-            for offset in np.linspace(0, max(0, size - SAMPLE_BYTES), SAMPLES, dtype=np.int64):
-                digest.update(os.pread(opened.fileno(), SAMPLE_BYTES, int(offset)))
+        add_samples(digest, file)
     return digest.hexdigest()
 
 

@@ -21,6 +21,8 @@ ALL = 1 << 62
 """More leases or records than any ledger has."""
 
 
+BASE_MODEL = "SELECT value FROM meta WHERE key = 'base_model'"
+
 CHECKPOINTS = "SELECT step, incarnation, directory, state FROM checkpoints ORDER BY step DESC"
 
 
@@ -151,6 +153,15 @@ class ChainBook(LedgerFile):
             )
             _forget_payloads(db)
 
+    def base_model(self) -> dict[str, str]:
+        """A digest by name of each file of the model that the run began with; empty when nobody wrote it down."""
+        return _base_model(self._query(BASE_MODEL))
+
+    def begun_with(self, files: Mapping[str, str]) -> None:
+        """The run begins with a model of these files."""
+        with self.transaction() as db:
+            db.execute("INSERT OR REPLACE INTO meta VALUES ('base_model', ?)", (json.dumps(dict(files)).encode(),))
+
     def checkpoints(self) -> list[CheckpointRow]:
         """Durable states, newest first."""
         return [_checkpoint_row(*row) for row in self._query(CHECKPOINTS)]
@@ -170,6 +181,20 @@ def checkpoints_of(path: Path) -> tuple[bytes, list[CheckpointRow]]:
     with snapshot(path) as db:
         (swarm,) = db.execute("SELECT value FROM meta WHERE key = 'swarm'").fetchone()
         return swarm, [_checkpoint_row(*row) for row in db.execute(CHECKPOINTS)]
+
+
+def base_of(path: Path) -> dict[str, str]:
+    """As `ChainBook.base_model`, of a ledger that somebody else may be writing to, and empty while no checkpoint rests
+    on it. Raises LedgerError.
+    """
+    with snapshot(path) as db:
+        if not db.execute("SELECT 1 FROM checkpoints").fetchone():
+            return {}
+        return _base_model(db.execute(BASE_MODEL).fetchall())
+
+
+def _base_model(rows: list[tuple[bytes]]) -> dict[str, str]:
+    return dict(json.loads(rows[0][0])) if rows else {}
 
 
 def _described(row: CheckpointRow) -> str:

@@ -24,6 +24,7 @@ from learner.provisioning.planner import Planner
 from learner.provisioning.recording import FILE, Began
 from learner.provisioning.review import Settings
 from learner.publication import Publisher
+from node.base_model import digests_of, judged
 from node.child_outcomes import ChildCrashed, ChildDied, ChildEvent
 from node.children import Child, open_child
 from node.config import GB, EngineSection, SwarmConfig
@@ -392,7 +393,7 @@ class _Learner:
             restore_curriculum=self.schooling.restore,
             offline=self.schooling.offline,
             observe=self.schooling.observe,
-            opened=self.watch.began,
+            opened=self._opened,
             stepped=self.watch.stepped,
             adopted=self._seed,
             published=self._published,
@@ -400,6 +401,16 @@ class _Learner:
             events=self.events,
             recorder=self.recorder,
         )
+
+    async def _opened(self, incarnation: int, base: int) -> None:
+        """Look at the model again: a trainer that was started anew has read it again."""
+        found = await trio.to_thread.run_sync(digests_of, Path(self.config.model.directory))
+        begun = await trio.to_thread.run_sync(self.ledger.base_model)
+        if base == 0 or not begun:
+            await trio.to_thread.run_sync(self.ledger.begun_with, found)
+        elif note := judged(begun, found, self.config):
+            self.events.emit("trouble", text=note)
+        await self.watch.began(incarnation, base)
 
     async def _say_farewell(self) -> None:
         self.desk.farewell("The run is finished: the learner took its last step.")

@@ -19,6 +19,7 @@ from learner.ledger_chain import checkpoints_of
 from learner.ledger_file import LedgerError
 from learner.presets import recipe_of
 from learner.requests import Hyperparameters
+from node.base_model import base_note
 from node.config import SwarmConfig
 from node.config_file import read_swarm_config
 from node.errors import RunError, about_keys_of
@@ -46,7 +47,7 @@ def show_dry_run(path: Path, *, resume: bool = False, fork_from: str = "") -> st
     require_one(resume=resume, fork_from=fork_from)
     if resume:
         require_checkpoint(state)
-    beginning = _beginning(state)
+    beginning, changed = _beginning(state), base_note(config, state / LEDGER)
     if fork_from:
         beginning = f"begins with step {find_origin(fork_from, state, schooling.restore).row.step} of {fork_from}"
     with about_keys_of(path):
@@ -56,6 +57,7 @@ def show_dry_run(path: Path, *, resume: bool = False, fork_from: str = "") -> st
     footprint = footprint_of(facts, config.trainer, recipe, config.model.weights_dtype)
     told = [
         *_story(config, schooling, beginning),
+        *([changed] if changed else []),
         "",
         *_model(facts, config),
         "",

@@ -10,6 +10,7 @@ import msgspec
 
 from node.app_learner import run_learner
 from node.app_rollout import run_rollout
+from node.base_model import base_note
 from node.config import NodeConfig, PriceSection, SwarmConfig
 from node.config_file import read_node_config, read_swarm_config, replaced, require_hours
 from node.console import Terminal, open_terminal, run_shown
@@ -21,7 +22,7 @@ from node.home import require_state
 from node.learner_run import LearnerRun
 from node.metrics.opening import require_sinks
 from node.reports.facts import Role
-from node.resuming import fork, require_checkpoint, require_one, unfork
+from node.resuming import LEDGER, fork, require_checkpoint, require_one, unfork
 from node.rollout_role import RolloutRole
 from node.schooling import Schooling, open_schooling
 from node.stopping import STOPPED_EXIT_CODE, Stopped
@@ -98,6 +99,7 @@ def checked(config: SwarmConfig, path: Path) -> Schooling:
         require_addresses(config.network.listen, config.network.announce)
         require_sinks(config.metrics)
         require_state(Path(config.swarm.state))
+        base_note(config, Path(config.swarm.state) / LEDGER)
         return open_schooling(config, path.resolve().parent)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -35,7 +37,15 @@ def learn(swarm: Swarm, *, steps: int) -> Program:
     return learner
 
 
+def change_weights(swarm: Swarm) -> None:
+    """Turn the last weights over."""
+    path = swarm.model / "model.safetensors"
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-64] + bytes(255 - byte for byte in raw[-64:]))
+
+
 def test_a_learner_learns_preferences_from_pairs_without_any_peer(swarm: Swarm) -> None:
+    swarm.model = Path(shutil.copytree(swarm.model, swarm.machine.root / "model of its own"))
     learner = learn(swarm, steps=STEPS)
     assert swarm.rows("SELECT count(*) FROM leases") == [(0,)]
     assert swarm.rows("SELECT sum(rollouts), count(*) FROM steps") == [(0, STEPS)]
@@ -49,6 +59,11 @@ def test_a_learner_learns_preferences_from_pairs_without_any_peer(swarm: Swarm) 
     assert [event["note"] for event in learner.events("task_opened")][-1].endswith("16 completions, 8 of them pairs")
     said = swarm.machine.call("report", swarm.config).out
     assert f"{STEPS} training steps" in said
+    change_weights(swarm)
+    outcome = swarm.machine.call("learn", swarm.config, "--resume")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "does not hold the model that this run began with (model.safetensors)" in outcome.err
+    assert '[trainer] objective = "dpo" holds the policy against it. Put that model back' in outcome.err
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ Formulas, papers and how to add one: docs/objectives.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -110,10 +111,10 @@ BOUNDS: Mapping[CorrectionName, Bounds] = MappingProxyType(
     {
         # Nothing is bounded.
         "uncorrected": Bounds(clip_low=1.0, clip_high=1.0, weight_cap=1.0),
-        # PPO's, and TRL's.
-        "clipped_ratio": Bounds(clip_low=0.2, clip_high=0.2, weight_cap=1.0),
+        # PPO's, and TRL's; verl holds what is bad at 3.
+        "clipped_ratio": Bounds(clip_low=0.2, clip_high=0.2, weight_cap=math.inf),
         # GSPO, section 5.1: means of log ratios over a sequence stay three orders of magnitude closer to 0.
-        "sequence_ratio": Bounds(clip_low=3e-4, clip_high=4e-4, weight_cap=1.0),
+        "sequence_ratio": Bounds(clip_low=3e-4, clip_high=4e-4, weight_cap=math.inf),
         # No lower end, and weights up to 5, as ScaleRL (arXiv 2510.13786) found and TRL advises.
         "cispo": Bounds(clip_low=1.0, clip_high=4.0, weight_cap=1.0),
         "truncated_weight": Bounds(clip_low=1.0, clip_high=1.0, weight_cap=2.0),

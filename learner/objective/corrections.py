@@ -8,6 +8,7 @@ policy itself, as the engine reported it, so ratios correct lag and engine misma
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -34,18 +35,19 @@ def uncorrected(terms: Terms, bounds: Bounds) -> Corrected:
 
 def clipped_ratio(terms: Terms, bounds: Bounds) -> Corrected:
     """-min(r A, clip(r) A) with r = pi / mu: PPO (arXiv 1707.06347, equation 7), where the ends of the range may be
-    apart from 1 by different amounts as in DAPO (arXiv 2503.14476, equation 10).
+    apart from 1 by different amounts as in DAPO (arXiv 2503.14476, equation 10). Where A < 0 no more than C |A|: dual
+    clip (arXiv 1912.09729, equation 5), without which whoever claims a small mu decides a step with what was bad.
     """
-    return _surrogate(ratio_of(terms.logprobs, terms.behaviour), terms.advantages, bounds)
+    return _surrogate(ratio_of(terms.logprobs, terms.behaviour), terms.advantages, bounds, bounds.weight_cap)
 
 
 def sequence_ratio(terms: Terms, bounds: Bounds) -> Corrected:
     """-min(s A, clip(s) A) for each token, with s = exp(mean over the sequence of log pi / mu): GSPO (arXiv 2507.18071,
-    equations 5 and 7). A sequence is clipped as a whole.
+    equations 5 and 7). A sequence is clipped as a whole; where A < 0 as by `clipped_ratio`.
     """
     log_ratio = (terms.logprobs - terms.behaviour).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     ratio = torch.exp(mean_by_sequence(log_ratio, terms))[terms.segments]
-    return _surrogate(ratio, terms.advantages, bounds)
+    return _surrogate(ratio, terms.advantages, bounds, bounds.weight_cap)
 
 
 def cispo(terms: Terms, bounds: Bounds) -> Corrected:
@@ -96,7 +98,7 @@ def decoupled(terms: Terms, bounds: Bounds) -> Corrected:
     proximal = terms.logprobs.detach() if terms.proximal is None else terms.proximal
     share = ratio_of(proximal, terms.behaviour)
     weight = share.clamp(max=bounds.weight_cap)
-    inner = _surrogate(ratio_of(terms.logprobs, proximal), terms.advantages, bounds)
+    inner = _surrogate(ratio_of(terms.logprobs, proximal), terms.advantages, bounds, math.inf)
     clipped = inner.clipped | _moved(share, weight)
     return Corrected(loss=weight * inner.loss, clipped=clipped, weights=weight * inner.weights)
 
@@ -110,11 +112,12 @@ def _moved(ratio: Tensor, weight: Tensor) -> Tensor:
     return (weight - ratio).abs() > NOISE
 
 
-def _surrogate(ratio: Tensor, advantages: Tensor, bounds: Bounds) -> Corrected:
-    """-min(r A, clip(r) A), pessimistic on either side."""
+def _surrogate(ratio: Tensor, advantages: Tensor, bounds: Bounds, cap: float) -> Corrected:
+    """-min(r A, clip(r) A), pessimistic on either side, with r at most `cap` where A < 0."""
     low, high = 1 - bounds.clip_low, 1 + bounds.clip_high
-    loss = -torch.minimum(ratio * advantages, ratio.clamp(low, high) * advantages)
-    clipped = ((advantages > 0) & (ratio > high)) | ((advantages < 0) & (ratio < low))
+    held = torch.where(advantages < 0, ratio.clamp(max=cap), ratio)
+    loss = -torch.minimum(held * advantages, ratio.clamp(low, high) * advantages)
+    clipped = ((advantages > 0) & (ratio > high)) | ((advantages < 0) & ((ratio < low) | (ratio > cap)))
     return Corrected(loss=loss, clipped=clipped, weights=ratio.detach().masked_fill(clipped, 0.0))
 
 

@@ -26,8 +26,8 @@ TOTALS = Totals(sequences=6, groups=3, tokens=23 + 4, max_new_tokens=16)
 TIGHT = {
     **BOUNDS,
     # As wide as the means over sequences of what `draw` draws, which is further apart than GSPO's would be.
-    "sequence_ratio": Bounds(clip_low=0.2, clip_high=0.15, weight_cap=1.0),
-    "clipped_ratio": Bounds(clip_low=0.2, clip_high=0.28, weight_cap=1.0),
+    "sequence_ratio": Bounds(clip_low=0.2, clip_high=0.15, weight_cap=1.2),
+    "clipped_ratio": Bounds(clip_low=0.2, clip_high=0.28, weight_cap=1.5),
     "cispo": Bounds(clip_low=0.3, clip_high=0.5, weight_cap=1.0),
     "truncated_weight": Bounds(clip_low=1.0, clip_high=1.0, weight_cap=1.3),
     "masked_weight": Bounds(clip_low=0.3, clip_high=0.5, weight_cap=1.0),
@@ -79,11 +79,13 @@ def by_token(rule: Callable[[float, float, float, float, Bounds], tuple[float, f
     return literal
 
 
-def surrogate(ratio: float, advantage: float, bounds: Bounds) -> tuple[float, bool]:
-    """-min(r A, clip(r) A), and whether the second is the smaller one."""
+def surrogate(ratio: float, advantage: float, bounds: Bounds, cap: float) -> tuple[float, bool]:
+    """-min(r A, clip(r) A), where A < 0 -max(that, C A); and whether r A is none of it."""
     clipped = min(max(ratio, 1 - bounds.clip_low), 1 + bounds.clip_high)
-    acted = clipped * advantage < ratio * advantage
-    return -(clipped if acted else ratio) * advantage, acted
+    chosen = min(ratio * advantage, clipped * advantage)
+    if advantage < 0 and cap < math.inf:
+        chosen = max(chosen, cap * advantage)
+    return -chosen, chosen != ratio * advantage
 
 
 def literal_uncorrected(pi: float, mu: float, prox: float, a: float, bounds: Bounds) -> tuple[float, float, bool]:
@@ -92,7 +94,7 @@ def literal_uncorrected(pi: float, mu: float, prox: float, a: float, bounds: Bou
 
 def literal_clipped(pi: float, mu: float, prox: float, a: float, bounds: Bounds) -> tuple[float, float, bool]:
     ratio = math.exp(pi - mu)
-    loss, acted = surrogate(ratio, a, bounds)
+    loss, acted = surrogate(ratio, a, bounds, bounds.weight_cap)
     return loss, 0.0 if acted else -ratio * a, acted
 
 
@@ -125,7 +127,7 @@ def literal_tapered(pi: float, mu: float, prox: float, a: float, bounds: Bounds)
 def literal_decoupled(pi: float, mu: float, prox: float, a: float, bounds: Bounds) -> tuple[float, float, bool]:
     share, ratio = math.exp(prox - mu), math.exp(pi - prox)
     weight = min(share, bounds.weight_cap)
-    loss, acted = surrogate(ratio, a, bounds)
+    loss, acted = surrogate(ratio, a, bounds, math.inf)
     return weight * loss, 0.0 if acted else -weight * ratio * a, acted or share - weight > 0.1
 
 
@@ -138,7 +140,7 @@ def literal_sequence(
     ratio = product ** (1 / len(pi))
     losses, derivatives, clipped = [], [], []
     for a in advantages:
-        loss, acted = surrogate(ratio, a, bounds)
+        loss, acted = surrogate(ratio, a, bounds, bounds.weight_cap)
         losses.append(loss)
         clipped.append(acted)
         derivatives.append([0.0 if acted else -a * ratio / len(pi)] * len(pi))
@@ -256,6 +258,22 @@ def test_a_cap_of_one_is_not_said_to_act_on_what_an_engine_rounds(correction: Co
     terms = replace(drawn, logprobs=drawn.behaviour + apart, proximal=drawn.behaviour + apart)
     bounds = replace(BOUNDS[correction], clip_high=0.01, weight_cap=1.0)
     assert not CORRECTIONS[correction](terms, bounds).clipped.any()
+
+
+@pytest.mark.parametrize("correction", ["clipped_ratio", "sequence_ratio"])
+def test_a_forged_logprob_of_what_was_bad_weighs_no_more_than_the_cap(correction: CorrectionName) -> None:
+    drawn = draw(4)
+    bad = -torch.ones(sum(LENGTHS), dtype=torch.float64)
+    told = []
+    for cap in (3.0, math.inf):
+        logprobs = drawn.logprobs.detach().requires_grad_()
+        forged = replace(drawn, logprobs=logprobs, behaviour=drawn.behaviour - 10, advantages=bad)
+        found = CORRECTIONS[correction](forged, replace(BOUNDS[correction], weight_cap=cap))
+        found.loss.sum().backward()
+        assert logprobs.grad is not None
+        told.append((found.loss.max().item(), logprobs.grad.abs().max().item()))
+    assert told[0] == (3.0, 0.0)
+    assert min(told[1]) > math.exp(8), "as PPO has it"
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)

@@ -4,8 +4,9 @@
 
 What always holds: a request that fails leaves weights and optimizer as they were; the same requests on the same
 machine with the same number of threads and ranks give the same weights, bit for bit, also across `save` and `restore`;
-what `export` and `save` write appears whole or not at all. The process ends when stdin does. It reads no clock but to
-report seconds, and never touches the network but to meet its other ranks. Where torchrun starts it several times
+what `export` and `save` write appears whole or not at all. The process ends when stdin does, whatever it is doing: its
+node is gone, the next one may want the memory, and nobody will know of a checkpoint that it finishes. It reads no clock
+but to report seconds, and never touches the network but to meet its other ranks. Where torchrun starts it several times
 (`learner.launcher`), rank 0 has the pipe and every rank does every request.
 
     event    {"event": "ready", "torch": str, "threads": n, "ranks": n}
@@ -33,6 +34,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -61,6 +63,9 @@ from learner.requests import (
 )
 from learner.training import Training
 from protocol.pipe import Arrays, BadFrame, Header, encode_frame
+
+ENDING_S = 1.0
+"""To finish what is nearly done when nobody will ask for more."""
 
 
 class RankFailed(Exception):
@@ -258,43 +263,63 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
         replies.close()
     trainer = Trainer(ranks, send)
     send({"event": "ready", "torch": str(torch.__version__), "threads": torch.get_num_threads(), "ranks": ranks.count})
-    frames = frames_of(requests) if ranks.is_first else iter(())
+    over = threading.Event()
+    frames = _read_ahead(requests, over) if ranks.is_first else iter(())
     for frame in frames if ranks.count == 1 else _shared(frames, ranks):
-        send(*trainer.answer(*decoded(frame)))
-        trainer.replied()
+        if frame:
+            send(*trainer.answer(*decoded(frame)))
+            trainer.replied()
     trainer.wait_until_saved()
+    over.set()
 
 
 def _shared(frames: Iterator[bytes], ranks: Ranks) -> Iterator[bytes]:
-    """Give every rank the frames that rank 0 reads; it reads ahead by one, so that the others may be told meanwhile
-    that it lives.
-    """
-    waiting: queue.Queue[bytes | Exception | None] = queue.Queue(1)
-    if ranks.is_first:
-        threading.Thread(target=_read, args=(frames, waiting), name="requests", daemon=True).start()
+    """Give every rank the frames that rank 0 reads."""
     while True:
-        frame: bytes | Exception | None = None
-        if ranks.is_first:
-            try:
-                frame = waiting.get(timeout=HEARTBEAT_S)
-            except queue.Empty:
-                frame = b""
-        shared = ranks.share(None if isinstance(frame, Exception) else frame)
-        if isinstance(frame, Exception):
-            raise frame
+        frame: bytes | None = None
+        failed: Exception | None = None
+        try:
+            frame = next(frames, None)
+        except Exception as error:
+            failed = error
+        shared = ranks.share(frame)
+        if failed is not None:
+            raise failed
         if shared is None:
             return
-        if shared:
-            yield shared
+        yield shared
 
 
-def _read(frames: Iterator[bytes], waiting: queue.Queue[bytes | Exception | None]) -> None:
+def _read_ahead(requests: BinaryIO, over: threading.Event) -> Iterator[bytes]:
+    """Yield the frames of `requests`, and b"" every HEARTBEAT_S while there is none, so that other ranks may be told
+    that this one lives. One frame is read ahead, so that the end of the pipe is seen while a request is being done;
+    the process has ENDING_S then to set `over`.
+    """
+    waiting: queue.Queue[bytes | Exception | None] = queue.Queue(1)
+    threading.Thread(target=_read, args=(requests, waiting, over), name="requests", daemon=True).start()
+    while True:
+        try:
+            frame = waiting.get(timeout=HEARTBEAT_S)
+        except queue.Empty:
+            frame = b""
+        if frame is None:
+            return
+        if isinstance(frame, Exception):
+            raise frame
+        yield frame
+
+
+def _read(requests: BinaryIO, waiting: queue.Queue[bytes | Exception | None], over: threading.Event) -> None:
     try:
-        for frame in frames:
+        for frame in frames_of(requests):
             waiting.put(frame)
-        waiting.put(None)
     except Exception as error:
         waiting.put(error)
+        return
+    with suppress(queue.Full):
+        waiting.put(None, timeout=ENDING_S)
+    if not over.wait(ENDING_S):
+        os._exit(1)  # not 0, or torchrun would wait for the other ranks
 
 
 def main(requests: BinaryIO, replies: BinaryIO) -> int:
@@ -308,7 +333,7 @@ def main(requests: BinaryIO, replies: BinaryIO) -> int:
         print(f"trainer: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        return 0
+        os._exit(0)  # the thread that reads requests would have to be waited for
     except RankFailed as error:
         print(f"trainer: rank {os.environ['RANK']} cannot go on, so no rank can: {error}", file=sys.stderr, flush=True)
         os._exit(1)  # threads that wait for other ranks would keep us

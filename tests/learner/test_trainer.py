@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import resource
 from collections.abc import Callable
 from io import BytesIO
@@ -662,6 +663,31 @@ def test_training_goes_on_bit_for_bit_in_another_process(tmp_path: Path, model: 
     ok(straight, "save", directory=str(tmp_path / "twin"))
     for file in ("trainer.json", "rank-00000.safetensors"):
         assert (tmp_path / "twin" / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
+
+
+STUCK = """
+import runpy, threading
+import learner.checkpoint
+learner.checkpoint.save = lambda *rest, **more: threading.Event().wait()
+runpy.run_module("learner.trainer", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("doing", ["load", "save"])
+def test_a_trainer_whose_node_is_gone_ends_whatever_it_is_doing(tmp_path: Path, model: Path, doing: str) -> None:
+    child = Child("-c", STUCK)
+    child.receive()
+    if doing == "load":
+        (tmp_path / "model").mkdir()
+        os.mkfifo(tmp_path / "model" / "config.json")  # who opens it waits for somebody to write
+        child.send("load", directory=str(tmp_path / "model"), hyperparameters=HYPERPARAMETERS)
+    else:
+        child.ask("load", directory=str(model), hyperparameters=HYPERPARAMETERS)
+        child.ask("save", directory=str(tmp_path / "checkpoint"), wait=False)
+    child.requests.close()
+    assert child.replies.read() == b"", "it has ended"
+    assert child.bury()[0] == 1
+    assert not (tmp_path / "checkpoint").exists()
 
 
 def test_frames_end_with_the_stream_wherever_it_is_cut() -> None:

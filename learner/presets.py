@@ -128,6 +128,14 @@ BOUNDS: Mapping[CorrectionName, Bounds] = MappingProxyType(
 )
 """The bounds of each correction, where neither the preset nor the hyperparameters give others."""
 
+CLIPPING: frozenset[CorrectionName] = frozenset(
+    {"clipped_ratio", "sequence_ratio", "cispo", "masked_weight", "tapered_weight", "decoupled"}
+)
+CAPPING: frozenset[CorrectionName] = frozenset(
+    {"clipped_ratio", "sequence_ratio", "truncated_weight", "tapered_weight", "decoupled"}
+)
+"""The corrections that heed `clip_low` and `clip_high`, and those that heed `weight_cap`."""
+
 
 class UnknownName(ValueError):
     """A hyperparameter names an objective, or a part of one, that does not exist."""

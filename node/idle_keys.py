@@ -14,14 +14,8 @@ from typing import Any
 
 import msgspec
 
-from learner.presets import PRESETS, CorrectionName
+from learner.presets import CAPPING, CLIPPING, PRESETS
 from node.config import NodeConfig, OfflineSection, Section, SwarmConfig, TrainerSection
-
-CLIPPED: frozenset[CorrectionName] = frozenset(
-    {"clipped_ratio", "sequence_ratio", "cispo", "masked_weight", "tapered_weight", "decoupled"}
-)
-CAPPED: frozenset[CorrectionName] = frozenset({"truncated_weight", "tapered_weight", "decoupled"})
-"""The corrections that have such bounds: `learner.objective.corrections`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +66,9 @@ def _trainer(trainer: TrainerSection) -> Iterable[Rule]:
         yield rule("lora_rank = 0 trains all weights and no adapter. Set lora_rank", "lora_alpha", "lora_targets")
     if trainer.machines == 1:
         yield rule("machines = 1 has no others to meet. Set machines", "rendezvous")
-    if correction not in CLIPPED:
+    if correction not in CLIPPING:
         yield rule(f'the correction "{correction}" clips nothing. Set correction', "clip_low", "clip_high")
-    if correction not in CAPPED:
+    if correction not in CAPPING:
         yield rule(f'the correction "{correction}" caps no weight. Set correction', "weight_cap")
     if advantage != "gae":
         why = f'the advantage "{advantage}" has no critic. Set objective = "ppo" or advantage = "gae"'

@@ -17,7 +17,7 @@ from learner.objective.aggregations import AGGREGATIONS
 from learner.objective.corrections import CORRECTIONS
 from learner.objective.loss import Objective, reference_kl, value_loss
 from learner.objective.terms import LOG_RATIO_LIMIT, Bounds, Terms, Totals
-from learner.presets import BOUNDS, AggregationName, CorrectionName
+from learner.presets import BOUNDS, CAPPING, CLIPPING, AggregationName, CorrectionName
 
 LENGTHS = [7, 1, 12, 3]
 TOTALS = Totals(sequences=6, groups=3, tokens=23 + 4, max_new_tokens=16)
@@ -216,6 +216,20 @@ def test_every_bound_acts_on_every_side_it_has(correction: CorrectionName) -> No
         ratio = torch.exp(terms.logprobs.detach() - terms.behaviour)
         assert (ratio[clipped] < 1).any()
         assert (ratio[clipped] > 1).any()
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_the_bounds_that_each_is_said_to_heed_are_those_it_heeds(correction: CorrectionName) -> None:
+    """What a configuration may not set is what would change nothing."""
+    terms = draw(11)
+
+    def heeds(**changed: float) -> bool:
+        losses = [CORRECTIONS[correction](terms, bounds).loss for bounds in (some, replace(some, **changed))]
+        return not torch.equal(*losses)
+
+    some = Bounds(clip_low=0.2, clip_high=0.2, weight_cap=1.5)
+    clips = correction in CLIPPING
+    assert (heeds(clip_low=0.1), heeds(clip_high=0.1), heeds(weight_cap=1.1)) == (clips, clips, correction in CAPPING)
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)

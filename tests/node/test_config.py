@@ -237,7 +237,7 @@ def sections(*parts: Mapping[str, str]) -> str:
         (
             "trainer",
             "weight_cap = 3.0",
-            {"trainer": 'objective = "grpo"'},
+            {"trainer": 'objective = "cispo"'},
             'correction = "decoupled"',
             "caps no weight",
         ),

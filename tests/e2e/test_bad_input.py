@@ -289,7 +289,7 @@ def test_a_node_that_is_misconfigured(machine: Machine, tmp_path: Path) -> None:
 def test_a_learner_and_who_is_turned_away(swarm: Swarm) -> None:
     machine = swarm.machine
     swarm.configure(steps=1, token="sesame")
-    learner = swarm.learn()
+    learner = swarm.learn_doomed()
     good = read_invite(swarm.invite, now_ms=int(time.time() * 1000))
     node = swarm.directory / "fake.toml"
     node.write_text("[engine]\nkind = 'fake'\n[network]\nlisten = []\n")
@@ -394,16 +394,16 @@ def test_a_learner_founded_on_a_full_disk(swarm: Swarm, small_disk: SmallDisk) -
     ballast = small_disk.fill(leave=0)
     check_refusal(swarm.machine.call("learn", swarm.config), TROUBLE, str(swarm.state), "No space left")
     ballast.unlink()
-    learner = swarm.learn()
+    learner = swarm.learn_doomed()
     wait_done(learner, swarm.join("node"))
 
 
 @needs_root
 @pytest.mark.parametrize("leave", [0, 100_000, 400_000], ids=["at once", "while fetching", "while working"])
 def test_a_node_whose_disk_is_full(swarm: Swarm, small_disk: SmallDisk, leave: int) -> None:
-    swarm.configure(steps=60)
+    swarm.configure(steps=12)
     (swarm.directory / "node").symlink_to(small_disk.path)
-    learner = swarm.learn()
+    learner = swarm.learn_doomed()  # whose trainer is there at once: this is not about it
     ballast = small_disk.fill(leave=leave)
     node = swarm.join("node")
     assert node.wait() == TROUBLE, node.story()

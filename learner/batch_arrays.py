@@ -1,4 +1,4 @@
-"""A batch as arrays, as `learner.packing.rollout_batch` reads them: what the swarm made, what is logged, or both.
+"""A batch as arrays, as `learner.sequences.rollout_batch` reads them: what the swarm made, what is logged, or both.
 
 What always holds: the order of groups, and of sequences in a group, is kept; a sequence from a log carries origin 1 and
 lag 0. Behaviour logprobs that a log does not tell are those of the policy that trains (`missing`, `completed`), so its
@@ -22,7 +22,7 @@ OFFLINE = 1
 
 
 def batch_arrays(batch: Batch, head: PolicyVersion) -> Arrays:
-    """The trainer's arrays for the step after `head`, as `learner.packing.rollout_batch` reads them."""
+    """The trainer's arrays for the step after `head`, as `learner.sequences.rollout_batch` reads them."""
     sequences = [(group, completion) for group in batch.groups for completion in group.completions]
     return {
         "tokens": _flat([(*group.prompt, *completion.tokens) for group, completion in sequences], np.int32),
@@ -37,8 +37,8 @@ def batch_arrays(batch: Batch, head: PolicyVersion) -> Arrays:
 
 
 def offline_arrays(groups: Sequence[LoggedGroup]) -> Arrays:
-    """The trainer's arrays for these groups, as `learner.packing.rollout_batch` reads them, but for behaviour logprobs
-    that are not known, which are NaN."""
+    """The trainer's arrays for these groups, as `learner.sequences.rollout_batch` reads them, but for behaviour
+    logprobs that are not known, which are NaN."""
     sequences = [(group.prompt, one) for group in groups for one in group.completions]
     unknown = float("nan")
     return {

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from learner.packing import Prepared, Ragged
+from learner.sequences import Prepared, Ragged
 
 
 def mini_batches(batch: Prepared, wanted: int) -> list[Prepared]:

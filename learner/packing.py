@@ -5,9 +5,8 @@ the position that predicts it. Neighbours with the same prompt share one row and
 row is short, since a group's prompt is most of its positions when answers are short (the idea of "shared prefix"
 training; cf. Hydragen, arXiv 2402.05099). Rows of about equal width share a microbatch, with padding on the right.
 
-    one sequence per row    p p p a a a . .      plain causal attention: nothing real sees what stands to its right,
-    so no mask siblings in one row     p p p a a a b b      a mask hides the a's from the b's, and positions start
-    again after the prompt
+    one sequence in a row    p p p a a a . .    plain causal attention, no mask: nothing real sees what is to its right
+    siblings in one row      p p p a a a b b    a mask hides the a's from the b's; positions start again after the p's
 
 Where the attention backend is told where sequences begin (`learner.attention`) they lie end to end in one row instead:
 no padding at all, and no mask.
@@ -17,50 +16,19 @@ no padding at all, and no mask.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float32]
-Flags = NDArray[np.bool_]
-Arrays = Mapping[str, NDArray[Any]]
+from learner.sequences import Flags, Ints, Ragged, starts_of
 
 PAD = 0
 """Any valid token id: padding is to the right of all that is read."""
-
-
-class BadBatch(ValueError):
-    """The arrays of a request do not describe sequences; the message names the array."""
-
-    kind = "bad_request"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ragged:
-    """B sequences laid end to end: `tokens` [M], `lengths` [B], `targets` [M] True where a token is predicted and
-    scored.
-
-    A sequence's first token is never a target. T targets in all, numbered in order of appearance.
-    """
-
-    tokens: Ints
-    lengths: Ints
-    targets: Flags
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    @property
-    def target_counts(self) -> Ints:
-        """Targets of each sequence, [B]."""
-        return np.add.reduceat(self.targets, _starts(self.lengths), dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,44 +63,6 @@ class Microbatch:
             name: value.to(device, non_blocking=True) for name, value in vars(self).items() if isinstance(value, Tensor)
         }
         return replace(self, **moved)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rollouts:
-    """One training batch as it came: B sequences in groups, whose T targets are the tokens that a policy generated.
-
-    For each target `behaviour` [T], its logprob under the policy that made it, and `lags` [T] int64, how many training
-    steps older than this step's weights that policy was. For each sequence its `rewards` [B] and `origins` [B] uint8
-    (`SWARM` or `OFFLINE`). `groups` [G] are the numbers of sequences of its groups, in order.
-    """
-
-    sequences: Ragged
-    behaviour: Floats
-    lags: Ints
-    rewards: Floats
-    origins: NDArray[np.uint8]
-    groups: Ints
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A batch, or a part of one, that is ready for updates: its sequences, its groups, and numbers for each of its T
-    targets, by the names they have in `objective.Terms`, `advantages` float32 among them.
-    """
-
-    sequences: Ragged
-    groups: Ints
-    columns: Mapping[str, NDArray[Any]]
-
-    @property
-    def teaches(self) -> Flags:
-        """Which sequences have an advantage anywhere, [B]."""
-        found: Flags = np.logical_or.reduceat(self.columns["advantages"] != 0, _starts(self.sequences.target_counts))
-        return found
-
-
-SWARM, OFFLINE = 0, 1
-"""Where a sequence comes from: a rollout of the swarm, or a log, whose policy nobody vouches for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +169,7 @@ def dealt_microbatches(
     positions at a time, then None until it has as many microbatches as any other: passes in which it must take part.
     """
     rows = rows_of(batch, keep, share_prompts=layout is Layout.SIBLINGS)
-    offsets = _Offsets(starts=_starts(batch.lengths), first_targets=_starts(batch.target_counts))
+    offsets = _Offsets(starts=starts_of(batch.lengths), first_targets=starts_of(batch.target_counts))
     widths = np.array([row.width for row in rows], np.int64)
     cut, lay = (plan_end_to_end, _end_to_end) if layout is Layout.END_TO_END else (plan, _microbatch)
     plans = [[mine[chosen] for chosen in cut(widths[mine], max_tokens)] for mine in deal(widths, ranks)]
@@ -302,7 +232,7 @@ def _microbatch(batch: Ragged, rows: Sequence[Row], offsets: _Offsets) -> Microb
 def _end_to_end(batch: Ragged, rows: Sequence[Row], offsets: _Offsets) -> Microbatch:
     numbers = [row.sequences[0] for row in rows]
     widths = np.array([row.width for row in rows], np.int64)
-    starts = _starts(widths)
+    starts = starts_of(widths)
     spans = [slice(int(offsets.starts[one]), int(offsets.starts[one] + batch.lengths[one])) for one in numbers]
     targets = [np.flatnonzero(batch.targets[span]) for span in spans]
     return Microbatch(
@@ -340,90 +270,3 @@ _PROMPT, _PADDING = -1, -2
 MAX_SHARED_WIDTH = 256
 """Masked attention costs the square of a row's width where plain attention skips half and never stores it; at 256
 positions it is still far below the cost of the layers around it, and one prompt is not copied a dozen times."""
-
-
-def supervised_batch(arrays: Arrays, vocab_size: int) -> Ragged:
-    """Read `tokens` int32 [M], `lengths` int32 [B], `mask` uint8 [M] (1: the token is learnt). Raises BadBatch."""
-    tokens, lengths = _sequences(arrays, vocab_size)
-    mask = _array(arrays, "mask", "uint8")
-    if mask.shape != tokens.shape or mask.max() > 1:
-        raise BadBatch(f"mask must hold a 0 or 1 for each of the {len(tokens)} tokens")
-    targets = mask.astype(np.bool_)
-    if targets[_starts(lengths)].any():
-        raise BadBatch("mask marks the first token of a sequence, which nothing predicts")
-    if not targets.any():
-        raise BadBatch("mask marks no token at all, so there is nothing to learn")
-    return Ragged(tokens=tokens, lengths=lengths, targets=targets)
-
-
-def rollout_batch(arrays: Arrays, vocab_size: int) -> Rollouts:
-    """Read one training batch of B sequences in G groups, of whose M tokens a policy generated C. Raises BadBatch.
-
-    Arrays: `tokens` int32 [M], `lengths` int32 [B], `mask` uint8 [M] (1: generated, and trained on; a sequence begins
-    with one 0 at least and holds one 1 at least), `behaviour_logprobs` float32 [C], `lags` int32 [C], `rewards`
-    float32 [B], `group_sizes` int32 [G], `origins` uint8 [B] (0: a rollout of the swarm, 1: from a log).
-    """
-    sequences = supervised_batch(arrays, vocab_size)
-    if not sequences.target_counts.all():
-        raise BadBatch("mask marks no token of some sequence, so its reward belongs to nothing")
-    count, tokens = len(sequences), int(sequences.targets.sum())
-    behaviour = _numbers(arrays, "behaviour_logprobs", "float32", tokens, "generated tokens")
-    lags = _numbers(arrays, "lags", "int32", tokens, "generated tokens").astype(np.int64)
-    rewards = _numbers(arrays, "rewards", "float32", count, "sequences")
-    origins = _numbers(arrays, "origins", "uint8", count, "sequences")
-    groups = _array(arrays, "group_sizes", "int32").astype(np.int64)
-    if groups.min() < 1 or int(groups.sum()) != count:
-        raise BadBatch(f"group_sizes must each be at least 1 and sum to the {count} sequences")
-    if behaviour.max() > LOGPROB_SLACK:
-        raise BadBatch("behaviour_logprobs holds a value above 0, which is no logprob")
-    if lags.min() < 0:
-        raise BadBatch("lags holds a negative value: a token cannot come from weights that were not there yet")
-    if origins.max() > OFFLINE:
-        raise BadBatch(f"origins must hold {SWARM} (a rollout of the swarm) or {OFFLINE} (from a log)")
-    return Rollouts(
-        sequences=sequences, behaviour=behaviour, lags=lags, rewards=rewards, origins=origins, groups=groups
-    )
-
-
-def _numbers(arrays: Arrays, name: str, dtype: str, count: int, of_what: str) -> NDArray[Any]:
-    """One finite value for each of `count` things."""
-    values = _array(arrays, name, dtype)
-    if len(values) != count:
-        raise BadBatch(f"{name} has {len(values)} values for {count} {of_what}")
-    if not np.isfinite(values).all():
-        raise BadBatch(f"{name} holds a value that is not finite")
-    return values
-
-
-LOGPROB_SLACK = 1e-3
-"""A certain token's logprob may round to just above zero; anything larger is not a logprob."""
-
-
-def _array(arrays: Arrays, name: str, dtype: str) -> NDArray[Any]:
-    if name not in arrays:
-        raise BadBatch(f"array {name!r} is missing")
-    array = arrays[name]
-    if array.dtype.name != dtype or array.ndim != 1 or array.size == 0:
-        raise BadBatch(
-            f"array {name!r} must be {dtype}, one-dimensional and not empty; it is {array.dtype.name} {array.shape}"
-        )
-    return array
-
-
-def _sequences(arrays: Arrays, vocab_size: int) -> tuple[Ints, Ints]:
-    tokens = _array(arrays, "tokens", "int32").astype(np.int64)
-    lengths = _array(arrays, "lengths", "int32").astype(np.int64)
-    if lengths.min() < SHORTEST or int(lengths.sum()) != len(tokens):
-        raise BadBatch(f"lengths must each be at least {SHORTEST} and sum to the {len(tokens)} values of tokens")
-    if tokens.min() < 0 or tokens.max() >= vocab_size:
-        raise BadBatch(f"tokens holds an id outside the model's vocabulary of {vocab_size}")
-    return tokens, lengths
-
-
-SHORTEST = 2
-"""A token, and one that it predicts."""
-
-
-def _starts(lengths: Ints) -> Ints:
-    """Exclusive prefix sum, [B]."""
-    return np.cumsum(lengths) - lengths

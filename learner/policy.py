@@ -25,9 +25,10 @@ from learner.attention import NAME
 from learner.correspondence import Part, correspond
 from learner.directories import ModelDirectory, read_directory
 from learner.models import caps_logits, give_memory, load_weights, outline, prepare, windows_of
-from learner.packing import MAX_SHARED_WIDTH, Layout, Microbatch, Ragged, dealt_microbatches, microbatches
+from learner.packing import MAX_SHARED_WIDTH, Layout, Microbatch, dealt_microbatches, microbatches
 from learner.ranks import Ranks
 from learner.requests import Lora
+from learner.sequences import Ragged
 from learner.sharding import layers_of, shard
 
 ENTROPY_BLOCK = 1 << 22

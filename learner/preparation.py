@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learner.advantage import advantages
-from learner.packing import OFFLINE, BadBatch, Flags, Floats, Prepared, Ragged, Rollouts
 from learner.presets import Recipe
 from learner.reference import Reference
 from learner.requests import Hyperparameters
+from learner.sequences import OFFLINE, BadBatch, Flags, Floats, Prepared, Ragged, Rollouts
 
 Columns = dict[str, NDArray[Any]]
 Score = Callable[[Ragged, Flags], Mapping[str, Floats]]

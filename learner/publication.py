@@ -7,7 +7,6 @@ replaces. Nothing here writes but the files of patches; the store adopts those a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from protocol.codec import encode
 from protocol.genesis import Authority
 from protocol.identity import Keypair
 from protocol.ids import ManifestHash, PolicyVersion
-from protocol.layout import MAX_CUT_BYTES, Source, Tables, changed_chunks, file_chunks
+from protocol.layout import MAX_CUT_BYTES, Source, Tables, changed_chunks, file_chunks, source_of
 from protocol.limits import MAX_CHUNKS, MAX_MANIFEST_BYTES
 from protocol.manifest import Manifest, SignedManifest, is_safe_file_name, sign_manifest
 from protocol.patch import encode_patch
@@ -103,7 +102,9 @@ class Publisher:
             tables = self.names.describe(files, directory)
             beside = directory.with_name(f"{directory.name}.patches")
             patches = _write_patches(bases, files, tables, beside, _room_for_patches(manifest_of(tables)))
-            sources = {base: _open_source(path, opened) for base, path in patches.items()}
+            sources = {
+                base: source_of(opened.enter_context(path.open("rb")), path.name) for base, path in patches.items()
+            }
             tables = with_patches(tables, sources)
         signed = sign_manifest(self.learner, self.authority, manifest_of(tables))
         return Published(signed=signed, patches=list(patches.values()))
@@ -165,11 +166,4 @@ def _write_patch(base: Base, target: Sequence[Source], path: Path, limit_bytes: 
 def _open_model(directory: Path, opened: ExitStack) -> list[Source]:
     """The files of a model that may travel."""
     paths = [path for path in sorted(directory.iterdir()) if is_safe_file_name(path.name)]
-    return [_open_source(path, opened) for path in paths]
-
-
-def _open_source(path: Path, opened: ExitStack) -> Source:
-    file = opened.enter_context(path.open("rb"))
-    return Source(
-        name=path.name, size=path.stat().st_size, read=lambda offset, size: os.pread(file.fileno(), size, offset)
-    )
+    return [source_of(opened.enter_context(path.open("rb")), path.name) for path in paths]

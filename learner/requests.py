@@ -117,13 +117,13 @@ class Load(Request, tag="load", frozen=True, kw_only=True):
 
 
 class Supervised(Request, tag="supervised", frozen=True, kw_only=True):
-    """One step of cross entropy: arrays of `packing.supervised_batch`. Reply: `loss`, `grad_norm`, `tokens`."""
+    """One step of cross entropy: arrays of `sequences.supervised_batch`. Reply: `loss`, `grad_norm`, `tokens`."""
 
     learning_rate: Positive
 
 
 class Step(Request, tag="step", frozen=True, kw_only=True):
-    """One training step: arrays of `packing.rollout_batch`. Reply: `steps`, `learning_rate`, `loss`, `grad_norm`,
+    """One training step: arrays of `sequences.rollout_batch`. Reply: `steps`, `learning_rate`, `loss`, `grad_norm`,
     `tokens`, and more, all numbers but `by_lag`.
 
     The learning rate is the one of this step. `trained_tokens` belong to sequences that have a gradient; over those are
@@ -141,7 +141,7 @@ class Step(Request, tag="step", frozen=True, kw_only=True):
 
 
 class Logprobs(Request, tag="logprobs", frozen=True, kw_only=True):
-    """Score tokens: arrays of `packing.supervised_batch`. Reply arrays: `logprobs`, `entropy` float32 [C]."""
+    """Score tokens: arrays of `sequences.supervised_batch`. Reply arrays: `logprobs`, `entropy` float32 [C]."""
 
     temperature: Positive | None = None
 

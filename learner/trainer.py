@@ -45,7 +45,6 @@ from learner.checkpoint import BadCheckpoint, CheckpointHead, Saving, read_check
 from learner.export import export
 from learner.failures import BadRequest, explain, is_agreed
 from learner.models import make_model, quiet_transformers
-from learner.packing import rollout_batch, supervised_batch
 from learner.policy import load_policy
 from learner.presets import UnknownName, recipe_of
 from learner.ranks import HEARTBEAT_S, Ranks, open_ranks
@@ -61,6 +60,7 @@ from learner.requests import (
     Step,
     Supervised,
 )
+from learner.sequences import rollout_batch, supervised_batch
 from learner.training import Training
 from protocol.pipe import Arrays, BadFrame, Header, encode_frame
 

@@ -23,12 +23,13 @@ from learner.objective.loss import objective_of
 from learner.objective.statistics import Statistics
 from learner.objective.terms import Terms, Totals
 from learner.optimizer import MOMENTS, learning_rate_at, make_adamw, set_learning_rate
-from learner.packing import Flags, Microbatch, Prepared, Ragged, Rollouts, dealt_microbatches
+from learner.packing import Microbatch, dealt_microbatches
 from learner.policy import Policy
 from learner.preparation import Columns, prepare
 from learner.presets import recipe_of
 from learner.reference import Reference
 from learner.requests import Hyperparameters
+from learner.sequences import Flags, Prepared, Ragged, Rollouts
 from learner.sharding import whole
 from protocol.pipe import Arrays
 

@@ -10,9 +10,11 @@ names, shapes and sizes alone, never on values. Nothing here opens a file; the c
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import BinaryIO
 
 from protocol.digest import cid_of
 from protocol.ids import Cid
@@ -46,6 +48,13 @@ class Source:
     name: str
     size: int
     read: Read
+
+
+def source_of(file: BinaryIO, name: str) -> Source:
+    """An open file as a source, which several threads may read at once."""
+    handle = file.fileno()
+    size = os.fstat(handle).st_size
+    return Source(name=name, size=size, read=lambda offset, size: os.pread(handle, size, offset))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,9 @@ from statistics import median
 import numpy as np
 import torch
 
-from learner.packing import Microbatch, Ragged, microbatches
+from learner.packing import Microbatch, microbatches
 from learner.policy import Policy
+from learner.sequences import Ragged
 from learner.training import Training
 
 PROMPTS, SIBLINGS = 16, 8

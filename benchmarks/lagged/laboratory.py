@@ -25,9 +25,9 @@ from benchmarks.lagged.sampling import Drawn, accuracy, draw
 from benchmarks.lagged.tasks import open_lagged
 from learner.export import export
 from learner.models import make_model
-from learner.packing import rollout_batch, supervised_batch
 from learner.policy import Policy, load_policy
 from learner.requests import Hyperparameters
+from learner.sequences import rollout_batch, supervised_batch
 from learner.training import Diverged, Training
 from node.tasks.encoded import EncodedTask
 from node.tasks.text import TextCodec, write_character_tokenizer

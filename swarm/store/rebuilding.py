@@ -7,15 +7,13 @@ One chunk is in memory at a time.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 from protocol.digest import cid_of
 from protocol.errors import Fault, PeerError
 from protocol.ids import Cid
-from protocol.layout import Source
+from protocol.layout import source_of
 from protocol.patch import Rebuilt, apply_patch
 from protocol.patch_chunks import patch_source
 from swarm.store.errors import VersionIncomplete
@@ -32,7 +30,10 @@ def rebuild(base: Version, target: Version, number: int) -> int:
     put = 0
     try:
         with ExitStack() as opened:
-            files = [_source(base.directory / entry.name, opened) for entry in base.manifest.files]
+            files = [
+                source_of(opened.enter_context((base.directory / entry.name).open("rb")), entry.name)
+                for entry in base.manifest.files
+            ]
             patch = patch_source(manifest, manifest.patches[number], lambda cid: _chunk(target, cid))
             pieces = apply_patch(files, patch, {entry.name: entry.size for entry in manifest.files})
             for index, data in _chunks(target, pieces):
@@ -75,10 +76,3 @@ def _chunk(target: Version, cid: Cid) -> bytes:
     if data is None:
         raise VersionIncomplete(f"A chunk of a patch to version {target.signed.version} is missing. Fetch it first.")
     return data
-
-
-def _source(path: Path, opened: ExitStack) -> Source:
-    file = opened.enter_context(path.open("rb"))
-    return Source(
-        name=path.name, size=path.stat().st_size, read=lambda offset, size: os.pread(file.fileno(), size, offset)
-    )

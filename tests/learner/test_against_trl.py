@@ -22,10 +22,11 @@ from learner.advantage import advantages
 from learner.models import make_model
 from learner.objective.loss import objective_of
 from learner.objective.terms import Terms, Totals
-from learner.packing import Ragged, microbatches
+from learner.packing import microbatches
 from learner.policy import Policy, load_policy
 from learner.presets import recipe_of
 from learner.requests import Hyperparameters
+from learner.sequences import Ragged
 
 CONFIG = {
     **{"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4},

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.minibatches import mini_batches
-from learner.packing import Prepared, supervised_batch
+from learner.sequences import Prepared, supervised_batch
 
 VOCAB = 50
 

@@ -8,19 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.packing import (
-    MAX_SHARED_WIDTH,
-    BadBatch,
-    Layout,
-    Microbatch,
-    Ragged,
-    dealt_microbatches,
-    microbatches,
-    plan,
-    rollout_batch,
-    rows_of,
-    supervised_batch,
-)
+from learner.packing import MAX_SHARED_WIDTH, Layout, Microbatch, dealt_microbatches, microbatches, plan, rows_of
+from learner.sequences import BadBatch, Ragged, rollout_batch, supervised_batch
 
 VOCAB = 50
 

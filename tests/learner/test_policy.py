@@ -27,9 +27,10 @@ from learner.directories import BadModel
 from learner.durable import TensorEntry
 from learner.export import Unit, cut_shards, export
 from learner.models import make_model
-from learner.packing import Layout, Ragged, dealt_microbatches, microbatches
+from learner.packing import Layout, dealt_microbatches, microbatches
 from learner.policy import Policy, load_policy
 from learner.ranks import Ranks
+from learner.sequences import Ragged
 
 SIZES: dict[str, Any] = {
     "vocab_size": 40,

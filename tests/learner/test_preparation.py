@@ -11,11 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.packing import Arrays, BadBatch, Flags, Ragged, Rollouts, rollout_batch
 from learner.preparation import Score, explained_variance, gae, preference, prepare
 from learner.presets import recipe_of
 from learner.reference import Reference
 from learner.requests import Hyperparameters
+from learner.sequences import Arrays, BadBatch, Flags, Ragged, Rollouts, rollout_batch
 
 VOCABULARY = 30
 

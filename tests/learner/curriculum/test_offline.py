@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from learner.batch_arrays import completed, missing, mixed, offline_arrays
 from learner.curriculum.offline import Logged, LoggedGroup, OfflineStream
-from learner.packing import rollout_batch
+from learner.sequences import rollout_batch
 
 sizes = st.lists(st.integers(2, 5), min_size=1, max_size=8)
 

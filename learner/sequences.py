@@ -1,0 +1,171 @@
+"""Sequences of different lengths laid end to end, as the node sends them and as a step is prepared from them.
+
+What always holds: arrays that do not describe sequences are refused, by name, before anything is computed from them;
+a sequence's first token is never a target. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+Flags = NDArray[np.bool_]
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class BadBatch(ValueError):
+    """The arrays of a request do not describe sequences; the message names the array."""
+
+    kind = "bad_request"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ragged:
+    """B sequences laid end to end: `tokens` [M], `lengths` [B], `targets` [M] True where a token is predicted and
+    scored.
+
+    A sequence's first token is never a target. T targets in all, numbered in order of appearance.
+    """
+
+    tokens: Ints
+    lengths: Ints
+    targets: Flags
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def target_counts(self) -> Ints:
+        """Targets of each sequence, [B]."""
+        return np.add.reduceat(self.targets, starts_of(self.lengths), dtype=np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollouts:
+    """One training batch as it came: B sequences in groups, whose T targets are the tokens that a policy generated.
+
+    For each target `behaviour` [T], its logprob under the policy that made it, and `lags` [T] int64, how many training
+    steps older than this step's weights that policy was. For each sequence its `rewards` [B] and `origins` [B] uint8
+    (`SWARM` or `OFFLINE`). `groups` [G] are the numbers of sequences of its groups, in order.
+    """
+
+    sequences: Ragged
+    behaviour: Floats
+    lags: Ints
+    rewards: Floats
+    origins: NDArray[np.uint8]
+    groups: Ints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A batch, or a part of one, that is ready for updates: its sequences, its groups, and numbers for each of its T
+    targets, by the names they have in `objective.Terms`, `advantages` float32 among them.
+    """
+
+    sequences: Ragged
+    groups: Ints
+    columns: Mapping[str, NDArray[Any]]
+
+    @property
+    def teaches(self) -> Flags:
+        """Which sequences have an advantage anywhere, [B]."""
+        found: Flags = np.logical_or.reduceat(self.columns["advantages"] != 0, starts_of(self.sequences.target_counts))
+        return found
+
+
+SWARM, OFFLINE = 0, 1
+"""Where a sequence comes from: a rollout of the swarm, or a log, whose policy nobody vouches for."""
+
+
+def supervised_batch(arrays: Arrays, vocab_size: int) -> Ragged:
+    """Read `tokens` int32 [M], `lengths` int32 [B], `mask` uint8 [M] (1: the token is learnt). Raises BadBatch."""
+    tokens, lengths = _sequences(arrays, vocab_size)
+    mask = _array(arrays, "mask", "uint8")
+    if mask.shape != tokens.shape or mask.max() > 1:
+        raise BadBatch(f"mask must hold a 0 or 1 for each of the {len(tokens)} tokens")
+    targets = mask.astype(np.bool_)
+    if targets[starts_of(lengths)].any():
+        raise BadBatch("mask marks the first token of a sequence, which nothing predicts")
+    if not targets.any():
+        raise BadBatch("mask marks no token at all, so there is nothing to learn")
+    return Ragged(tokens=tokens, lengths=lengths, targets=targets)
+
+
+def rollout_batch(arrays: Arrays, vocab_size: int) -> Rollouts:
+    """Read one training batch of B sequences in G groups, of whose M tokens a policy generated C. Raises BadBatch.
+
+    Arrays: `tokens` int32 [M], `lengths` int32 [B], `mask` uint8 [M] (1: generated, and trained on; a sequence begins
+    with one 0 at least and holds one 1 at least), `behaviour_logprobs` float32 [C], `lags` int32 [C], `rewards`
+    float32 [B], `group_sizes` int32 [G], `origins` uint8 [B] (0: a rollout of the swarm, 1: from a log).
+    """
+    sequences = supervised_batch(arrays, vocab_size)
+    if not sequences.target_counts.all():
+        raise BadBatch("mask marks no token of some sequence, so its reward belongs to nothing")
+    count, tokens = len(sequences), int(sequences.targets.sum())
+    behaviour = _numbers(arrays, "behaviour_logprobs", "float32", tokens, "generated tokens")
+    lags = _numbers(arrays, "lags", "int32", tokens, "generated tokens").astype(np.int64)
+    rewards = _numbers(arrays, "rewards", "float32", count, "sequences")
+    origins = _numbers(arrays, "origins", "uint8", count, "sequences")
+    groups = _array(arrays, "group_sizes", "int32").astype(np.int64)
+    if groups.min() < 1 or int(groups.sum()) != count:
+        raise BadBatch(f"group_sizes must each be at least 1 and sum to the {count} sequences")
+    if behaviour.max() > LOGPROB_SLACK:
+        raise BadBatch("behaviour_logprobs holds a value above 0, which is no logprob")
+    if lags.min() < 0:
+        raise BadBatch("lags holds a negative value: a token cannot come from weights that were not there yet")
+    if origins.max() > OFFLINE:
+        raise BadBatch(f"origins must hold {SWARM} (a rollout of the swarm) or {OFFLINE} (from a log)")
+    return Rollouts(
+        sequences=sequences, behaviour=behaviour, lags=lags, rewards=rewards, origins=origins, groups=groups
+    )
+
+
+def _numbers(arrays: Arrays, name: str, dtype: str, count: int, of_what: str) -> NDArray[Any]:
+    """One finite value for each of `count` things."""
+    values = _array(arrays, name, dtype)
+    if len(values) != count:
+        raise BadBatch(f"{name} has {len(values)} values for {count} {of_what}")
+    if not np.isfinite(values).all():
+        raise BadBatch(f"{name} holds a value that is not finite")
+    return values
+
+
+LOGPROB_SLACK = 1e-3
+"""A certain token's logprob may round to just above zero; anything larger is not a logprob."""
+
+
+def _array(arrays: Arrays, name: str, dtype: str) -> NDArray[Any]:
+    if name not in arrays:
+        raise BadBatch(f"array {name!r} is missing")
+    array = arrays[name]
+    if array.dtype.name != dtype or array.ndim != 1 or array.size == 0:
+        raise BadBatch(
+            f"array {name!r} must be {dtype}, one-dimensional and not empty; it is {array.dtype.name} {array.shape}"
+        )
+    return array
+
+
+def _sequences(arrays: Arrays, vocab_size: int) -> tuple[Ints, Ints]:
+    tokens = _array(arrays, "tokens", "int32").astype(np.int64)
+    lengths = _array(arrays, "lengths", "int32").astype(np.int64)
+    if lengths.min() < SHORTEST or int(lengths.sum()) != len(tokens):
+        raise BadBatch(f"lengths must each be at least {SHORTEST} and sum to the {len(tokens)} values of tokens")
+    if tokens.min() < 0 or tokens.max() >= vocab_size:
+        raise BadBatch(f"tokens holds an id outside the model's vocabulary of {vocab_size}")
+    return tokens, lengths
+
+
+SHORTEST = 2
+"""A token, and one that it predicts."""
+
+
+def starts_of(lengths: Ints) -> Ints:
+    """Exclusive prefix sum, [B]."""
+    return np.cumsum(lengths) - lengths

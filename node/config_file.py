@@ -32,6 +32,8 @@ from node.hours import HoursError, parse_hours
 from node.idle_keys import idle_key, idle_key_of_node
 from protocol.limits import MAX_WORK_BYTES
 
+MAX_PORT = 65_535
+
 C = TypeVar("C", SwarmConfig, NodeConfig)
 
 
@@ -52,8 +54,9 @@ def read_swarm_config(path: Path) -> SwarmConfig:
             f"{path}: [evaluate] k = {most} is more than samples = {samples}, and pass@k needs at least k samples "
             "of a prompt. Raise samples; twice k or more makes the estimate steadier."
         )
+    _require_reachable(path, config)
     base = path.resolve().parent
-    return msgspec.structs.replace(
+    config = msgspec.structs.replace(
         config,
         learn=learn,
         trainer=_over_the_run(config.trainer, learn.steps),
@@ -61,6 +64,8 @@ def read_swarm_config(path: Path) -> SwarmConfig:
         swarm=msgspec.structs.replace(config.swarm, state=str(base / Path(config.swarm.state).expanduser())),
         model=msgspec.structs.replace(config.model, directory=str(base / Path(config.model.directory).expanduser())),
     )
+    _require_apart(path, config)
+    return config
 
 
 def _in_force(learn: LearnSection) -> LearnSection:
@@ -105,15 +110,38 @@ def _require_consistent(path: Path, learn: LearnSection, trainer: TrainerSection
             f"step, [learn] prompts_per_step = {learn.prompts_per_step}, and each update takes one at least. Lower the "
             "one or raise the other."
         )
-    if trainer.machines > 1 and not re.fullmatch(r".+:\d+", trainer.rendezvous):
+    if trainer.machines > 1 and not _is_rendezvous(trainer.rendezvous):
         raise UsageError(
             f"{path}: [trainer] machines = {trainer.machines} need rendezvous, where the others reach this one: "
-            '"HOST:PORT", a free port of this machine.'
+            '"HOST:PORT", a free port of this machine, 1 to 65535.'
         )
     if (size := delivery_bytes(learn.group_size, learn.max_new_tokens)) > MAX_WORK_BYTES:
         raise UsageError(
             f"{path}: [learn] group_size = {learn.group_size} completions of max_new_tokens = {learn.max_new_tokens} "
             f"take up to {size} bytes, and a delivery has at most {MAX_WORK_BYTES}. Lower one of the two."
+        )
+
+
+def _is_rendezvous(address: str) -> bool:
+    found = re.fullmatch(r".+:(\d{1,5})", address)
+    return found is not None and 1 <= int(found[1]) <= MAX_PORT
+
+
+def _require_reachable(path: Path, config: SwarmConfig) -> None:
+    if not config.network.listen and config.swarm_rollouts:
+        raise UsageError(
+            f"{path}: [network] listen = [] lets no volunteer reach this learner, and it trains on what they make. "
+            'Name an address, as "/ip4/0.0.0.0/tcp/4001", or let [offline] bring all of each batch with share = 1.'
+        )
+
+
+def _require_apart(path: Path, config: SwarmConfig) -> None:
+    """The model is read and never written: what a run makes lies elsewhere."""
+    state, model = Path(config.swarm.state).resolve(), Path(config.model.directory).resolve()
+    if state == model or model in state.parents:
+        raise UsageError(
+            f"{path}: [swarm] state: {config.swarm.state} lies in [model] directory, where nothing may be written. "
+            "Choose another directory."
         )
 
 

@@ -20,7 +20,11 @@ SAVE_AGAIN = "load it with transformers once and write it with save_pretrained"
 def require_model(directory: Path) -> None:
     """Refuse a directory that holds no model with weights in safetensors."""
     if not directory.is_dir():
-        raise UsageError(f"[model] directory: {directory} does not exist. Name a directory that save_pretrained wrote.")
+        wrong = "is a file" if directory.exists() else "does not exist"
+        raise UsageError(
+            f"[model] directory: {directory} {wrong}. Name a directory that save_pretrained wrote, relative to this "
+            "file; `hf download NAME --local-dir DIRECTORY` fetches one."
+        )
     if not (directory / "config.json").is_file():
         raise UsageError(f"[model] directory: {directory} has no config.json. Copy it from where the model came from.")
     if (directory / "model.safetensors").is_file():

@@ -17,7 +17,7 @@ import msgspec
 
 from learner.ledger_chain import checkpoints_of
 from learner.ledger_file import LedgerError
-from learner.presets import recipe_of
+from learner.presets import PRESETS, recipe_of
 from learner.requests import Hyperparameters
 from node.base_model import base_note
 from node.config import SwarmConfig
@@ -127,6 +127,7 @@ def _story(config: SwarmConfig, schooling: Schooling, beginning: str) -> Iterato
     if logged := config.offline_rollouts:
         alone = "" if batch else ", and nothing is leased"
         yield f"A training step takes {logged} completions from logs{alone}."
+    yield from _rates(config)
     kappa = f"every {learn.publish_every} steps" if learn.publish_every else "as often as costs next to no time"
     yield f"Window: S = {learn.staleness} steps ({learn.mode}); a version is published {kappa}."
     most = learn.ahead or learn.staleness + 1
@@ -134,6 +135,23 @@ def _story(config: SwarmConfig, schooling: Schooling, beginning: str) -> Iterato
     if batch:
         yield f"At most {round(most * batch)} rollouts are leased or wait{said}; a lease lasts {learn.lease_s:g} s."
     yield from _data(config, schooling)
+
+
+def _rates(config: SwarmConfig) -> Iterator[str]:
+    """What is allowed, and seldom meant."""
+    trainer, learn = config.trainer, config.learn
+    if trainer.warmup_steps > learn.steps:
+        yield (
+            f"The learning rate rises over {trainer.warmup_steps} steps, and the run ends after {learn.steps}: "
+            f"no more than {learn.steps / trainer.warmup_steps:.0%} of it is reached."
+        )
+    correction = trainer.correction or PRESETS[trainer.objective].correction
+    is_off_policy = bool(config.swarm_rollouts and learn.staleness)
+    if is_off_policy and correction == "uncorrected" and trainer.advantage_in_force != "preference":
+        yield (
+            f"Nothing corrects for rollouts that are up to {learn.staleness} steps old: the correction is "
+            '"uncorrected", which is meant for mode = "sequential".'
+        )
 
 
 def _data(config: SwarmConfig, schooling: Schooling) -> Iterator[str]:

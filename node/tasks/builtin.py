@@ -80,7 +80,7 @@ class GeneratedTask:
             prompt, answer = self.draw(dice, level)
             if is_held_out(prompt) == held_out:
                 return Problem(prompt=prompt, answer=answer)
-        raise TaskError(f"task {self.label} has too few different problems at level {level}; make its options larger")
+        raise TaskError(f"task {self.label} has too few different problems at level {level}; make its options larger.")
 
 
 def label_of(name: str, arguments: TaskArguments) -> str:

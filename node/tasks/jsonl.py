@@ -100,7 +100,7 @@ def _read_lines(path: Path) -> list[tuple[int, bytes]]:
         raise TaskError(f"{path}: cannot be read: {error.strerror}. Name a JSON Lines file as jsonl:PATH.") from error
     lines = [(number, line) for number, line in enumerate(data.split(b"\n"), start=1) if line.strip()]
     if not lines:
-        raise TaskError(f'{path}: holds no lines. Write one object a line: {{"prompt": "...", "answer": "..."}}')
+        raise TaskError(f'{path}: holds no lines. Write one object a line: {{"prompt": "...", "answer": "..."}}.')
     return lines
 
 

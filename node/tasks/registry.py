@@ -100,7 +100,7 @@ def _split_rest(kind: TaskKind, rest: str) -> tuple[str, str]:
     if not (colon and argument and _OPTIONS.fullmatch(last)):
         argument, last = rest, ""
     if not argument:
-        raise TaskError(f"task {kind.name!r} needs {kind.argument}: {usage(kind)}")
+        raise TaskError(f"task {kind.name!r} needs {kind.argument}: {usage(kind)}.")
     return argument, last
 
 
@@ -111,12 +111,12 @@ def _parse_options(kind: TaskKind, text: str) -> dict[str, OptionValue]:
     for part in text.split(",") if text else []:
         key, equals, value = (word.strip() for word in part.partition("="))
         if not equals:
-            raise TaskError(f"task {kind.name!r}: {part!r} is not key=value. Use: {usage(kind)}")
+            raise TaskError(f"task {kind.name!r}: {part!r} is not key=value. Use: {usage(kind)}.")
         if key not in by_key:
             known = ", ".join(by_key) or "none"
             raise TaskError(f"task {kind.name!r} has no key {key!r}{_suggestion(key, by_key)}. Keys: {known}.")
         if key in given:
-            raise TaskError(f"task {kind.name!r}: key {key!r} is given twice")
+            raise TaskError(f"task {kind.name!r}: key {key!r} is given twice. Leave one out.")
         given.add(key)
         values[key] = _parse_value(kind, by_key[key], value)
     return values
@@ -126,17 +126,17 @@ def _parse_value(kind: TaskKind, option: Option, text: str) -> OptionValue:
     where = f"task {kind.name!r}: {option.key}={text}"
     if isinstance(option.default, str):
         if option.choices and text not in option.choices:
-            raise TaskError(f"{where}: must be one of {', '.join(option.choices)}")
+            raise TaskError(f"{where}: must be one of {', '.join(option.choices)}.")
         return text
     convert = type(option.default)
     try:
         value = convert(text)
     except ValueError as error:
         wanted = "a whole number" if convert is int else "a number"
-        raise TaskError(f"{where}: must be {wanted} ({option.help})") from error
+        raise TaskError(f"{where}: must be {wanted} ({option.help}).") from error
     # Written so that NaN fails.
     if not option.minimum <= value <= option.maximum:
-        raise TaskError(f"{where}: must lie in {option.minimum:g} to {option.maximum:g} ({option.help})")
+        raise TaskError(f"{where}: must lie in {option.minimum:g} to {option.maximum:g} ({option.help}).")
     return value
 
 

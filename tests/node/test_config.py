@@ -87,11 +87,15 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
             '[trainer]\nobjective = "ppp"\n[learn]',
             "[trainer] objective: invalid enum value 'ppp'; choose one of 'topr', 'grpo', 'dr_grpo', 'dapo', 'gspo',",
         ),
-        ("[learn]", "[lern]", "there is no key 'lern'. Known keys: swarm, model, learn, task, network, trainer"),
+        (
+            "[learn]",
+            "[lern]",
+            "there is no key 'lern' (did you mean 'learn'?). Known keys: swarm, model, learn, task, network, trainer",
+        ),
         (
             "steps = 5",
             "steps = 5\nstalenes = 1",
-            "[learn] there is no key 'stalenes'. Known keys: steps, mode, stale",
+            "[learn] there is no key 'stalenes' (did you mean 'staleness'?). Known keys: steps, mode, stale",
         ),
         ('spec = "reverse"', "", "[task] wants either spec, for one task, or a [[task.mixture]] table for each"),
         ('spec = "reverse"', 'spec = "reverse"\n[[task.mixture]]\nspec = "sort"', "[task] wants either spec"),
@@ -103,7 +107,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
         (
             'spec = "reverse"',
             '[[task.mixture]]\nspec = "sort"\nwheight = 2',
-            "[task] mixture[0]: there is no key 'wheight'. Known keys: spec, weight, name",
+            "[task] mixture[0]: there is no key 'wheight' (did you mean 'weight'?). Known keys: spec, weight, name",
         ),
         ('spec = "reverse"', '[[task.mixture]]\nspec = "sort"\nweight = 0', "[task] mixture[0].weight: expected `fl"),
         ("[learn]", "[curriculum]\nlow = 0.5\nhigh = 0.5\n[learn]", "[curriculum] low = 0.5 leaves nothing below high"),
@@ -126,13 +130,47 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
             '[trainer]\nadvantage = "mean"\n[learn]',
             "[trainer] advantage: invalid enum value 'mean'; choose one of 'group_mean', 'group_mean_std', 'leave_one",
         ),
-        ("[learn]", "[[learn]]", "[learn] expected a table, got a list."),
+        ("[learn]", "[[learn]]", "[learn] expected a table, got a list. Write [learn]."),
+        (
+            "steps = 5",
+            "steps = 1e3",
+            "[learn] steps: expected `int`, got `float`. Write a whole number, as 1000, without",
+        ),
+        (
+            "[learn]",
+            '[trainer]\nkl = "0"\n[learn]',
+            "[trainer] kl: expected `float`, got `str`. Write a number, as 0.5",
+        ),
+        ("[learn]", "[trainer]\ncompile = 1\n[learn]", "[trainer] compile: expected `bool`, got `int`. Write true or"),
+        ("[learn]", "[metrics]\nwandb = true\n[learn]", "[metrics] wandb: expected `str`, got `bool`. Write text in"),
+        ("[learn]", "[evaluate]\nk = 8\n[learn]", "[evaluate] k: expected a list, got `int`. Write a list, in brack"),
+        (
+            'spec = "reverse"',
+            'mixture = {spec = "sort"}',
+            "[task] mixture: expected a list, got a table. Write [[task.mixture]], once for each.",
+        ),
+        ("[learn]", "[trainer]\nsteps = 5\n[learn]", "[trainer] there is no key 'steps'; [learn] has one. Known keys"),
+        ("[task]", 'task = "sort"\n[offline]', "[model] there is no key 'task'; it is a section, [task]. Known keys"),
+        ("[learn]", "[network]\nlisten = []\n[learn]", "[network] listen = [] lets no volunteer reach this learner"),
+        ("[model]", 'state = "model/deep"\n[model]', "[swarm] state: "),
+        *(
+            (
+                "[learn]",
+                f'[trainer]\nmachines = 2\nrendezvous = "{wrong}"\n[learn]',
+                "[trainer] machines = 2 need rendezvous, where the others reach this one",
+            )
+            for wrong in ("", "here", "here:0", "here:65536", ":80")
+        ),
         ("[learn]\nsteps = 5", "", "the key 'learn' is missing."),
         ("[model]", "[network]\nlisten = [1]\n[model]", "[network] listen[0]: expected `str`, got `int`."),
         ("[model]", '[network]\nlisten = "x"\n[model]', "[network] listen: expected a list, got `str`."),
         ("[model]", "[network]\nheartbeat_s = 0.01\n[model]", "[network] heartbeat_s: expected `float` >= 0.1."),
         ("[model]", "certificate_days = 1e9\n[model]", "[swarm] certificate_days: expected `float` <= 36500.0."),
-        ("[model]", '[price]\ncurrency = "usd"\n[model]', "[price] currency: expected `str` matching regex"),
+        (
+            "[model]",
+            '[price]\ncurrency = "usd"\n[model]',
+            "[price] currency: expected `str` matching regex '^[A-Z]{3}$'. Write three",
+        ),
         ("[model]", "[network]\nupload_mbit = 0\n[model]", "[network] upload_mbit: expected `float` >= 0.1."),
         ("[model]", '[network]\ndownload_mbit = "x"\n[model]', "[network] download_mbit: expected `float`, got `str`."),
         ("[model]", "[store]\nquota_gb = -1\n[model]", "[store] quota_gb: expected `float` > 0.0."),
@@ -356,7 +394,10 @@ def test_without_a_node_file_everything_has_a_default(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("name = 5", "name: expected `str`, got `int`."),
-        ('nmae = "x"', "there is no key 'nmae'. Known keys: name, network, store, engine, price."),
+        (
+            'nmae = "x"',
+            "there is no key 'nmae' (did you mean 'name'?). Known keys: name, network, store, engine, price.",
+        ),
         ("engine = 5", "[engine] expected a table, got `int`."),
         ('[engine]\nkind = "vlm"', "[engine] kind: invalid enum value 'vlm'; choose one of 'transformers', 'fake'"),
         ("[engine]\nbatch_rollouts = 0", "[engine] batch_rollouts: expected `int` >= 1."),
@@ -412,7 +453,7 @@ def test_several_machines_need_a_place_to_meet(tmp_path: Path) -> None:
     said = refused(tmp_path, learning() + "[trainer]\nmachines = 2\n")
     assert said == (
         '[trainer] machines = 2 need rendezvous, where the others reach this one: "HOST:PORT", a free port of this '
-        "machine."
+        "machine, 1 to 65535."
     )
 
 

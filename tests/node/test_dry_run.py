@@ -223,6 +223,11 @@ def spoil_header(model: Path) -> None:
         file.truncate(path.stat().st_size - 8)
 
 
+def replace_by_file(model: Path) -> None:
+    model.rename(model.with_name("moved"))
+    model.write_text("no directory")
+
+
 SPOILED = {
     "no weights": (lambda root: (root / "Qwen3-4B" / "model-00002-of-00002.safetensors").unlink(), "lacks model-00002"),
     "half a file": (lambda root: spoil_header(root / "Qwen3-4B"), "model-00001-of-00002.safetensors: .*Copy the model"),
@@ -231,6 +236,10 @@ SPOILED = {
     "no numbers": (
         lambda root: (root / "math" / "train.jsonl").write_text('{"prompt": "a", "answer": "b"}\n'),
         "number",
+    ),
+    "a file for a model": (
+        lambda root: replace_by_file(root / "Qwen3-4B"),
+        "is a file. Name a directory .*hf download",
     ),
     "a bad config": (lambda root: (root / "Qwen3-4B" / "config.json").write_text("{"), "config.json|Qwen3-4B"),
     "a bad key": (lambda root: append(root / EXAMPLE.name, "\n[nothing]\nx = 1\n"), "there is no key 'nothing'"),
@@ -297,6 +306,20 @@ def test_the_file_that_init_writes_passes(tmp_path: Path) -> None:
     (model / "config.json").write_text(json.dumps(small))
     write_hollow(model / "model.safetensors", shapes(small))
     assert "Task reverse: its first prompt has" in show_dry_run(path)
+
+
+def test_what_is_allowed_and_seldom_meant_is_told(operator: Path) -> None:
+    text = re.sub(r"(?m)^(objective|correction|warmup_steps|clip_low|clip_high) = .*\n", "", operator.read_text())
+    text = text.replace("dynamic_sampling = true", "dynamic_sampling = false")
+    operator.write_text(text.replace("[trainer]", '[trainer]\nobjective = "reinforce"\nwarmup_steps = 2000'))
+    told = " ".join(show_dry_run(operator).replace("\n# ", " ").split())
+    assert (
+        "The learning rate rises over 2000 steps, and the run ends after 500: no more than 25% of it is reached."
+        in told
+    )
+    assert "Nothing corrects for rollouts that are up to 3 steps old" in told
+    operator.write_text(text)
+    assert "Nothing corrects" not in show_dry_run(operator)
 
 
 def test_what_is_trained_on_is_told_with_what_is_left_out(operator: Path) -> None:

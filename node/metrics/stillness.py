@@ -53,8 +53,10 @@ def waits_for(run: LearnerRun) -> str:
     """What the next training step waits for, and what to do, in a sentence or two."""
     if not run.opened.is_set():
         return "The trainer is loading the model."
+    if run.steps and run.chain.head.version >= run.steps:
+        return "All steps are taken; the last checkpoint is being written."
     if run.busy:
-        return f"The trainer has not finished step {run.collecting}: see what its process does."
+        return f"The trainer is at step {run.collecting}, or loads what it goes on from: see what its process does."
     told = (
         f"{len(run.buffer)} of {run.batch} rollouts are there, {run.leasing.open_rollouts} are leased, to "
         f"{len(run.present)} peers."

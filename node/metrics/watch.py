@@ -75,7 +75,7 @@ class Watch:
             self._measure()
             now_s = trio.current_time()
             if not self.run.finished and self._still.is_news(now_s):
-                still_s, step = round(self._still.seconds(now_s)), self.run.chain.head.version + 1
+                still_s, step = round(self._still.seconds(now_s)), self.run.chain.head.version
                 self.events.emit(
                     "standing_still",
                     step=step,

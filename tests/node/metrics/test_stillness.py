@@ -84,10 +84,29 @@ async def test_a_trainer_that_does_not_answer_is_named_and_a_step_ends_it(
         while not texts(learner):
             await trio.lowlevel.checkpoint()
         assert texts(learner) == [
-            "No training step for 300 s. The trainer has not finished step 1: see what its process does."
+            "No training step for 300 s. The trainer is at step 1, or loads what it goes on from: see what its process "
+            "does."
         ]
         answers.set()
         while not learner.run.finished:
             await learner.run.wait_changed()
         assert learner.watch.board.values()[Series("still_seconds")] == 0
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_waits_for_the_last_checkpoint_says_that(tmp_path: Path, mock_clock: MockClock) -> None:
+    trainer = FakeTrainer(patience=1000)
+    async with open_learner(tmp_path, Settings(steps=1), trainer=trainer) as learner, trio.open_nursery() as nursery:
+        nursery.start_soon(learner.watch.look)
+        nursery.start_soon(learner.train, FakePeer())
+        while learner.run.chain.head.version < 1 or learner.run.busy:
+            await learner.run.wait_changed()
+        await wait_all_tasks_blocked()
+        mock_clock.jump(STILL_S)
+        while not texts(learner):
+            await trio.lowlevel.checkpoint()
+        assert texts(learner) == [
+            "No training step for 300 s. All steps are taken; the last checkpoint is being written."
+        ]
+        assert [fields["step"] for fields in learner.logged("standing_still")] == [1]
         nursery.cancel_scope.cancel()

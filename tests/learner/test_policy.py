@@ -22,6 +22,7 @@ from transformers import (
     Qwen3Config,
 )
 
+import learner.policy
 from learner.correspondence import Part
 from learner.directories import BadModel
 from learner.durable import TensorEntry
@@ -30,7 +31,9 @@ from learner.models import make_model
 from learner.packing import Layout, dealt_microbatches, microbatches
 from learner.policy import Policy, load_policy
 from learner.ranks import Ranks
+from learner.requests import ComputeDtype
 from learner.sequences import Ragged
+from learner.sharding import whole
 
 SIZES: dict[str, Any] = {
     "vocab_size": 40,
@@ -278,6 +281,29 @@ def test_gradient_checkpointing_computes_the_same(qwen3: Path) -> None:
             torch.cat([tensor.grad.flatten() for _, tensor in policy.parameters if tensor.grad is not None])
         )
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_logits_in_several_goes_are_those_of_one(
+    qwen3: Path, monkeypatch: pytest.MonkeyPatch, dtype: ComputeDtype
+) -> None:
+    """Blocks of three targets, the last one smaller, and entropies of two at a time; in bfloat16 under FSDP."""
+    (part,) = microbatches(siblings(), np.ones(4, np.bool_), 1000, share_prompts=True)
+    found = []
+    for logits, entropies in ((learner.policy.LOGITS_BLOCK, learner.policy.ENTROPY_BLOCK), (3 * 40, 2 * 40)):
+        monkeypatch.setattr("learner.policy.LOGITS_BLOCK", logits)
+        monkeypatch.setattr("learner.policy.ENTROPY_BLOCK", entropies)
+        ranks = Ranks()
+        ranks.place("cpu", dtype)
+        policy = load_policy(qwen3, ranks=ranks)
+        scores = policy.score(part, 0.7)
+        scores.logprobs.sum().backward()
+        gradients = [whole(tensor.grad).flatten() for _, tensor in policy.parameters if tensor.grad is not None]
+        assert len(gradients) == len(policy.parameters)
+        found.append(torch.cat([scores.logprobs.detach(), scores.entropy, *gradients]))
+    assert len(part.tokens) % 3 == 1
+    apart = (found[0] - found[1]).norm() / found[0].norm()
+    assert apart < {"float32": 1e-6, "bfloat16": 1e-2}[dtype]
 
 
 def stored(directory: Path) -> dict[str, torch.Tensor]:

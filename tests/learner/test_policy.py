@@ -317,7 +317,7 @@ def stored(directory: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_an_export_holds_the_same_tensors_as_its_source(tmp_path: Path, kind: str) -> None:
     source = write_model(tmp_path / "model", kind)
-    files = export(load_policy(source), tmp_path / "export", "float32", 1 << 30)
+    files = export(load_policy(source), tmp_path / "export", "float32", 1 << 30).files
     before, after = stored(source), stored(tmp_path / "export")
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -326,7 +326,7 @@ def test_an_export_holds_the_same_tensors_as_its_source(tmp_path: Path, kind: st
 
 def test_a_sharded_bfloat16_export_loads_in_transformers(tmp_path: Path, qwen3: Path) -> None:
     policy = load_policy(qwen3)
-    files = export(policy, tmp_path / "export", "bfloat16", 8_000)
+    files = export(policy, tmp_path / "export", "bfloat16", 8_000).files
     assert "model.safetensors.index.json" in files
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "export")
     assert loaded.dtype == torch.bfloat16
@@ -347,7 +347,7 @@ def test_only_known_companions_travel_and_the_config_stays_as_it_was(tmp_path: P
     change_config(source, a_note_of_its_author="kept")
     for name in ("tokenizer.json", "chat_template.jinja", "modeling_evil.py", "pytorch_model.bin", "notes.txt"):
         (source / name).write_text("{}")
-    files = export(load_policy(source), tmp_path / "export", "bfloat16", 1 << 30)
+    files = export(load_policy(source), tmp_path / "export", "bfloat16", 1 << 30).files
     assert files == [
         "chat_template.jinja",
         "config.json",
@@ -369,7 +369,7 @@ def test_what_a_kill_left_of_an_export_is_removed(tmp_path: Path, qwen3: Path) -
     left = tmp_path / ".export.partial"
     left.mkdir()
     (left / "model-00001-of-00002.safetensors").write_bytes(b"half")
-    files = export(load_policy(qwen3), tmp_path / "export", "bfloat16", 1 << 30)
+    files = export(load_policy(qwen3), tmp_path / "export", "bfloat16", 1 << 30).files
     assert "model-00001-of-00002.safetensors" not in files
     assert not left.exists()
 

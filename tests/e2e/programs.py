@@ -66,6 +66,7 @@ threads = 1
 
 [trainer]
 learning_rate = {learning_rate}
+ranks = {ranks}
 
 [evaluate]
 every_versions = 3
@@ -295,6 +296,7 @@ class Swarm:
         heartbeat_s: float = 0.5,
         learning_rate: float = 1e-3,
         weights_dtype: str = "float32",
+        ranks: int = 1,
     ) -> None:
         """Write swarm.toml. A learner that is to be found again after a restart needs a `port`."""
         self.directory.mkdir(exist_ok=True)
@@ -302,6 +304,7 @@ class Swarm:
             name=self.directory.name, model=self.model, steps=steps, mode=mode, staleness=staleness,
             publish_every=publish_every, held_out=held_out, task=task, lease_s=lease_s, token=token, port=port,
             heartbeat_s=heartbeat_s, learning_rate=learning_rate, weights_dtype=weights_dtype,
+            ranks=ranks,
         )  # fmt: skip
         self.config.write_text(text, encoding="utf-8")
 

@@ -146,6 +146,56 @@ def test_the_trainer_is_killed(swarm: Swarm) -> None:
     assert "died" in learner.out.read_text()  # a person was told
 
 
+def ranks_of(learner: Program) -> list[psutil.Process]:
+    """The trainer's processes, by their numbers."""
+    learner.child("learner.trainer")
+    found = [each for each in learner.family()[1:] if "learner.trainer" in each.cmdline()]
+    return sorted(found, key=lambda each: int(each.environ()["RANK"]))
+
+
+def wait_needed(swarm: Swarm, *programs: Program) -> None:
+    """Wait until there is a batch to be trained on: a trainer of which a rank stands still is in the middle of that
+    step, or of what comes before it.
+    """
+    free = "SELECT count(*) FROM records WHERE rule = 'admitted' AND step IS NULL"
+    wait_for("a batch", lambda: swarm.rows(free)[0][0] >= Run(steps=STEPS).batch, *programs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_one_rank_of_two_is_killed_in_the_middle_of_its_work(swarm: Swarm, victim: int) -> None:
+    swarm.configure(steps=STEPS, ranks=2)
+    learner = swarm.learn()
+    node = swarm.join("node")
+    swarm.wait_steps(5, learner, node)
+    ranks = ranks_of(learner)
+    assert len(ranks) == 2
+    ranks[victim].suspend()
+    wait_needed(swarm, learner, node)
+    ranks[victim].kill()
+    wait_gone(ranks)  # the other one waits for it no longer
+    wait_done(learner, node)
+    assert learner.events("trainer_restarted")
+    check_ledger(swarm, Run(steps=STEPS, incarnations=2, verdicts=AFTER_A_CRASH))
+    check_receipts(swarm, node)
+    said = [event["line"] for event in learner.events("child_said")]
+    assert any(f"rank {victim} was killed by signal 9" in line for line in said)
+
+
+@pytest.mark.slow
+def test_the_learner_of_two_ranks_is_killed_in_the_middle_of_its_work(swarm: Swarm) -> None:
+    swarm.configure(steps=STEPS, ranks=2, port=free_port(), heartbeat_s=5.0)
+    learner = swarm.learn()
+    node = swarm.join("node")
+    swarm.wait_steps(5, learner, node)
+    ranks_of(learner)[1].suspend()
+    wait_needed(swarm, learner, node)
+    learner = kill_and_restart(swarm, learner, node)
+    wait_done(learner, node)
+    check_ledger(swarm, Run(steps=STEPS, incarnations=2, verdicts=AFTER_A_CRASH))
+    check_receipts(swarm, node)
+
+
 def test_the_engine_is_killed(swarm: Swarm) -> None:
     swarm.configure(steps=STEPS)
     learner = swarm.learn()

@@ -19,12 +19,11 @@ from learner.buffer import Buffer
 from learner.leasing import LeaseTerms, Leasing
 from learner.ledger import Ledger
 from learner.ledger_file import LedgerError
-from learner.ledger_rows import PeerRow
 from learner.provisioning.planner import Planner
 from learner.provisioning.recording import FILE, Began
 from learner.provisioning.review import Settings
 from learner.publication import Publisher
-from node.base_model import digests_of, judged
+from node.base_model import hold_to_base
 from node.child_outcomes import ChildCrashed, ChildDied, ChildEvent
 from node.children import Child, open_child
 from node.config import GB, EngineSection, SwarmConfig
@@ -33,15 +32,16 @@ from node.engines import child_events, open_engine
 from node.errors import RunError
 from node.evaluation import Evaluation, EvaluationTerms
 from node.events import Clock, EventLog
-from node.home import INVITE_FILE, LearnerHome, open_learner_home, write_durably
+from node.home import LearnerHome, open_learner_home
 from node.intake_loop import IntakeLoop
 from node.learner_desk import LearnerDesk
+from node.learner_presence import LearnerPresence
 from node.learner_run import LearnerRun
 from node.lease_desk import LeaseDesk
 from node.metrics.opening import open_sinks, slug
 from node.metrics.prometheus import served
 from node.metrics.watch import Watch
-from node.presence import machine_name, open_transport
+from node.presence import open_transport
 from node.recorder import Recorder
 from node.relay_desk import RelayDesk
 from node.samples.store import FILE as SAMPLES
@@ -51,11 +51,9 @@ from node.steward import Steward
 from node.trainer_process import TRAINER, advantage_of, child_spec, load_request
 from node.training_loop import TrainingLoop, TrainingTerms
 from node.witness import Witness
-from protocol.cost import MICROS
 from protocol.errors import Fault
 from protocol.exchange import PeerAddresses
 from protocol.ids import PeerId, PolicyVersion, short
-from protocol.invite import Invite, write_invite
 from protocol.layout import file_chunks
 from protocol.manifest import SignedManifest
 from protocol.pipe import Arrays, Header
@@ -70,9 +68,6 @@ from swarm.transport import ListenFailed, Transport
 
 GOODBYE_S = 2.0
 """How long the farewell may take to reach the peers before the connections close."""
-
-PRESENCE_S = 2.0
-"""How often the learner's own presence and byte counts are written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,6 +259,9 @@ class _Learner:
             report=self._report,
             serving=self.serving,
         )
+        self.presence = LearnerPresence(
+            config=config, home=home, ledger=ledger, served_bytes=lambda: self.serving.served_bytes, events=events
+        )
         self.nursery: trio.Nursery | None = None
 
     @asynccontextmanager
@@ -293,7 +291,7 @@ class _Learner:
         reception = Reception(transport=self.transport, desk=self.desk, inbox=inbox_send, report=self._report)
         self.desk.reception = reception
         self.desk.recover_leases()
-        presence = await self._note_presence()
+        stay = await self.presence.note()
         await trio.to_thread.run_sync(self.recorder.recall)
         async with trio.open_nursery() as nursery:
             self.serving.start()
@@ -304,9 +302,9 @@ class _Learner:
             nursery.start_soon(self.leases.serve)
             nursery.start_soon(self.steward.work)
             nursery.start_soon(self.relays.work)
-            nursery.start_soon(self._tell_presence, presence)
+            nursery.start_soon(self.presence.tell, stay)
             nursery.start_soon(self.watch.look)
-            on_ready(self._write_invite(), self.run)
+            on_ready(self.presence.write_invite(self.transport.addresses()), self.run)
             async with self._open_children() as (trainer, engine), trio.open_nursery() as self.nursery:
                 self.evaluation = None if engine is None else self._evaluation(engine)
                 self.training = self._training(trainer)
@@ -404,11 +402,7 @@ class _Learner:
 
     async def _opened(self, incarnation: int, base: int) -> None:
         """Look at the model again: a trainer that was started anew has read it again."""
-        found = await trio.to_thread.run_sync(digests_of, Path(self.config.model.directory))
-        begun = await trio.to_thread.run_sync(self.ledger.base_model)
-        if base == 0 or not begun:
-            await trio.to_thread.run_sync(self.ledger.begun_with, found)
-        elif note := judged(begun, found, self.config):
+        if note := await trio.to_thread.run_sync(hold_to_base, self.ledger, self.config, base):
             self.events.emit("trouble", text=note)
         await self.watch.began(incarnation, base)
 
@@ -442,48 +436,6 @@ class _Learner:
     def _peers(self) -> list[PeerAddresses]:
         me = PeerAddresses(peer=self.transport.peer_id, addresses=self.transport.addresses())
         return [me, *self.desk.peers()]
-
-    def _write_invite(self) -> str:
-        invite = make_invite(self.config, self.home, self.transport.addresses())
-        write_durably(self.home.root / INVITE_FILE, invite.encode() + b"\n")
-        return invite
-
-    async def _note_presence(self) -> int:
-        row = PeerRow(
-            peer=self.home.learner.peer_id,
-            name=self.config.swarm.name,
-            role="learner",
-            engine="trainer",
-            machine=machine_name(),
-            micros_per_hour=round(self.config.price.per_hour * MICROS),
-            currency=self.config.price.currency,
-        )
-        return await trio.to_thread.run_sync(self.ledger.peer_joined, row, Clock.now_ms())
-
-    async def _tell_presence(self, presence: int) -> None:
-        told = 0
-        while True:
-            up = self.serving.served_bytes
-            if up != told:
-                self.events.emit("traffic", bytes_up=up, bytes_down=0)
-                told = up
-            await trio.to_thread.run_sync(
-                partial(self.ledger.peer_present, presence, Clock.now_ms(), bytes_up=up, bytes_down=0)
-            )
-            await trio.sleep(PRESENCE_S)
-
-
-def make_invite(config: SwarmConfig, home: LearnerHome, addresses: list[str]) -> str:
-    """The string for volunteers: where we may be dialled, announced addresses first."""
-    return write_invite(
-        Invite(
-            operator=home.authority.operator,
-            swarm=home.authority.swarm,
-            addresses=addresses,
-            token=config.network.join_token,
-            name=config.swarm.name,
-        )
-    )
 
 
 def run_terms(config: SwarmConfig, batch: int) -> Began:

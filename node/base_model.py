@@ -15,6 +15,7 @@ from pathlib import Path
 
 from learner.directories import COMPANIONS, CONFIG
 from learner.file_samples import add_samples
+from learner.ledger import Ledger
 from learner.ledger_chain import base_of
 from learner.ledger_file import LedgerError
 from node.config import SwarmConfig, TrainerSection
@@ -57,6 +58,17 @@ def base_note(config: SwarmConfig, ledger: Path) -> str:
     except LedgerError as error:
         raise RunError(str(error)) from error
     return judged(recorded, digests_of(Path(config.model.directory)), config)
+
+
+def hold_to_base(ledger: Ledger, config: SwarmConfig, base: int) -> str:
+    """As `base_note`, of an opened ledger whose run goes on from step `base`; where it begins, or nobody wrote down
+    with what, what is there now is written down.
+    """
+    found, recorded = digests_of(Path(config.model.directory)), ledger.base_model()
+    if base == 0 or not recorded:
+        ledger.begun_with(found)
+        return ""
+    return judged(recorded, found, config)
 
 
 def judged(recorded: Mapping[str, str], found: Mapping[str, str], config: SwarmConfig) -> str:

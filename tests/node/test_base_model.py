@@ -10,7 +10,7 @@ import pytest
 from learner.ledger import Ledger
 from learner.ledger_chain import base_of
 from learner.ledger_rows import CheckpointRow
-from node.base_model import base_note, digests_of, judged
+from node.base_model import base_note, digests_of, hold_to_base, judged
 from node.config import LearnSection, ModelSection, SwarmConfig, SwarmSection, TaskSection, TrainerSection
 from node.errors import RunError, UsageError
 
@@ -110,5 +110,17 @@ def test_a_run_is_held_to_its_model_once_there_is_a_checkpoint(model: Path, tmp_
         assert base_of(path) == {"model.safetensors": "of before"}
         with pytest.raises(UsageError, match="does not hold the model that this run began with"):
             base_note(settings, path)
-        ledger.begun_with(digests_of(model))
-        assert base_note(settings, path) == ""
+        with pytest.raises(UsageError, match="does not hold the model that this run began with"):
+            hold_to_base(ledger, settings, base=2)
+        assert hold_to_base(ledger, settings, base=0) == "", "it begins anew"
+        assert ledger.base_model() == digests_of(model)
+        assert base_note(settings, path) == hold_to_base(ledger, settings, base=2) == ""
+        (model / "tokenizer.json").write_text("two")
+        assert "(tokenizer.json)" in hold_to_base(ledger, settings, base=2)
+        assert ledger.base_model() != digests_of(model), "it began with what it began with"
+
+
+def test_a_run_of_before_this_was_written_down_is_held_to_what_it_goes_on_with(model: Path, tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.sqlite", swarm=b"swarm") as ledger:
+        assert hold_to_base(ledger, config(model, kl=0.5), base=7) == ""
+        assert ledger.base_model() == digests_of(model)

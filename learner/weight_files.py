@@ -28,6 +28,9 @@ SERIAL = 31 * 1024
 
 DIGEST_BYTES = 32
 
+WRITE_BACK_BYTES = 1 << 24
+"""Sent to the disk together: piece by piece costs a fifth more of the processor, all at the end a third more time."""
+
 
 class WeightFile:
     """One file of which tensors are given in order. `cuts` are the ends of its pieces, the last one the file's end."""
@@ -82,7 +85,8 @@ class WeightFile:
         while view:
             written = os.pwrite(self._handle, view, offset)
             view, offset = view[written:], offset + written
-        _begin_write_back(self._handle, start, end - start)
+        if (block := start // WRITE_BACK_BYTES) != end // WRITE_BACK_BYTES:
+            _begin_write_back(self._handle, block * WRITE_BACK_BYTES, WRITE_BACK_BYTES)
         return digest
 
 

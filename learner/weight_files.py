@@ -48,10 +48,16 @@ class WeightFile:
         self.add(torch.frombuffer(bytearray(header), dtype=torch.uint8), torch.uint8)
 
     def add(self, tensor: Tensor, dtype: torch.dtype) -> None:
-        """Append `tensor` as `dtype`; it must not change before `settle` has returned."""
+        """Append `tensor` as `dtype`; it must not change before `settle` has returned.
+
+        Raises:
+            ValueError: the cuts are not those of a file with this tensor.
+        """
         flat = tensor.detach().contiguous().reshape(-1)
         while len(flat):
             count = min(len(flat), (self._end - self._reached) // dtype.itemsize)
+            if not count:
+                raise ValueError(f"a cut at {self._end} lies inside an element, or {tensor.shape} lies behind the last")
             self._parts.append((flat[:count], dtype))
             self._reached += count * dtype.itemsize
             flat = flat[count:]

@@ -1,0 +1,48 @@
+"""Weight files hold what they were given, in the order it came, and tell the hash of each piece."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from learner.weight_files import WeightFile
+
+HEADER = b"seven b"
+
+
+def write(path: Path, cuts: list[int], tensors: list[tuple[Tensor, torch.dtype]]) -> list[bytes]:
+    with ThreadPoolExecutor(2) as threads:
+        file = WeightFile(path, HEADER, cuts, threads)
+        try:
+            for tensor, dtype in tensors:
+                file.add(tensor, dtype)
+            return [digest.tobytes() for digest in file.finish()]
+        finally:
+            file.close()
+
+
+@pytest.mark.parametrize("many", [[], [19], [19, 819], [7, 19, 119, 219, 819, 3219, 7219]])
+def test_pieces_are_the_bytes_in_order(tmp_path: Path, many: list[int]) -> None:
+    torch.manual_seed(0)
+    whole = torch.randint(0, 255, (12,), dtype=torch.uint8)
+    halves = torch.randn(40, 10)
+    fulls = torch.randn(80, 20, dtype=torch.bfloat16)
+    tensors = [(whole, torch.uint8), (halves, torch.bfloat16), (fulls, torch.float32)]
+    cuts = [*many, 7 + 12 + 800 + 6400]
+    cuts = sorted(set(cuts))
+    digests = write(tmp_path / "weights", cuts, tensors)
+    expected = HEADER + b"".join(t.to(d).flatten().view(torch.uint8).numpy().tobytes() for t, d in tensors)
+    assert (tmp_path / "weights").read_bytes() == expected
+    assert digests == [sha256(expected[start:end]).digest() for start, end in pairwise([0, *cuts])]
+
+
+@pytest.mark.parametrize("cuts", [[20, 807], [19], [7]])
+def test_cuts_of_another_file_are_refused(tmp_path: Path, cuts: list[int]) -> None:
+    with pytest.raises(ValueError, match="lies inside an element, or"):
+        write(tmp_path / "weights", cuts, [(torch.zeros(12), torch.uint8), (torch.randn(400), torch.bfloat16)])

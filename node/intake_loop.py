@@ -99,8 +99,9 @@ class IntakeLoop:
             vocab_size=self.run.vocab_size,
         )
         handed_in = [self._handed_in(incoming) for incoming in batch]
-        answers = await trio.to_thread.run_sync(self._judge_all, handed_in, terms, self.now_ms())
-        dropped = False
+        answers, judged = await trio.to_thread.run_sync(self._judge_all, handed_in, terms, self.now_ms())
+        # No await until the curriculum has heard of all of them, or a checkpoint would be between two verdicts.
+        self.run.judged, dropped = judged, False
         for answer in answers:
             dropped = self._admit(answer) or dropped
             answer.incoming.answer(Acknowledgement(lease=answer.lease, receipt=answer.receipt))
@@ -113,7 +114,8 @@ class IntakeLoop:
         said = None if granted is None else self.run.episodes.said(granted)
         return _HandedIn(incoming=incoming, granted=granted, said=said)
 
-    def _judge_all(self, deliveries: list[_HandedIn], terms: Terms, now_ms: int) -> list[_Answer]:
+    def _judge_all(self, deliveries: list[_HandedIn], terms: Terms, now_ms: int) -> tuple[list[_Answer], int]:
+        """Judge and write; return the answers, and how many records the ledger has with them."""
         answers: list[_Answer] = []
         receipts: dict[LeaseId, bytes] = {}
         rows: list[RecordRow] = []
@@ -129,7 +131,7 @@ class IntakeLoop:
                     orphaned[granted.id] = answer.judged.orphaned_tokens
         if receipts:
             self.ledger.deliveries_judged(rows, receipts, now_ms, orphaned)
-        return answers
+        return answers, self.ledger.counts()[1]
 
     def _repeated(self, incoming: Incoming, granted: GrantedLease | None, before: list[_Answer]) -> _Answer | None:
         """The answer to a delivery that was judged before, perhaps a moment ago in the same batch."""

@@ -265,18 +265,18 @@ class TrainingLoop:
             self.run.recover_prompts(given)
             for index, mean in seen:
                 self.observe(index, mean)
+            _, self.run.judged = await trio.to_thread.run_sync(self.ledger.counts)
 
     async def _describe(self, version: PolicyVersion) -> CheckpointRow:
-        async with self.run.judging:  # so that no verdict stands in the ledger of which the curriculum has not heard
-            leases, records = await trio.to_thread.run_sync(self.ledger.counts)
-            state = self.curriculum_state()
+        leases, _ = await trio.to_thread.run_sync(self.ledger.counts)
+        # No await from here on: of a batch that is being judged the curriculum has heard nothing, nor has `judged`.
         return CheckpointRow(
             step=version.version,
             incarnation=version.incarnation,
             directory=str(version),
-            state=state,
+            state=self.curriculum_state(),
             leases=leases,
-            records=records,
+            records=self.run.judged,
         )
 
     async def _open_chain(self, base: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
@@ -21,6 +22,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from learner.batch_arrays import batch_arrays
 from learner.buffer import Batch, Completion, Group
+from learner.environment import one_turn
 from learner.provisioning.recording import Began, Delivered, Stepped
 from node.child_outcomes import ChildExit, ChildGaveUp, ChildRefused
 from node.child_spec import RestartLimits
@@ -33,8 +35,9 @@ from protocol.ids import ManifestHash, PolicyVersion
 from protocol.manifest import SignedManifest
 from protocol.pipe import Arrays
 from protocol.work import Grant, LeaseRequest, Rule
-from tests.learner.working import OTHER, SWARM, lease_id, version
+from tests.learner.working import OTHER, SWARM, even_share, lease_id, version
 from tests.node.learning import (
+    HANGS_S,
     FakePeer,
     FakeTrainer,
     Killed,
@@ -46,6 +49,7 @@ from tests.node.learning import (
     forget,
     hello,
     open_learner,
+    until,
 )
 
 pytestmark = pytest.mark.usefixtures("mock_clock")
@@ -197,6 +201,47 @@ async def test_training_goes_on_while_a_checkpoint_is_written_and_the_run_ends_w
         assert saved == sorted(saved)
         assert 2 <= len(saved) < 9, "some steps had none, since the one before was being written"
         assert saved[-1] == learner.ledger.checkpoints()[0].step == 9
+
+
+async def test_a_checkpoint_waits_for_no_verifier_and_what_is_being_judged_counts_as_judged_after_it(
+    tmp_path: Path,
+) -> None:
+    entered, may_go, observed = threading.Event(), threading.Event(), list[int]()
+
+    def slow(prompt: int, completion: tuple[int, ...]) -> float:
+        entered.set()
+        may_go.wait(HANGS_S)
+        return even_share(prompt, completion)
+
+    async with (
+        open_learner(tmp_path, Settings(steps=2, prompts=4), environment=one_turn(slow)) as learner,
+        trio.open_nursery() as nursery,
+    ):
+        object.__setattr__(learner.intake, "observe", lambda index, mean: observed.append(index))
+        learner.training.curriculum_state = lambda: {"ordinal": 0, "observed": list(observed)}
+        await learner.training.begin()
+        nursery.start_soon(learner.training.saving.work)
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        nursery.start_soon(learner.desk.leases.serve)
+        nursery.start_soon(FakePeer().work, learner)
+        try:
+            await until(entered.is_set)
+            learner.run.chain = learner.run.chain.advanced()
+            await learner.training.saving.complete(version("1.1"))
+        finally:
+            may_go.set()
+        await until(lambda: bool(observed))
+        learner.run.chain = learner.run.chain.advanced()
+        await learner.training.saving.complete(version("1.2"))
+        later, first = learner.ledger.checkpoints()
+        assert (first.state["observed"], first.records) == ([], 0)
+        assert later.records > 0
+        for row in (first, later):
+            told_again = [index for index, _ in learner.ledger.since(row.leases, row.records)[1]]
+            known = row.state["observed"] + told_again
+            assert set(observed) <= set(known)
+            assert len(known) == len(set(known)), "of none it hears twice"
+        nursery.cancel_scope.cancel()
 
 
 async def test_who_stops_the_learner_waits_for_the_checkpoint_that_is_being_written(tmp_path: Path) -> None:

@@ -223,9 +223,10 @@ def _forget_payloads(db: sqlite3.Connection) -> None:
         return
     db.execute("UPDATE records SET envelope = NULL WHERE envelope IS NOT NULL AND step <= ?", (oldest,))
     db.execute(
-        "UPDATE records SET envelope = NULL WHERE envelope IS NOT NULL AND step IS NULL"
-        " AND (lease IN (SELECT lease FROM dropped WHERE step <= ?1) OR lease IN"
-        " (SELECT c.lease FROM continuations c JOIN dropped d ON d.lease = c.root WHERE d.step <= ?1))",
+        # Looked up for each payload that is left: those that were ever dropped are far more.
+        "UPDATE records SET envelope = NULL WHERE envelope IS NOT NULL AND step IS NULL AND EXISTS"
+        " (SELECT 1 FROM dropped d WHERE d.step <= ? AND d.lease = coalesce("
+        "(SELECT root FROM continuations c WHERE c.lease = records.lease), records.lease))",
         (oldest,),
     )
     db.execute(

@@ -399,6 +399,33 @@ def test_finding_payloads_does_not_read_the_whole_history(ledger: Ledger) -> Non
             assert "USING" in plan[3], f"{statement}: {plan[3]}"
 
 
+def test_a_checkpoint_costs_the_same_after_many_dropped_groups(ledger: Ledger) -> None:
+    """Counted in hundreds of instructions of SQLite's machine."""
+    ledger.leases_issued([lease_row(n) for n in range(1, 7)])
+    for number in range(1, 7):
+        deliver(ledger, number)
+
+    def cost(step: int) -> int:
+        train(ledger, step, step, dropped={step + 3: "uninformative"})
+        with ledger.transaction() as db:
+            counted: list[None] = []
+            db.set_progress_handler(lambda: counted.append(None), 100)
+        checkpoint(ledger, step)
+        with ledger.transaction() as db:
+            db.set_progress_handler(None, 100)
+        ledger.checkpoints_removed([row.step for row in ledger.checkpoints()[1:]])
+        return len(counted)
+
+    cost(1)
+    before = cost(2)
+    ledger.leases_issued([lease_row(n) for n in range(100, 5100)])
+    ledger.leases_closed([lease_id(n) for n in range(100, 5100)], "lost", NOW_MS)
+    ledger.batch_dropped(1, {lease_id(n): "uninformative" for n in range(100, 5100)})
+    ledger.checkpoints_removed([])
+    assert cost(3) <= 2 * before + 5
+    assert payloads(ledger) == ([], [])
+
+
 def test_checkpoints_and_versions_come_back_as_they_were(ledger: Ledger) -> None:
     checkpoint(ledger, 2)
     checkpoint(ledger, 4)

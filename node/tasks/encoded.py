@@ -6,13 +6,12 @@ the tokens, so it comes out the same after a restart and in any process; so does
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from learner.environment import Answered, Ended, EpisodeLimits, Reply, Said
-from node.tasks.port import Completion, Problem, Task, TaskError, Turn, TurnTask
+from node.tasks.port import MAX_REWARD, Completion, Problem, Task, TaskError, Turn, TurnTask
 from node.tasks.text import TextCodec
 
 
@@ -89,8 +88,11 @@ class EncodedTask:
     def _reward(self, problem: Problem, index: int, completion: Completion) -> float:
         with self._blamed(index):
             reward = self.task.reward(problem, completion)
-        if not math.isfinite(reward):
-            raise TaskError(f"task {self.task.name!r} gave the reward {reward} at index {index}; it must be finite")
+        if not abs(reward) <= MAX_REWARD:  # as nothing is that is no number
+            raise TaskError(
+                f"task {self.task.name!r} gave the reward {reward} at index {index}; it must lie between "
+                f"{-MAX_REWARD:g} and {MAX_REWARD:g}"
+            )
         return reward
 
     @contextmanager

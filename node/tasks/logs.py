@@ -11,7 +11,6 @@ two completions, each with a finite reward and at least one token; a pair is a g
 from __future__ import annotations
 
 import hashlib
-import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from learner.curriculum.offline import Logged, LoggedGroup
-from node.tasks.port import Chat, ChatMessage, Problem, TaskError
+from node.tasks.port import MAX_REWARD, Chat, ChatMessage, Problem, TaskError
 from node.tasks.text import TextCodec
 from protocol.codec import MIN_LOGPROB
 from protocol.limits import MAX_COMPLETION_TOKENS
@@ -161,8 +160,8 @@ def _last(text: Text, name: str) -> str:
 
 def _logged(one: _Completion, number: int, codec: TextCodec) -> Logged:
     where = f"completion {number + 1}"
-    if not math.isfinite(one.reward):
-        raise ValueError(f"{where}: `reward` is not finite")
+    if not abs(one.reward) <= MAX_REWARD:  # as nothing is that is no number
+        raise ValueError(f"{where}: `reward` {one.reward:g} does not lie between {-MAX_REWARD:g} and {MAX_REWARD:g}")
     if (one.text is None) == (one.tokens is None):
         raise ValueError(f"{where} wants either `text` or `tokens`")
     tokens = _tokens(one, codec)

@@ -19,6 +19,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from node.errors import UsageError
 
+MAX_REWARD = 1e18
+"""Either way: the trainer computes in float32, which holds the square of it and no more."""
+
 
 class TaskError(UsageError):
     """A task, its file or the model's tokenizer cannot be used; the message names file or field and the next step."""
@@ -99,7 +102,8 @@ class Task(Protocol):
         """The held-out problem of `index` >= 0, the same for every seed. Raises TaskError when there is none."""
 
     def reward(self, problem: Problem, completion: Completion) -> float:
-        """What `completion` is worth: finite, 1.0 for fully right. Pure, cheap: it runs inside the learner's node."""
+        """What `completion` is worth: 1.0 for fully right, at most MAX_REWARD either way. Pure, cheap: it runs inside
+        the learner's node."""
 
 
 @runtime_checkable

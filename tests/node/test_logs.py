@@ -92,6 +92,12 @@ def test_conversations_are_prompts_and_answers(base: Path) -> None:
         ({"prompt": "", "chosen": "b", "rejected": "c"}, "`prompt` is missing or empty"),
         ({"prompt": "a=", "completions": [{"text": "b", "reward": 1}]}, "`completions` has 1; a group has 2 to 1024"),
         ({**GROUP, "completions": [{"text": "b"}, {"text": "c"}]}, "missing required field `reward`"),
+        (
+            {**GROUP, "completions": [{"text": "b", "reward": 1}, {"text": "c", "reward": -1e39}]},
+            "completion 2: `reward` -1e+39 does not lie between -1e+18 and 1e+18",
+        ),
+        ('{"prompt": "a=", "completions": [{"text": "b", "reward": NaN}]}', "not JSON"),
+        ('{"prompt": "a=", "completions": [{"text": "b", "reward": 1e999}]}', "out of range"),
         ({**GROUP, "completions": [{"reward": 1}] * 2}, "completion 1 wants either `text` or `tokens`"),
         ({**GROUP, "completions": [{"text": "b", "reward": 1, "logprobs": [-1]}] * 2}, "has 1 `logprobs` for 2 tokens"),
         ({**GROUP, "completions": [{"text": "b", "reward": 1, "logprobs": [-1, 2]}] * 2}, "lie between -100 and 0"),

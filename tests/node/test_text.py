@@ -403,13 +403,14 @@ class Odd:
     held_out = problem
 
     def reward(self, problem: Problem, completion: Completion) -> float:
-        return math.nan
+        return (math.nan, math.inf, -1e39)[int(problem.prompt[:1])]
 
 
-def test_a_reward_that_is_no_number_names_the_task(codec: TextCodec) -> None:
+def test_a_reward_that_no_trainer_could_take_names_the_task(codec: TextCodec) -> None:
     encoded = EncodedTask(task=Odd(), codec=codec)
-    with pytest.raises(TaskError, match="'odd' gave the reward nan at index 3"):
-        encoded.reward(3, (EOS,))
+    for index, said in enumerate((r"nan at index 0", r"inf at index 1", r"-1e\+39 at index 2")):
+        with pytest.raises(TaskError, match=f"'odd' gave the reward {said}; it must lie between"):
+            encoded.reward(index, (EOS,))
     with pytest.raises(TaskError, match="'odd' has no reference answers"):
         encoded.answer(3)
 

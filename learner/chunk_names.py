@@ -12,8 +12,9 @@ pieces it has; `ends` uint64 [P], where the pieces end; `digests` uint8 (P, 32),
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from pathlib import Path
@@ -81,18 +82,30 @@ class ChunkNames:
                 place = (identity[0], identity[1], identity[2], identity[3]), start, end
                 self._known[place] = Cid(CID_PREFIX + digest.tobytes())
 
-    def describe(self, sources: Sequence[Source], directory: Path) -> Tables:
-        """`protocol.layout.describe` of `sources`, the files of `directory`. Raises LayoutError, OSError."""
+    def describe(self, sources: Sequence[Source], directory: Path, look: Callable[[], None] = lambda: None) -> Tables:
+        """`protocol.layout.describe` of `sources`, the files of `directory`; `look` is called between chunks, and may
+        raise to end it. Raises LayoutError, OSError.
+        """
         plans = plan_files(sources)
         identities = {plan.source.name: _identity(directory / plan.source.name) for plan in plans}
         wanted = [(plan, start, end) for plan in plans for start, end in plan.pieces]
         places = [(identities[plan.source.name], start, end) for plan, start, end in wanted]
         unknown = [place not in self._known for place in places]
-        with ThreadPoolExecutor(num_threads()) as threads:
-            hashed = threads.map(_hash, (piece for piece, new in zip(wanted, unknown, strict=True) if new))
+        with closing(_hashes([piece for piece, new in zip(wanted, unknown, strict=True) if new], look)) as hashed:
             names = [next(hashed) if new else self._known[place] for place, new in zip(places, unknown, strict=True)]
         self._known = dict(zip(places, names, strict=True))  # other files are gone, or will be
         return tables_of(plans, lambda plan, start, end: self._known[identities[plan.source.name], start, end])
+
+
+def _hashes(pieces: Sequence[tuple[FilePlan, int, int]], look: Callable[[], None]) -> Generator[Cid]:
+    """The names of these, in order. What `look` raises leaves alone those that nobody has begun with."""
+    threads = ThreadPoolExecutor(num_threads())
+    try:
+        for cid in threads.map(_hash, pieces):
+            look()
+            yield cid
+    finally:
+        threads.shutdown(cancel_futures=True)
 
 
 def _hash(piece: tuple[FilePlan, int, int]) -> Cid:

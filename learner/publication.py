@@ -7,7 +7,7 @@ replaces. Nothing here writes but the files of patches; the store adopts those a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,13 +75,15 @@ class Publisher:
         now_ms: int,
         bases: Sequence[Base] = (),
         names: Arrays | None = None,
+        look: Callable[[], None] = lambda: None,
     ) -> Published:
         """Read `directory` and return its signed manifest.
 
         What the trainer told of the files in `names` is not read again (`learner.chunk_names`). Patches from `bases`
         are written beside it, into DIRECTORY.patches. Files whose names no peer would accept (hidden ones, say) stay
-        out, and so do patches that the manifest has no room to list. Raises OSError, LayoutError, and
-        LocalProtocolError when the model itself is more than a manifest can list.
+        out, and so do patches that the manifest has no room to list. `look` is called between blocks, and may raise to
+        end it. Raises OSError, LayoutError, and LocalProtocolError when the model itself is more than a manifest can
+        list.
         """
 
         def manifest_of(tables: Tables) -> Manifest:
@@ -99,9 +101,9 @@ class Publisher:
         with ExitStack() as opened:
             files = _open_model(directory, opened)
             self.names.learn(names or {})
-            tables = self.names.describe(files, directory)
+            tables = self.names.describe(files, directory, look)
             beside = directory.with_name(f"{directory.name}.patches")
-            patches = _write_patches(bases, files, tables, beside, _room_for_patches(manifest_of(tables)))
+            patches = _write_patches(bases, files, tables, beside, _room_for_patches(manifest_of(tables)), look)
             sources = {
                 base: source_of(opened.enter_context(path.open("rb")), path.name) for base, path in patches.items()
             }
@@ -122,7 +124,12 @@ def _new_bytes(tables: Tables, before: Manifest) -> int:
 
 
 def _write_patches(
-    bases: Sequence[Base], files: Sequence[Source], tables: Tables, beside: Path, room: int
+    bases: Sequence[Base],
+    files: Sequence[Source],
+    tables: Tables,
+    beside: Path,
+    room: int,
+    look: Callable[[], None],
 ) -> dict[ManifestHash, Path]:
     """Write the patches that are worth it into `beside`, of at most `room` chunks together; return them by base."""
     patches: dict[ManifestHash, Path] = {}
@@ -133,7 +140,7 @@ def _write_patches(
         worth = round(PATCH_WORTH * fresh)
         if fresh < PATCH_LEAST * sum(file.size for file in tables.files):
             continue
-        if not _write_patch(base, files, path, min(worth, room * MAX_CUT_BYTES)):
+        if not _write_patch(base, files, path, min(worth, room * MAX_CUT_BYTES), look):
             continue
         if (num_chunks := num_patch_chunks(path.stat().st_size)) > room:
             path.unlink()
@@ -149,11 +156,12 @@ def _room_for_patches(manifest: Manifest) -> int:
     return max(0, min(MAX_CHUNKS - len(manifest.chunks), left_bytes // LISTED_BYTES))
 
 
-def _write_patch(base: Base, target: Sequence[Source], path: Path, limit_bytes: int) -> bool:
+def _write_patch(base: Base, target: Sequence[Source], path: Path, limit_bytes: int, look: Callable[[], None]) -> bool:
     """Write the patch from `base` to `target`; give up, leaving nothing, when it would have more than `limit_bytes`."""
     written = 0
     with ExitStack() as opened, path.open("wb") as file:
         for piece in encode_patch(_open_model(base.directory, opened), target):
+            look()
             written += len(piece)
             if written > limit_bytes:
                 break

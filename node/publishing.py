@@ -144,10 +144,21 @@ class Publishing:
         self._pinned = newest
 
     def _seal(self, version: PolicyVersion, export: Path, names: Arrays) -> tuple[SignedManifest, int]:
-        """Sign and adopt what was exported, and write down that it exists; return it and how many bytes are new."""
+        """Sign and adopt what was exported, and write down that it exists; return it and how many bytes are new.
+
+        Cancelled while it is read, which takes minutes for a large model, it ends with nothing adopted.
+        """
         before = None if self._previous is None else self.store.manifest(self._previous)
         try:
-            published = self.publisher.publish(export, version, self._previous, self.now_ms(), self._bases(), names)
+            published = self.publisher.publish(
+                export,
+                version,
+                self._previous,
+                self.now_ms(),
+                self._bases(),
+                names,
+                look=trio.from_thread.check_cancelled,
+            )
             signed = published.signed
             self.store.adopt(signed, export, published.patches)
         except StoreError as error:

@@ -16,7 +16,13 @@ from swarm.store import ChunkStore
 from tests.learner.working import NOW_MS, SWARM, version
 from tests.swarm.storing import model_files, nudged, small_model, write_model
 
-PUBLISHER = Publisher(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate)
+
+def publisher() -> Publisher:
+    """One that remembers nothing."""
+    return Publisher(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate)
+
+
+PUBLISHER = publisher()
 
 
 def test_the_manifest_names_exactly_the_bytes_of_the_directory(tmp_path: Path) -> None:
@@ -69,6 +75,37 @@ def test_what_cannot_be_published_is_named(tmp_path: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:-1])
     with pytest.raises(LayoutError, match=r"model\.safetensors"):
         PUBLISHER.publish(directory, version("1.0"), None, NOW_MS)
+
+
+def test_publishing_can_be_ended_between_any_two_blocks(tmp_path: Path) -> None:
+    old, new = (
+        write_model(tmp_path / name, files) for name, files in (("old", small_model(1)), ("new", small_model(2)))
+    )
+    base = Base(manifest=publisher().publish(old, version("1.4"), None, NOW_MS).signed, directory=old)
+
+    class Stop(BaseException):
+        pass
+
+    def publish(looks: int) -> int:
+        """Publish with a patch, ended at that look; return how many there were."""
+        looked = 0
+
+        def look() -> None:
+            nonlocal looked
+            looked += 1
+            if looked == looks:
+                raise Stop
+
+        publisher().publish(new, version("1.5"), base.manifest.hash, NOW_MS, [base], look=look)
+        return looked
+
+    looks = publish(0)
+    chunks = len(base.manifest.manifest.chunks)
+    assert looks > chunks, "while hashing, and while a patch is made"
+    for number in (1, chunks, looks):
+        with pytest.raises(Stop):
+            publish(number)
+    assert publish(0) == looks
 
 
 @pytest.mark.parametrize(("chunks_left", "offered"), [(2, 2), (1, 1), (0, 0)])

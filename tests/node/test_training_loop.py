@@ -185,6 +185,24 @@ async def test_a_version_is_announced_before_its_state_is_durable_and_again_for_
         nursery.cancel_scope.cancel()
 
 
+async def test_who_stops_the_learner_does_not_wait_until_a_version_is_hashed(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(logged=4)) as learner:
+        await learner.training.begin()
+        before, scope = learner.ledger.versions(), trio.CancelScope()
+
+        def stop() -> int:  # asked for by the thread that is about to hash
+            trio.from_thread.run_sync(scope.cancel)
+            return learner.wall.ms
+
+        learner.training.publishing.now_ms = stop
+        learner.run.chain = learner.run.chain.advanced()
+        with scope:
+            await learner.training.publishing.publish()
+        assert scope.cancelled_caught
+        assert learner.ledger.versions() == before
+        assert [held.version for held in learner.store.versions()] == [one for one, _ in before]
+
+
 # Checkpoints, which are written while training goes on.
 
 

@@ -83,11 +83,19 @@ class Limits:
     """Of the reward's own range, between the freshest measure of the policy and what its older rollouts still earn. By
     lag, beyond what that usually is, and `reward_spreads` of it: a lag may have one group in a step."""
 
+    score_errors: float = 3.3
+    """Standard errors by which a held-out score must be lower than those before, too. Of scores that only chance moves
+    0.8 in a thousand are, for any share that is right and 8 to 2048 completions; 128 tell most falls of 0.2 at once,
+    256 nearly all."""
+
 
 LIMITS = Limits()
 
 SCORES = 3
 """Held-out scores whose median the newest is compared with: one of 128 prompts is off by 0.04."""
+
+MEDIAN_VARIANCE = (1.0, 0.5, 0.449)
+"""Of the median of one, two, three normal values, in terms of the variance of one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,13 +113,15 @@ class Observation:
     """One training step; None is not measured.
 
     `reward` is the mean over the batch, `kl` and `lag` over its tokens, `evaluation` the score of the newest version
-    evaluated since the step before; `effective` the effective sample size of the ratios, a share of 1; `diverged`
-    counts batches, and updates, that were left out since the step before because their loss was not finite.
+    evaluated since the step before, a mean over `evaluated_on` completions; `effective` the effective sample size of
+    the ratios, a share of 1; `diverged` counts batches, and updates, that were left out since the step before because
+    their loss was not finite.
     """
 
     step: int
     reward: float | None = None
     evaluation: float | None = None
+    evaluated_on: float | None = None
     entropy: float | None = None
     kl: float | None = None
     lag: float | None = None

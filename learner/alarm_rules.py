@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
-from learner.alarm_limits import SCORES, Alarm, Finding, Limits, Observation
+from learner.alarm_limits import MEDIAN_VARIANCE, SCORES, Alarm, Finding, Limits, Observation
 
 SIGMA_PER_MAD = 1.4826
 """The MAD of a normal distribution times this is its standard deviation."""
@@ -141,19 +141,37 @@ def hidden_fall(steps: Steps, limits: Limits) -> Finding | None:
 
 def _fall_of_scores(steps: Steps, limits: Limits) -> Finding | None:
     """By held-out scores: by how much more than the batches' reward they fell since the scores before."""
-    scored = [(s.evaluation, s.reward) for s in steps if s.evaluation is not None and s.reward is not None]
+    scored = [s for s in steps if s.evaluation is not None and s.reward is not None]
     reward = _recent(steps, limits, lambda s: s.reward)
     if len(scored) < 2 or reward is None:
         return None
     earlier = scored[-1 - SCORES : -1]
-    now, usual = scored[-1][0], median(score for score, _ in earlier)
-    fall = (usual - now) - max(0.0, median(earned for _, earned in earlier) - reward)
+    scores = _values(earlier, lambda s: s.evaluation)
+    now, usual = _values(scored[-1:], lambda s: s.evaluation)[0], median(scores)
+    fall = (usual - now) - max(0.0, median(_values(earlier, lambda s: s.reward)) - reward)
+    error = _error_of_fall(now, usual, _values(scored[-1 - SCORES :], lambda s: s.evaluated_on), len(earlier))
     said = (
         f"The held-out score fell from {usual:.3f} to {now:.3f}, while the batches, made by earlier versions, still "
         f"earn {reward:.3f}."
     )
-    severity = fall / (limits.hidden * _scale([s.reward for s in steps]))
-    return Finding(severity=severity, measured=now, usual=usual, said=said)
+    bound = max(limits.hidden * _scale([s.reward for s in steps]), limits.score_errors * error)
+    return Finding(severity=fall / bound, measured=now, usual=usual, said=said)
+
+
+def _error_of_fall(now: float, usual: float, completions: Sequence[float], earlier: int) -> float:
+    """Standard error of the difference between a score and the median of `earlier` ones before it, were the policy the
+    same; 0 where nobody told over how many completions they are means.
+
+    sqrt(p (1 - p) / n) with the p of both: prompts are the same every time, so chance is in the sampling alone, and of
+    rewards between 0 and 1 none vary more than those of right and wrong. Rewards of a wider range are as wide as the
+    scores show.
+    """
+    if not completions:
+        return 0.0
+    low, high = min(0.0, now, usual), max(1.0, now, usual)
+    both = (now + usual) / 2
+    variance = (high - both) * (both - low) / min(completions)
+    return math.sqrt(variance * (1 + MEDIAN_VARIANCE[earlier - 1]))
 
 
 def _fall_by_lag(steps: Steps, limits: Limits) -> Finding | None:

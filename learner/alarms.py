@@ -122,7 +122,8 @@ def without_logs(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def observation(row: Mapping[str, Any]) -> Observation:
-    """A step's figures as the trainer replies them, with `step`, `reward`, and `evaluation` and `diverged` if any.
+    """A step's figures as the trainer replies them, with `step`, `reward`, and `evaluation`, over how many completions
+    (`evaluated_on`), and `diverged` if any.
 
     Keys that are missing, or figures that are not finite, count as not measured.
     """
@@ -131,6 +132,7 @@ def observation(row: Mapping[str, Any]) -> Observation:
         step=int(row.get("step", row.get("steps", 0))),
         reward=_figure(row, "reward"),
         evaluation=_figure(row, "evaluation"),
+        evaluated_on=_figure(row, "evaluated_on"),
         entropy=_figure(row, "entropy"),
         kl=_figure(row, "mismatch_kl"),
         lag=_figure(row, "mean_lag"),

@@ -128,7 +128,8 @@ class Evaluation:
         )
         for task, one in scores.tasks.items():
             self.events.emit("evaluated_task", version=str(signed.version), task=task, **_figures(one))
-        self.events.emit("evaluated", version=str(signed.version), **_figures(scores))
+        completions = len(self.prompts) * scores.samples
+        self.events.emit("evaluated", version=str(signed.version), completions=completions, **_figures(scores))
 
     async def _scores(self, signed: SignedManifest) -> Scores:
         """Once more when the engine crashed under us, since by then it was restarted."""

@@ -61,7 +61,7 @@ class Watch:
     _outlets: list[Outlet[Row]] = field(default_factory=list)
     _keeping: Outlet[Sample] | None = None
     _watchman: Watchman = field(default_factory=Watchman)
-    _evaluation: float | None = None
+    _evaluation: Mapping[str, Field] = field(default_factory=dict)
     _diverged: int = 0
     _still: Stillness = field(default_factory=lambda: Stillness(began_s=trio.current_time()))
 
@@ -99,7 +99,7 @@ class Watch:
     async def began(self, incarnation: int, base: int) -> None:
         """An incarnation goes on from step `base`."""
         rows = await trio.to_thread.run_sync(self.ledger.newest_steps, HISTORY)
-        self._watchman, self._evaluation, self._diverged = Watchman(), None, 0
+        self._watchman, self._evaluation, self._diverged = Watchman(), {}, 0
         for row in rows:
             self._watchman.handle(observation(alarm_row(row)))
         for alarm in Alarm:
@@ -114,8 +114,8 @@ class Watch:
         follow_step(self.board, row, batch, self.task_of)
         self._still.stepped(trio.current_time())
         self._measure()
-        told = alarm_row(row, diverged=self._diverged) | {"evaluation": self._evaluation}
-        self._evaluation, self._diverged = None, 0
+        told = {**alarm_row(row, diverged=self._diverged), **self._evaluation}
+        self._evaluation, self._diverged = {}, 0
         for change in self._watchman.handle(observation(told)):
             self._say(change)
         self._put(row.incarnation, row.step)
@@ -150,7 +150,7 @@ class Watch:
         if event == "batch_dropped":
             self._diverged += 1
         if event == "evaluated" and isinstance(sampled := fields.get("sampled"), int | float):
-            self._evaluation = sampled
+            self._evaluation = {"evaluation": sampled, "evaluated_on": fields.get("completions")}
             version = PolicyVersion(*map(int, str(fields.get("version")).split(".")))
             if self.run.chain.contains(version):  # else a restart has cut it off meanwhile
                 self._put(self.run.chain.head.incarnation, version.version, EVALUATED)

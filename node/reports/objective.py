@@ -80,7 +80,8 @@ def changes_of(steps: Sequence[Step], scores: Sequence[Evaluation], diverged: Ma
         row = {**step.metrics, "step": step.step, "reward": step.reward}
         row["diverged"] = int(row.get("diverged", 0)) + diverged.get(step.step, 0)
         while left and left[0].at_s <= step.at_s:
-            row["evaluation"] = left.pop(0).sampled
+            score = left.pop(0)
+            row |= {"evaluation": score.sampled, "evaluated_on": score.prompts * score.samples}
         rows.append(row)
     return tuple(alarms(rows))
 

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learner.alarm_limits import ADVICE, LIMITS, Alarm
-from learner.alarm_rules import RULES
+from learner.alarm_rules import RULES, hidden_fall
 from learner.alarms import HISTORY, Change, Watchman, alarms, observation
 
 Row = dict[str, Any]
@@ -112,6 +113,45 @@ def test_a_hidden_fall_is_seen_in_held_out_scores() -> None:
     for step, score in ((10, 0.4), (30, 0.7), (50, 0.85), (70, 0.9), (90, 0.7)):
         rows[step - 1]["evaluation"] = score
     assert raised(alarms(rows)) == {Alarm.HIDDEN_FALL: 91}  # said with the second step that shows it
+
+
+def severities(completions: int, before: float, now: float, draws: int) -> list[float]:
+    """Of a fourth score after three of `before`, all of so many right and wrong completions drawn by chance."""
+    rng = np.random.default_rng(0)
+    scores = rng.binomial(completions, (before, before, before, now), (draws, 4)) / completions
+    found = []
+    for drawn in scores.tolist():
+        rows = [{"reward": 0.5, "evaluation": score, "evaluated_on": completions} for score in drawn]
+        finding = hidden_fall([observation(row) for row in rows], LIMITS)
+        assert finding is not None
+        found.append(finding.severity)
+    return found
+
+
+@pytest.mark.parametrize(("completions", "right"), [(16, 0.3), (128, 0.5), (128, 0.85), (512, 0.5)])
+def test_chance_alone_seldom_is_a_fall_of_scores(completions: int, right: float) -> None:
+    false = sum(severity >= 1 for severity in severities(completions, right, right, 6000))
+    assert false < 6, "one in a thousand"
+
+
+@pytest.mark.parametrize(("completions", "share"), [(128, 0.6), (256, 0.95), (512, 0.999)])
+def test_a_fall_of_scores_by_a_fifth_is_told_at_once(completions: int, share: float) -> None:
+    for before in (0.5, 0.7, 0.95):
+        told = [severity >= 1 for severity in severities(completions, before, before - 0.2, 1000)]
+        assert sum(told) >= share * len(told)
+
+
+def test_scores_of_unknown_size_are_taken_as_they_are_and_those_of_a_wide_range_vary_more() -> None:
+    def severity(*scores: float, **told: float) -> float:
+        found = hidden_fall(
+            [observation({"reward": 0.5, "evaluation": s} | told) for s in (*scores[:2], *scores)], LIMITS
+        )
+        return found.severity if found is not None else math.nan
+
+    assert severity(0.8, 0.7) == pytest.approx(1.0)
+    assert severity(0.8, 0.7, evaluated_on=1e6) == pytest.approx(1.0)
+    assert severity(0.8, 0.7, evaluated_on=32) < 0.5
+    assert severity(10.0, 9.0, evaluated_on=32) < 1 < severity(10.0, 9.0, evaluated_on=1e6)
 
 
 def test_a_fall_that_the_batches_show_too_is_not_hidden() -> None:

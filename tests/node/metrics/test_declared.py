@@ -178,6 +178,19 @@ async def test_a_restarted_learner_goes_on_with_its_series() -> None:
     assert sink.begun == [(1, 0), (2, 3)]
 
 
+async def test_alarms_hear_of_a_score_and_over_how_many_completions_it_is_a_mean() -> None:
+    with fast_directory() as root:
+        async with open_learner(root, replace(Settings(), steps=2)) as learner:
+            await learner.training.begin()
+            score: dict[str, Field] = {"version": "1.0", "completions": 32, "greedy": 0.5, "sampled": 0.25}
+            learner.desk.events.emit("evaluated", **score)
+            learner.training.begin = trio.lowlevel.checkpoint  # type: ignore[method-assign]
+            await learner.train(FakePeer())
+            first, second = learner.watch._watchman._steps
+            assert (first.evaluation, first.evaluated_on) == (0.25, 32)
+            assert (second.evaluation, second.evaluated_on) == (None, None)
+
+
 class ClippedTrainer(FakeTrainer):
     def _step(self, header: Header, arrays: Arrays) -> Header:
         return super()._step(header, arrays) | FIGURES | {"clip_share": 0.9, "diverged": 0}

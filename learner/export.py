@@ -48,6 +48,11 @@ DTYPE_NAMES = {
     torch.bool: "BOOL",
 }
 
+WAITING_BYTES = 1 << 25
+"""Of what one rank alone has not yet written, when it takes the next unit: enough that no core waits for the others to
+end a unit. Where tensors are gathered it would keep a third unit in memory.
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
@@ -186,7 +191,7 @@ def _write(
     the digests of each file's pieces.
     """
     ranks = policy.ranks
-    with _Writer(directory, cuts) as writer:
+    with _Writer(directory, cuts, WAITING_BYTES if ranks.count == 1 else 0) as writer:
         for number, unit in _in_turn([plan.units for plan in plans], ranks):
             found = {target: _gathered(tensors[target], unit) for target in unit.part.targets}
             if number % ranks.count == ranks.number:
@@ -214,10 +219,12 @@ def _in_turn(shards: Sequence[Sequence[Unit]], ranks: Ranks) -> Iterator[tuple[i
 
 
 class _Writer:
-    """Writes shards one after the other, one unit behind; what fails is raised by `finish`."""
+    """Writes shards one after the other, one unit behind; what fails is raised by `finish`. So many bytes of a unit may
+    be waiting when the next is taken.
+    """
 
-    def __init__(self, directory: Path, cuts: Cuts) -> None:
-        self._directory, self._cuts = directory, cuts
+    def __init__(self, directory: Path, cuts: Cuts, waiting_bytes: int) -> None:
+        self._directory, self._cuts, self._waiting_bytes = directory, cuts, waiting_bytes
         self._threads = ThreadPoolExecutor(num_threads())
         self._file: WeightFile | None = None
         self._name = ""
@@ -253,7 +260,7 @@ class _Writer:
             self._close()
             self._name = plan.name
             self._file = WeightFile(self._directory / plan.name, plan.header, self._cuts[plan.name], self._threads)
-        self._file.settle()
+        self._file.settle(self._waiting_bytes)
         for entry in unit.entries:
             self._file.add(tensors.pop(entry.name), unit.dtype)
 

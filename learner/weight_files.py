@@ -43,12 +43,13 @@ class WeightFile:
         self._end = next(self._ends, 0)
         self._parts: list[tuple[Tensor, torch.dtype]] = []
         self._digests: list[Future[bytes]] = []
+        self._given: list[int] = []
         self._awaited = 0
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         self.add(torch.frombuffer(bytearray(header), dtype=torch.uint8), torch.uint8)
 
     def add(self, tensor: Tensor, dtype: torch.dtype) -> None:
-        """Append `tensor` as `dtype`; it must not change before `settle` has returned.
+        """Append `tensor` as `dtype`; it must not change before `settle` has returned for it.
 
         Raises:
             ValueError: the cuts are not those of a file with this tensor.
@@ -64,11 +65,12 @@ class WeightFile:
             if self._reached == self._end:
                 parts, self._parts = self._parts, []
                 self._digests.append(self._threads.submit(self._write, self._start, self._end, parts))
+                self._given.append(self._end)
                 self._start, self._end = self._end, next(self._ends, self._end)
 
-    def settle(self) -> None:
-        """Return once all whole pieces are written. Raises OSError."""
-        while self._awaited < len(self._digests):
+    def settle(self, waiting_bytes: int = 0) -> None:
+        """Return once all whole pieces are written, but for the last `waiting_bytes` of them. Raises OSError."""
+        while self._awaited < len(self._digests) and self._given[-1] - self._given[self._awaited] >= waiting_bytes:
             self._digests[self._awaited].result()
             self._awaited += 1
 

@@ -20,7 +20,9 @@ from benchmarks.lagged.record import Records
 
 TARGET = 0.8
 COLLAPSE = 0.25
-"""A run whose end lies so far below its own best has collapsed: noise moves an end by a tenth of that."""
+"""A run whose end lies so far below its own best has collapsed: noise moves an end by a tenth of that. So has one that
+ends below half of where it began.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +66,8 @@ def loss(fresh: dict[int, Outcome], stale: dict[int, Outcome]) -> Loss | None:
 
 
 def has_collapsed(outcome: Outcome) -> bool:
-    return max(value for _, value in outcome.curve) - outcome.final > COLLAPSE
+    values = [value for _, value in outcome.curve]
+    return max(values) - outcome.final > COLLAPSE or outcome.final < values[0] / 2
 
 
 def steps_to_target(outcomes: Sequence[Outcome]) -> float | None:

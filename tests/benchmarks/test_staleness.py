@@ -161,6 +161,7 @@ def test_a_collapse_is_an_end_far_below_the_best() -> None:
     assert has_collapsed(outcome(0.3, [0.2, 0.9, 0.3]))
     assert not has_collapsed(outcome(0.85, [0.2, 0.9, 0.85]))
     assert not has_collapsed(outcome(0.2, [0.2, 0.2])), "what never rose has not collapsed"
+    assert has_collapsed(outcome(0.0, [0.2, 0.1, 0.0])), "what lost what it had has"
 
 
 def test_steps_to_the_target_lie_between_evaluations() -> None:

@@ -1,9 +1,9 @@
 """Importance corrections: what a token weighs that another policy made.
 
 What always holds: a correction turns logprobs and advantages into a loss per token, and says where a bound acted and
-what the token weighs then; with
-pi = mu (no lag, no mismatch between engine and trainer) the gradient of each is that of -A log pi. mu is the behaviour
-policy itself, as the engine reported it, so ratios correct lag and engine mismatch at once.
+what the token weighs then; with pi = mu (no lag, no mismatch between engine and trainer) the gradient of each is that
+of -A log pi. mu is the behaviour policy itself, as the engine reported it, so ratios correct lag and engine mismatch at
+once.
 """
 
 from __future__ import annotations

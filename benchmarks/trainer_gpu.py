@@ -1,4 +1,4 @@
-"""Claim "trainer-gpu": the trainer keeps a GPU busy: a Qwen3 of 0.6 billion parameters, sequences of 2048, bfloat16.
+"""Claim "trainer_gpu": the trainer keeps a GPU busy: a Qwen3 of 0.6 billion parameters, sequences of 2048, bfloat16.
 
 What is trained is a configuration of Qwen3-0.6B with random weights, by the trainer's own requests (make_model, load,
 step, export), one rank, on answers of random tokens, all of which but each sequence's first count. float32 weights and
@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import Bar, BenchmarkError, arguments, conclude, main, number, say, scratch, table
 
+from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, number, say, scratch, table
 from learner.trainer import Trainer
 from protocol.pipe import Arrays, Header
 
@@ -58,7 +58,7 @@ def claim() -> int:
         figures = measure(place, options)
     utilisation = figures["tokens_per_s"] * flop_per_token() / peak
     say(table(["figure", "value"], [[name, number(value)] for name, value in (figures | {"mfu": utilisation}).items()]))
-    return conclude("trainer-gpu", [Bar(name="mfu", value=utilisation, at_least=0.45)], figures | {"device": device})
+    return conclude("trainer_gpu", [Bar(name="mfu", value=utilisation, at_least=0.45)], figures | {"device": device})
 
 
 def read_options() -> argparse.Namespace:

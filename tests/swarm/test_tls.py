@@ -380,8 +380,21 @@ async def test_who_prefers_another_muxer_negotiation_but_takes_ours_is_served() 
 # Hostile bytes.
 
 
+def authenticated(data: bytes) -> list[int]:
+    """Places in whole records but for those that TLS has ignored: each record's legacy version (RFC 8446, 5.1) and
+    records of type change_cipher_spec (20).
+    """
+    places, start = [], 0
+    while start < len(data):
+        end = start + 5 + int.from_bytes(data[start + 3 : start + 5])
+        if data[start] != 20:
+            places += [start, *range(start + 3, end)]
+        start = end
+    return places
+
+
 def damage(seed: int, at_write: int) -> Callable[[bytes], bytes]:
-    """Damage the `at_write`-th write: flip, cut, repeat or replace some of its bytes."""
+    """Damage the `at_write`-th write: flip, cut, insert or replace some of its bytes."""
     rng = random.Random(seed)
     writes = 0
 
@@ -390,14 +403,14 @@ def damage(seed: int, at_write: int) -> Callable[[bytes], bytes]:
         writes += 1
         if writes != at_write:
             return data
-        at = rng.randrange(len(data))
+        at = rng.choice(authenticated(data))
         match rng.randrange(4):
             case 0:
                 return data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :]
             case 1:
                 return data[:at] + data[min(len(data), at + 1 + rng.randrange(8)) :]
             case 2:
-                return data[: at + 1] + data[at:]
+                return data[:at] + bytes([data[at] ^ 0xFF]) + data[at:]
             case _:
                 return data[:at] + rng.randbytes(len(data) - at)
 

@@ -28,6 +28,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from benchmarks.baselines.trl_plain import plain_config
 from learner.optimizer import learning_rate_at
 from learner.presets import recipe_of
 from learner.requests import Hyperparameters
@@ -177,35 +178,23 @@ def arguments(config: SwarmConfig, h: Hyperparameters, out: Path, steps: int) ->
     divided by batch x max_completion_length. With one optimizer step a generation TRL's ratio is 1, its clipping idle.
     """
     bounds = recipe_of(h).bounds
-    return GRPOConfig(
-        output_dir=str(out),
+    return plain_config(
+        out,
+        prompts=config.learn.prompts_per_step,
+        group=config.learn.group_size,
         seed=config.learn.seed,
         max_steps=steps,
-        per_device_train_batch_size=config.learn.prompts_per_step * config.learn.group_size,
-        num_generations=config.learn.group_size,
-        gradient_accumulation_steps=1,
-        num_iterations=1,
         max_completion_length=h.max_new_tokens,
         temperature=h.temperature,
         top_p=1.0,
         top_k=0,
-        beta=0.0,
         loss_type="dr_grpo",
         scale_rewards="none",
         epsilon=bounds.clip_low,
         epsilon_high=bounds.clip_high,
         mask_truncated_completions=False,
         max_grad_norm=h.grad_clip,
-        shuffle_dataset=False,
-        use_cpu=True,
-        bf16=False,
         gradient_checkpointing=h.gradient_checkpointing,
-        dataloader_pin_memory=False,
-        logging_strategy="no",
-        logging_nan_inf_filter=False,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
     )
 
 

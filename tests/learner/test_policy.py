@@ -2,9 +2,6 @@
 
 import json
 import math
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +31,7 @@ from learner.ranks import Ranks
 from learner.requests import ComputeDtype
 from learner.sequences import Ragged
 from learner.sharding import whole
+from tests.disks import file_limit
 
 SIZES: dict[str, Any] = {
     "vocab_size": 40,
@@ -374,22 +372,11 @@ def test_what_a_kill_left_of_an_export_is_removed(tmp_path: Path, qwen3: Path) -
     assert not left.exists()
 
 
-@contextmanager
-def files_limited_to(size_bytes: int) -> Iterator[None]:
-    """Let the kernel refuse to write larger files: the nearest thing to a full disk that needs no root."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_a_disk_that_refuses_leaves_nothing_behind(tmp_path: Path, qwen3: Path) -> None:
     policy = load_policy(qwen3)
-    with files_limited_to(10_000), pytest.raises(OSError, match="File too large"):
+    with file_limit(10_000), pytest.raises(OSError, match="File too large"):
         export(policy, tmp_path / "export", "float32", 1 << 30)
-    with files_limited_to(10_000), pytest.raises(OSError, match=r"large|write"):
+    with file_limit(10_000), pytest.raises(OSError, match=r"large|write"):
         make_model(tmp_path / "made", QWEN3, 0)
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
 

@@ -3,7 +3,6 @@
 import copy
 import json
 import os
-import resource
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -22,6 +21,7 @@ from learner.presets import PRESETS
 from learner.requests import Hyperparameters
 from learner.trainer import Trainer
 from protocol.pipe import Arrays, Header, encode_frame
+from tests.disks import file_limit
 from tests.learner.processes import Child
 
 CONFIG: dict[str, Any] = {
@@ -597,13 +597,9 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, trainer: Train
 
 
 def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, trainer: Trainer) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
-    try:
+    with file_limit(10_000):
         for op in ("save", "export"):
             assert "nothing was left" in refused(trainer, "disk", op, directory=str(tmp_path / "place"))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []
     ok(trainer, "save", directory=str(tmp_path / "place"))
     assert "exists already" in refused(trainer, "bad_request", "save", directory=str(tmp_path / "place"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import resource
 import socket
 import tomllib
 from pathlib import Path
@@ -16,6 +15,7 @@ from node.config import NetworkSection, Section, SwarmConfig
 from node.config_file import read_swarm_config
 from node.errors import RunError, UsageError
 from node.init import PORTS, TEMPLATE, free_port, write_swarm_config
+from tests.disks import file_limit
 
 EVERYTHING = re.sub(r"^# (\w+ = )", r"\1", TEMPLATE.format(path="swarm.toml", name='"n"', port=4001), flags=re.M)
 """The template with the keys that are only shown put in force."""
@@ -26,7 +26,6 @@ SET_THIS = {
     for key in re.findall(r"^(\w+) = .*\(set this\)", text, flags=re.M)
 }
 """(section, key) of what is marked as having no default."""
-
 
 UNSET = {
     ("network", "upload_mbit"),
@@ -106,13 +105,8 @@ def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    try:
-        with pytest.raises(RunError, match=r"swarm\.toml cannot be written: File too large"):
-            write_swarm_config(tmp_path, name="n", port=1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with file_limit(100), pytest.raises(RunError, match=r"swarm\.toml cannot be written: File too large"):
+        write_swarm_config(tmp_path, name="n", port=1)
     assert list(tmp_path.iterdir()) == []
 
 

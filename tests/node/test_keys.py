@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from node.errors import RunError, UsageError
 from node.keys import load_key, load_or_create_key, load_or_create_secret
+from tests.disks import file_limit
 
 
 def test_a_key_is_made_once_and_is_private(tmp_path: Path) -> None:
@@ -86,13 +86,8 @@ def test_killed_while_it_is_made_there_is_no_key_yet_and_the_next_start_makes_on
 
 def test_a_full_disk_leaves_no_half_of_a_key(tmp_path: Path) -> None:
     path = tmp_path / "node.key"
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
-    try:
-        with pytest.raises(RunError, match=rf"{path} cannot be used: File too large"):
-            load_or_create_key(path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with file_limit(10), pytest.raises(RunError, match=rf"{path} cannot be used: File too large"):
+        load_or_create_key(path)
     assert list(tmp_path.iterdir()) == []
 
 

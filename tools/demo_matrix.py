@@ -17,9 +17,6 @@ from pathlib import Path
 
 from learner.presets import PRESETS
 
-OBJECTIVES = [name for name in PRESETS if name != "dpo"]
-"""DPO learns from logs. It runs here too, when it is named, on pairs that the swarm makes."""
-
 
 def main() -> int:
     options = arguments()
@@ -54,7 +51,7 @@ def run(out: Path, objective: str, staleness: int, options: argparse.Namespace) 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The demo with every objective.")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--objectives", nargs="+", choices=list(PRESETS), default=OBJECTIVES)
+    parser.add_argument("--objectives", nargs="+", choices=list(PRESETS), default=list(PRESETS))
     parser.add_argument("--staleness", nargs="+", type=int, default=[0, 1, 3, 6])
     parser.add_argument("--steps", type=int)
     parser.add_argument("--seed", type=int, default=0)

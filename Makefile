@@ -62,6 +62,9 @@ bench-trainer: $(BENCH) ## our trainer against TRL's, its memory, and how soon a
 	$(BIN)/python benchmarks/trainer_vs_trl.py $(ARGS); first=$$?; \
 		$(BIN)/python benchmarks/trainer_footprint.py && exit $$first
 
+.PHONY: bench-sampler
+bench-sampler: bench-seeded-sampler ## the seeded sampler against plain sampling
+
 # The file is looked for first: a misspelt claim should not install anything.
 bench-%: $(DEV) ## measure one claim: benchmarks/<claim>.py
 	@test -f benchmarks/$(subst -,_,$*).py || \

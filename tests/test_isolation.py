@@ -132,8 +132,10 @@ def test_engine_workers_stand_alone() -> None:
     workers = sorted([*engines.glob("*_worker.py"), *engines.glob("*_worker/*.py")])
     assert workers
     for path in workers:
-        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        assert max((node.level for node in nodes if isinstance(node, ast.ImportFrom)), default=0) <= 1, path.name
+        nodes = [n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.ImportFrom)]
+        upward = {str(node.module).partition(".")[0] for node in nodes if node.level == 2}
+        assert max((node.level for node in nodes), default=0) <= 2, path.name
+        assert upward <= {"common_worker"}, f"{path.name}: beside itself a worker has common_worker alone"
         ours = {name for name in imported_names(path) if name.partition(".")[0] in {*PACKAGES, "engine"}}
         assert {name for name in ours if not name.startswith("protocol.sampling")} == set(), path.name
 

@@ -1,42 +1,18 @@
-"""The engine on Hugging Face transformers: `PolicyEngine` as a child process (`transformers_worker`, whose torch is
-not seen here).
-
-What always holds: what `installed` says is what the worker last said it had installed, also when the caller of
-`install` was cancelled; after a crash the worker gets that version again before any other call reaches it. If the
-version's directory is gone by then, nothing is installed until the next `install`.
-"""
+"""The engine on Hugging Face transformers: its worker is `transformers_worker`, whose torch is not seen here."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
-import protocol.sampling
-from node.child_life import Caller
-from node.child_outcomes import ChildCrashed, ChildGaveUp, ChildRefused, OnEvent
+from node.child_outcomes import OnEvent
 from node.child_spec import ChildSpec, RestartLimits
-from node.children import Child, open_child
-from node.engine.port import (
-    EngineCrashed,
-    EngineError,
-    EngineRefused,
-    FinishReason,
-    GeneratedSpan,
-    Generation,
-    GenerationRequest,
-    InstalledVersion,
-    InstallFailed,
-)
-from protocol.ids import ManifestHash, PolicyVersion
-from protocol.pipe import Arrays, Header
+from node.engine.worker_engine import WorkerEngine, open_worker_engine, worker_argv
 
-WORKER = Path(__file__).with_name("transformers_worker") / "__main__.py"
+WORKER = "transformers_worker"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +41,9 @@ class TransformersConfig:
             "max_batch": self.max_batch,
             "kv_cache_bytes": self.kv_cache_bytes,
         }
-        # -I: neither this script's folder nor our PYTHONPATH leaks into an environment that is not ours.
-        argv = (str(self.python), "-I", str(WORKER), str(Path(protocol.sampling.__file__)), json.dumps(settings))
         return ChildSpec(
             name="engine",
-            argv=argv,
+            argv=worker_argv(self.python, WORKER, settings),
             threads=self.threads,
             nice=self.nice,
             cancel_op="cancel",
@@ -77,156 +51,10 @@ class TransformersConfig:
         )
 
 
-class TransformersEngine:
-    """See `PolicyEngine`; obtained from `open_transformers_engine`."""
-
-    def __init__(self) -> None:
-        self._installed: InstalledVersion | None = None
-        self._directory: Path | None = None
-        self._child: Child | None = None
-
-    @property
-    def installed(self) -> InstalledVersion | None:
-        return self._installed
-
-    @property
-    def pid(self) -> int | None:
-        """The worker's process id, None while it is restarting."""
-        return self._service.pid
-
-    async def install(self, version: InstalledVersion, directory: Path) -> None:
-        try:
-            with _as_engine_errors():
-                await self._service.call("install", _install_request(version, directory))
-        except EngineRefused as refusal:
-            raise InstallFailed(str(refusal)) from refusal
-
-    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-        if not requests:
-            return []
-        header, arrays = _generate_request(requests)
-        with _as_engine_errors():
-            return _generations(*await self._service.call("generate", header, arrays))
-
-    async def score(
-        self, sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], temperature: float
-    ) -> list[tuple[float, ...]]:
-        """Return the logprobs of every completion's tokens under the installed weights; `sequences` are (prompt,
-        completion)."""
-        prompts, completions = [len(prompt) for prompt, _ in sequences], [len(tokens) for _, tokens in sequences]
-        arrays: Arrays = {
-            "tokens": np.array([token for prompt, tokens in sequences for token in prompt + tokens], np.int32),
-            "prompt_lengths": np.array(prompts, np.int32),
-            "completion_lengths": np.array(completions, np.int32),
-            "temperatures": np.full(len(sequences), temperature, np.float64),
-        }
-        with _as_engine_errors():
-            _, reply = await self._service.call("score", arrays=arrays)
-        return [tuple(part.tolist()) for part in np.split(reply["logprobs"], np.cumsum(completions)[:-1])]
-
-    async def describe(self) -> Header:
-        """Return device, dtype, torch version, threads and parameter count, for people and for a node's greeting."""
-        with _as_engine_errors():
-            header, _ = await self._service.call("describe")
-        return header
-
-    @property
-    def _service(self) -> Child:
-        assert self._child is not None, "engines are obtained from open_transformers_engine"
-        return self._child
-
-    async def _prepare(self, worker: Caller) -> None:
-        """Bring a restarted worker to the version that its predecessor had."""
-        if self._installed is None or self._directory is None:
-            return
-        try:
-            await worker.call("install", _install_request(self._installed, self._directory))
-        except ChildRefused:
-            self._installed = self._directory = None
-
-    def _take_event(self, header: Header, arrays: Arrays) -> None:
-        if header["event"] == "installed":
-            self._installed, self._directory = _version(header["version"]), Path(header["directory"])
-
-
 @asynccontextmanager
 async def open_transformers_engine(
     config: TransformersConfig, *, on_event: OnEvent = lambda event: None
-) -> AsyncIterator[TransformersEngine]:
-    """Start a worker and yield the engine once it is ready (some seconds: it imports torch); end the worker with the
-    scope.
-
-    Raises EngineCrashed when it cannot start, with what it said.
-    """
-    engine = TransformersEngine()
-    with _as_engine_errors():
-        async with open_child(
-            config.spec(), prepare=engine._prepare, on_event=on_event, on_frame=engine._take_event
-        ) as child:
-            engine._child = child
-            yield engine
-
-
-@contextmanager
-def _as_engine_errors() -> Iterator[None]:
-    try:
-        yield
-    except ChildCrashed as error:
-        raise EngineCrashed(str(error)) from error
-    except ChildGaveUp as error:
-        raise EngineError(str(error)) from error
-    except ChildRefused as error:
-        raise EngineRefused(error.kind, error.error) from error
-
-
-def _install_request(version: InstalledVersion, directory: Path) -> Header:
-    name = {
-        "incarnation": version.name.incarnation,
-        "version": version.name.version,
-        "manifest": version.manifest.hex(),
-    }
-    return {"directory": str(directory.absolute()), "version": name}
-
-
-def _version(header: Header) -> InstalledVersion:
-    name = PolicyVersion(incarnation=header["incarnation"], version=header["version"])
-    return InstalledVersion(name=name, manifest=ManifestHash(bytes.fromhex(header["manifest"])))
-
-
-def _generate_request(requests: Sequence[GenerationRequest]) -> tuple[Header, Arrays]:
-    """Each distinct prompt and set of stop ids travels once: a group has one of each."""
-    prompts = {prompt: i for i, prompt in enumerate(dict.fromkeys(r.prompt for r in requests))}
-    stop_sets = {stops: i for i, stops in enumerate(dict.fromkeys(r.stop_ids for r in requests))}
-    return {"stop_sets": [sorted(stops) for stops in stop_sets]}, {
-        "prompts": np.array([token for prompt in prompts for token in prompt], np.int32),
-        "prompt_lengths": np.array([len(prompt) for prompt in prompts], np.int32),
-        "prompt": np.array([prompts[r.prompt] for r in requests], np.int32),
-        "seeds": np.array([r.seed for r in requests], np.uint64),
-        "temperatures": np.array([r.temperature for r in requests], np.float64),
-        "greedy": np.array([r.greedy for r in requests], np.uint8),
-        "budgets": np.array([r.max_new_tokens for r in requests], np.int32),
-        "stop_set": np.array([stop_sets[r.stop_ids] for r in requests], np.int32),
-    }
-
-
-def _generations(header: Header, arrays: Arrays) -> list[Generation]:
-    versions = [_version(version) for version in header["versions"]]
-    cuts = np.cumsum(arrays["lengths"])[:-1]
-    columns = zip(
-        np.split(arrays["tokens"], cuts),
-        np.split(arrays["logprobs"], cuts),
-        arrays["stopped"].tolist(),
-        arrays["seconds"].tolist(),
-        arrays["version"].tolist(),
-        strict=True,
-    )
-    return [
-        Generation(
-            tokens=tuple(tokens.tolist()),
-            logprobs=tuple(logprobs.tolist()),
-            finish=FinishReason.STOP if stopped else FinishReason.LENGTH,
-            spans=(GeneratedSpan(start=0, end=len(tokens), version=versions[version]),),
-            generation_s=seconds,
-        )
-        for tokens, logprobs, stopped, seconds, version in columns
-    ]
+) -> AsyncIterator[WorkerEngine]:
+    """Start the worker (some seconds: it imports torch) and yield the engine. Otherwise as `open_worker_engine`."""
+    async with open_worker_engine(config.spec(), on_event=on_event) as engine:
+        yield engine

@@ -17,10 +17,10 @@ import protocol.sampling
 from learner.chunk_names import ChunkNames
 from learner.publication import Base, Publisher, new_bytes
 from learner.trainer import Trainer
-from node.engine.transformers_worker.calls import Call, Row
+from node.engine.common_worker.calls import Call, Row
+from node.engine.common_worker.refusal import Refused
 from node.engine.transformers_worker.generation import Generator
 from node.engine.transformers_worker.policy import Policy, Settings
-from node.engine.transformers_worker.refusal import Refused
 from protocol.layout import Source
 from protocol.pipe import Arrays, Header
 from tests.learner.working import NOW_MS, SWARM, version

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 import protocol.sampling
 from learner.publication import Base, Publisher
 from learner.trainer import Trainer
-from node.engine.transformers_worker.calls import Call, Row
+from node.engine.common_worker.calls import Call, Row
 from node.engine.transformers_worker.generation import Generator
 from node.engine.transformers_worker.policy import Policy, Settings
 from protocol.pipe import Arrays, Header

@@ -19,13 +19,14 @@ from safetensors.torch import load_file, save_file
 from transformers.cache_utils import DynamicLayer
 
 import protocol.sampling
+from node.engine.common_worker.calls import Call, Row
+from node.engine.common_worker.frames import Arrays, Header, encode_frame, read_frame
+from node.engine.common_worker.refusal import Refused
+from node.engine.common_worker.weight_files import weight_files
 from node.engine.transformers_worker import scoring
 from node.engine.transformers_worker.cache import GrowingLayer
-from node.engine.transformers_worker.calls import Call, Row
-from node.engine.transformers_worker.frames import Arrays, Header, encode_frame, read_frame
 from node.engine.transformers_worker.generation import Generator
-from node.engine.transformers_worker.policy import Policy, Settings, weight_files
-from node.engine.transformers_worker.refusal import Refused
+from node.engine.transformers_worker.policy import Policy, Settings
 from node.engine.transformers_worker.scoring import Scorer
 from node.engine.transformers_worker.server import Server
 from protocol import pipe

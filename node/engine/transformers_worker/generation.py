@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from transformers.cache_utils import DynamicCache
 
+from ..common_worker.calls import Row
+from ..common_worker.refusal import Refused
 from .cache import new_cache
-from .calls import Row
 from .policy import Policy
-from .refusal import Refused
 
 COMPACT_BELOW = 0.75
 """Finished rows are dropped once fewer than this share of a batch is unfinished: dropping copies the KV cache once,

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from typing import BinaryIO
 
-from .frames import Arrays, Header, read_frame
+from ..common_worker.frames import Arrays, Header, read_frame
 
 
 class Intake:

@@ -6,7 +6,6 @@ is executed (safetensors only, no remote code).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +15,11 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from .adapter import open_adapter, without_adapter
-from .frames import Header
+from ..common_worker.adapter import open_adapter, without_adapter
+from ..common_worker.frames import Header
+from ..common_worker.refusal import Refused
+from ..common_worker.weight_files import weight_files
 from .memory import is_out_of_memory
-from .refusal import Refused
 
 SWAPPED_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
 """Whose tensors have the shapes that a file's header says, and can be copied: packed ones want a full load."""
@@ -46,28 +46,6 @@ def choose_device(wanted: str) -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-
-def weight_files(directory: Path) -> list[Path]:
-    """Return the safetensors files of a model directory, by its index if it has one. Refused("bad_model") when it has
-    neither.
-
-    The index comes from the network: a name in it that leaves the directory is refused here, before any library
-    follows it.
-    """
-    index = directory / "model.safetensors.index.json"
-    names = ["model.safetensors"]
-    if index.is_file():
-        try:
-            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Refused("bad_model", f"{index} is not an index of safetensors files: {error}") from error
-    for name in names:
-        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-            raise Refused("bad_model", f"{index} names {name!r}, which is not a safetensors file of this directory")
-        if not (directory / name).is_file():
-            raise Refused("bad_model", f"{directory} has no {name}; weights are loaded from safetensors only")
-    return [directory / name for name in names]
 
 
 class Policy:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from .frames import Arrays, Header
+from ..common_worker.frames import Arrays, Header
+from ..common_worker.refusal import Refused
 from .policy import Policy
-from .refusal import Refused
 
 SCORE_LOGIT_BYTES = 256 * 1024 * 1024
 """Float32 logits that one scoring batch may hold, unless a single sequence needs more."""

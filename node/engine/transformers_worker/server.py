@@ -17,13 +17,13 @@ from typing import Any, BinaryIO, NoReturn
 import torch
 from transformers.utils import logging as transformers_logging
 
-from .calls import Call, Row
-from .frames import Arrays, Header, encode_frame
+from ..common_worker.calls import Call, Row
+from ..common_worker.frames import Arrays, Header, encode_frame
+from ..common_worker.refusal import Refused
 from .generation import Generator
 from .intake import Intake
 from .memory import default_kv_cache_bytes, is_out_of_memory, release_memory
 from .policy import Policy, Settings
-from .refusal import Refused
 from .scoring import Scorer
 
 MAX_PREFILL_TOKENS = 32_768
@@ -140,7 +140,7 @@ class Server:
             self._run_smaller(rows, shortage)
             return
         for row in rows:
-            row.version = self._policy.version or {}
+            row.spans = [(row.length, self._policy.version or {})]
             self._row_done(row)
 
     def _run_smaller(self, rows: list[Row], error: str) -> None:

@@ -27,7 +27,7 @@ class Row:
     seconds: float = 0.0
     tokens: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(0, np.int32))
     logprobs: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(0, np.float32))
-    version: Header = field(default_factory=dict)
+    spans: list[tuple[int, Header]] = field(default_factory=list)  # (end, version), in order; the last end is `length`
 
     @property
     def stopped(self) -> bool:
@@ -74,17 +74,18 @@ class Call:
         return call
 
     def reply(self) -> tuple[Header, Arrays]:
-        """`lengths`, `stopped`, `seconds`, `version` (index into the header's `versions`) by row; `tokens`, `logprobs`
-        flat."""
+        """`lengths`, `stopped`, `seconds` by row; `tokens`, `logprobs` flat; `spans` (N, 3): row, end, and index into
+        the header's `versions`."""
         versions: list[Header] = []
-        for row in self.rows:
-            if row.version not in versions:
-                versions.append(row.version)
+        for _, version in (span for row in self.rows for span in row.spans):
+            if version not in versions:
+                versions.append(version)
+        spans = [(i, end, versions.index(version)) for i, row in enumerate(self.rows) for end, version in row.spans]
         return {"versions": versions}, {
             "lengths": np.array([row.length for row in self.rows], np.int32),
             "tokens": np.concatenate([np.zeros(0, np.int32), *(row.tokens for row in self.rows)]),
             "logprobs": np.concatenate([np.zeros(0, np.float32), *(row.logprobs for row in self.rows)]),
             "stopped": np.array([row.stopped for row in self.rows], np.uint8),
             "seconds": np.array([row.seconds for row in self.rows], np.float64),
-            "version": np.array([versions.index(row.version) for row in self.rows], np.int32),
+            "spans": np.array(spans, np.int32).reshape(-1, 3),
         }

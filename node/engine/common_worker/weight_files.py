@@ -1,0 +1,30 @@
+"""Which files of a model directory hold its weights. What always holds: they are safetensors, and in that directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from .refusal import Refused
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """Return the safetensors files of a model directory, by its index if it has one. Refused("bad_model") when it has
+    neither.
+
+    The index comes from the network: a name in it that leaves the directory is refused here, before any library
+    follows it.
+    """
+    index = directory / "model.safetensors.index.json"
+    names = ["model.safetensors"]
+    if index.is_file():
+        try:
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Refused("bad_model", f"{index} is not an index of safetensors files: {error}") from error
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+            raise Refused("bad_model", f"{index} names {name!r}, which is not a safetensors file of this directory")
+        if not (directory / name).is_file():
+            raise Refused("bad_model", f"{directory} has no {name}; weights are loaded from safetensors only")
+    return [directory / name for name in names]

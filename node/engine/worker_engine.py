@@ -1,0 +1,204 @@
+"""An engine whose weights live in a worker: `PolicyEngine` as a child process that `common_worker` started.
+
+What always holds: what `installed` says is what the worker last said it had installed, also when the caller of
+`install` was cancelled; after a crash the worker gets that version again before any other call reaches it. If the
+version's directory is gone by then, nothing is installed until the next `install`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+import protocol.sampling
+from node.child_life import Caller
+from node.child_outcomes import ChildCrashed, ChildGaveUp, ChildRefused, OnEvent
+from node.child_spec import ChildSpec
+from node.children import Child, open_child
+from node.engine.port import (
+    EngineCrashed,
+    EngineError,
+    EngineRefused,
+    FinishReason,
+    GeneratedSpan,
+    Generation,
+    GenerationRequest,
+    InstalledVersion,
+    InstallFailed,
+)
+from protocol.ids import ManifestHash, PolicyVersion
+from protocol.pipe import Arrays, Header
+
+LAUNCHER = Path(__file__).with_name("common_worker") / "__main__.py"
+
+
+def worker_argv(python: Path, worker: str, settings: Mapping[str, object]) -> tuple[str, ...]:
+    """The command that runs the worker in directory `worker` beside this file, under any environment's `python`."""
+    # -I: neither the launcher's folder nor our PYTHONPATH leaks into an environment that is not ours.
+    sampling = Path(protocol.sampling.__file__)
+    return (str(python), "-I", str(LAUNCHER), worker, str(sampling), json.dumps(settings))
+
+
+class WorkerEngine:
+    """See `PolicyEngine`; obtained from `open_worker_engine`."""
+
+    def __init__(self) -> None:
+        self._installed: InstalledVersion | None = None
+        self._directory: Path | None = None
+        self._child: Child | None = None
+
+    @property
+    def installed(self) -> InstalledVersion | None:
+        return self._installed
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id, None while it is restarting."""
+        return self._service.pid
+
+    async def install(self, version: InstalledVersion, directory: Path) -> None:
+        try:
+            with _as_engine_errors():
+                await self._service.call("install", _install_request(version, directory))
+        except EngineRefused as refusal:
+            raise InstallFailed(str(refusal)) from refusal
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        if not requests:
+            return []
+        header, arrays = _generate_request(requests)
+        with _as_engine_errors():
+            return _generations(*await self._service.call("generate", header, arrays))
+
+    async def score(
+        self, sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], temperature: float
+    ) -> list[tuple[float, ...]]:
+        """Return the logprobs of every completion's tokens under the installed weights; `sequences` are (prompt,
+        completion)."""
+        prompts, completions = [len(prompt) for prompt, _ in sequences], [len(tokens) for _, tokens in sequences]
+        arrays: Arrays = {
+            "tokens": np.array([token for prompt, tokens in sequences for token in prompt + tokens], np.int32),
+            "prompt_lengths": np.array(prompts, np.int32),
+            "completion_lengths": np.array(completions, np.int32),
+            "temperatures": np.full(len(sequences), temperature, np.float64),
+        }
+        with _as_engine_errors():
+            _, reply = await self._service.call("score", arrays=arrays)
+        return [tuple(part.tolist()) for part in np.split(reply["logprobs"], np.cumsum(completions)[:-1])]
+
+    async def describe(self) -> Header:
+        """Return device, dtype, torch version, threads and parameter count, for people and for a node's greeting."""
+        with _as_engine_errors():
+            header, _ = await self._service.call("describe")
+        return header
+
+    @property
+    def _service(self) -> Child:
+        assert self._child is not None, "engines are obtained from open_worker_engine"
+        return self._child
+
+    async def _prepare(self, worker: Caller) -> None:
+        """Bring a restarted worker to the version that its predecessor had."""
+        if self._installed is None or self._directory is None:
+            return
+        try:
+            await worker.call("install", _install_request(self._installed, self._directory))
+        except ChildRefused:
+            self._installed = self._directory = None
+
+    def _take_event(self, header: Header, arrays: Arrays) -> None:
+        if header["event"] == "installed":
+            self._installed, self._directory = _version(header["version"]), Path(header["directory"])
+
+
+@asynccontextmanager
+async def open_worker_engine(spec: ChildSpec, *, on_event: OnEvent = lambda event: None) -> AsyncIterator[WorkerEngine]:
+    """Start a worker and yield the engine once it is ready; end the worker with the scope.
+
+    Raises EngineCrashed when it cannot start, with what it said.
+    """
+    engine = WorkerEngine()
+    with _as_engine_errors():
+        async with open_child(spec, prepare=engine._prepare, on_event=on_event, on_frame=engine._take_event) as child:
+            engine._child = child
+            yield engine
+
+
+@contextmanager
+def _as_engine_errors() -> Iterator[None]:
+    try:
+        yield
+    except ChildCrashed as error:
+        raise EngineCrashed(str(error)) from error
+    except ChildGaveUp as error:
+        raise EngineError(str(error)) from error
+    except ChildRefused as error:
+        raise EngineRefused(error.kind, error.error) from error
+
+
+def _install_request(version: InstalledVersion, directory: Path) -> Header:
+    name = {
+        "incarnation": version.name.incarnation,
+        "version": version.name.version,
+        "manifest": version.manifest.hex(),
+    }
+    return {"directory": str(directory.absolute()), "version": name}
+
+
+def _version(header: Header) -> InstalledVersion:
+    name = PolicyVersion(incarnation=header["incarnation"], version=header["version"])
+    return InstalledVersion(name=name, manifest=ManifestHash(bytes.fromhex(header["manifest"])))
+
+
+def _generate_request(requests: Sequence[GenerationRequest]) -> tuple[Header, Arrays]:
+    """Each distinct prompt and set of stop ids travels once: a group has one of each."""
+    prompts = {prompt: i for i, prompt in enumerate(dict.fromkeys(r.prompt for r in requests))}
+    stop_sets = {stops: i for i, stops in enumerate(dict.fromkeys(r.stop_ids for r in requests))}
+    return {"stop_sets": [sorted(stops) for stops in stop_sets]}, {
+        "prompts": np.array([token for prompt in prompts for token in prompt], np.int32),
+        "prompt_lengths": np.array([len(prompt) for prompt in prompts], np.int32),
+        "prompt": np.array([prompts[r.prompt] for r in requests], np.int32),
+        "seeds": np.array([r.seed for r in requests], np.uint64),
+        "temperatures": np.array([r.temperature for r in requests], np.float64),
+        "greedy": np.array([r.greedy for r in requests], np.uint8),
+        "budgets": np.array([r.max_new_tokens for r in requests], np.int32),
+        "stop_set": np.array([stop_sets[r.stop_ids] for r in requests], np.int32),
+    }
+
+
+def _generations(header: Header, arrays: Arrays) -> list[Generation]:
+    versions = [_version(version) for version in header["versions"]]
+    cuts = np.cumsum(arrays["lengths"])[:-1]
+    columns = zip(
+        np.split(arrays["tokens"], cuts),
+        np.split(arrays["logprobs"], cuts),
+        arrays["stopped"].tolist(),
+        arrays["seconds"].tolist(),
+        _spans(arrays["spans"].tolist(), versions, len(arrays["lengths"])),
+        strict=True,
+    )
+    return [
+        Generation(
+            tokens=tuple(tokens.tolist()),
+            logprobs=tuple(logprobs.tolist()),
+            finish=FinishReason.STOP if stopped else FinishReason.LENGTH,
+            spans=spans,
+            generation_s=seconds,
+        )
+        for tokens, logprobs, stopped, seconds, spans in columns
+    ]
+
+
+def _spans(
+    rows: Sequence[tuple[int, int, int]], versions: Sequence[InstalledVersion], count: int
+) -> list[tuple[GeneratedSpan, ...]]:
+    """`rows` (completion, end, version) by completion: each span begins where the one before it ends."""
+    spans: list[list[GeneratedSpan]] = [[] for _ in range(count)]
+    for completion, end, version in rows:
+        start = spans[completion][-1].end if spans[completion] else 0
+        spans[completion].append(GeneratedSpan(start=start, end=end, version=versions[version]))
+    return [tuple(mine) for mine in spans]

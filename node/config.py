@@ -36,6 +36,10 @@ GB = 1_000_000_000
 
 Gigabytes = Annotated[float, Meta(gt=0, le=1e6)]
 
+EngineDevice = Annotated[str, Meta(pattern="^(auto|cpu|mps|cuda(:[0-9]{1,2})?)$")]
+"""Where an engine runs. Whether it is there is the engine's to find out: the node knows no torch, which keeps a GPU's
+number in a byte."""
+
 OFFLINE_SHARE = 0.5
 """Of each batch, where logs are named and no share."""
 
@@ -234,7 +238,8 @@ class PlanSection(Section, frozen=True, kw_only=True):
 class EvaluateSection(Section, frozen=True, kw_only=True):
     """How often the held-out prompts are asked, in published versions; 0 is only at the beginning and the end.
 
-    `samples` completions of each beside the greedy one, of which pass@k is estimated for every one of `k`.
+    `samples` completions of each beside the greedy one, of which pass@k is estimated for every one of `k`. `device`
+    and `kv_cache_gb` are those of the engine that is asked, as in `EngineSection`.
     """
 
     every_versions: Annotated[int, Meta(ge=0)] = 10
@@ -242,6 +247,8 @@ class EvaluateSection(Section, frozen=True, kw_only=True):
     k: Annotated[list[Annotated[int, Meta(ge=1, le=MAX_SAMPLES)]], Meta(max_length=16)] = msgspec.field(
         default_factory=lambda: [1]
     )
+    device: EngineDevice = "auto"
+    kv_cache_gb: Gigabytes | None = None
 
 
 class MetricsSection(Section, frozen=True, kw_only=True):
@@ -300,12 +307,15 @@ class SwarmConfig(Section, frozen=True, kw_only=True):
 class EngineSection(Section, frozen=True, kw_only=True):
     """What generates: the engine, where it runs, how much at a time, and in which hours.
 
-    `fake_token_s`: the "fake" engine pretends to take so many seconds for each token of a batch's longest completion.
+    `kv_cache_gb`: the keys and values of a batch take at most so much memory, unless a single completion takes more;
+    unset, half of what a GPU has free, elsewhere 1 GiB. `fake_token_s`: the "fake" engine pretends to take so many
+    seconds for each token of a batch's longest completion.
     """
 
     kind: Literal["transformers", "fake"] = "transformers"
     python: str = ""
-    device: str = "auto"
+    device: EngineDevice = "auto"
+    kv_cache_gb: Gigabytes | None = None
     compute_dtype: str = "auto"
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
     batch_rollouts: Annotated[int, Meta(ge=1, le=65_536)] = 64

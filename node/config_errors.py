@@ -27,7 +27,10 @@ _WRITE = {
     "array": "Write a list, in brackets.",
     "object": "Write it as a section of its own.",
 }
-_PATTERNS = {"^[A-Z]{3}$": 'Write three capital letters, as "EUR".'}
+_PATTERNS = {
+    "^[A-Z]{3}$": 'Write three capital letters, as "EUR".',
+    "^(auto|cpu|mps|cuda(:[0-9]{1,2})?)$": 'Write "auto", "cpu", "mps", "cuda", or one GPU of several, as "cuda:1".',
+}
 
 
 def explain_validation(message: str, kind: type[Any]) -> str:

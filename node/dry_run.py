@@ -164,9 +164,13 @@ def _data(config: SwarmConfig, schooling: Schooling) -> Iterator[str]:
         yield f"{name}: {note}."
     if config.curriculum.dynamic_sampling:
         yield "Groups whose rewards are all equal are credited and not trained on; more is leased in their place."
-    samples = config.evaluate.samples
-    asked = f", each {samples} times and once greedily" if samples > 1 else ""
+    evaluate = config.evaluate
+    asked = f", each {evaluate.samples} times and once greedily" if evaluate.samples > 1 else ""
     yield f"Evaluation: {len(schooling.held_out)} held-out prompts{asked}, by an engine process of its own."
+    if schooling.held_out:
+        most = "half of a GPU's free memory" if evaluate.kv_cache_gb is None else f"{evaluate.kv_cache_gb:g} GB"
+        where = "a GPU if there is one" if evaluate.device == "auto" else evaluate.device
+        yield f"It runs on {where}; beside the weights, a batch takes {most} for keys and values at most."
 
 
 def _model(facts: ModelFacts, config: SwarmConfig) -> Iterator[str]:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from node.child_outcomes import ChildDied, ChildEvent, ChildSaid, ChildStarted
-from node.config import EngineSection
+from node.config import GB, EngineSection
 from node.engine.fake import FakeConfig, open_fake_engine
 from node.engine.port import PolicyEngine
 from node.engine.transformers import TransformersConfig, open_transformers_engine
@@ -18,18 +18,20 @@ from node.events import EventLog
 
 @asynccontextmanager
 async def open_engine(section: EngineSection, events: EventLog, *, name: str) -> AsyncIterator[PolicyEngine]:
-    """Open the configured engine, its process with it; `name` is how events call it. Raises EngineError."""
+    """Open the configured engine, its process with it; `name` is how events and errors call it. Raises EngineError."""
     match section.kind:
         case "fake":
             async with open_fake_engine(FakeConfig(seconds_per_token=section.fake_token_s)) as engine:
                 yield engine
         case "transformers":
             config = TransformersConfig(
+                name=name,
                 python=Path(section.python or sys.executable),
                 device=section.device,
                 compute_dtype=section.compute_dtype,
                 threads=section.threads or max(1, (os.cpu_count() or 2) // 2),
                 nice=section.nice,
+                kv_cache_bytes=0 if section.kv_cache_gb is None else max(1, round(section.kv_cache_gb * GB)),
             )
             async with open_transformers_engine(config, on_event=child_events(events, name)) as transformers:
                 yield transformers

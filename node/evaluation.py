@@ -1,14 +1,16 @@
 """Held-out prompts asked of published versions, beside training.
 
 What always holds: the learner never waits for an evaluation (a version published while one runs is skipped, which is
-said, but for the last); the same prompts and seeds are asked every time, so two figures differ by the policy alone;
-episodes are played to their end. Each prompt is asked once greedily, and `samples` times at the training temperature;
-see `learner.scores`.
+said, but for the last); what an evaluation's batches took of a GPU's memory is given back when it ends, however it
+ends, since training may want it; the same prompts and seeds are asked every time, so two figures differ by the policy
+alone; episodes are played to their end. Each prompt is asked once greedily, and `samples` times at the training
+temperature; see `learner.scores`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import trio
@@ -111,7 +113,11 @@ class Evaluation:
         try:
             with self.store.pinned(signed.hash):
                 async with self._one:
-                    scores = await self._scores(signed)
+                    try:
+                        scores = await self._scores(signed)
+                    finally:
+                        with suppress(EngineError):  # whose process ended holds nothing any more
+                            await self.engine.release()
         except (EngineError, StoreError) as error:
             self.events.emit("evaluation_failed", version=str(signed.version), reason=str(error).splitlines()[0])
             return

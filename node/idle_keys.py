@@ -50,6 +50,9 @@ def idle_key_of_node(config: NodeConfig) -> str:
     if config.engine.kind != "fake":
         why = f'kind = "{config.engine.kind}" takes the time it takes. Set kind = "fake"'
         rules.append(Rule(section="engine", keys=("fake_token_s",), why=why))
+    else:
+        why = 'kind = "fake" has no model, and keeps nothing. Set kind = "transformers"'
+        rules.append(Rule(section="engine", keys=("kv_cache_gb",), why=why))
     if not config.network.listen:
         why = "listen = [] only dials out, and nobody can dial this node. Set listen"
         rules.append(Rule(section="network", keys=("announce",), why=why))
@@ -100,7 +103,7 @@ def _around(config: SwarmConfig) -> Iterable[Rule]:
             yield Rule(section="task", keys=("held_out",), why="without spec there are no prompts. Set spec")
         every = ("every_versions",) if config.evaluate.every_versions else ()
         why = "without [task] spec there are no prompts to evaluate on. Set it"
-        yield Rule(section="evaluate", keys=(*every, "samples", "k"), why=why)
+        yield Rule(section="evaluate", keys=(*every, "samples", "k", "device", "kv_cache_gb"), why=why)
 
 
 def _first(config: SwarmConfig | NodeConfig, rules: Iterable[Rule]) -> str:

@@ -119,6 +119,8 @@ review_s = 30.0            # how often that is looked at, and whenever somebody 
 every_versions = 10        # evaluate every so many published versions; 0 = only the first and the last
 samples = 1                # completions of each held-out prompt, beside the greedy one
 k = [1]                    # pass@k is estimated from them, for each of these
+device = "auto"            # of the engine that does it: "cpu", "cuda", "cuda:1", "mps"; auto = a GPU if there is one
+# kv_cache_gb = 4.0        # a batch's keys and values take at most so much; without it, half of a GPU's free memory
 
 [metrics]
 sqlite = true              # every step's metrics into metrics.sqlite

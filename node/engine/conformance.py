@@ -211,6 +211,14 @@ async def check_install(engine: PolicyEngine, subject: Subject) -> None:
     assert (after.tokens, after.logprobs, after.spans) == (before.tokens, before.logprobs, before.spans)
 
 
+async def check_release(engine: PolicyEngine, subject: Subject) -> None:
+    """What is given back is only what was kept for later: the version stays, and so do its completions."""
+    expected = [g.tokens for g in await engine.generate(_mixed(subject))]
+    await engine.release()
+    assert engine.installed == FIRST
+    assert [g.tokens for g in await engine.generate(_mixed(subject))] == expected
+
+
 async def check_cancelled_calls(engine: PolicyEngine, subject: Subject) -> None:
     """A caller may leave at any time; later calls are served as if it had never been there."""
     expected = [g.tokens for g in await engine.generate(_mixed(subject))]
@@ -259,6 +267,7 @@ CHECKS: tuple[Check, ...] = (
     check_bad_requests,
     check_concurrent_calls,
     check_install,
+    check_release,
     check_cancelled_calls,
     check_crash,
 )

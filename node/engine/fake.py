@@ -73,6 +73,9 @@ class FakeEngine:
             raise EngineCrashed("the fake engine was told to crash; make the call again")
         return [replace(g, generation_s=seconds * len(g.tokens) / num_tokens) for g in generations]
 
+    async def release(self) -> None:
+        await trio.lowlevel.checkpoint()
+
     def crash(self) -> None:
         """Fail every call in flight as if the process had ended; the version installed stays, as after a restart."""
         for life in self._lives:

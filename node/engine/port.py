@@ -111,3 +111,6 @@ class PolicyEngine(Protocol):
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Generate all of `requests`, results in their order. Raises EngineCrashed, EngineRefused."""
+
+    async def release(self) -> None:
+        """Give back the memory that is only kept for batches to come; what is installed stays. Raises EngineCrashed."""

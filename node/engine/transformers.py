@@ -17,13 +17,14 @@ WORKER = "transformers_worker"
 
 @dataclass(frozen=True, kw_only=True)
 class TransformersConfig:
-    """How to run the worker.
+    """How to run the worker, which errors call `name`.
 
     `python` of any environment with torch, transformers and numpy; `device` auto|cpu|cuda|cuda:N|mps; `compute_dtype`
     auto|float32|bfloat16|float16, where auto is float32 on a CPU and as stored elsewhere; `max_batch` completions at a
     time; `kv_cache_bytes` that a batch may fill, 0 for half a GPU's free memory or 1 GiB.
     """
 
+    name: str = "engine"
     python: Path = Path(sys.executable)
     device: str = "auto"
     compute_dtype: str = "auto"
@@ -42,7 +43,7 @@ class TransformersConfig:
             "kv_cache_bytes": self.kv_cache_bytes,
         }
         return ChildSpec(
-            name="engine",
+            name=self.name,
             argv=worker_argv(self.python, WORKER, settings),
             threads=self.threads,
             nice=self.nice,

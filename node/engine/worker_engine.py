@@ -74,6 +74,12 @@ class WorkerEngine:
         with _as_engine_errors():
             return _generations(*await self._service.call("generate", header, arrays))
 
+    async def release(self) -> None:
+        if self.pid is None:
+            return  # a process that is gone holds nothing, and the next one nothing yet
+        with _as_engine_errors():
+            await self._service.call("release")
+
     async def score(
         self, sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], temperature: float
     ) -> list[tuple[float, ...]]:

@@ -113,6 +113,21 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
         ("[learn]", "[curriculum]\nlow = 0.5\nhigh = 0.5\n[learn]", "[curriculum] low = 0.5 leaves nothing below high"),
         ("[learn]", "[evaluate]\nsamples = 4\nk = [1, 8]\n[learn]", "[evaluate] k = 8 is more than samples = 4"),
         ("[learn]", "[evaluate]\nk = [0]\n[learn]", "[evaluate] k[0]: expected `int` >= 1"),
+        ("[learn]", "[evaluate]\nkv_cache_gb = 0\n[learn]", "[evaluate] kv_cache_gb: expected `float` > 0"),
+        (
+            "[learn]",
+            '[evaluate]\nkv_cache_gb = "4"\n[learn]',
+            "[evaluate] kv_cache_gb: expected `float`, got `str`. Wr",
+        ),
+        *(
+            (
+                "[learn]",
+                f'[evaluate]\ndevice = "{wrong}"\n[learn]',
+                "[evaluate] device: expected `str` matching regex '^(auto|cpu|mps|cuda(:[0-9]{1,2})?)$'. "
+                'Write "auto", "cpu", "mps", "cuda", or one GPU of several, as "cuda:1".',
+            )
+            for wrong in ("", "gpu", "cuda:", "cuda:x", "cuda:-1", "cpu:0", "cuda:0 ")
+        ),
         ("[learn]", "[offline]\nshare = 0\n[learn]", "[offline] share: expected `float` > 0.0."),
         ("[learn]", '[offline]\npath = "x"\nshare = 0.001\n[learn]', "[offline] share = 0.001 of the 256 completions"),
         (
@@ -295,6 +310,8 @@ def sections(*parts: Mapping[str, str]) -> str:
         ("curriculum", "dynamic_sampling = true", LOGS_ALONE, "", "[offline] share = 1.0"),
         ("evaluate", "samples = 4", LOGS_ALONE, "", "without [task] spec"),
         ("evaluate", "every_versions = 4", LOGS_ALONE, "", "without [task] spec"),
+        ("evaluate", 'device = "cpu"', LOGS_ALONE, "", "without [task] spec"),
+        ("evaluate", "kv_cache_gb = 0.5", LOGS_ALONE, "", "without [task] spec"),
         ("task", "held_out = 64", LOGS_ALONE, 'spec = "sort"', "without spec"),
     ],
 )
@@ -326,6 +343,10 @@ def test_what_the_file_itself_turns_off_may_keep_its_settings(tmp_path: Path, of
     ("text", "says"),
     [
         ("[engine]\nfake_token_s = 1.0\n", '[engine] fake_token_s = 1.0 would do nothing: kind = "transformers" takes'),
+        (
+            '[engine]\nkind = "fake"\nkv_cache_gb = 1.0\n',
+            '[engine] kv_cache_gb = 1.0 would do nothing: kind = "fake" has',
+        ),
         ('[network]\nlisten = []\nannounce = ["/ip4/1.2.3.4/tcp/1"]\n', "[network] announce = ["),
     ],
 )

@@ -106,6 +106,8 @@ def test_the_example_for_a_real_model_passes_and_says_what_it_takes(operator: Pa
         "A version leaves the learner in 64 s at 1000 Mbit/s",
         "It begins anew",
         "objective dr_grpo: group_mean, clipped_ratio, per_constant",
+        "It runs on cuda:3; beside the weights, a batch takes 8 GB for keys and values at most.",
+        'device = "cuda:3" kv_cache_gb = 8.0',
     ):
         assert sentence in plain, told
     (per_rank,) = re.findall(r"positions: about ([\d.]+) GB", told)

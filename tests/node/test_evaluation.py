@@ -43,6 +43,12 @@ class NotingEngine(FakeEngine):
         self.asked: list[GenerationRequest] = []
         self.crashes = 0
         self.fails = False
+        self.released_after: list[int] = []
+
+    async def release(self) -> None:
+        self.released_after.append(len(self.asked))
+        if self.fails:
+            raise EngineCrashed("it is gone")
 
     async def install(self, version: Any, directory: Path) -> None:
         if self.fails:
@@ -259,6 +265,30 @@ async def test_an_evaluation_that_fails_ends_nothing_else(tmp_path: Path) -> Non
         await parts.evaluation.run(gone)
         assert parts.log[-1][1]["version"] == "1.9"
         assert parts.rows() == []
+
+
+async def test_memory_is_given_back_when_an_evaluation_ends_and_however_it_ends(tmp_path: Path) -> None:
+    async with opened(tmp_path) as parts:
+        await parts.evaluation.run(parts.publish(1))
+        assert parts.engine.released_after == [40], "once, after all was asked"
+        parts.engine.crashes = 2
+        await parts.evaluation.run(parts.publish(2))
+        assert parts.engine.released_after == [40, 120]
+        parts.engine.fails = True
+        await parts.evaluation.run(parts.publish(3))
+        assert parts.engine.released_after == [40, 120, 120]
+        assert parts.log[-1] == ("evaluation_failed", {"version": "1.3", "reason": "it does not fit"})
+
+
+async def test_a_score_is_kept_although_memory_could_not_be_given_back(tmp_path: Path) -> None:
+    class Leaving(NotingEngine):
+        async def release(self) -> None:
+            raise EngineCrashed("it is gone")
+
+    async with opened(tmp_path, Leaving()) as parts:
+        await parts.evaluation.run(parts.publish(1))
+        assert parts.evaluation.latest is not None
+        assert len(parts.rows()) == 1
 
 
 async def test_a_reward_of_the_installed_policy(tmp_path: Path) -> None:

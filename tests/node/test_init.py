@@ -31,6 +31,7 @@ UNSET = {
     ("network", "upload_mbit"),
     ("network", "download_mbit"),
     ("store", "quota_gb"),
+    ("evaluate", "kv_cache_gb"),
     ("offline", "path"),
     ("offline", "share"),
     ("learn", "ahead"),

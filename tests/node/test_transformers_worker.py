@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ from node.engine.common_worker.weight_files import weight_files
 from node.engine.transformers_worker import scoring
 from node.engine.transformers_worker.cache import GrowingLayer
 from node.engine.transformers_worker.generation import Generator
-from node.engine.transformers_worker.policy import Policy, Settings
+from node.engine.transformers_worker.policy import Policy, Settings, choose_device
 from node.engine.transformers_worker.scoring import Scorer
 from node.engine.transformers_worker.server import Server
 from protocol import pipe
@@ -209,6 +210,29 @@ class TestInstall:
             assert policy.describe()["dtype"] == "bfloat16"
 
 
+@pytest.mark.parametrize(
+    ("gpus", "mps", "wanted", "found"),
+    [
+        (0, False, "auto", "cpu"), (0, True, "auto", "mps"), (2, True, "auto", "cuda"), (2, False, "cuda:1", "cuda:1"),
+        (2, False, "cpu", "cpu"), (0, True, "mps", "mps"),
+        (0, False, "cuda", 'device = "cuda" is not there: of GPUs torch finds none'),
+        (2, False, "cuda:2", "torch finds 2 of CUDA, numbered from 0; name another"),
+        (1, False, "mps", "torch finds 1 of CUDA"), (0, True, "cuda:0", "one of Apple's, mps"),
+    ],
+)  # fmt: skip
+def test_the_device_is_the_one_named_if_it_is_there(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, mps: bool, wanted: str, found: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+    if " " not in found:
+        assert choose_device(wanted) == torch.device(found)
+        return
+    with pytest.raises(Refused, match=re.escape(found)):
+        choose_device(wanted)
+
+
 class Memory:
     """A model on a machine where only so many rows fit."""
 
@@ -243,6 +267,25 @@ class TestServer:
         assert first[0]["ok"] is second[0]["ok"] is True
         assert first[1]["tokens"].tolist() == second[1]["tokens"].tolist()
         assert len(first[1]["lengths"]) == 12
+
+    def test_keys_and_values_of_a_batch_stay_within_their_bound(self, models: Models) -> None:
+        row_bytes = (2 + 3) * _server(models)[0]._policy.kv_token_bytes  # two tokens of prompt, three of completion
+        for rows, expected in ((5, [5, 5, 2]), (1, [1] * 12), (0.5, [1] * 12)):
+            server, sent = _server(models, kv_cache_bytes=round(rows * row_bytes))
+            memory = server._policy._model = Memory(server._policy.model, max_rows=100)
+            _ask(server, 1, [(i, i + 1) for i in range(12)])
+            assert memory.batches == expected, "a completion that alone is beyond it is made all the same"
+            [(header, _)] = sent()
+            assert header["ok"]
+
+    def test_what_is_given_back_is_a_gpus(self, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+        emptied: list[str] = []
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append("cuda"))
+        server, _ = _server(models)
+        for device, expected in (("cpu", []), ("cuda:1", ["cuda"])):
+            server._policy.device = torch.device(device)
+            assert server._do({"op": "release"}, {}) == ({}, {})
+            assert emptied == expected
 
     def test_a_completion_that_never_fits_is_refused(self, models: Models) -> None:
         server, sent = _server(models)
@@ -306,9 +349,9 @@ class Hand:
 Sent = Callable[[], list[tuple[Header, Arrays]]]
 
 
-def _server(models: Models, max_batch: int = 256) -> tuple[Any, Sent]:
+def _server(models: Models, max_batch: int = 256, kv_cache_bytes: int = 1 << 30) -> tuple[Any, Sent]:
     output = io.BytesIO()
-    settings = Settings(device="cpu", max_batch=max_batch, kv_cache_bytes=1 << 30)
+    settings = Settings(device="cpu", max_batch=max_batch, kv_cache_bytes=kv_cache_bytes)
     server = Server(settings, protocol.sampling, Hand(), output)  # type: ignore[arg-type]
     server._policy.install(models.first, {"version": 1})
 

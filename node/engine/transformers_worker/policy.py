@@ -40,12 +40,18 @@ class Settings:
 
 
 def choose_device(wanted: str) -> torch.device:
-    """Return the device named, or for "auto" the best there is: CUDA, then MPS, then CPU."""
-    if wanted != "auto":
-        return torch.device(wanted)
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    """Return the device named, or for "auto" the best there is: CUDA, then MPS, then CPU. Refused("bad_request") when
+    it is not there."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    has_mps = torch.backends.mps.is_available()
+    if wanted == "auto":
+        return torch.device("cuda" if gpus else "mps" if has_mps else "cpu")
+    device = torch.device(wanted)
+    if (device.type == "cuda" and not 0 <= (device.index or 0) < gpus) or (device.type == "mps" and not has_mps):
+        there = f"{gpus} of CUDA, numbered from 0" if gpus else "one of Apple's, mps" if has_mps else "none"
+        error = f'device = "{wanted}" is not there: of GPUs torch finds {there}; name another, or "cpu" or "auto"'
+        raise Refused("bad_request", error)
+    return device
 
 
 class Policy:

@@ -23,7 +23,7 @@ from ..common_worker.refusal import Refused
 from .generation import Generator
 from .intake import Intake
 from .memory import default_kv_cache_bytes, is_out_of_memory, release_memory
-from .policy import Policy, Settings
+from .policy import Policy, Settings, choose_device
 from .scoring import Scorer
 
 MAX_PREFILL_TOKENS = 32_768
@@ -62,17 +62,22 @@ class Server:
             case "install":
                 started = time.perf_counter()
                 in_place = self._policy.install(Path(header["directory"]), header["version"])
+                release_memory(self._policy.device)  # what earlier batches left is free, and counts as such below
                 self._kv_limit_bytes = self._settings.kv_cache_bytes or default_kv_cache_bytes(self._policy.device)
                 # Even when the caller has left meanwhile: the node's notion of what is in service follows this event.
                 self._send({"event": "installed", "version": header["version"], "directory": header["directory"]})
                 return {"in_place": in_place, "seconds": time.perf_counter() - started}, {}
+            case "release":
+                release_memory(self._policy.device)
+                return {}, {}
             case "score":
                 return self._scorer.run(header, arrays)
             case "describe":
                 return self._policy.describe(), {}
             case op:
                 raise Refused(
-                    "unknown_op", f"this worker knows install, generate, score, describe and cancel, not {op!r}"
+                    "unknown_op",
+                    f"this worker knows install, generate, release, score, describe and cancel, not {op!r}",
                 )
 
     def _admit(self) -> None:
@@ -194,10 +199,15 @@ class Server:
 
 
 def work(settings: dict[str, Any], sampling: Any, output: BinaryIO) -> NoReturn:
-    """Serve what comes on stdin. `settings` are those of `Settings`."""
+    """Serve what comes on stdin. `settings` are those of `Settings`. Ends with a sentence where there is no such
+    device."""
     wanted = Settings(**settings)
     torch.set_num_threads(wanted.threads)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
+    try:
+        choose_device(wanted.device)
+    except Refused as refusal:
+        sys.exit(str(refusal))
     intake = Intake(os.fdopen(0, "rb", buffering=0))
     Server(wanted, sampling, intake, output).serve()

@@ -24,6 +24,8 @@ from node.home import write_durably
 from node.hours import parse_hours
 from node.keys import load_or_create_key
 from node.neighbours import Neighbours, line_reporter
+from node.orders import OwnerSignals
+from node.owner import Drained, Owner
 from node.presence import machine_name, open_transport
 from node.receipts import PeerTraffic, Receipts, ReceiptsError
 from node.rollout_role import RolloutRole
@@ -79,10 +81,11 @@ async def run_rollout(
     state: Path | None,
     wait_s: float,
     on_ready: Callable[[VolunteerHome, RolloutRole], None],
+    signals: OwnerSignals,
 ) -> RolloutOutcome:
-    """Play the rollout role until the learner says that the run is over. Raises UsageError or RunError; cancel to stop.
+    """Play the rollout role until the learner says that the run is over, or its owner has it drained.
 
-    `wait_s` is how long to try to reach the learner for the first time.
+    Raises UsageError or RunError; cancel to stop. `wait_s` is how long to try to reach the learner for the first time.
     """
     home = open_volunteer_home(state, invite.authority.swarm)
     events.write_to(home.events)
@@ -100,14 +103,16 @@ async def run_rollout(
                 store.remember_genesis(genesis)
                 events.emit("swarm_found", name=read_genesis(genesis)[0].name, swarm=invite.swarm.hex()[:16])
                 engine = await stack.enter_async_context(open_engine(config.engine, events, name="engine"))
-                node = _Rollout(invite, config, transport, genesis, store, receipts, engine, keypair, events)
+                node = _Rollout(
+                    invite, config, transport, genesis, store, receipts, engine, keypair, events, home.root, signals
+                )
                 about = {"name": config.name, "engine": config.engine.kind, "machine": machine_name()}
                 write_durably(home.root / ABOUT_FILE, json.dumps(about).encode())
                 on_ready(home, node.role)
                 await node.work()
-    except RunFinished as finished:
+    except (RunFinished, Drained) as ended:
         return RolloutOutcome(
-            state=home.root, reason=str(finished), admitted=node.role.counts.admitted, refused=node.role.counts.refused
+            state=home.root, reason=str(ended), admitted=node.role.counts.admitted, refused=node.role.counts.refused
         )
     except NotWelcome as refused:
         raise UsageError(f"The learner refused this node: {refused}") from None
@@ -170,6 +175,8 @@ class _Rollout:
         engine: PolicyEngine,
         keypair: Keypair,
         events: EventLog,
+        root: Path,
+        signals: OwnerSignals,
     ) -> None:
         self.config, self.transport, self.events, self.store, self.invite = config, transport, events, store, invite
         self.receipts = receipts
@@ -221,10 +228,11 @@ class _Rollout:
             events=events,
             shift=Shift(parse_hours(config.engine.hours)),
         )
+        self.owner = Owner(root=root, signals=signals, role=self.role, limits={}, trouble=self.trouble)
         self.neighbours = Neighbours(transport=transport)
 
     async def work(self) -> None:
-        """Run all loops. Ends by RunFinished, NotWelcome, or what went wrong."""
+        """Run all loops. Ends by RunFinished, NotWelcome, Drained, or what went wrong."""
         self.take_up_held()
         self.serving.start()
         async with trio.open_nursery() as nursery:
@@ -234,6 +242,7 @@ class _Rollout:
             nursery.start_soon(self.role.run)
             nursery.start_soon(self.line.run)
             nursery.start_soon(self.note_session)
+            nursery.start_soon(self.owner.obey)
 
     async def note_session(self) -> None:
         """Write how long this node has been at work and what it moved, for its own report."""

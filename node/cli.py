@@ -16,6 +16,7 @@ import typer
 
 from node.errors import NodeError, UsageError
 from node.outlet import complain, keep_outlet
+from node.owner_commands import drain, pause, resume
 
 app = typer.Typer(
     name="volery",
@@ -144,6 +145,10 @@ def join(
         no_listen=no_listen,
         plain=plain,
     )
+
+
+for _told in (pause, resume, drain):
+    app.command()(_told)
 
 
 @app.command()

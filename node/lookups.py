@@ -24,10 +24,12 @@ from node.errors import RunError, UsageError
 from node.events import Clock
 from node.home import INVITE_FILE
 from node.keys import load_key
+from node.orders import Orders
 from node.outlet import is_screen
 from node.receipts import Receipts, ReceiptsError
 from node.reports import OwnReport, SwarmReport, draw_reward, own_report, swarm_report
 from node.reports.objective import spells
+from node.standing import standing_of
 from node.tasks.registry import list_kinds, usage
 from node.volunteer import data_directory
 from node.whole_file import PICTURE, cannot_write, require_place
@@ -98,7 +100,7 @@ def show_invite(config: Path, *, announce: Sequence[str], expires_h: float) -> s
 
 def identities(state: Path | None) -> list[str]:
     """One line per key: peer id, role, directory."""
-    places = [find_place(state)] if state is not None else list(_known_places())
+    places = [find_place(state)] if state is not None else list(known_places())
     if not places:
         return ["There is no key on this machine yet: `volery learn` and `volery join` make one when they first start."]
     return [
@@ -189,12 +191,16 @@ def _swarm_status(report: SwarmReport) -> dict[str, object]:
 
 def _own_status(report: OwnReport, place: Place) -> dict[str, object]:
     newest = newest_complete(place.state / "store")
+    standing, paused_by = standing_of(place.state), Orders(place.state).paused_by
+    absent = f"not running, and paused by {paused_by}" if paused_by else "not running"
     return {
         "role": "rollout",
+        "doing": standing.doing if standing else absent,
         "newest_version": str(newest.version) if newest else None,
         "rollouts_admitted": report.peer.admitted,
         "rollouts_rejected": report.peer.rejected,
         "tokens_admitted": report.peer.tokens,
+        **({f"limit {key}": shown for key, shown in standing.limits.items()} if standing else {}),
     }
 
 
@@ -259,7 +265,7 @@ def list_tasks() -> str:
 def _usual_place() -> Place:
     if DEFAULT_CONFIG.exists():
         return find_place(DEFAULT_CONFIG)
-    places = list(_known_places())
+    places = list(known_places())
     if len(places) == 1:
         return places[0]
     if not places:
@@ -270,6 +276,7 @@ def _usual_place() -> Place:
     raise UsageError(f"There are {len(places)} nodes on this machine; name one of:\n  {listed}")
 
 
-def _known_places() -> Iterator[Place]:
+def known_places() -> Iterator[Place]:
+    """The rollout nodes in the usual places of this machine."""
     for key in sorted(data_directory().glob("*/*/node.key")):
         yield Place(state=key.parent, is_learner=False)

@@ -21,6 +21,7 @@ from node.footprint import require_targets
 from node.home import require_state
 from node.learner_run import LearnerRun
 from node.metrics.opening import require_sinks
+from node.orders import owner_signals
 from node.reports.facts import Role
 from node.resuming import LEDGER, fork, require_checkpoint, require_one, unfork
 from node.rollout_role import RolloutRole
@@ -134,7 +135,7 @@ async def join(
     events = EventLog()
     view = ViewState(role=Role.ROLLOUT, title=word.name)
     follow(view, events)
-    with open_terminal(view, plain=plain) as terminal:
+    with owner_signals() as signals, open_terminal(view, plain=plain) as terminal:
         node: RolloutRole | None = None
 
         def ready(home: VolunteerHome, role: RolloutRole) -> None:
@@ -149,7 +150,9 @@ async def join(
         try:
             outcome = await run_shown(
                 terminal,
-                lambda: run_rollout(word, settings, events, state=state, wait_s=wait_s, on_ready=ready),
+                lambda: run_rollout(
+                    word, settings, events, state=state, wait_s=wait_s, on_ready=ready, signals=signals
+                ),
                 leave=leave,
             )
         except Stopped:

@@ -2,8 +2,9 @@
 
 What always holds: a record is signed with the version that made it and names its manifest; a lease is worked on only
 with a version at least as new as it asks for; at most two batches of leases are in hand (one generating, one waiting),
-so that a node never hoards work; what the learner recalls as too late is dropped at once; what was in service stays in
-service while a new version is fetched or when it cannot be installed.
+so that a node never hoards work; what the learner recalls as too late is dropped at once; nothing is made while the
+machine is not lent (`node.shift`); what was in service stays in service while a new version is fetched or when it
+cannot be installed.
 
 Loops: `_install` consumes arrivals, wakes on the newest; `_lease` keeps one batch of leases waiting; `_generate`
 consumes them; each delivery waits for its receipt in a task of its own.
@@ -46,6 +47,9 @@ GOODBYE_S = 1.0
 
 LATE = "they would be late: this node takes longer than is left until their deadline, or of its owner's hours"
 OVER = "the hours are over in which this machine's owner lends it"
+HELD = "this machine's owner needs it"
+"""What the learner is told of a pause; why is the owner's business."""
+DRAINED = "this node ends, and its owner gave it no longer"
 
 ASK_AGAIN_S = 10.0
 """Pause after a batch none of which would be made within the owner's hours: who granted it thinks us faster than we
@@ -102,6 +106,9 @@ class RolloutRole:
     _in_hand: dict[LeaseId, Granted] = field(default_factory=dict)
     _begun: _Begun | None = None
     _asks_again_s: float = -math.inf
+    _asking: trio.CancelScope | None = None
+    _draining: bool = False
+    _paused: bool = False
 
     @property
     def installed(self) -> PolicyVersion | None:
@@ -133,6 +140,28 @@ class RolloutRole:
             nursery.start_soon(self._install)
             nursery.start_soon(self._lease, send)
             nursery.start_soon(self._generate, receive, nursery)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it takes no more, and will end."""
+        return self._draining
+
+    async def drain(self, within_s: float | None) -> int:
+        """Take no more leases, and wait until all that are held were delivered and acknowledged.
+
+        After `within_s`, if it is given, those not made are given back; returns how many were not delivered by then.
+        """
+        self._draining = True
+        if self._asking is not None:
+            self._asking.cancel()
+        self.events.emit("drain_began", leases=len(self.holding), within_s=within_s)
+        with trio.move_on_after(math.inf if within_s is None else within_s):
+            while self.holding:
+                await self._stirred.wait()
+        undelivered = len(self.holding)
+        self._stop_making(DRAINED)
+        self.events.emit("drained", undelivered=undelivered)
+        return undelivered
 
     async def leave(self) -> None:
         """Say goodbye if the learner can be reached, so that our leases go to others at once; within GOODBYE_S."""
@@ -204,7 +233,9 @@ class RolloutRole:
         while True:
             granted: list[Granted] = []
             await self.shift.wait_on()
-            with self.shift.until_over():
+            if self._draining:
+                return
+            with self.shift.until_over(), trio.CancelScope() as self._asking:
                 await trio.sleep_until(self._asks_again_s)
                 if self.counts.tokens_per_s is None:  # before the first lease, so that nothing else runs meanwhile
                     await self._measure()
@@ -216,20 +247,37 @@ class RolloutRole:
             self.counts.pending += sum(len(grant.lease.seeds) for grant in granted)
             if self.shift.is_on:
                 await batches.send(granted)
-            else:  # they came as the hours ended
-                self._give_up(granted, OVER)
+            else:  # they came as the hours ended, or with the pause
+                self._give_up(granted, self._why_not)
+
+    @property
+    def _why_not(self) -> str:
+        """Why nothing is made now, for the learner."""
+        return HELD if self.shift.held else OVER
 
     def _shift_changed(self) -> None:
-        """The owner's hours begin, or end: then what was not made goes back, and the machine is the owner's."""
-        if self.shift.is_on:
+        """The machine is lent, or is not any more: then what was not made goes back, and it is the owner's. Or it is
+        not lent for another reason than before.
+        """
+        if self.shift.is_on and self._paused:
+            self.events.emit("resumed")
+        elif self.shift.is_on:
             self.events.emit("hours_began", until=self.shift.turns_at)
+        elif self.shift.held:
+            self.events.emit("paused", why=self.shift.held)
         else:
             self.events.emit("hours_ended", again_at=self.shift.turns_at)
-            self._give_up(list(self._in_hand.values()), OVER)
-            self._stir()
-            if self._begun is not None:
-                self._begun.scope.cancel()
+        self._paused = bool(self.shift.held)
+        if not self.shift.is_on:
+            self._stop_making(self._why_not)
         self.line.beat_now()
+
+    def _stop_making(self, reason: str) -> None:
+        """Give back what was not made, and stop the engine in what it makes. What is being delivered stays."""
+        self._give_up(list(self._in_hand.values()), reason)
+        self._stir()
+        if self._begun is not None:
+            self._begun.scope.cancel()
 
     async def _generate(self, batches: trio.MemoryReceiveChannel[list[Granted]], nursery: trio.Nursery) -> None:
         async for granted in batches:
@@ -383,6 +431,8 @@ class RolloutRole:
             self.holding.discard(LeaseId(grant.lease.id))
             self._in_hand.pop(LeaseId(grant.lease.id), None)
             self.counts.pending -= len(grant.lease.seeds)
+        if self._draining:
+            self._stir()
 
     def _sign_all(self, lease: Lease, completions: Sequence[Generation], started_ms: int) -> list[bytes]:
         return [

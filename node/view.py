@@ -90,10 +90,10 @@ class Notice:
 class ViewState:
     """See the module's paragraph. Versions are in their text form ("1.14"); None or 0 is not known, or not this role's.
 
-    `resting` says until when, outside the owner's hours; `lags` counts rollouts by lag; `buffered` of `batch` rollouts
-    wait for the next step; `figures` are the objective's of the last step; `alarms` those that stand, with the step
-    that raised each; `fetching` is (bytes here, bytes in all) of a version under way. Call `tick` about once a second:
-    it moves the clock and the rates.
+    `resting` says why nothing is made, outside the owner's hours or paused; `lags` counts rollouts by lag; `buffered`
+    of `batch` rollouts wait for the next step; `figures` are the objective's of the last step; `alarms` those that
+    stand, with the step that raised each; `fetching` is (bytes here, bytes in all) of a version under way. Call `tick`
+    about once a second: it moves the clock and the rates.
     """
 
     role: Role

@@ -27,6 +27,9 @@ SENTENCES: Mapping[str, str] = {
     "leases_given_back": "gave back {leases} leases: {reason}",
     "hours_ended": "outside the owner's hours: this node passes versions on, and works again from {again_at}",
     "hours_began": "the owner's hours have begun: at work until {until}",
+    "paused": "{why}: this node makes nothing, and goes on passing versions on",
+    "resumed": "at work again",
+    "drain_began": "takes no more work, and ends when {leases} leases are delivered",
     "learner_unreachable": "the learner cannot be reached: {reason}; again in {retry_s} s",
     "task_opened": "{task}: {note}",
     "evaluation_failed": "version {version} could not be evaluated: {reason}",
@@ -105,9 +108,11 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
             state.activity = state.resting or "at work"
             state.newest = str(fields["newest"]) if fields.get("newest") else state.newest
             state.note("joined the swarm")
-        case "hours_ended" | "hours_began":
-            state.resting = f"resting until {fields.get('again_at')}" if event == "hours_ended" else ""
+        case "hours_ended" | "hours_began" | "paused" | "resumed":
+            state.resting = _resting(event, fields)
             state.activity = state.resting or "at work"
+        case "drain_began":
+            state.activity = state.resting = "draining"
     if event == "evaluated":
         state.greedy, state.sampled = _figure(fields, "greedy"), _figure(fields, "sampled")
         passes = {name.removeprefix("pass_"): value for name, value in fields.items() if name.startswith("pass_")}
@@ -116,6 +121,16 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
         state.activity = event.replace("_", " ")
     if (sentence := SENTENCES.get(event)) is not None:
         state.note(sentence.format_map(_Told(fields)))
+
+
+def _resting(event: str, fields: Mapping[str, Field]) -> str:
+    """Why nothing is made since this event; empty when work goes on."""
+    match event:
+        case "hours_ended":
+            return f"resting until {fields.get('again_at')}"
+        case "paused":
+            return str(fields.get("why"))
+    return ""
 
 
 class _Told(dict[str, Field]):

@@ -224,7 +224,8 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
 class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
     """Still here: the version installed, rollouts queued or running, and chunk bytes moved since the start.
 
-    Also sent at once when a version was installed, and when the owner's hours end or begin. `tokens_per_s` is what the
+    Also sent at once when a version was installed, and when the owner lends the machine no more or again (hours, a
+    pause). `tokens_per_s` is what the
     engine was measured to generate when the node began, 0 while that is not known: the learner expects as much until it
     has seen what comes. `hours_left_s`: so long does the machine's owner still lend it, 0 when not now; absent, there
     is no such end.

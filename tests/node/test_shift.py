@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from node.hours import parse_hours
@@ -103,3 +104,48 @@ async def test_who_waits_is_woken_and_who_works_is_stopped(autojump_clock: MockC
         await followed(shift, wall, 8)
         nursery.cancel_scope.cancel()
     assert done == ["07:40", "09:40"]
+
+
+async def test_holds_stop_and_release_within_the_hours_only(autojump_clock: MockClock) -> None:
+    wall = Wall()
+    shift = Shift(parse_hours("05:00-07:00"), wall)
+    told: list[tuple[bool, str]] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(shift.run, lambda: told.append((shift.is_on, shift.held)))
+        await trio.testing.wait_all_tasks_blocked()
+        with shift.until_over():
+            shift.hold("owner", "paused")
+            await trio.sleep_forever()
+        shift.hold("owner", "paused")
+        shift.hold("program", "blender runs")
+        assert (shift.is_on, shift.left_s) == (False, 0.0)
+        shift.release("owner")
+        shift.release("owner")
+        shift.release("program")
+        shift.hold("owner", "paused")
+        await trio.sleep(7200)  # the hours end meanwhile, of which nothing is to be said
+        shift.release("owner")
+        nursery.cancel_scope.cancel()
+    assert told == [
+        (False, "paused"),
+        (False, "paused, and blender runs"),
+        (False, "blender runs"),
+        (True, ""),
+        (False, "paused"),
+        (False, ""),
+    ]
+
+
+async def test_a_machine_that_is_held_back_from_the_start_is_told_so(autojump_clock: MockClock) -> None:
+    shift, told = Shift(), list[bool]()
+    shift.hold("owner", "paused")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(shift.run, lambda: told.append(shift.is_on))
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.fail_after(1):
+            await shift.wait_off()
+        shift.release("owner")
+        with trio.fail_after(1):
+            await shift.wait_on()
+        nursery.cancel_scope.cancel()
+    assert told == [False, True]

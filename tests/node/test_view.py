@@ -108,6 +108,19 @@ def test_outside_its_owners_hours_a_node_shows_when_it_goes_on() -> None:
     assert "at work until 07:30" in text_of(state, 120)
 
 
+def test_a_pause_is_shown_until_it_ends() -> None:
+    state = ViewState(role=Role.ROLLOUT)
+    apply(state, "paused", {"why": "paused by SIGUSR1"})
+    assert "paused by SIGUSR1" in text_of(state, 120)
+    apply(state, "joined", {})
+    assert state.activity == "paused by SIGUSR1"
+    apply(state, "resumed", {})
+    assert (state.activity, state.resting) == ("at work", "")
+    apply(state, "drain_began", {"leases": 2, "within_s": None})
+    assert state.activity == "draining"
+    assert "ends when 2 leases are delivered" in text_of(state, 120)
+
+
 def test_rendering_changes_nothing() -> None:
     state = busy_state()
     assert text_of(state) == text_of(state)

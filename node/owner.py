@@ -1,0 +1,90 @@
+"""The owner of a machine, as its rollout node hears and answers them: pause, resume and drain carried out, and told.
+
+What always holds: a node that is paused when it starts makes nothing first; while it drains it can still be paused, and
+then what it had not made goes back at once; what commands on this machine read (`node.standing`) is at most LOOK_S old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from node.errors import RunError
+from node.events import Clock
+from node.orders import LOOK_S, Drain, Orders, OwnerSignals
+from node.rollout_role import RolloutRole
+from node.standing import Noticeboard, Standing
+
+PAUSED = "owner"
+"""Who holds the shift while the node is paused by its owner."""
+
+
+class Drained(Exception):
+    """Nothing is leased any more, as the owner wished. The message says what became of what was."""
+
+
+@dataclass(kw_only=True)
+class Owner:
+    """See the module's paragraph.
+
+    Args:
+        root: the node's state directory, where orders come in and its standing is shown.
+        limits: those in force, as people read them, by their keys.
+        trouble: told, in a sentence, what cannot be done.
+    """
+
+    root: Path
+    signals: OwnerSignals
+    role: RolloutRole
+    limits: Mapping[str, str]
+    trouble: Callable[[str], None]
+    orders: Orders = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.orders = Orders(self.root)
+        self.orders.forget_drain()
+        self._heed_pause()
+
+    async def obey(self) -> None:
+        """Do as told until cancelled; wakes on a signal, and every LOOK_S. Raises Drained."""
+        board = Noticeboard(self.root)
+        try:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    self._heed_pause()
+                    if not self.role.is_draining and (order := self.orders.drained) is not None:
+                        nursery.start_soon(self._drain, order)
+                        await trio.lowlevel.checkpoint()  # it has begun when it is shown
+                    board.show(Standing(doing=self._doing(), limits=dict(self.limits)))
+                    with trio.move_on_after(LOOK_S):
+                        await self.signals.told.wait()
+        finally:
+            board.clear()
+
+    def _heed_pause(self) -> None:
+        try:
+            self.signals.heed(self.orders)
+        except RunError as error:
+            self.trouble(str(error))
+        if by := self.orders.paused_by:
+            self.role.shift.hold(PAUSED, f"paused by {by}")
+        else:
+            self.role.shift.release(PAUSED)
+
+    async def _drain(self, order: Drain) -> None:
+        """Finish what is leased, say goodbye, end."""
+        within_s = None if order.deadline_ms is None else max(0.0, (order.deadline_ms - Clock.now_ms()) / 1000)
+        left = await self.role.drain(within_s)
+        await self.role.leave()
+        self.orders.forget_drain()
+        others = f"{left} leases were not delivered in time and go to others"
+        raise Drained(f"Drained: {others if left else 'all that was leased is delivered'}.")
+
+    def _doing(self) -> str:
+        if self.role.is_draining:
+            return f"draining, {len(self.role.holding)} leases to deliver"
+        shift = self.role.shift
+        return "at work" if shift.is_on else shift.held or f"outside its hours, until {shift.turns_at}"

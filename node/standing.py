@@ -1,0 +1,71 @@
+"""What a running node says of itself to commands on the same machine: `standing.json` in its state directory.
+
+What always holds: it is whole whenever it is read, it is gone when the node ended in order, and what a node that was
+killed left behind is told apart, since it names the process and when that was born.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+FILE = "standing.json"
+
+SAME_BIRTH_S = 1.0
+"""Between two readings of when a process was born: it is reckoned from the time since boot, which is corrected."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """`doing`: at work, or why not; `limits`: those in force, as people read them, by their keys."""
+
+    doing: str
+    limits: dict[str, str]
+
+
+@dataclass(eq=False)
+class Noticeboard:
+    """Where the node of the state directory `root` writes; its own process is who writes."""
+
+    root: Path
+    _shown: Standing | None = None
+
+    def show(self, standing: Standing) -> None:
+        """Write it if it is news. Does not raise: who cannot write says so elsewhere, and works on."""
+        if standing == self._shown:
+            return
+        self._shown = standing
+        told = {"pid": os.getpid(), "born": psutil.Process().create_time()}
+        path, draft = self.root / FILE, self.root / f".{FILE}.draft"
+        with suppress(OSError):
+            draft.write_text(json.dumps({**told, "doing": standing.doing, "limits": standing.limits}), encoding="utf-8")
+            draft.replace(path)
+
+    def clear(self) -> None:
+        """Nobody is here any more."""
+        with suppress(OSError):
+            (self.root / FILE).unlink(missing_ok=True)
+
+
+def standing_of(root: Path) -> Standing | None:
+    """What the node that runs in `root` says, None if none does."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        told: dict[str, Any] = json.loads((root / FILE).read_text(encoding="utf-8"))
+        if _is_alive(int(told["pid"]), float(told["born"])):
+            return Standing(
+                doing=str(told["doing"]), limits={str(key): str(told["limits"][key]) for key in told["limits"]}
+            )
+    return None
+
+
+def _is_alive(pid: int, born: float) -> bool:
+    try:
+        return abs(psutil.Process(pid).create_time() - born) < SAME_BIRTH_S
+    except psutil.Error:
+        return False

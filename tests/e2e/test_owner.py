@@ -1,0 +1,64 @@
+"""An owner and a node on one machine: paused, resumed, asked, drained, by commands and by signals, through restarts."""
+
+from __future__ import annotations
+
+import signal
+
+from tests.e2e.programs import Program, Swarm, wait_event, wait_for
+
+STEPS = 100_000
+"""More than anybody waits for: these swarms are ended from outside."""
+
+
+def doing(swarm: Swarm, node: Program) -> str:
+    """What `volery status` says that it does."""
+    said = swarm.machine.call("status", node.state)
+    assert said.code == 0, said
+    return next(line for line in said.out.splitlines() if line.startswith("doing")).split(maxsplit=1)[1]
+
+
+def wait_doing(swarm: Swarm, node: Program, words: str) -> None:
+    wait_for(f"status {words!r}", lambda: doing(swarm, node) == words, node)
+
+
+def leased(swarm: Swarm) -> int:
+    ((number,),) = swarm.rows("SELECT count(*) FROM leases")
+    return int(number)
+
+
+def test_a_node_is_paused_started_again_resumed_and_drained(swarm: Swarm) -> None:
+    swarm.configure(steps=STEPS)
+    learner = swarm.learn_doomed()
+    node = swarm.join("node")
+    assert node.state is not None
+    wait_event(node, "receipt", learner)
+    paused = swarm.machine.call("pause", node.state)
+    assert (paused.code, "stops within 1 s" in paused.out) == (0, True), paused
+    wait_event(node, "paused", learner, why="paused by `volery pause`")
+    wait_doing(swarm, node, "paused by `volery pause`")
+    wait_for("all to be given back", lambda: not swarm.rows("SELECT 1 FROM leases WHERE status = 'open'"), learner)
+    before = leased(swarm)
+    node.interrupt()
+    assert node.wait() == 130
+    assert doing(swarm, node) == "not running, and paused by `volery pause`"
+
+    again = swarm.join("node")
+    wait_event(again, "paused", learner, after=1)
+    wait_doing(swarm, again, "paused by `volery pause`")
+    assert leased(swarm) == before
+    again.process.send_signal(signal.SIGUSR2)
+    wait_event(again, "resumed", learner)
+    again.process.send_signal(signal.SIGUSR1)
+    wait_doing(swarm, again, "paused by SIGUSR1")
+    assert swarm.machine.call("resume", node.state).out.startswith("Resumed: ")
+    receipts = len(again.events("receipt"))
+    wait_event(again, "receipt", learner, after=receipts)
+    wait_doing(swarm, again, "at work")
+
+    drained = swarm.machine.call("drain", node.state)
+    assert (drained.code, "The node ends when" in drained.out) == (0, True), drained
+    assert again.wait() == 0, again.story()
+    assert "Drained: all that was leased is delivered." in again.out.read_text()
+    assert swarm.rows("SELECT 1 FROM leases WHERE status = 'open'") == []
+    assert swarm.machine.call("drain", node.state).code == 1, "nobody runs there"
+    assert doing(swarm, node) == "not running"

@@ -1,0 +1,122 @@
+"""What an owner tells a node: files that anybody may have written, signals to a real process, and who is meant."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from node.errors import UsageError
+from node.keys import load_or_create_key
+from node.lookups import find_place
+from node.orders import BY_SIGNAL, Drain, Orders
+from node.owner_commands import roots
+from node.standing import FILE, Noticeboard, Standing, standing_of
+
+PROGRAM = """
+import sys
+import trio
+from pathlib import Path
+from node.orders import Orders, owner_signals
+
+async def main():
+    orders = Orders(Path(sys.argv[1]))
+    with owner_signals() as signals:
+        print("ready", flush=True)
+        while True:
+            await signals.told.wait()
+            signals.heed(orders)
+            print(repr(orders.paused_by), flush=True)
+
+trio.run(main)
+"""
+
+
+def test_signals_make_and_remove_the_file(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, tmp_path], stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        try:
+            assert running.stdout.readline() == "ready\n"
+            running.send_signal(signal.SIGUSR1)
+            assert running.stdout.readline() == f"{BY_SIGNAL!r}\n"
+            assert Orders(tmp_path).paused_by == BY_SIGNAL, "a restart finds it so"
+            running.send_signal(signal.SIGUSR2)
+            assert running.stdout.readline() == "''\n"
+            assert running.poll() is None
+        finally:
+            running.kill()
+
+
+def test_a_pause_is_a_file_whatever_is_in_it(tmp_path: Path) -> None:
+    orders = Orders(tmp_path)
+    assert orders.paused_by == ""
+    orders.pause("`volery pause`")
+    orders.pause(BY_SIGNAL)
+    assert orders.paused_by == "`volery pause`", "who came first"
+    orders.resume()
+    orders.resume()
+    assert orders.paused_by == ""
+    for strange in (b"", b"\xff", b"[]", b'{"by": 3}', b"{"):
+        orders.pause_file.write_bytes(strange)
+        assert orders.paused_by == f"the file {orders.pause_file}"
+
+
+@pytest.mark.parametrize("order", [Drain(), Drain(deadline_ms=1_800_000_000_000)])
+def test_an_order_to_drain_is_read_as_it_was_given(tmp_path: Path, order: Drain) -> None:
+    orders = Orders(tmp_path)
+    assert orders.drained is None
+    orders.drain(order)
+    assert orders.drained == order
+    orders.forget_drain()
+    assert orders.drained is None
+    orders.drain_file.touch()
+    assert orders.drained == Drain(), "as `touch` says it"
+
+
+def test_who_runs_is_told_from_who_was_killed(tmp_path: Path) -> None:
+    standing = Standing(doing="at work", limits={"[engine] nice": "5"})
+    assert standing_of(tmp_path) is None
+    board = Noticeboard(tmp_path)
+    board.show(standing)
+    assert standing_of(tmp_path) == standing
+    ours = (tmp_path / FILE).read_text()
+    with subprocess.Popen(["sleep", "60"]) as other:
+        (tmp_path / FILE).write_text(ours.replace(f'"pid": {os.getpid()}', f'"pid": {other.pid}'))
+        assert standing_of(tmp_path) is None, "another program has the number now"
+        other.kill()
+    (tmp_path / FILE).write_text(ours.replace(f'"pid": {os.getpid()}', f'"pid": {other.pid}'))
+    assert standing_of(tmp_path) is None, "nobody has it"
+    for strange in ("", "{}", "[]", '{"pid": "x"}'):
+        (tmp_path / FILE).write_text(strange)
+        assert standing_of(tmp_path) is None
+    board.clear()
+    board.clear()
+    assert not (tmp_path / FILE).exists()
+
+
+def test_which_node_is_meant_is_never_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VOLERY_HOME", str(tmp_path))
+    with pytest.raises(UsageError, match="There is no node in the usual places"):
+        roots(None, all_nodes=True)
+    first, second = (tmp_path / "0123456789abcdef" / f"node-{number}" for number in (1, 2))
+    first.mkdir(parents=True)
+    load_or_create_key(first / "node.key")
+    assert roots(None, all_nodes=False) == [first] == roots(first, all_nodes=False)
+    second.mkdir()
+    load_or_create_key(second / "node.key")
+    with pytest.raises(UsageError, match="There are 2 nodes on this machine"):
+        roots(None, all_nodes=False)
+    assert roots(None, all_nodes=True) == [first, second]
+    assert roots(second, all_nodes=False) == [second]
+    with pytest.raises(UsageError, match="not both"):
+        roots(second, all_nodes=True)
+    learner = tmp_path / "learner"
+    learner.mkdir()
+    load_or_create_key(learner / "learner.key")
+    assert find_place(learner).is_learner
+    with pytest.raises(UsageError, match=r"is a learner's, which is stopped by Ctrl-C"):
+        roots(learner, all_nodes=False)

@@ -24,7 +24,8 @@ class Completion:
 
     `tokens` is all that follows the prompt. The policy generated those in the ranges [start, end) of `generated`, or
     all of them where that is empty; what lies between came from the environment. Of the generated tokens, in order,
-    `logprobs` are one each, and `spans` say how many each version made. `reward` is the whole episode's.
+    `logprobs` are one each, and `spans` say how many each version made. `reward` is the whole episode's; of one that is
+    `void` nobody could say it.
     """
 
     tokens: tuple[int, ...]
@@ -32,6 +33,7 @@ class Completion:
     reward: float
     spans: tuple[tuple[int, PolicyVersion], ...]
     generated: tuple[tuple[int, int], ...] = ()
+    void: bool = False
 
     @property
     def turns(self) -> int:
@@ -79,6 +81,9 @@ class Batch:
 UNINFORMATIVE = "uninformative"
 """Why a group is dropped whose rewards are all equal: every advantage in it is zero."""
 
+VOID = "void"
+"""Why a group is dropped of which a completion's worth is not known: against it, all others would be judged wrongly."""
+
 KEPT_MEMORY = 1 / 32
 """Weight of one group in `Buffer.kept`: two batches of 16 groups."""
 
@@ -117,7 +122,10 @@ class Buffer:
         return self.by_version.total()
 
     def add(self, group: Group) -> bool:
-        """Take in one admitted group; False when it is dropped at once, since it teaches nothing."""
+        """Take in one admitted group; False when it is dropped at once, since it teaches nothing or is void."""
+        if any(completion.void for completion in group.completions):
+            self.give_up(group.lease, VOID, len(group.completions))
+            return False
         is_kept = not self.informative_only or is_informative(group)
         self.kept = max(LEAST_KEPT, self.kept + KEPT_MEMORY * (is_kept - self.kept))
         if not is_kept:

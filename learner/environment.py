@@ -21,9 +21,15 @@ MAX_EPISODE_TOKENS = MAX_PROMPT_TOKENS
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The episode is over. `reward` is its return, for all that was said in it."""
+    """The episode is over. `reward` is its return, for all that was said in it.
+
+    `failure`: nobody could say what it is worth, and why. Such an episode is `void`, and teaches nothing to anybody,
+    unless the operator has it count as `reward`.
+    """
 
     reward: float
+    failure: str = ""
+    void: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +46,15 @@ Said = tuple[tuple[int, ...], ...]
 
 Environment = Callable[[int, Said, int], Reply]
 """(index of the prompt, what the policy said up to now, tokens of the transcript with that) -> reply. Pure."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What an environment is asked: the arguments of `Environment`, as a value that can wait and travel."""
+
+    index: int
+    said: Said
+    transcript: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -303,7 +303,13 @@ def _completion(utterances: Sequence[Utterance]) -> Completion:
     last = utterances[-1]
     assert isinstance(last.reply, Ended)
     if len(utterances) == 1:  # as it came: a task of one turn is none the slower for those of several
-        return Completion(tokens=last.tokens, logprobs=last.logprobs, reward=last.reply.reward, spans=last.spans)
+        return Completion(
+            tokens=last.tokens,
+            logprobs=last.logprobs,
+            reward=last.reply.reward,
+            spans=last.spans,
+            void=last.reply.void,
+        )
     tokens: list[int] = []
     generated: list[tuple[int, int]] = []
     for utterance in utterances:
@@ -317,4 +323,5 @@ def _completion(utterances: Sequence[Utterance]) -> Completion:
         reward=last.reply.reward,
         spans=_joined([span for utterance in utterances for span in utterance.spans]),
         generated=tuple(generated),
+        void=last.reply.void,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from learner.environment import Ended, Environment, Reply, Said
+from learner.environment import Ended, Question, Reply, Said
 from protocol.codec import unpack_tokens
 from protocol.digest import digest_of
 from protocol.errors import Fault, PeerError
@@ -62,8 +62,8 @@ class AdmittedRecord:
 
     @property
     def reward(self) -> float | None:
-        """The return of the episode that ended with it."""
-        return self.reply.reward if isinstance(self.reply, Ended) else None
+        """The return of the episode that ended with it; None if it goes on, or is void."""
+        return self.reply.reward if isinstance(self.reply, Ended) and not self.reply.void else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class JudgedDelivery:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a delivery is judged against: the swarm, the chain, the window S, what the task answers.
+    """What a delivery is judged against: the swarm, the chain, the window S.
 
     `manifests` holds every published version whose rollouts may still be admissible, and may have forgotten the others.
     `vocab_size`: token ids below it exist.
@@ -105,11 +105,40 @@ class Terms:
     chain: Chain
     window: int
     manifests: Mapping[PolicyVersion, ManifestHash]
-    environment: Environment
     vocab_size: int
 
 
-def judge_delivery(
+@dataclass(frozen=True, kw_only=True)
+class CheckedDelivery:
+    """A delivery of which everything is known but what comes back to the completions that were admitted: `questions`,
+    one for each of them in the order of the lease's seeds, none when nobody waits for answers."""
+
+    lease: LeaseId
+    verdicts: tuple[Verdict, ...]
+    records: tuple[SignedRecord | None, ...]
+    admitted: tuple[SignedRecord, ...]
+    questions: tuple[Question, ...]
+    lag: int
+    orphaned_tokens: int = 0
+
+    def answered(self, replies: Sequence[Reply]) -> JudgedDelivery:
+        """The outcome, now that the `questions` are answered, in their order."""
+        heard: Sequence[Reply | None] = replies if self.questions else [None] * len(self.admitted)
+        group = tuple(
+            AdmittedRecord(signed=record, reply=reply) for record, reply in zip(self.admitted, heard, strict=True)
+        )
+        verdicts = (_with_reward(one, group[one.index]) if one.admitted and group else one for one in self.verdicts)
+        return JudgedDelivery(
+            lease=self.lease,
+            verdicts=tuple(verdicts),
+            records=self.records,
+            group=group,
+            lag=self.lag,
+            orphaned_tokens=self.orphaned_tokens,
+        )
+
+
+def check_delivery(
     granted: GrantedLease | None,
     sender: PeerId,
     raws: Sequence[bytes],
@@ -118,8 +147,8 @@ def judge_delivery(
     now_ms: int,
     lease: LeaseId,
     said: Said | None = (),
-) -> JudgedDelivery:
-    """Judge all records of one delivery by `sender`, who says they answer `lease`.
+) -> CheckedDelivery:
+    """Judge all records of one delivery by `sender`, who says they answer `lease`, but for what they are worth.
 
     `granted` is that lease when it is open and `sender`'s own, else None. `said`: what was said before in the episodes
     that it goes on with; None when nobody waits for them any more.
@@ -131,35 +160,28 @@ def judge_delivery(
     if granted is not None:
         verdicts = _require_complete(verdicts, granted)
         verdicts, orphaned_tokens = _credit_orphans(verdicts, records, granted, sender, terms)
-    admitted = [r for v, r in zip(verdicts, records, strict=True) if v.admitted and r is not None]
-    group: tuple[AdmittedRecord, ...] = ()
+    admitted: list[SignedRecord] = []
+    questions: tuple[Question, ...] = ()
     if granted is not None:
+        admitted = [r for v, r in zip(verdicts, records, strict=True) if v.admitted and r is not None]
         admitted.sort(key=lambda record: record.record.index)
-        before = len(unpack_tokens(granted.lease.prompt))
-        group = tuple(
-            AdmittedRecord(signed=record, reply=_reply(record, granted.prompt_index, said, before, terms))
-            for record in admitted
-        )
-        verdicts = [
-            _with_reward(verdict, group[verdict.index]) if verdict.admitted else verdict for verdict in verdicts
-        ]
-    counted = admitted if group else [record for record in records if record is not None]
+        if said is not None:
+            before = len(unpack_tokens(granted.lease.prompt))
+            questions = tuple(
+                Question(index=granted.prompt_index, said=(*said, one.tokens), transcript=before + len(one.tokens))
+                for one in admitted
+            )
+    counted = admitted or [record for record in records if record is not None]
     lag = max((lag_of(terms.chain.head, record.behaviour) for record in counted), default=0)
-    return JudgedDelivery(
+    return CheckedDelivery(
         lease=lease,
         verdicts=tuple(verdicts),
         records=tuple(records),
-        group=group,
+        admitted=tuple(admitted),
+        questions=questions,
         lag=lag,
         orphaned_tokens=orphaned_tokens,
     )
-
-
-def _reply(record: SignedRecord, index: int, said: Said | None, before: int, terms: Terms) -> Reply | None:
-    """What comes back to the record after a prompt of `before` tokens."""
-    if said is None:
-        return None
-    return terms.environment(index, (*said, record.tokens), before + len(record.tokens))
 
 
 def _judge_record(
@@ -339,7 +361,9 @@ def _with_reward(verdict: Verdict, admitted: AdmittedRecord) -> Verdict:
     """Note the reward; a claim that differs is only remarked upon, since the learner's own is what counts."""
     claimed, reward = admitted.signed.record.reward, admitted.reward
     detail = ""
-    if claimed is not None and reward is not None and abs(claimed - reward) >= 1e-6:
+    if isinstance(admitted.reply, Ended) and admitted.reply.failure:
+        detail = f"no reward could be computed: {admitted.reply.failure}"
+    elif claimed is not None and reward is not None and abs(claimed - reward) >= 1e-6:
         detail = f"claimed reward {claimed:g}, recomputed {reward:g}"
     return Verdict(record=verdict.record, index=verdict.index, rule=verdict.rule, reward=reward, detail=detail)
 

@@ -50,6 +50,7 @@ from node.schooling import Schooling
 from node.steward import Steward
 from node.trainer_process import TRAINER, advantage_of, child_spec, load_request
 from node.training_loop import TrainingLoop, TrainingTerms
+from node.verifiers import Verifiers
 from node.witness import Witness
 from protocol.errors import Fault
 from protocol.exchange import PeerAddresses
@@ -142,6 +143,7 @@ class _Learner:
         for name, note in schooling.notes:
             events.emit("task_opened", task=name, note=note)
         schooling.told = lambda text: events.emit("trouble", text=text)
+        self.verifiers = Verifiers(schooling=schooling, section=config.verifiers, events=events)
         self.training: TrainingLoop | None = None
         self.evaluation: Evaluation | None = None
         batch = config.swarm_rollouts
@@ -238,7 +240,7 @@ class _Learner:
             keypair=home.learner,
             swarm=home.authority.swarm,
             certificate=home.certificate,
-            environment=schooling.environment,
+            ask=self.verifiers.replies,
             observe=schooling.observe,
             used=self.relays.used,
             now_ms=Clock.now_ms,
@@ -323,9 +325,10 @@ class _Learner:
 
     @asynccontextmanager
     async def _open_children(self) -> AsyncIterator[tuple[Child, PolicyEngine | None]]:
-        """The trainer, and an engine for evaluation if there is anything to evaluate on."""
+        """Verifiers, the trainer, and an engine for evaluation if there is anything to evaluate on."""
         spec = child_spec(self.trainer_argv, self.config)
         async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.verifiers.opened())
             trainer = await stack.enter_async_context(
                 open_child(spec, on_event=self._trainer_event(), on_frame=self._trainer_said)
             )
@@ -368,6 +371,7 @@ class _Learner:
             terms=terms,
             now_ms=Clock.now_ms,
             events=self.events,
+            ask=self.verifiers.held_out_replies,
         )
 
     def _training(self, trainer: Child) -> TrainingLoop:
@@ -387,7 +391,7 @@ class _Learner:
             ),
             checkpoints=home.checkpoints,
             exports=home.exports,
-            environment=self.schooling.environment,
+            environment=self.verifiers.environment,
             curriculum_state=self.schooling.state,
             restore_curriculum=self.schooling.restore,
             offline=self.schooling.offline,

@@ -142,13 +142,13 @@ class Life:
         with trio.move_on_after(self._spec.ready_timeout_s) as scope:
             await self._ready.wait()
         if scope.cancelled_caught:
-            self._condemn(f"not ready within {self._spec.ready_timeout_s:.0f} s")
+            self.condemn(f"not ready within {self._spec.ready_timeout_s:.0f} s")
             return False
         try:
             if prepare is not None:
                 await prepare(self)
         except ChildError as error:
-            self._condemn(f"could not be prepared: {error}")
+            self.condemn(f"could not be prepared: {error}")
             return False
         return True
 
@@ -189,7 +189,8 @@ class Life:
             self._slots.release()
         self._waiting.clear()
 
-    def _condemn(self, reason: str) -> None:
+    def condemn(self, reason: str) -> None:
+        """Kill it, and have its end say why."""
         self._reason = self._reason or reason
         _signal_group(self.pid, signal.SIGKILL)
 
@@ -209,7 +210,7 @@ class Life:
                     return
                 self._take_frame(*decode_frame(head, body))
         except BadFrame as error:
-            self._condemn(f"it does not speak the pipe's format ({error}); is something printing on its stdout?")
+            self.condemn(f"it does not speak the pipe's format ({error}); is something printing on its stdout?")
 
     async def _read_exactly(self, size: int) -> bytes | None:
         """Return `size` bytes, or None when the stream ends before."""

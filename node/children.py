@@ -70,6 +70,18 @@ class Child:
             await self._changed.wait()
         return await self._life.call(op, header, arrays)
 
+    def end(self, reason: str) -> None:
+        """Kill the process in service, all of its group with it, if there is one; it is started again as after any
+        other end."""
+        if self._life is not None:
+            self._life.condemn(reason)
+            self._announce(None)
+
+    async def wait_in_service(self) -> None:
+        """Return when it can be called: at once, unless it is being restarted. Never, once it was given up."""
+        while self._life is None:
+            await self._changed.wait()
+
     async def _supervise(self) -> None:
         """Keep a child alive until it has crashed too often, or at once if it never came into service."""
         restarts: list[float] = []

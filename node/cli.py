@@ -229,6 +229,17 @@ def export(
 
 
 @app.command()
+def verifier() -> None:
+    """Compute rewards for a learner: frames on standard input and output. For `[[verifiers.machine]] command`."""
+    import os
+    import sys
+
+    os.dup2(sys.stdout.fileno(), 1)  # `keep_outlet` has moved it
+    # A process of its own kind: the same hashes in all verifiers, whatever shell has started this one.
+    os.execve(sys.executable, [sys.executable, "-m", "node.verifier_program"], {**os.environ, "PYTHONHASHSEED": "0"})
+
+
+@app.command()
 def tasks() -> None:
     """List the tasks that a swarm.toml may name, with their options."""
     from node.lookups import list_tasks

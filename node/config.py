@@ -111,6 +111,26 @@ class TaskSection(Section, frozen=True, kw_only=True):
         return self.mixture if self.spec is None else [MixtureTask(spec=self.spec)]
 
 
+class VerifierMachine(Section, frozen=True, kw_only=True):
+    """Verifiers on another machine: a command whose standard input and output reach `volery verifier` there."""
+
+    command: Annotated[list[Annotated[str, Meta(min_length=1, max_length=4096)]], Meta(min_length=1, max_length=64)]
+    workers: Annotated[int, Meta(ge=1, le=256)] = 1
+
+
+class VerifiersSection(Section, frozen=True, kw_only=True):
+    """Who computes rewards that are not cheap: processes here, half as many as cores by default, and elsewhere.
+
+    With `workers` 0 and no `machine` the node does it itself, without a time limit.
+    """
+
+    workers: Annotated[int, Meta(ge=0, le=256)] | None = None
+    timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 30.0
+    memory_gb: Gigabytes = 4.0
+    on_failure: Literal["zero", "drop"] = "zero"
+    machine: Annotated[list[VerifierMachine], Meta(max_length=64)] = []
+
+
 class CurriculumSection(Section, frozen=True, kw_only=True):
     """Which problem of a task comes next, and which groups are trained on, by pass rates; see `learner.curriculum`."""
 
@@ -284,6 +304,7 @@ class SwarmConfig(Section, frozen=True, kw_only=True):
     task: TaskSection = TaskSection()
     network: NetworkSection = NetworkSection()
     trainer: TrainerSection = TrainerSection()
+    verifiers: VerifiersSection = VerifiersSection()
     curriculum: CurriculumSection = CurriculumSection()
     offline: OfflineSection = OfflineSection()
     plan: PlanSection = PlanSection()

@@ -9,7 +9,7 @@ temperature; see `learner.scores`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -39,17 +39,32 @@ TOGETHER = 512
 class HeldOut:
     """One held-out prompt: token ids, the reward of a completion's token ids, and the name of its task.
 
-    `reply`: what comes back to what was said in a task of several turns; None: the completion is all.
+    `reply`: what comes back to what was said in a task of several turns; None: the completion is all. `index`: which of
+    its task's held-out problems it is.
     """
 
     prompt: tuple[int, ...]
     reward: Callable[[tuple[int, ...]], float]
     task: str = ""
     reply: Callable[[Said, int], Reply] | None = None
+    index: int = 0
 
     def answer(self, said: Said, transcript: int) -> Reply:
         """The same for any task."""
         return Ended(reward=self.reward(said[-1])) if self.reply is None else self.reply(said, transcript)
+
+
+HeldOutQuestion = tuple[HeldOut, Said, int]
+"""(problem, what was said, tokens of the transcript): the arguments of `HeldOut.answer`."""
+
+AskHeldOut = Callable[[Sequence[HeldOutQuestion]], Awaitable[Sequence[Reply]]]
+
+
+async def answered_on_a_thread(questions: Sequence[HeldOutQuestion]) -> Sequence[Reply]:
+    """Each problem's own answer, in this process."""
+    return await trio.to_thread.run_sync(
+        lambda: [held.answer(said, transcript) for held, said, transcript in questions]
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +79,16 @@ class EvaluationTerms:
     ks: tuple[int, ...] = (1,)
 
 
-async def evaluate(engine: PolicyEngine, prompts: Sequence[HeldOut], terms: EvaluationTerms) -> Scores:
-    """Score what is installed in `engine` on at least one prompt."""
-    starts = [(_request(i, held, terms), held.answer) for i, held in enumerate(prompts)]
+async def evaluate(
+    engine: PolicyEngine, prompts: Sequence[HeldOut], terms: EvaluationTerms, ask: AskHeldOut = answered_on_a_thread
+) -> Scores:
+    """Score what is installed in `engine` on at least one prompt; `ask` says what completions are worth."""
+    starts = [(_request(i, held, terms), held) for i, held in enumerate(prompts)]
     for sample in range(terms.samples):
-        starts += [(_request(i, held, terms, sample), held.answer) for i, held in enumerate(prompts)]
+        starts += [(_request(i, held, terms, sample), held) for i, held in enumerate(prompts)]
     rewards: list[float] = []
     for first in range(0, len(starts), TOGETHER):
-        rewards += await play(engine, starts[first : first + TOGETHER])
+        rewards += await play(engine, starts[first : first + TOGETHER], ask)
     count = len(prompts)
     sampled = [rewards[count + i :: count] for i in range(count)]
     return score(rewards[:count], sampled, [held.task for held in prompts], terms.ks)
@@ -88,6 +105,7 @@ class Evaluation:
     terms: EvaluationTerms
     now_ms: Callable[[], int]
     events: EventLog
+    ask: AskHeldOut = answered_on_a_thread
     latest: Scores | None = None
     _published: int = 0
     _one: trio.Lock = field(default_factory=trio.Lock)
@@ -148,7 +166,7 @@ class Evaluation:
     async def _score(self, signed: SignedManifest) -> Scores:
         version = InstalledVersion(name=signed.version, manifest=signed.hash)
         await self.engine.install(version, self.store.directory(signed.hash))
-        return await evaluate(self.engine, self.prompts, self.terms)
+        return await evaluate(self.engine, self.prompts, self.terms, self.ask)
 
 
 def _figures(scores: Scores) -> dict[str, Field]:

@@ -1,23 +1,24 @@
-"""From the inbox to the buffer: judge deliveries in batches, write, then acknowledge.
+"""From the inbox to the buffer: check deliveries in batches, ask what they are worth, write, then acknowledge.
 
 What always holds: a receipt leaves only after its verdicts are on disk; a delivery that was answered before is answered
 with the same receipt, so a repeated one counts nothing twice; only complete, admitted groups reach the buffer, of which
 every episode is over; nothing is judged before the chain is known, or a learner that was just restarted would refuse
-its own versions. Judging and writing happen on a worker thread, one batch at a time, so that a flood of records never
-stops the node from talking.
+its own versions. Checking and writing happen on a worker thread, one batch at a time, so that a flood of records never
+stops the node from talking; what a completion is worth is asked of whoever `ask` is, who has as long as it takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import trio
 
-from learner.buffer import UNINFORMATIVE
-from learner.environment import Environment, Said
+from learner.buffer import UNINFORMATIVE, VOID
+from learner.environment import Environment, Question, Reply, Said
 from learner.episodes import utterance_of
-from learner.intake import GrantedLease, JudgedDelivery, Terms, judge_delivery
+from learner.intake import CheckedDelivery, GrantedLease, JudgedDelivery, Terms, check_delivery
 from learner.ledger import Ledger
 from learner.ledger_rows import RecordRow
 from node.events import EventLog
@@ -36,6 +37,21 @@ ALIKE_TOLD = 256
 """So many groups in a row that teach nothing, 16 batches of 16, are no chance: the operator is told, and again."""
 
 
+Ask = Callable[[Sequence[Question]], Awaitable[Sequence[Reply]]]
+"""What comes back to what was said, in order: asked of an environment, wherever that is."""
+
+
+def asked_on_a_thread(environment: Environment) -> Ask:
+    """Ask an environment in this process."""
+
+    async def ask(questions: Sequence[Question]) -> Sequence[Reply]:
+        return await trio.to_thread.run_sync(
+            lambda: [environment(one.index, one.said, one.transcript) for one in questions]
+        )
+
+    return ask
+
+
 @dataclass(frozen=True, kw_only=True)
 class _HandedIn:
     """A delivery, its lease if that is open, and what was said before in the episodes that it goes on with."""
@@ -43,6 +59,15 @@ class _HandedIn:
     incoming: Incoming
     granted: GrantedLease | None
     said: Said | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Checked:
+    """A delivery that was checked; one that was answered before has the `receipt` of then instead."""
+
+    handed_in: _HandedIn
+    delivery: CheckedDelivery | None
+    receipt: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +95,7 @@ class IntakeLoop:
     keypair: Keypair
     swarm: SwarmId
     certificate: bytes
-    environment: Environment
+    ask: Ask
     observe: Callable[[int, float], None]
     used: Callable[[PeerId, Collection[ManifestHash]], None]
     now_ms: Callable[[], int]
@@ -95,11 +120,14 @@ class IntakeLoop:
             chain=self.run.chain,
             window=self.run.window,
             manifests=dict(self.run.manifests),
-            environment=self.environment,
             vocab_size=self.run.vocab_size,
         )
         handed_in = [self._handed_in(incoming) for incoming in batch]
-        answers, judged = await trio.to_thread.run_sync(self._judge_all, handed_in, terms, self.now_ms())
+        now_ms = self.now_ms()
+        checked = await trio.to_thread.run_sync(self._check_all, handed_in, terms, now_ms)
+        questions = [question for one in checked if one.delivery for question in one.delivery.questions]
+        replies = await self.ask(questions) if questions else []
+        answers, judged = await trio.to_thread.run_sync(self._write_all, checked, replies, terms, now_ms)
         # No await until the curriculum has heard of all of them, or a checkpoint would be between two verdicts.
         self.run.judged, dropped = judged, False
         for answer in answers:
@@ -114,15 +142,35 @@ class IntakeLoop:
         said = None if granted is None else self.run.episodes.said(granted)
         return _HandedIn(incoming=incoming, granted=granted, said=said)
 
-    def _judge_all(self, deliveries: list[_HandedIn], terms: Terms, now_ms: int) -> tuple[list[_Answer], int]:
-        """Judge and write; return the answers, and how many records the ledger has with them."""
+    def _check_all(self, deliveries: list[_HandedIn], terms: Terms, now_ms: int) -> list[_Checked]:
+        """All that can be said of them without asking what anything is worth."""
+        return [self._check(one, terms, now_ms) for one in deliveries]
+
+    def _check(self, one: _HandedIn, terms: Terms, now_ms: int) -> _Checked:
+        incoming, granted = one.incoming, one.granted
+        lease, records = LeaseId(incoming.delivery.lease), incoming.delivery.records
+        if granted is None and (given := self.ledger.receipt_of(lease, incoming.peer)) is not None:
+            return _Checked(handed_in=one, delivery=None, receipt=given)
+        checked = check_delivery(granted, incoming.peer, records, terms, now_ms=now_ms, lease=lease, said=one.said)
+        return _Checked(handed_in=one, delivery=checked)
+
+    def _write_all(
+        self, checked: list[_Checked], replies: Sequence[Reply], terms: Terms, now_ms: int
+    ) -> tuple[list[_Answer], int]:
+        """Put checked deliveries and replies together, and write; return the answers, and how many records the ledger
+        has with them."""
         answers: list[_Answer] = []
         receipts: dict[LeaseId, bytes] = {}
         rows: list[RecordRow] = []
         orphaned: dict[LeaseId, int] = {}
-        for one in deliveries:
-            incoming, granted = one.incoming, one.granted
-            answer = self._repeated(incoming, granted, answers) or self._answer(one, terms, now_ms)
+        waiting = iter(replies)
+        for one in checked:
+            incoming, granted = one.handed_in.incoming, one.handed_in.granted
+            if one.delivery is None:
+                answers.append(_Answer(incoming=incoming, granted=None, judged=None, receipt=one.receipt))
+                continue
+            heard = list(islice(waiting, len(one.delivery.questions)))
+            answer = self._repeated(incoming, granted, answers) or self._answer(one, heard, terms, now_ms)
             answers.append(answer)
             if granted is not None:
                 receipts[granted.id] = answer.receipt
@@ -134,22 +182,21 @@ class IntakeLoop:
         return answers, self.ledger.counts()[1]
 
     def _repeated(self, incoming: Incoming, granted: GrantedLease | None, before: list[_Answer]) -> _Answer | None:
-        """The answer to a delivery that was judged before, perhaps a moment ago in the same batch."""
+        """The answer to a delivery that repeats one of the same batch."""
         if granted is not None:
             return None
         lease = LeaseId(incoming.delivery.lease)
         for answer in before:
             if answer.granted is not None and answer.lease == lease and answer.incoming.peer == incoming.peer:
                 return _Answer(incoming=incoming, granted=None, judged=None, receipt=answer.receipt)
-        given = self.ledger.receipt_of(lease, incoming.peer)
-        return None if given is None else _Answer(incoming=incoming, granted=None, judged=None, receipt=given)
+        return None
 
-    def _answer(self, delivery: _HandedIn, terms: Terms, now_ms: int) -> _Answer:
-        incoming, granted = delivery.incoming, delivery.granted
-        lease, records = LeaseId(incoming.delivery.lease), incoming.delivery.records
-        judged = judge_delivery(granted, incoming.peer, records, terms, now_ms=now_ms, lease=lease, said=delivery.said)
+    def _answer(self, checked: _Checked, replies: list[Reply], terms: Terms, now_ms: int) -> _Answer:
+        assert checked.delivery is not None
+        incoming, granted = checked.handed_in.incoming, checked.handed_in.granted
+        judged = checked.delivery.answered(replies)
         receipt = Receipt(
-            lease=lease,
+            lease=judged.lease,
             peer=incoming.peer,
             version=terms.chain.head,
             issued_ms=now_ms,
@@ -161,14 +208,14 @@ class IntakeLoop:
         return _Answer(incoming=incoming, granted=granted, judged=judged, receipt=raw)
 
     def _admit(self, answer: _Answer) -> bool:
-        """Do what the verdicts say; whether a group was admitted and dropped, for it teaches nothing."""
+        """Do what the verdicts say; whether a group was admitted and dropped at once."""
         judged, granted = answer.judged, answer.granted
         if granted is not None:
             self.run.leasing.close(granted.id)
             self.run.delivered(granted.peer, granted.id, self.now_ms())
         if judged is None:
             return False
-        dropped = self._go_on(granted, judged) if granted is not None else 0
+        dropped, why = self._go_on(granted, judged) if granted is not None else (0, None)
         if granted is not None:
             self.witness.judged(granted, judged, dropped=dropped)
         rewards = [record.reward for record in judged.group if record.reward is not None]
@@ -185,9 +232,9 @@ class IntakeLoop:
             lag=judged.lag,
             reward=None if mean is None else round(mean, 4),
             tokens=judged.credited_tokens,
-            dropped=UNINFORMATIVE if dropped else None,
+            dropped=why,
         )
-        if dropped and self.run.buffer.alike % ALIKE_TOLD == 0:
+        if why == UNINFORMATIVE and self.run.buffer.alike % ALIKE_TOLD == 0:
             self.events.emit(
                 "trouble",
                 text=f"The last {self.run.buffer.alike} groups each had one reward for all, {mean:.2g} in the newest, "
@@ -195,22 +242,25 @@ class IntakeLoop:
             )
         return bool(dropped)
 
-    def _go_on(self, granted: GrantedLease, judged: JudgedDelivery) -> int:
+    def _go_on(self, granted: GrantedLease, judged: JudgedDelivery) -> tuple[int, str | None]:
         """What was admitted ends episodes, or lets them go on; a group of which all have ended waits for its batch.
 
-        Return how many rollouts were dropped, since their group teaches nothing.
+        Return how many rollouts were dropped at once, and why: their group teaches nothing, or is void.
         """
         if not judged.group:
             self.run.episodes.lost(granted)
-            return 0
+            return 0, None
         self.used(granted.peer, manifests_of(judged))
         said = [utterance_of(one.signed, one.reply) for one in judged.group if one.reply is not None]
         if not said or (group := self.run.episodes.admitted(granted, said)) is None:
-            return 0
-        rewards = [completion.reward for completion in group.completions]
-        is_kept = self.run.buffer.add(group)
-        self.observe(group.prompt_index, sum(rewards) / len(rewards))
-        return 0 if is_kept else len(rewards)
+            return 0, None
+        rewards = [completion.reward for completion in group.completions if not completion.void]
+        is_void = len(rewards) < len(group.completions)
+        if not is_void:
+            self.observe(group.prompt_index, sum(rewards) / len(rewards))
+        if self.run.buffer.add(group):
+            return 0, None
+        return len(group.completions), VOID if is_void else UNINFORMATIVE
 
 
 def _frees_room(answer: _Answer) -> bool:

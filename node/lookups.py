@@ -30,7 +30,8 @@ from node.receipts import Receipts, ReceiptsError
 from node.reports import OwnReport, SwarmReport, draw_reward, own_report, swarm_report
 from node.reports.objective import spells
 from node.standing import standing_of
-from node.tasks.registry import list_kinds, usage
+from node.tasks.options import usage
+from node.tasks.registry import list_kinds
 from node.volunteer import data_directory
 from node.whole_file import PICTURE, cannot_write, require_place
 from protocol.errors import PeerError

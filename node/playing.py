@@ -1,59 +1,62 @@
 """Whole episodes on one engine, for evaluation: ask, answer, ask again, until each is over.
 
 What always holds: the same requests and the same version give the same episodes; all that go on are asked together, so
-an episode of one turn costs what a completion does; what an environment takes its time for is done on a worker thread,
+an episode of one turn costs what a completion does; what an environment takes its time for is whoever's who is asked,
 as for rollouts that are judged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-
-import trio
+from typing import Generic, TypeVar
 
 from learner.environment import Answered, Reply, Said
-from node.engine.port import Generation, GenerationRequest, PolicyEngine
+from node.engine.port import GenerationRequest, PolicyEngine
 
 SEEDS_BETWEEN_TURNS = 1 << 48
 """From the seed of one turn to that of the next: far more than there are first ones."""
 
 
+P = TypeVar("P")
+
+
 @dataclass(kw_only=True)
-class _Episode:
-    """`request` asks for the next turn; `said` are those before."""
+class _Episode(Generic[P]):
+    """`request` asks for the next turn of `problem`; `said` are those before."""
 
     request: GenerationRequest
-    reply: Callable[[Said, int], Reply]
+    problem: P
     said: list[tuple[int, ...]] = field(default_factory=list)
     reward: float | None = None
 
-    def hear(self, tokens: tuple[int, ...]) -> None:
-        """The policy said that; either there is a next request now, or a reward."""
+    def question(self, tokens: tuple[int, ...]) -> tuple[P, Said, int]:
+        """What to ask after the policy said that."""
         self.said.append(tokens)
-        transcript = (*self.request.prompt, *tokens)
-        reply = self.reply(tuple(self.said), len(transcript))
+        return self.problem, tuple(self.said), len(self.request.prompt) + len(tokens)
+
+    def hear(self, reply: Reply) -> None:
+        """Either there is a next request now, or a reward."""
         if isinstance(reply, Answered):
-            seed = self.request.seed + SEEDS_BETWEEN_TURNS
-            self.request = replace(self.request, prompt=(*transcript, *reply.tokens), seed=seed)
+            prompt = (*self.request.prompt, *self.said[-1], *reply.tokens)
+            self.request = replace(self.request, prompt=prompt, seed=self.request.seed + SEEDS_BETWEEN_TURNS)
         else:
             self.reward = reply.reward
 
 
 async def play(
-    engine: PolicyEngine, starts: Sequence[tuple[GenerationRequest, Callable[[Said, int], Reply]]]
+    engine: PolicyEngine,
+    starts: Sequence[tuple[GenerationRequest, P]],
+    ask: Callable[[Sequence[tuple[P, Said, int]]], Awaitable[Sequence[Reply]]],
 ) -> list[float]:
     """Play an episode from each request, which asks for its first turn, with what is installed; return the rewards.
 
-    The function beside it says what comes back to what was said, in a transcript of so many tokens. Raises EngineError.
+    `ask` says what comes back in each problem to what was said, in a transcript of so many tokens. Raises EngineError.
     """
-    episodes = [_Episode(request=request, reply=reply) for request, reply in starts]
+    episodes = [_Episode(request=request, problem=problem) for request, problem in starts]
     while going := [episode for episode in episodes if episode.reward is None]:
         completions = await engine.generate([episode.request for episode in going])
-        await trio.to_thread.run_sync(_hear_all, going, completions)
+        questions = [one.question(completion.tokens) for one, completion in zip(going, completions, strict=True)]
+        for episode, reply in zip(going, await ask(questions), strict=True):
+            episode.hear(reply)
     return [episode.reward for episode in episodes if episode.reward is not None]
-
-
-def _hear_all(episodes: Sequence[_Episode], completions: Sequence[Generation]) -> None:
-    for episode, completion in zip(episodes, completions, strict=True):
-        episode.hear(completion.tokens)

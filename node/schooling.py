@@ -46,7 +46,8 @@ class Schooling:
 
     A prompt that leaves no room for `max_new_tokens` is never leased, since no engine could take it, and would give
     back all that it was leased with; nor is one that the tokenizer or its chat template cannot write, or one line of
-    many would end a run that is days old. `told` hears of each task's first.
+    many would end a run that is days old. `told` hears of each task's first. `origins`: by task, with which `spec`,
+    `directory` and `seed` another process opens the same.
     """
 
     codec: TextCodec
@@ -56,6 +57,7 @@ class Schooling:
     limits: EpisodeLimits = ONE_TURN
     offline: OfflineStream | None = None
     logs: Logs | None = None
+    origins: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     told: Callable[[str], None] = lambda text: None
     _skipping: set[str] = field(default_factory=set)
 
@@ -165,12 +167,13 @@ def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
     with naming("[model] directory"):
         codec = TextCodec.load(directory)
     limits = episode_limits(config.learn, positions_of(directory))
-    parts, tasks, held_out = [], {}, []
+    parts, tasks, held_out, origins = [], {}, [], {}
     for number, one in enumerate(config.task.tasks):
         with naming("[task] spec" if config.task.spec else f"[task] mixture[{number}].spec"):
             task = open_task(one.spec, directory=base, seed=config.learn.seed)
             parts.append(part_of_mixture(one, task, config.curriculum, config.learn.seed))
             tasks[one.title] = EncodedTask(task=task, codec=codec)
+            origins[one.title] = {"spec": one.spec, "directory": str(base.resolve()), "seed": config.learn.seed}
             _require_room(one.title, tasks[one.title], limits)
             held_out += held_out_of(tasks[one.title], config.task.held_out, limits, name=one.title)
     kinds = [encoded.task for encoded in tasks.values()]
@@ -181,7 +184,12 @@ def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
     ):
         raise TaskError(idle)
     schooling = Schooling(
-        codec=codec, tasks=tasks, curriculum=Curriculum(parts=parts), held_out=held_out, limits=limits
+        codec=codec,
+        tasks=tasks,
+        curriculum=Curriculum(parts=parts),
+        held_out=held_out,
+        limits=limits,
+        origins=origins,
     )
     if config.offline.path is not None:
         with naming("[offline] path"):
@@ -253,6 +261,7 @@ def held_out_of(encoded: EncodedTask, count: int, limits: EpisodeLimits = ONE_TU
             reward=partial(encoded.held_out_reward, index),
             reply=partial(_held_out_reply, encoded, index, limits),
             task=name or encoded.task.name,
+            index=index,
         )
         for index in range(count)
         if limits.allow(0, len(prompt := encoded.held_out_prompt(index)))

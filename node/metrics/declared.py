@@ -136,6 +136,7 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _counter("rollouts_admitted", "rollouts", "Rollouts that passed every rule.", "peer"),
         _counter("rollouts_refused", "rollouts", "Rollouts refused, by the rule of the first of a delivery.", "rule"),
         _counter("tokens_admitted", "tokens", "Tokens of admitted rollouts.", "peer"),
+        _counter("rewards_failed", "rewards", "Rewards that no verifier could compute, held-out ones included.", "how"),
         _gauge("informative", "share", "Of admitted rollouts, those whose group has more than one reward, of late."),
         _gauge("rollouts_buffered", "rollouts", "Admitted rollouts that wait for a batch."),
         _gauge("rollouts_leased", "rollouts", "Rollouts leased and not delivered."),

@@ -83,6 +83,8 @@ def follow_event(board: Board, event: str, fields: Mapping[str, Field]) -> None:
                 board.set(f"{which}_of_task", _number(fields, which), task=task)
             for k, value in _passes(fields):
                 board.set("pass_at_of_task", value, task=task, k=k)
+        case "reward_failed":
+            board.add("rewards_failed", how=fields.get("how"))
         case "curriculum":
             _curriculum(board, fields)
         case "evaluation_skipped":

@@ -59,6 +59,7 @@ class GeneratedTask:
     seed: int
     draw: Draw
     levels: int = 1
+    is_cheap: bool = True
 
     @property
     def fingerprint(self) -> str:

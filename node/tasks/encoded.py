@@ -6,13 +6,16 @@ the tokens, so it comes out the same after a restart and in any process; so does
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
 
 from learner.environment import Answered, Ended, EpisodeLimits, Reply, Said
-from node.tasks.port import MAX_REWARD, Completion, Problem, Task, TaskError, Turn, TurnTask
+from node.tasks.judging import Asked, Judgement, judged
+from node.tasks.port import Task, TaskError, TurnTask
 from node.tasks.text import TextCodec
+
+Replying = Generator[Asked, Judgement, Reply]
+"""Yields questions for the task, is sent its judgements, returns the reply."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +36,11 @@ class EncodedTask:
 
     def reward(self, index: int, tokens: Sequence[int]) -> float:
         """Reward of completion `tokens` (stop id included) of the training prompt of `index`."""
-        return self._judge(self.task.problem(index), index, tokens)
+        return self._worth(index, tokens, held_out=False)
 
     def held_out_reward(self, index: int, tokens: Sequence[int]) -> float:
         """Reward of completion `tokens` of the held-out prompt of `index`."""
-        return self._judge(self.task.held_out(index), index, tokens)
+        return self._worth(index, tokens, held_out=True)
 
     def answer(self, index: int) -> tuple[int, ...]:
         """Token ids of the reference answer of `index`, ended by eos, for a supervised warm start."""
@@ -48,62 +51,55 @@ class EncodedTask:
 
     def reply(self, index: int, said: Said, transcript: int, limits: EpisodeLimits) -> Reply:
         """What comes back to `said`, turn by turn, in the training problem of `index`; see `Environment`."""
-        return self._reply(self.task.problem(index), index, said, transcript, limits)
+        return self._now(self.replying(index, said, transcript, limits))
 
     def held_out_reply(self, index: int, said: Said, transcript: int, limits: EpisodeLimits) -> Reply:
         """The same in the held-out problem of `index`."""
-        return self._reply(self.task.held_out(index), index, said, transcript, limits)
+        return self._now(self.replying(index, said, transcript, limits, held_out=True))
 
-    def _reply(self, problem: Problem, index: int, said: Said, transcript: int, limits: EpisodeLimits) -> Reply:
+    def replying(
+        self, index: int, said: Said, transcript: int, limits: EpisodeLimits, *, held_out: bool = False
+    ) -> Replying:
+        """The same, for whoever has the task asked elsewhere: yields what to ask, is sent what comes back."""
         last = self.codec.completion(said[-1])
-        turns = self._replay(problem, index, said[:-1])
+        asked = Asked(
+            index=index,
+            held_out=held_out,
+            said=(*(self.codec.completion(tokens).text for tokens in said[:-1]), last.text),
+            finished=last.finished,
+            wants_reward=False,
+        )
         if isinstance(self.task, TurnTask) and last.finished:
-            with self._blamed(index):
-                answered = self.task.answer_turn(problem, turns, last.text)
+            answered = yield asked
             if answered is not None:
+                assert not isinstance(answered, float), "an answer was asked"
+                problem = self.task.held_out(index) if held_out else self.task.problem(index)
                 tokens = self.codec.encode_turn(problem, answered)
                 if limits.allow(len(said), transcript + len(tokens)):
                     return Answered(tokens=tokens)
-        completion = Completion(text=last.text, finished=last.finished, turns=tuple(turns))
-        return Ended(reward=self._reward(problem, index, completion))
+        reward = yield replace(asked, wants_reward=True)
+        assert isinstance(reward, float), "a reward was asked"
+        return Ended(reward=reward)
 
-    def _replay(self, problem: Problem, index: int, said: Said) -> list[Turn]:
-        """The turns in which that was said, each of which the task answered."""
-        turns: list[Turn] = []
-        for tokens in said:
-            text = self.codec.completion(tokens).text
-            with self._blamed(index):
-                answered = self.task.answer_turn(problem, turns, text) if isinstance(self.task, TurnTask) else None
-            if answered is None:
-                raise TaskError(
-                    f"task {self.task.name!r} answers otherwise than it did at index {index}: answer_turn must depend "
-                    "on its arguments alone. Put its former version back, or start a new run in another directory."
-                )
-            turns.append(Turn(said=text, answered=answered))
-        return turns
-
-    def _judge(self, problem: Problem, index: int, tokens: Sequence[int]) -> float:
-        return self._reward(problem, index, self.codec.completion(tokens))
-
-    def _reward(self, problem: Problem, index: int, completion: Completion) -> float:
-        with self._blamed(index):
-            reward = self.task.reward(problem, completion)
-        if not abs(reward) <= MAX_REWARD:  # as nothing is that is no number
-            raise TaskError(
-                f"task {self.task.name!r} gave the reward {reward} at index {index}; it must lie between "
-                f"{-MAX_REWARD:g} and {MAX_REWARD:g}"
-            )
-        return reward
-
-    @contextmanager
-    def _blamed(self, index: int) -> Iterator[None]:
-        """What the task raises inside is its own mistake, whatever it is: tasks may be an operator's own."""
+    def _now(self, replying: Replying) -> Reply:
+        """Ask the task here."""
         try:
-            yield
-        except TaskError:
-            raise
-        except Exception as error:
-            raise TaskError(
-                f"task {self.task.name!r} failed at index {index}: {type(error).__name__}: {error}. Mend it, then "
-                "start again: nothing that was acknowledged is lost."
-            ) from error
+            asked = next(replying)
+            while True:
+                asked = replying.send(judged(self.task, asked))
+        except StopIteration as end:
+            reply: Reply = end.value
+            return reply
+
+    def _worth(self, index: int, tokens: Sequence[int], *, held_out: bool) -> float:
+        completion = self.codec.completion(tokens)
+        asked = Asked(
+            index=index,
+            held_out=held_out,
+            said=(completion.text,),
+            finished=completion.finished,
+            wants_reward=True,
+        )
+        reward = judged(self.task, asked)
+        assert isinstance(reward, float), "a reward was asked"
+        return reward

@@ -53,6 +53,7 @@ class JsonlTask:
     pass_rates: tuple[float, ...] | None = None
     left_out: str = ""
     levels: int = 1
+    is_cheap: bool = True
 
     @property
     def fingerprint(self) -> str:

@@ -102,8 +102,18 @@ class Task(Protocol):
         """The held-out problem of `index` >= 0, the same for every seed. Raises TaskError when there is none."""
 
     def reward(self, problem: Problem, completion: Completion) -> float:
-        """What `completion` is worth: 1.0 for fully right, at most MAX_REWARD either way. Pure, cheap: it runs inside
-        the learner's node."""
+        """What `completion` is worth: 1.0 for fully right, at most MAX_REWARD either way. Pure: it runs in a verifier's
+        process, or inside the learner's node if the task says that it is cheap."""
+
+
+@runtime_checkable
+class CheapTask(Task, Protocol):
+    """A task that may say that it is cheap. What says nothing is asked in a process of its own, with a time limit."""
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether `reward` and `answer_turn` take well under a millisecond and little memory, whatever a stranger made
+        the policy say: then the node asks them itself."""
 
 
 @runtime_checkable
@@ -186,7 +196,7 @@ class TaskKind:
     """A family of tasks: what an entry point of the group "volery.tasks" resolves to.
 
     `argument` names what stands between the name and the options, for example "PATH"; None: nothing may stand there.
-    `build` raises TaskError.
+    `free_options`: others than `options` may be given, too, and are text. `build` raises TaskError.
     """
 
     name: str
@@ -194,3 +204,4 @@ class TaskKind:
     build: Callable[[TaskArguments], Task]
     argument: str | None = None
     options: tuple[Option, ...] = ()
+    free_options: bool = False

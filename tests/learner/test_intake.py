@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.environment import Answered, Ended, Reply, Said
-from learner.intake import GrantedLease, JudgedDelivery, Terms, judge_delivery
+from learner.environment import Answered, Ended, Environment, Reply, Said, one_turn
+from learner.intake import GrantedLease, JudgedDelivery, Terms, check_delivery
 from protocol.digest import digest_of
 from protocol.ids import PolicyVersion
 from protocol.limits import MAX_GROUP_SIZE
@@ -46,6 +46,7 @@ from tests.learner.working import (
 )
 
 LEASE = granted()
+EVEN_SHARE = one_turn(even_share)
 
 
 def judge(
@@ -54,9 +55,13 @@ def judge(
     *,
     under: Terms | None = None,
     now_ms: int = NOW_MS + 1000,
+    environment: Environment = EVEN_SHARE,
+    said: Said | None = (),
 ) -> JudgedDelivery:
+    """Check a delivery, and answer it as `environment` does."""
     name = lease.id if lease else LEASE.id
-    return judge_delivery(lease, PEER.peer_id, raws, under or terms(), now_ms=now_ms, lease=name)
+    checked = check_delivery(lease, PEER.peer_id, raws, under or terms(), now_ms=now_ms, lease=name, said=said)
+    return checked.answered([environment(one.index, one.said, one.transcript) for one in checked.questions])
 
 
 def rules(judged: JudgedDelivery) -> list[Rule]:
@@ -91,18 +96,28 @@ def test_what_goes_on_has_an_answer_and_no_reward_yet() -> None:
         return Ended(reward=0.5) if said[-1][0] == 2 else Answered(tokens=(9,))
 
     raws = [record(LEASE.lease, 0, tokens=(1, STOP), reward=1.0), record(LEASE.lease, 1, tokens=(2, STOP))]
-    judged = judge_delivery(
-        LEASE, PEER.peer_id, raws, terms(environment=environment), now_ms=NOW_MS, lease=LEASE.id, said=((7, STOP),)
-    )
+    judged = judge(raws, environment=environment, said=((7, STOP),))
     assert asked == [(7, ((7, STOP), (1, STOP)), 5), (7, ((7, STOP), (2, STOP)), 5)]
     assert [one.reply for one in judged.group] == [Answered(tokens=(9,)), Ended(reward=0.5)]
     assert [verdict.reward for verdict in judged.verdicts] == [None, 0.5]
     assert judged.verdicts[0].detail == "", "there is nothing yet to compare a claim with"
 
 
+def test_an_episode_that_nobody_could_judge_is_credited_and_has_a_reward_only_if_it_counts() -> None:
+    raws = [record(LEASE.lease, 0, tokens=(1, STOP), reward=1.0), record(LEASE.lease, 1, tokens=(2, STOP), reward=1.0)]
+
+    def environment(index: int, said: Said, transcript: int) -> Reply:
+        return Ended(reward=0.0, failure="timed out", void=said[-1][0] == 1)
+
+    judged = judge(raws, environment=environment)
+    assert rules(judged) == [Rule.ADMITTED, Rule.ADMITTED]
+    assert [verdict.reward for verdict in judged.verdicts] == [None, 0.0]
+    assert {verdict.detail for verdict in judged.verdicts} == {"no reward could be computed: timed out"}
+
+
 def test_what_nobody_waits_for_any_more_is_credited_all_the_same() -> None:
     raws = [record(LEASE.lease, 0), record(LEASE.lease, 1)]
-    judged = judge_delivery(LEASE, PEER.peer_id, raws, terms(), now_ms=NOW_MS, lease=LEASE.id, said=None)
+    judged = judge(raws, said=None)
     assert rules(judged) == [Rule.ADMITTED, Rule.ADMITTED]
     assert [(one.reply, one.reward) for one in judged.group] == [(None, None)] * 2
     assert judged.tokens == 6

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from learner.environment import one_turn
 from learner.intake import GrantedLease, Terms
 from protocol.codec import pack_logprobs, pack_tokens
 from protocol.cost import CostClaim
@@ -49,7 +48,6 @@ def terms(**changes: Any) -> Terms:
         "chain": CHAIN,
         "window": WINDOW,
         "manifests": {one: manifest(one) for one in PUBLISHED},
-        "environment": one_turn(even_share),
         "vocab_size": VOCABULARY,
     }
     return Terms(**settings | changes)

@@ -31,7 +31,7 @@ from learner.provisioning.recording import FILE, Began, Recorded, read_lines
 from learner.publication import Publisher
 from node.child_outcomes import ChildCrashed, ChildExit, ChildRefused, OnFrame
 from node.events import EventLog, Field
-from node.intake_loop import IntakeLoop
+from node.intake_loop import IntakeLoop, asked_on_a_thread
 from node.learner_desk import LearnerDesk
 from node.learner_run import LearnerRun
 from node.lease_desk import LeaseDesk
@@ -474,7 +474,7 @@ def _wire(
         keypair=SWARM.learner,
         swarm=SWARM.authority.swarm,
         certificate=SWARM.certificate,
-        environment=environment,
+        ask=asked_on_a_thread(environment),
         observe=lambda index, mean: None,
         used=relays.used,
         now_ms=wall.now_ms,

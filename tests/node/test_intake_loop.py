@@ -12,9 +12,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from learner.environment import Ended, Reply, Said
 from learner.intake import GrantedLease
 from learner.ledger_file import LedgerError
 from learner.ledger_rows import LeaseRow
+from node.recovery import read_unconsumed
 from protocol.ids import PeerId
 from protocol.staleness import Chain
 from protocol.work import Delivery, FromLearner, LeaseReturn, Rule, open_receipt, sign_lease
@@ -328,3 +330,28 @@ async def test_the_loop_ends_when_its_inbox_is_closed(tmp_path: Path) -> None:
         learner.inbox.close()
         await learner.intake.work(learner.arriving)
         assert all(answers)
+
+
+async def test_a_void_group_is_credited_and_dropped_and_asked_about_again_after_a_restart(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def environment(index: int, said: Said, transcript: int) -> Reply:
+        return Ended(reward=0.5) if told else Ended(reward=0.0, failure="timed out", void=True)
+
+    async with open_learner(tmp_path, environment=environment) as learner, trio.open_nursery() as nursery:
+        observed: list[int] = []
+        object.__setattr__(learner.intake, "observe", lambda index, mean: observed.append(index))
+        open_chain(learner)
+        [lease] = lend(learner, 1)
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        answer = await hand_in(learner, PEER.peer_id, delivery(lease))
+        receipt = open_receipt(answer.receipt, SWARM.authority)
+        assert [(verdict.rule, verdict.reward) for verdict in receipt.verdicts] == [(Rule.ADMITTED, None)] * 2
+        assert receipt.tokens == 6, "it is not the peer's fault"
+        assert (len(learner.run.buffer), learner.run.leasing.open_rollouts, observed) == (0, 0, [])
+        [event] = learner.logged("delivery_judged")
+        assert (event["dropped"], event["admitted"]) == ("void", 2)
+        told.append("the verifiers are back")
+        found = await trio.to_thread.run_sync(read_unconsumed, learner.ledger, environment, SWARM.authority.swarm)
+        assert [one.reward for one in found.groups[0].completions] == [0.5, 0.5]
+        nursery.cancel_scope.cancel()

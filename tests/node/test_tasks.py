@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from node.tasks import registry
 from node.tasks.builtin import GeneratedTask, is_held_out
 from node.tasks.numbers import last_number
+from node.tasks.options import usage
 from node.tasks.port import (
     Answer,
     Chat,
@@ -28,7 +29,7 @@ from node.tasks.port import (
     Turn,
     TurnTask,
 )
-from node.tasks.registry import find_kind, list_kinds, open_task, usage
+from node.tasks.registry import find_kind, list_kinds, open_task
 
 GENERATED = [
     "reverse", "reverse:letters=3,alphabet=8", "sort", "sort:digits=3", "arithmetic", "arithmetic:levels=1", "guess",
@@ -254,7 +255,7 @@ def test_packages_offer_tasks_through_entry_points() -> None:
 @pytest.mark.usefixtures("packages")
 def test_listing_shows_all_kinds_and_every_failure() -> None:
     kinds, errors = list_kinds()
-    assert [kind.name for kind in kinds] == ["arithmetic", "guess", "jsonl", "lookup", "reverse", "sort", "theirs"]
+    assert [kind.name for kind in kinds] == sorted([*registry.BUILT_IN, "theirs"])
     assert find_kind("sort") is registry.BUILT_IN["sort"]
     assert sorted("built-in" in str(error) for error in errors) == [False, True]
 
@@ -384,3 +385,63 @@ def test_last_number_never_fails(text: str) -> None:
 @given(st.integers(-(10**9), 10**9))
 def test_last_number_reads_every_grouping(number: int) -> None:
     assert last_number(f"= {number}") == last_number(f"= {number:,}") == last_number(f"= {number}.0") == number
+
+
+OWN = """
+from node.tasks.port import Option, Problem, TaskArguments, TaskKind
+
+
+class Echo:
+    name, levels, fingerprint = "echo", 1, "echo"
+
+    def __init__(self, arguments):
+        self.word = arguments.options.get("word", "") * int(arguments.options.get("times", 1))
+
+    def problem(self, index):
+        return Problem(prompt=f"say {self.word} {index}")
+
+    def held_out(self, index):
+        return Problem(prompt=f"now say {self.word} {index}")
+
+    def reward(self, problem, completion):
+        return float(completion.text == self.word)
+
+
+def broken(arguments):
+    raise ValueError("out of words")
+
+
+def half(arguments):
+    return object()
+
+
+TIMES = Option(key="times", default=2, help="how often", minimum=1, maximum=9)
+KIND = TaskKind(name="echo", summary="", build=Echo, options=(TIMES,))
+"""
+
+
+def test_a_task_of_ones_own_is_a_class_beside_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "own_echo.py").write_text(OWN)
+    task = open_task("python:own_echo:Echo:word=ho,times=3", directory=tmp_path)
+    assert task.problem(4).prompt == "say hohoho 4"
+    assert task.reward(task.problem(4), said("hohoho")) == 1.0
+    kind = open_task("python:own_echo:KIND", directory=tmp_path)
+    assert vars(kind) == {"word": ""}
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("python:own_echo", "'own_echo' is not MODULE:NAME"),
+        ("python:no_such_module:Echo", r"module 'no_such_module' cannot be imported: ModuleNotFoundError.*looked for"),
+        ("python:own_echo:Ecko", "has no class, function or TaskKind called 'Ecko'"),
+        ("python:own_echo:broken", "cannot be built: ValueError: out of words"),
+        ("python:own_echo:half", "lacks name, levels, fingerprint, problem, held_out, reward"),
+        ("python:own_echo:KIND:times=0", "times=0: must lie in 1 to 9"),
+        ("python:own_echo:KIND:time=3", r"no key 'time' \(did you mean 'times'\?\)"),
+    ],
+)
+def test_a_mistake_around_a_task_of_ones_own_is_told(tmp_path: Path, spec: str, says: str) -> None:
+    (tmp_path / "own_echo.py").write_text(OWN)
+    with pytest.raises(TaskError, match=says):
+        open_task(spec, directory=tmp_path)

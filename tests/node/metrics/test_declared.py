@@ -38,6 +38,7 @@ EVENTS: list[tuple[str, dict[str, Field]]] = [
         {"task": "a file", "passes": 1, "known": 4, "all_right": 1, "all_wrong": 2, "rate": 0.5},
     ),
     ("curriculum", {"task": "arithmetic", "given": 9, "level": 1, "rate_0": 0.9, "rate_1": 0.5}),
+    ("reward_failed", {"task": "code", "how": "timed_out"}),
     ("evaluation_failed", {"version": "1.0"}),
     ("checkpoint_saved", {"bytes": 9, "seconds": 0.5}),
     ("checkpoint_failed", {}),

@@ -1,0 +1,189 @@
+"""Verifiers: processes that say what completions are worth, so that nothing a policy says can hold up the learner.
+
+Each is a child (`node.children`) that speaks the conversation of `node.verifier_program`, and is asked one thing at a
+time. What always holds: a question is answered, or has a `Failure`, which is a value; one that takes longer than
+`timeout_s` ends its process, here or on the machine where that runs, and one that died is started again, for ever; a
+question whose verifier died is asked of another before it counts as failed, since a cut line is not the completion's
+fault. Who waits for a verifier waits in the caller's own task: the pool queues nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import trio
+
+from node.child_life import Caller
+from node.child_outcomes import ChildCrashed, ChildEvent, ChildRefused
+from node.child_spec import ChildSpec, RestartLimits
+from node.children import Child, open_child
+from node.errors import RunError
+from node.tasks.judging import Asked, Judgement
+from node.tasks.port import ChatMessage
+from protocol.pipe import Header
+from swarm.causes import first_cause
+
+VERIFIER = (sys.executable, "-m", "node.verifier_program")
+"""The command of a verifier on this machine."""
+
+LATE_S = 5.0
+"""Beyond a question's own time, for the way to another machine and back: then the line is taken for dead and ended."""
+
+TRIES = 3
+"""Verifiers that may die over one question: a machine that goes away takes one, or two; a third is no chance."""
+
+RESTARTS = RestartLimits(first_delay_s=0.1, max_delay_s=2.0, max_restarts=1 << 30, window_s=60.0)
+"""Never given up: that a completion killed its verifier is nobody's mistake, and a machine may come back. At 2 s, a
+minute holds 30 restarts, so the delay's power of two stays small."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why there is no judgement: its time was up, its verifiers died, or the task raised an error; in a sentence."""
+
+    how: Literal["timed_out", "died", "raised"]
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolTerms:
+    """What every verifier is opened with: `tasks` by title, each with what `open_task` wants, and its fingerprint here.
+
+    `timeout_s` for each question; `memory_gb` of address space for each process.
+    """
+
+    tasks: Mapping[str, Mapping[str, Any]]
+    fingerprints: Mapping[str, str]
+    timeout_s: float
+    memory_gb: float
+    late_s: float = LATE_S
+
+
+class VerifierPool:
+    """See the module's paragraph. Obtained from `open_pool`."""
+
+    def __init__(self, terms: PoolTerms, nursery: trio.Nursery, size: int) -> None:
+        self._terms = terms
+        self._nursery = nursery
+        self.size = size
+        self._take, self._idle = _channel(size)
+
+    async def judge(self, task: str, asked: Asked) -> Judgement | Failure:
+        """What the task called `task` says to `asked`. Waits until a verifier is idle, then at most `timeout_s`, or
+        some times that when verifiers die."""
+        failure = Failure(how="died", detail="")
+        for _ in range(TRIES):
+            child = await self._idle.receive()
+            began = trio.current_time()
+            try:
+                return await self._ask(child, task, asked)
+            except _NoAnswer:
+                failure = Failure(how="timed_out", detail=f"no answer within {self._terms.timeout_s:g} s, nor an end")
+            except ChildCrashed as crash:
+                if crash.exit.reason is None and trio.current_time() - began >= self._terms.timeout_s:
+                    return Failure(how="timed_out", detail=f"no answer within {self._terms.timeout_s:g} s")
+                failure = Failure(how="died", detail=str(crash).splitlines()[0])
+            finally:
+                self._nursery.start_soon(self._rest, child)
+        return failure
+
+    async def _ask(self, child: Child, task: str, asked: Asked) -> Judgement | Failure:
+        with trio.move_on_after(self._terms.timeout_s + self._terms.late_s) as scope:
+            try:
+                reply, _ = await child.call(
+                    "judge",
+                    {
+                        "task": task,
+                        "index": asked.index,
+                        "held_out": asked.held_out,
+                        "said": asked.said,
+                        "finished": asked.finished,
+                        "wants_reward": asked.wants_reward,
+                    },
+                )
+            except ChildRefused as refused:
+                return Failure(how="raised", detail=refused.error)
+        if scope.cancelled_caught:
+            child.end(f"it has not answered for {self._terms.timeout_s + self._terms.late_s:g} s")
+            raise _NoAnswer
+        return _read(reply, asked)
+
+    async def _rest(self, child: Child) -> None:
+        """It may be asked again, once it is there."""
+        await child.wait_in_service()
+        self._take.send_nowait(child)
+
+
+class _NoAnswer(Exception):
+    """The verifier neither answered in time nor ended."""
+
+
+def _channel(size: int) -> tuple[trio.MemorySendChannel[Child], trio.MemoryReceiveChannel[Child]]:
+    return trio.open_memory_channel[Child](size)
+
+
+def _read(reply: Header, asked: Asked) -> Judgement:
+    if asked.wants_reward:
+        return float(reply["reward"])
+    answer = reply["answer"]
+    if isinstance(answer, list):
+        return tuple(ChatMessage(role=str(role), content=str(content)) for role, content in answer)
+    return None if answer is None else str(answer)
+
+
+@asynccontextmanager
+async def open_pool(
+    commands: Sequence[tuple[str, Sequence[str]]],
+    terms: PoolTerms,
+    on_event: Callable[[str], Callable[[ChildEvent], None]] = lambda name: lambda event: None,
+) -> AsyncIterator[VerifierPool]:
+    """Start a verifier for each (name, command), wait until all hold the tasks, and end them when the scope is left.
+
+    `on_event(name)` is told of its life. Raises RunError when one cannot be started, or holds other tasks than we.
+    """
+    with first_cause():
+        async with trio.open_nursery() as nursery:
+            pool = VerifierPool(terms, nursery, len(commands))
+            async with trio.open_nursery() as starting:
+                for name, command in commands:
+                    starting.start_soon(nursery.start, partial(_keep, pool, name, command, terms, on_event(name)))
+            yield pool
+            nursery.cancel_scope.cancel()
+
+
+async def _keep(
+    pool: VerifierPool,
+    name: str,
+    command: Sequence[str],
+    terms: PoolTerms,
+    on_event: Callable[[ChildEvent], None],
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """One verifier's life in the pool."""
+    spec = ChildSpec(name=name, argv=tuple(command), env={"PYTHONHASHSEED": "0"}, max_in_flight=2, restarts=RESTARTS)
+    try:
+        async with open_child(spec, prepare=partial(_prepare, terms), on_event=on_event) as child:
+            pool._take.send_nowait(child)
+            task_status.started()
+            await trio.sleep_forever()
+    except ChildCrashed as crash:
+        raise RunError(f"A verifier cannot run: {crash}") from crash
+
+
+async def _prepare(terms: PoolTerms, child: Caller) -> None:
+    """Let it open the tasks. Raises ChildRefused when they are not ours: their rewards would be others, too."""
+    reply, _ = await child.call(
+        "open", {"tasks": terms.tasks, "timeout_s": terms.timeout_s, "memory_gb": terms.memory_gb}
+    )
+    for title, fingerprint in terms.fingerprints.items():
+        if reply["fingerprints"][title] != fingerprint:
+            raise ChildRefused(
+                "other_task",
+                f"task {title!r} is another one there ({reply['fingerprints'][title]}, here {fingerprint}). Give that "
+                "machine the same files, at the same path, and the same version of what the task is made of.",
+            )

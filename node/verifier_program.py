@@ -1,0 +1,97 @@
+"""A verifier: a program that holds tasks and says what transcripts are worth, on standard input and output.
+
+    python -m node.verifier_program     frames of protocol/pipe.py: requests on stdin, replies on stdout
+
+    {"op": "open", "tasks": {title: {"spec", "directory", "seed"}}, "timeout_s", "memory_gb"}
+                                         -> {"fingerprints": {title: text}}
+    {"op": "judge", "task": title, "index", "held_out", "said": [text], "finished", "wants_reward"}
+                                         -> {"reward": number} | {"answer": text | [[role, content]] | null}
+
+It works through its requests one at a time. What always holds: it is told texts and numbers, never code, and opens a
+task by its spec; no question takes longer than `timeout_s`, since a watchdog that needs neither Python nor its lock
+ends the process then, wherever it is, and says on stderr where that was; it ends when its stdin does. So whatever
+command carries the two streams will do, `ssh` to another machine among them.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import resource
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from learner.pipes import claim_pipes, requests_of
+from protocol.pipe import Header, encode_frame
+
+GB = 1_000_000_000
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    requests, replies = claim_pipes()
+    # Only now, since some tasks' packages print while they are imported.
+    from node.errors import NodeError
+    from node.tasks.port import Task
+
+    tasks: dict[str, Task] = {}
+    timeout_s = 0.0
+    _write(replies, {"event": "ready"})
+    for header, _ in requests_of(requests):
+        try:
+            if header["op"] == "open":
+                timeout_s = float(header["timeout_s"])
+                reply = _open(tasks, header)
+            else:
+                faulthandler.dump_traceback_later(timeout_s, exit=True, file=sys.stderr)
+                reply = _judge(tasks[header["task"]], header)
+                faulthandler.cancel_dump_traceback_later()
+        except NodeError as error:
+            faulthandler.cancel_dump_traceback_later()
+            reply = {"ok": False, "kind": "task", "error": str(error)}
+        _write(replies, {"ok": True, **reply, "id": header["id"]})
+
+
+def _open(tasks: dict[str, Any], header: Header) -> dict[str, Any]:
+    """Raises TaskError."""
+    from node.tasks.registry import open_task
+
+    limit = round(float(header["memory_gb"]) * GB)
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+    asked: Mapping[str, Any] = header["tasks"]
+    for title, one in asked.items():
+        tasks[title] = open_task(one["spec"], directory=Path(one["directory"]), seed=one["seed"])
+    return {"fingerprints": {title: task.fingerprint for title, task in tasks.items()}}
+
+
+def _judge(task: Any, header: Header) -> dict[str, Any]:
+    """Raises TaskError."""
+    from node.tasks.judging import Asked, judged
+
+    wants_reward = bool(header["wants_reward"])
+    judgement = judged(
+        task,
+        Asked(
+            index=header["index"],
+            held_out=header["held_out"],
+            said=tuple(header["said"]),
+            finished=header["finished"],
+            wants_reward=wants_reward,
+        ),
+    )
+    if wants_reward:
+        return {"reward": judgement}
+    if isinstance(judgement, tuple):
+        return {"answer": [[message.role, message.content] for message in judgement]}
+    return {"answer": judgement}
+
+
+def _write(replies: BinaryIO, header: Mapping[str, Any]) -> None:
+    replies.write(encode_frame(header))
+    replies.flush()
+
+
+if __name__ == "__main__":
+    main()

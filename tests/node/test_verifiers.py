@@ -1,0 +1,304 @@
+"""Verifiers: whatever a task does over one completion, the question has a reply, and the next one is answered.
+
+All processes are real; the task is a file beside swarm.toml, as an operator's own would be.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+import trio
+
+from learner.environment import Answered, Ended, Question, Reply
+from node.child_outcomes import ChildEvent, ChildStarted
+from node.config import (
+    LearnSection,
+    ModelSection,
+    SwarmConfig,
+    SwarmSection,
+    TaskSection,
+    VerifierMachine,
+    VerifiersSection,
+)
+from node.errors import RunError
+from node.events import EventLog, Field
+from node.schooling import open_schooling
+from node.tasks.judging import Asked
+from node.tasks.registry import open_task
+from node.tasks.text import write_character_tokenizer
+from node.verifier_pool import VERIFIER, Failure, PoolTerms, VerifierPool, open_pool
+from node.verifiers import FAILED_IN_A_ROW, Verifiers
+
+NASTY = '''
+import os, re, signal, sys, time
+
+from node.tasks.port import Problem
+
+
+class Nasty:
+    """Does what it is told."""
+
+    name, levels = "nasty", 1
+
+    def __init__(self, arguments):
+        self.fingerprint = "nasty/" + str(arguments.options.get("made", "here"))
+
+    def problem(self, index):
+        return Problem(prompt=str(index))
+
+    def held_out(self, index):
+        return Problem(prompt="held out " + str(index))
+
+    def reward(self, problem, completion):
+        match completion.text:
+            case "hang":
+                re.match("(a+)+$", "a" * 64 + "b")  # holds the interpreter lock all the while
+            case "die":
+                os._exit(3)
+            case "raise":
+                raise KeyError("no such thing")
+            case "hoard":
+                bytearray(1 << 42)
+            case "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "print":
+                print("not a frame", flush=True)
+                os.write(1, b"nor this")
+            case "pid":
+                return float(os.getpid())
+            case "read":
+                return float(len(sys.stdin.read()))
+        return len(completion.text) + len(problem.prompt) / 100
+
+
+class NastyTurns(Nasty):
+    def answer_turn(self, problem, turns, said):
+        return None if said == "z" else "ab"[len(turns) % 2] + said
+'''
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Path:
+    (tmp_path / "nasty.py").write_text(NASTY)
+    return tmp_path
+
+
+def terms(beside: Path, *, timeout_s: float = 30.0, spec: str = "python:nasty:Nasty", **changes: object) -> PoolTerms:
+    settings = {
+        "tasks": {"nasty": {"spec": spec, "directory": str(beside), "seed": 0}},
+        "fingerprints": {"nasty": open_task(spec, directory=beside).fingerprint},
+        "timeout_s": timeout_s,
+        "memory_gb": 2.0,
+    }
+    return PoolTerms(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def pool(beside: Path, size: int = 1, **changes: object) -> AsyncIterator[VerifierPool]:
+    async with open_pool([(f"verifier {n}", VERIFIER) for n in range(size)], terms(beside, **changes)) as opened:  # type: ignore[arg-type]
+        yield opened
+
+
+def said(text: str, **changes: object) -> Asked:
+    settings = {"index": 7, "held_out": False, "said": (text,), "finished": True, "wants_reward": True}
+    return Asked(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+async def test_a_reward_is_what_it_is_here(beside: Path) -> None:
+    async with pool(beside) as verifiers:
+        assert await verifiers.judge("nasty", said("four")) == 4.01
+        assert await verifiers.judge("nasty", said("four", held_out=True)) == 4.1
+
+
+@pytest.mark.parametrize("text", ["print", "read"])
+async def test_what_a_task_prints_or_reads_is_not_the_pipes(beside: Path, text: str) -> None:
+    async with pool(beside) as verifiers:
+        assert await verifiers.judge("nasty", said(text)) == (5.01 if text == "print" else 0.0)
+        assert await verifiers.judge("nasty", said("four")) == 4.01
+
+
+@pytest.mark.parametrize(
+    ("text", "how", "detail"),
+    [
+        ("hang", "timed_out", "no answer within 0.5 s"),
+        ("stop", "timed_out", "no answer within 0.5 s, nor an end"),
+        ("die", "died", "ended with exit code 3"),
+        ("raise", "raised", "failed at index 7: KeyError: 'no such thing'"),
+        ("hoard", "raised", "failed at index 7: MemoryError"),
+    ],
+)
+async def test_what_cannot_be_judged_is_a_value_and_the_next_is_judged(
+    beside: Path, text: str, how: str, detail: str
+) -> None:
+    async with pool(beside, timeout_s=0.5, late_s=0.5) as verifiers:
+        failure = await verifiers.judge("nasty", said(text))
+        assert isinstance(failure, Failure)
+        assert failure.how == how
+        assert detail in failure.detail
+        assert await verifiers.judge("nasty", said("four")) == 4.01
+
+
+async def test_a_verifier_that_hangs_is_ended_by_its_pid_and_holds_up_no_other(beside: Path) -> None:
+    pids: list[int] = []
+
+    def heard(name: str) -> object:
+        def on_event(event: ChildEvent) -> None:
+            if isinstance(event, ChildStarted):
+                pids.append(event.pid)
+
+        return on_event
+
+    commands = [(f"verifier {n}", VERIFIER) for n in range(2)]
+    async with open_pool(commands, terms(beside, timeout_s=2.0), heard) as verifiers:  # type: ignore[arg-type]
+        outcomes: list[object] = []
+        async with trio.open_nursery() as nursery:
+
+            async def ask(text: str) -> None:
+                outcomes.append(await verifiers.judge("nasty", said(text)))
+
+            nursery.start_soon(ask, "hang")
+            for _ in range(20):
+                nursery.start_soon(ask, "four")
+        assert outcomes[:-1] == [4.01] * 20, "all others were answered while it hung"
+        assert isinstance(outcomes[-1], Failure)
+        used: set[object] = set()
+        while len(used) < 2:  # the one that was ended comes back
+            used.add(await verifiers.judge("nasty", said("pid")))
+        assert len(pids) == 3
+        assert [pid for pid in pids if not psutil.pid_exists(pid)] == [next(pid for pid in pids if pid not in used)]
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+async def test_turns_are_folded_there_as_here(beside: Path) -> None:
+    spec = "python:nasty:NastyTurns"
+    async with pool(beside, spec=spec) as verifiers:
+        assert await verifiers.judge("nasty", said("x", said=("p", "q"), wants_reward=False)) == "bq"
+        assert await verifiers.judge("nasty", said("x", said=("p", "z"), wants_reward=False)) is None
+        impossible = await verifiers.judge("nasty", said("x", said=("z", "q"), wants_reward=False))
+        assert isinstance(impossible, Failure)
+        assert "answers otherwise than it did" in impossible.detail
+
+
+async def test_another_file_on_the_other_machine_is_refused_at_the_start(beside: Path) -> None:
+    with pytest.raises(RunError, match=r"task 'nasty' is another one there \(nasty/here, here nasty/there\)"):
+        async with pool(beside, fingerprints={"nasty": "nasty/there"}):
+            raise AssertionError("it was opened")
+
+
+async def test_a_command_that_is_no_verifier_is_refused_at_the_start(beside: Path) -> None:
+    with pytest.raises(RunError, match=r"A verifier cannot run: .*exit code 255"):
+        async with open_pool([("verifier 1 (ssh nowhere)", ("sh", "-c", "exit 255"))], terms(beside)):
+            raise AssertionError("it was opened")
+
+
+# Between the pool and the loops
+
+
+def opened(beside: Path, log: list[tuple[str, dict[str, Field]]], spec: str, **section: object) -> Verifiers:
+    (beside / "model").mkdir(exist_ok=True)
+    write_character_tokenizer(beside / "model")
+    config = SwarmConfig(
+        swarm=SwarmSection(name="n"),
+        model=ModelSection(directory=str(beside / "model")),
+        task=TaskSection(spec=spec, held_out=2),
+        learn=LearnSection(steps=1, max_new_tokens=16),
+    )
+    events = EventLog()
+    events.listen(lambda name, fields: log.append((name, dict(fields))))
+    verifiers = msgspec.convert({"workers": 1, **section}, VerifiersSection)
+    return Verifiers(schooling=open_schooling(config, beside), section=verifiers, events=events)
+
+
+def question(verifiers: Verifiers, *texts: str) -> Question:
+    codec = verifiers.schooling.codec
+    spoken = tuple(codec.encode_answer(text) for text in texts)
+    return Question(index=7, said=spoken, transcript=sum(map(len, spoken)) + 1)
+
+
+async def replies(verifiers: Verifiers, *texts: str) -> Sequence[Reply]:
+    return await verifiers.replies([question(verifiers, text) for text in texts])
+
+
+async def test_replies_come_in_order_and_a_failure_is_zero_and_told(beside: Path) -> None:
+    log: list[tuple[str, dict[str, Field]]] = []
+    verifiers = opened(beside, log, "python:nasty:Nasty", workers=2)
+    async with verifiers.opened():
+        first, second, third = await replies(verifiers, "four", "raise", "fives")
+        assert (first, third) == (Ended(reward=4.01), Ended(reward=5.01))
+        assert isinstance(second, Ended)
+        assert (second.reward, second.void) == (0.0, False)
+        assert second.failure.startswith("raised: task 'nasty' failed at index 7")
+        [held_out] = await verifiers.held_out_replies(
+            [(verifiers.schooling.held_out[1], question(verifiers, "four").said, 9)]
+        )
+        assert held_out == Ended(reward=4.1)
+        assert await trio.to_thread.run_sync(verifiers.environment, 7, question(verifiers, "four").said, 9) == first
+    [failed] = [fields for name, fields in log if name == "reward_failed"]
+    assert (failed["task"], failed["index"], failed["how"]) == ("python", 7, "raised")
+    [told] = [fields["text"] for name, fields in log if name == "trouble"]
+    assert str(told).startswith("1 rewards could not be computed; the newest, of problem 7 of task python: ")
+
+
+async def test_a_failure_may_make_its_group_void(beside: Path) -> None:
+    verifiers = opened(beside, [], "python:nasty:Nasty", on_failure="drop")
+    async with verifiers.opened():
+        [reply] = await replies(verifiers, "raise")
+    assert isinstance(reply, Ended)
+    assert reply.void
+
+
+async def test_a_task_that_fails_at_everything_ends_the_run(beside: Path) -> None:
+    verifiers = opened(beside, [], "python:nasty:Nasty")
+    async with verifiers.opened():
+        await replies(verifiers, *["raise"] * (FAILED_IN_A_ROW - 1))
+        await replies(verifiers, "four")
+        await replies(verifiers, *["raise"] * (FAILED_IN_A_ROW - 1))
+        with pytest.raises(RunError, match="KeyError"):
+            await replies(verifiers, "raise")
+
+
+async def test_several_turns_with_the_task_elsewhere_and_the_tokens_here(beside: Path) -> None:
+    verifiers = opened(beside, [], "python:nasty:NastyTurns")
+    async with verifiers.opened():
+        codec = verifiers.schooling.codec
+        [reply] = await verifiers.replies([question(verifiers, "p", "q")])
+        assert isinstance(reply, Answered)
+        assert codec.decode(reply.tokens) == "bq"
+        assert await verifiers.replies([question(verifiers, "p", "z")]) == [Ended(reward=1.01)]
+
+
+async def test_a_cheap_task_needs_no_process(beside: Path) -> None:
+    verifiers = opened(beside, [], "reverse:letters=4", workers=3)
+    assert verifiers.pooled == []
+    children = len(psutil.Process().children())
+    async with verifiers.opened():
+        answer = verifiers.schooling.tasks["reverse"].task.problem(7).answer
+        assert await replies(verifiers, str(answer)) == [Ended(reward=1.0)]
+        assert len(psutil.Process().children()) == children
+
+
+async def test_without_workers_the_node_asks_the_task_itself(beside: Path) -> None:
+    verifiers = opened(beside, [], "python:nasty:Nasty", workers=0)
+    async with verifiers.opened():
+        assert await replies(verifiers, "pid") == [Ended(reward=float(os.getpid()))]
+
+
+async def test_other_machines_are_any_command(beside: Path) -> None:
+    """What ssh would run there: the command line's own verifier, started by a shell in another directory."""
+    there = VerifierMachine(
+        command=["sh", "-c", f"cd / && PYTHONPATH={Path.cwd()} exec {sys.executable} -m node verifier"], workers=2
+    )
+    verifiers = opened(beside, [], "python:nasty:Nasty", workers=0)
+    verifiers.section = msgspec.structs.replace(verifiers.section, machine=[there])
+    async with verifiers.opened():
+        found = await replies(verifiers, *["pid"] * 8)
+    pids = {reply.reward for reply in found if isinstance(reply, Ended)}
+    assert len(pids) <= 2
+    assert os.getpid() not in pids

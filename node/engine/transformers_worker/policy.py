@@ -20,6 +20,7 @@ from ..common_worker.frames import Header
 from ..common_worker.refusal import Refused
 from ..common_worker.weight_files import weight_files
 from .memory import is_out_of_memory
+from .products import quicken
 
 SWAPPED_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
 """Whose tensors have the shapes that a file's header says, and can be copied: packed ones want a full load."""
@@ -143,7 +144,9 @@ class Policy:
         for fault in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
             if found := report.get(fault):
                 raise Refused("bad_model", f"{directory}: {fault.replace('_', ' ')} {sorted(map(str, found))[:8]}")
-        return model.to(self.device).eval()
+        model = model.to(self.device).eval()
+        quicken(model)
+        return model
 
     def _dtype(self, config: Any) -> torch.dtype:
         if self.settings.compute_dtype != "auto":

@@ -18,8 +18,8 @@ import pytest
 from learner.batch_arrays import batch_arrays
 from learner.buffer import Batch, Completion, Group
 from learner.trainer import Trainer
-from node.engine.port import Generation, GenerationRequest, InstalledVersion
-from node.engine.transformers import TransformersConfig, TransformersEngine, open_transformers_engine
+from node.engine.port import Generation, GenerationRequest, InstalledVersion, PolicyEngine
+from node.engine.transformers import TransformersConfig, open_transformers_engine
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
 from protocol.pipe import Arrays, Header
 from tests.node.conftest import Models
@@ -65,7 +65,7 @@ def group_of(number: int, prompt: tuple[int, ...], made: Sequence[Generation], v
     )
 
 
-async def batch_of(engine: TransformersEngine, version: PolicyVersion, generator: np.random.Generator) -> Arrays:
+async def batch_of(engine: PolicyEngine, version: PolicyVersion, generator: np.random.Generator) -> Arrays:
     """What the installed version answers to four prompts, as the trainer gets it."""
     prompts = [tuple(generator.integers(1, 60, length).tolist()) for length in (2, 3, 5, 9)]
     requests = [

@@ -113,13 +113,15 @@ class Observation:
     """One training step; None is not measured.
 
     `reward` is the mean over the batch, `kl` and `lag` over its tokens, `evaluation` the score of the newest version
-    evaluated since the step before, a mean over `evaluated_on` completions; `effective` the effective sample size of
+    evaluated since the step before, a mean over `evaluated_on` completions; `difficulty` is what the batch's problems
+    were expected to miss of a reward of 1, by what was known of them before; `effective` the effective sample size of
     the ratios, a share of 1; `diverged` counts batches, and updates, that were left out since the step before because
     their loss was not finite.
     """
 
     step: int
     reward: float | None = None
+    difficulty: float | None = None
     evaluation: float | None = None
     evaluated_on: float | None = None
     entropy: float | None = None
@@ -155,9 +157,9 @@ ADVICE: Mapping[Alarm, str] = {
     Alarm.CLIPPED: "Lower [trainer] learning_rate or [learn] staleness.",
     Alarm.GRADIENT_SPIKES: "Lower [trainer] learning_rate or grad_clip, and look at the step's samples with "
     "`volery show`.",
-    Alarm.REWARD_FALLS: "If problems have not just become harder (the event `curriculum` tells levels and passes): "
-    "stop, lower [trainer] learning_rate or [learn] staleness, and go on from a checkpoint of "
-    "before the fall (`volery learn --fork-from`).",
+    Alarm.REWARD_FALLS: "What is known of the problems (`difficulty`) does not explain it. Unless problems have come "
+    "of which nothing is known (the event `curriculum` tells levels and passes): stop, lower [trainer] "
+    "learning_rate or [learn] staleness, and go on from a checkpoint of before the fall (`volery learn --fork-from`).",
     Alarm.HIDDEN_FALL: "The batches' reward will follow within [learn] staleness steps: lower learning_rate or "
     "staleness now.",
     Alarm.BATCHES_DROPPED: "Lower [trainer] learning_rate; if one peer's records did it, `volery report` shows whose.",

@@ -116,7 +116,7 @@ def gradient_spikes(steps: Steps, limits: Limits) -> Finding | None:
 
 
 def reward_falls(steps: Steps, limits: Limits) -> Finding | None:
-    """The batches' own reward."""
+    """The batches' own reward, by more than their problems are harder."""
     past, now = _past(steps, limits, lambda s: s.reward), _recent(steps, limits, lambda s: s.reward)
     if past is None or now is None:
         return None
@@ -124,8 +124,21 @@ def reward_falls(steps: Steps, limits: Limits) -> Finding | None:
     scale = _scale([s.reward for s in steps])
     # The median of few batches spreads less than one batch does.
     bound = max(limits.reward_spreads * spread / math.sqrt(limits.recent), limits.reward_absolute * scale)
+    harder = _harder(steps, limits)
     said = f"The mean reward of the batches fell to {now:.3f}, where {usual:.3f} was usual."
-    return Finding(severity=(usual - now) / bound, measured=now, usual=usual, said=said)
+    if harder > 0:
+        said += f" Problems that are harder explain {harder:.3f} of it."
+    return Finding(severity=(usual - now - harder) / bound, measured=now, usual=usual, said=said)
+
+
+def _harder(steps: Steps, limits: Limits) -> float:
+    """By how much the reward is expected to be lower than usual, for the problems alone; 0 where that is not known.
+
+    Never below: what is known of a problem is the best that was seen of it, which only grows, so problems seem to
+    become easier although the policy stays what it is.
+    """
+    past, now = _past(steps, limits, lambda s: s.difficulty), _recent(steps, limits, lambda s: s.difficulty)
+    return 0.0 if past is None or now is None else max(0.0, now - past[0])
 
 
 def hidden_fall(steps: Steps, limits: Limits) -> Finding | None:

@@ -131,6 +131,7 @@ def observation(row: Mapping[str, Any]) -> Observation:
     return Observation(
         step=int(row.get("step", row.get("steps", 0))),
         reward=_figure(row, "reward"),
+        difficulty=_figure(row, "difficulty"),
         evaluation=_figure(row, "evaluation"),
         evaluated_on=_figure(row, "evaluated_on"),
         entropy=_figure(row, "entropy"),

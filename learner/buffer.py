@@ -44,7 +44,8 @@ class Completion:
 @dataclass(frozen=True, kw_only=True)
 class Group:
     """The admitted completions of one prompt, which are whole episodes; `lease` and `peer` are those of their first
-    turns. `behaviour` are all versions that produced any of their tokens."""
+    turns. `behaviour` are all versions that produced any of their tokens. `expected` is the mean reward that the
+    prompt's problem was known to earn before; None: nothing was known, or a restart has forgotten it."""
 
     lease: LeaseId
     peer: PeerId
@@ -52,6 +53,11 @@ class Group:
     prompt: tuple[int, ...]
     completions: tuple[Completion, ...]
     behaviour: frozenset[PolicyVersion]
+    expected: float | None = None
+
+
+KNOWN_SHARE = 0.5
+"""Of a batch's rollouts that must be of problems of which something is known, or those say little of the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +74,16 @@ class Batch:
     @property
     def rollouts(self) -> int:
         return sum(len(group.completions) for group in self.groups)
+
+    @property
+    def difficulty(self) -> float | None:
+        """What the batch's problems were expected to miss of a reward of 1, mean over the rollouts of which something
+        was known; None where those are less than KNOWN_SHARE of all."""
+        known = [(len(group.completions), group.expected) for group in self.groups if group.expected is not None]
+        rollouts = sum(count for count, _ in known)
+        if not known or rollouts < KNOWN_SHARE * self.rollouts:
+            return None
+        return 1.0 - sum(count * expected for count, expected in known) / rollouts
 
     @property
     def rewards_by_lag(self) -> Mapping[int, float]:

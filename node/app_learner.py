@@ -242,6 +242,7 @@ class _Learner:
             certificate=home.certificate,
             ask=self.verifiers.replies,
             observe=schooling.observe,
+            expected=schooling.expected,
             used=self.relays.used,
             now_ms=Clock.now_ms,
             events=events,

@@ -10,7 +10,7 @@ stops the node from talking; what a completion is worth is asked of whoever `ask
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import trio
@@ -87,7 +87,8 @@ class _Answer:
 @dataclass(frozen=True, kw_only=True)
 class IntakeLoop:
     """See the module's paragraph. `observe` is told the mean reward of each complete group, by the index of its prompt,
-    `used` of which versions a peer has just had records admitted."""
+    `used` of which versions a peer has just had records admitted; `expected` is asked what was known of a group's
+    prompt before."""
 
     run: LearnerRun
     witness: Witness
@@ -97,6 +98,7 @@ class IntakeLoop:
     certificate: bytes
     ask: Ask
     observe: Callable[[int, float], None]
+    expected: Callable[[int], float | None]
     used: Callable[[PeerId, Collection[ManifestHash]], None]
     now_ms: Callable[[], int]
     events: EventLog
@@ -256,6 +258,8 @@ class IntakeLoop:
             return 0, None
         rewards = [completion.reward for completion in group.completions if not completion.void]
         is_void = len(rewards) < len(group.completions)
+        # Before its own rewards are known of: what they say of the policy is not to be laid to the problem.
+        group = replace(group, expected=self.expected(group.prompt_index))
         if not is_void:
             self.observe(group.prompt_index, sum(rewards) / len(rewards))
         if self.run.buffer.add(group):

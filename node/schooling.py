@@ -109,6 +109,10 @@ class Schooling:
         """A group of prompt `index` was admitted with this mean reward: what the curriculum goes by."""
         self.curriculum.observe(index, mean_reward)
 
+    def expected(self, index: int) -> float | None:
+        """The mean reward that groups of prompt `index` have been known to earn; None while nothing is known."""
+        return self.curriculum.expected(index)
+
     def state(self) -> dict[str, Any]:
         """The curriculum's state and that of the logs, for a checkpoint."""
         offline = {"offline": self.offline.state()} if self.offline else {}

@@ -33,6 +33,8 @@ def step_row(
     metrics = {
         key: float(value) for key, value in reply.items() if isinstance(value, int | float) and key not in ("id", "ok")
     }
+    if (difficulty := batch.difficulty) is not None:
+        metrics["difficulty"] = difficulty
     by_lag = {str(lag): {"reward": reward} for lag, reward in batch.rewards_by_lag.items()}
     if from_logs:
         metrics["offline_sequences"] = len(from_logs)

@@ -23,19 +23,25 @@ REHEARSAL = 4
 """Every fourth problem comes from a lower level, so that what was learnt is not lost."""
 
 MEMORY = 1 / WINDOW
-"""Weight of one group in the pass rate that is told of its level."""
+"""Weight of one group in the pass rate that is told of its level, once there were so many; before it is their mean."""
+
+SETTLED = 8
+"""Groups of a level after which its pass rate is no longer that of a few lucky prompts, and its best may be kept."""
 
 
 @dataclass(kw_only=True)
 class LevelCursor:
     """See the module's paragraph. `ordinal` counts the problems given, `recent` holds pass rates at `level`, `rates`
-    those of every level that was asked, as moving means."""
+    those of every level that was asked, as moving means, `best` the highest that those were, `seen` how many groups of
+    each there were, counted up to WINDOW."""
 
     levels: int
     ordinal: int = 0
     level: int = 0
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     rates: dict[int, float] = field(default_factory=dict)
+    best: dict[int, float] = field(default_factory=dict)
+    seen: dict[int, int] = field(default_factory=dict)
 
     def next_index(self) -> int:
         """The index of the next problem to lease."""
@@ -48,8 +54,10 @@ class LevelCursor:
     def observe(self, index: int, pass_rate: float) -> None:
         """Take note of a finished group. Those of other levels do not move the level."""
         _, level = place_of(index, self.levels)
+        seen = self.seen[level] = min(self.seen.get(level, 0) + 1, WINDOW)
         before = self.rates.get(level, pass_rate)
-        self.rates[level] = before + MEMORY * (pass_rate - before)
+        rate = self.rates[level] = before + max(MEMORY, 1 / seen) * (pass_rate - before)
+        self.best[level] = rate if seen <= SETTLED else max(rate, self.best[level])
         if level != self.level:
             return
         self.recent.append(pass_rate)
@@ -57,13 +65,19 @@ class LevelCursor:
             self.level += 1
             self.recent.clear()
 
+    def expected(self, index: int) -> float | None:
+        """The highest pass rate that the level of that problem has had, its first groups aside."""
+        return self.best.get(place_of(index, self.levels)[1])
+
     def state(self) -> dict[str, Any]:
-        """All of it, for a checkpoint: at most WINDOW numbers and one for each level."""
+        """All of it, for a checkpoint: at most WINDOW numbers and three for each level."""
         return {
             "ordinal": self.ordinal,
             "level": self.level,
             "recent": list(self.recent),
             "rates": {str(level): rate for level, rate in self.rates.items()},
+            "best": {str(level): rate for level, rate in self.best.items()},
+            "seen": {str(level): count for level, count in self.seen.items()},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -71,6 +85,9 @@ class LevelCursor:
         self.ordinal, self.level = int(state["ordinal"]), int(state["level"])
         self.recent = deque((float(rate) for rate in state["recent"]), maxlen=WINDOW)
         self.rates = {int(level): float(rate) for level, rate in state["rates"].items()}
+        # A state of before these were kept has the rates alone.
+        self.best = {int(level): float(rate) for level, rate in state.get("best", state["rates"]).items()}
+        self.seen = {int(level): int(state.get("seen", {}).get(level, WINDOW)) for level in state["rates"]}
 
     def standing(self) -> dict[str, float]:
         """What is told of it: problems given, and the pass rate of each level that was asked."""

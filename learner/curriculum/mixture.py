@@ -29,6 +29,12 @@ class Cursor(Protocol):
     def observe(self, index: int, pass_rate: float) -> None:
         """A group of that problem was admitted with this pass rate, 0 to 1."""
 
+    def expected(self, index: int) -> float | None:
+        """The best pass rate that was seen of that problem, or of such as it is; None while nothing is known.
+
+        The best and not the newest, so that a policy that falls does not make its problems harder.
+        """
+
     def state(self) -> dict[str, Any]:
         """All of it as a plain JSON object."""
 
@@ -68,6 +74,11 @@ class Curriculum:
         """A group of that problem was admitted with this mean reward, 1.0 being all right."""
         inner, number = part_of(index, len(self.parts))
         self.parts[number].cursor.observe(inner, min(max(mean_reward, 0.0), 1.0))
+
+    def expected(self, index: int) -> float | None:
+        """The mean reward that a group of that problem has been known to earn; None while nothing is known of it."""
+        inner, number = part_of(index, len(self.parts))
+        return self.parts[number].cursor.expected(inner)
 
     def state(self) -> dict[str, Any]:
         """All of it, for a checkpoint."""

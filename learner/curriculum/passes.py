@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 TRACKED = 1 << 18
-"""Problems whose pass rates are remembered, 5 bytes each; more groups than most runs ever train on. Of a longer task
+"""Problems whose pass rates are remembered, 6 bytes each; more groups than most runs ever train on. Of a longer task
 the first so many; the others are asked once a pass."""
 
-STATE_CHARS = 7 * TRACKED + 4096
-"""Base64 of 5 bytes a problem, were they not compressible at all, and what surrounds them."""
+STATE_CHARS = 8 * TRACKED + 4096
+"""Base64 of 6 bytes a problem, were they not compressible at all, and what surrounds them."""
 
 MOST_RIGHT, MOST_WRONG = 16, 4
 """From one visit to the next, in passes, at most: what was learnt can be forgotten, what was out of reach come near."""
@@ -68,6 +68,7 @@ class PassCursor:
     given: int = 0
     _gave: bool = False
     _rates: Bytes = field(init=False)
+    _best: Bytes = field(init=False)
     _streaks: Bytes = field(init=False)
     _due: NDArray[np.uint16] = field(init=False)
     _ranks: Bytes = field(init=False)
@@ -83,7 +84,7 @@ class PassCursor:
             known = np.isfinite(priors)
             self._rates[known] = np.rint(priors[known].clip(0, 1) * STEPS)
             self._due[known & ((priors <= self.low) | (priors >= self.high))] = 1
-        self._ranks = self._rates.copy()
+        self._ranks, self._best = self._rates.copy(), self._rates.copy()
         self._order = self._ordered()
 
     def next_index(self) -> int:
@@ -102,7 +103,9 @@ class PassCursor:
             return
         rate = min(max(pass_rate, 0.0), 1.0)
         before = int(self._rates[problem])
-        self._rates[problem] = round(rate * STEPS)
+        now = self._rates[problem] = round(rate * STEPS)
+        best = int(self._best[problem])
+        self._best[problem] = now if best == UNKNOWN else max(best, now)
         if self.low < rate < self.high:
             self._streaks[problem] = 0
             return
@@ -113,6 +116,13 @@ class PassCursor:
         most = MOST_RIGHT if is_right else MOST_WRONG
         self._due[problem] = min(number + min(1 << streak, most), np.iinfo(np.uint16).max)
 
+    def expected(self, index: int) -> float | None:
+        """The highest pass rate of that problem so far, measured here or before; None while there is none."""
+        problem = index % self.size
+        if problem >= len(self._best) or self._best[problem] == UNKNOWN:
+            return None
+        return int(self._best[problem]) / STEPS
+
     def state(self) -> dict[str, Any]:
         """All of it, for a checkpoint."""
         return {
@@ -122,6 +132,7 @@ class PassCursor:
             "given": self.given,
             "gave": self._gave,
             "rates": _packed(self._rates),
+            "best": _packed(self._best),
             "streaks": _packed(self._streaks),
             "due": _packed(self._due.astype("<u2").view(np.uint8)),
             "ranks": _packed(self._ranks) if self.easy_first else "",
@@ -131,6 +142,8 @@ class PassCursor:
         """Go on from a state of the same task. Raises ValueError for one that is damaged."""
         tracked = len(self._rates)
         self._rates, self._streaks = _unpacked(state["rates"], tracked), _unpacked(state["streaks"], tracked)
+        # A state of before it was kept has the newest rates alone.
+        self._best = _unpacked(state.get("best", state["rates"]), tracked)
         self._due = _unpacked(state["due"], 2 * tracked).view("<u2").astype(np.uint16)
         self._ranks = _unpacked(state["ranks"], tracked) if state["ranks"] else self._rates.copy()
         self.number, self.place = int(state["number"]), int(state["place"])

@@ -59,6 +59,7 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge("incarnation", "starts", "How often the learner was started; versions carry it in their name."),
         _gauge("reward", "reward", "Mean reward of the rollouts that the step was trained on."),
         _gauge("reward_of_task", "reward", "The same, by task.", "task"),
+        _gauge("difficulty", "share", "Of a reward of 1, what the step's problems are known to miss at best, mean."),
         _gauge("loss", "loss", "The objective's value, mean over the step's updates, weighted by their sequences."),
         _gauge("grad_norm", "norm", "Norm of the gradient before clipping, the largest of the step's updates."),
         _gauge("learning_rate", "rate", "Learning rate of the step."),

@@ -40,7 +40,7 @@ OF_A_TASK: Mapping[str, str] = {
 }
 """Figures of a task's curriculum, and the metric that each one is."""
 
-NOT_THE_TRAINERS = ("step", "incarnation", "reward", "turns")
+NOT_THE_TRAINERS = ("step", "incarnation", "reward", "difficulty", "turns")
 """Gauges without labels that a trainer's reply cannot set."""
 
 
@@ -124,6 +124,8 @@ def follow_step(board: Board, row: StepRow, batch: Batch, task_of: Callable[[int
     board.set("step", row.step)
     board.set("incarnation", row.incarnation)
     board.set("reward", row.reward)
+    if (difficulty := batch.difficulty) is not None:
+        board.set("difficulty", difficulty)
     board.observe("waited_seconds", row.waited_s)
     board.observe("train_seconds", row.train_s)
     board.set("bubble", row.waited_s / (row.waited_s + row.train_s) if row.train_s > 0 else 0.0)

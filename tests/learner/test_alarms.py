@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,64 @@ def test_lags_of_a_few_groups_each_are_noise(most: int) -> None:
                 groups = [rng.betavariate(0.7, 0.7) for _ in range(rng.randint(1, most))]
                 told["reward"] = sum(groups) / len(groups)
         assert alarms(rows) == []
+
+
+def harder(row: Row, by: float, earns: float) -> None:
+    """A batch of problems that are known to be so much harder, for which there is so much less reward."""
+    row["difficulty"] = row.get("difficulty", 0.2) + by
+    row["reward"] -= earns
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.floats(0.1, 0.6), st.integers(1, 20))
+def test_a_fall_that_harder_problems_explain_is_none(seed: int, by: float, over: int) -> None:
+    """The next level of a curriculum, at once or over some steps; what is known of a level is a little off."""
+    rng = random.Random(seed)
+    rows = healthy(seed=seed)
+    for row in rows:
+        share = min(1.0, max(0, row["step"] - BEGINS) / over)
+        harder(row, share * by + rng.gauss(0, 0.02), share * by)
+    assert Alarm.REWARD_FALLS not in raised(alarms(rows))
+    untold = [{name: value for name, value in row.items() if name != "difficulty"} for row in rows]
+    assert by < 0.3 or Alarm.REWARD_FALLS in raised(alarms(untold)), "it is the difficulty that explains it"
+
+
+@pytest.mark.parametrize("known", [lambda step: 0.2, lambda step: math.nan, lambda step: 0.6 - step / 400])
+def test_a_fall_at_one_difficulty_is_told_however_that_is_known(known: Callable[[int], float]) -> None:
+    """The last of these: each problem's best becomes better, as it does, so all seem to become easier."""
+    rows = wrong(WRONG[Alarm.REWARD_FALLS])
+    for row in rows:
+        row["difficulty"] = known(row["step"])
+    changes = alarms(rows)
+    assert raised(changes) == raised(alarms(wrong(WRONG[Alarm.REWARD_FALLS])))
+    assert "harder explain" not in changes[0].said
+
+
+def test_a_fall_that_harder_problems_explain_in_part_is_told_with_that_part() -> None:
+    rows = healthy()
+    for row in rows:
+        row["difficulty"] = 0.2
+    for row in rows[BEGINS:]:
+        harder(row, 0.1, 0.5)
+    first = alarms(rows)[0]
+    assert (first.alarm, first.raised) == (Alarm.REWARD_FALLS, True)
+    assert re.search(r"Problems that are harder explain 0\.(05|10)0 of it\.", first.said)
+
+
+def test_a_difficulty_that_became_known_only_now_explains_nothing() -> None:
+    rows = wrong(WRONG[Alarm.REWARD_FALLS])
+    for row in rows[BEGINS:]:
+        row["difficulty"] = 0.9
+    assert (
+        raised(alarms(rows))[Alarm.REWARD_FALLS] == raised(alarms(wrong(WRONG[Alarm.REWARD_FALLS])))[Alarm.REWARD_FALLS]
+    )
+
+
+def test_easier_problems_of_the_same_reward_are_no_fall() -> None:
+    rows = healthy()
+    for row in rows:
+        row["difficulty"] = 0.7 if row["step"] <= BEGINS else 0.1
+    assert alarms(rows) == []
 
 
 def test_one_odd_step_is_no_alarm() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.buffer import LEAST_KEPT, UNINFORMATIVE, Buffer, Completion, Group
+from learner.buffer import LEAST_KEPT, UNINFORMATIVE, Batch, Buffer, Completion, Group
 from protocol.ids import LeaseId, PolicyVersion
 from protocol.staleness import Chain, lag_of
 from tests.learner.working import CHAIN, PEER, lease_id, version
@@ -54,6 +54,25 @@ def test_where_only_informative_groups_are_wanted_the_others_are_dropped_at_once
     again = buffer.take(2, CHAIN)
     assert again is not None
     assert (again.dropped, again.uninformative) == ({}, 0)
+
+
+@pytest.mark.parametrize(
+    ("groups", "difficulty"),
+    [
+        ([], None),
+        ([(2, None)], None),
+        ([(2, 1.0), (2, 0.5)], 0.25),
+        ([(6, 1.0), (2, 0.5), (4, None)], 0.125),
+        ([(2, 0.5), (3, None)], None),
+        ([(2, 0.5), (2, None)], 0.5),
+    ],
+)
+def test_how_hard_a_batch_is_is_told_where_half_of_it_is_known(
+    groups: list[tuple[int, float | None]], difficulty: float | None
+) -> None:
+    found = tuple(replace(group(n, "2.6", size=size), expected=known) for n, (size, known) in enumerate(groups))
+    batch = Batch(groups=found, lags={one.lease: 0 for one in found}, dropped={})
+    assert batch.difficulty == difficulty
 
 
 def test_what_is_usually_kept_follows_what_comes_and_never_nears_zero() -> None:

@@ -476,6 +476,7 @@ def _wire(
         certificate=SWARM.certificate,
         ask=asked_on_a_thread(environment),
         observe=lambda index, mean: None,
+        expected=lambda index: 0.25,
         used=relays.used,
         now_ms=wall.now_ms,
         events=events,

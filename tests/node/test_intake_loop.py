@@ -87,6 +87,7 @@ async def test_a_group_is_written_then_acknowledged_then_ready_to_be_trained_on(
     async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
         observed: list[tuple[int, float]] = []
         object.__setattr__(learner.intake, "observe", lambda index, mean: observed.append((index, mean)))
+        object.__setattr__(learner.intake, "expected", lambda index: index / 10 if not observed else 1.0)
         open_chain(learner)
         [lease] = lend(learner, 1)
         nursery.start_soon(learner.intake.work, learner.arriving)
@@ -101,6 +102,8 @@ async def test_a_group_is_written_then_acknowledged_then_ready_to_be_trained_on(
         assert batch is not None
         [waiting] = batch.groups
         assert waiting.prompt == (5, 6, 7)
+        assert waiting.expected == 0.7, "what was known before its own rewards were"
+        assert batch.difficulty == pytest.approx(0.3)
         assert waiting.behaviour == {version("1.3")}
         assert [one.reward for one in waiting.completions] == [pytest.approx(2 / 3)] * 2
         assert observed == [(7, pytest.approx(2 / 3))]

@@ -72,6 +72,39 @@ def test_each_level_has_a_pass_rate_of_its_own() -> None:
     assert cursor.standing() == {"given": 0, "level": 0, "rate_0": 0.5, "rate_2": 0.25}
 
 
+def test_what_is_expected_of_a_level_is_the_best_it_has_been() -> None:
+    cursor = LevelCursor(levels=3)
+    assert cursor.expected(1) is None
+    for _ in range(4 * WINDOW):
+        cursor.observe(1, 0.75)
+    for _ in range(4 * WINDOW):
+        cursor.observe(1, 0.0)
+    assert cursor.rates[1] < 0.1
+    assert cursor.expected(1) == cursor.expected(4) == 0.75, "a policy that falls makes no problem harder"
+    assert cursor.expected(2) is None
+
+
+def test_a_lucky_beginning_of_a_level_is_forgotten() -> None:
+    cursor = LevelCursor(levels=2)
+    for rate in [1.0, 1.0, *[0.25] * 30]:
+        cursor.observe(1, rate)
+    expected = cursor.expected(1)
+    assert expected is not None
+    assert expected < 0.5
+
+
+def test_a_state_of_before_the_best_was_kept_is_taken() -> None:
+    cursor = LevelCursor(levels=3)
+    for _ in range(3 * WINDOW):
+        cursor.observe(0, 0.5)
+    old = {name: value for name, value in cursor.state().items() if name not in ("best", "seen")}
+    restored = LevelCursor(levels=3)
+    restored.restore(json.loads(json.dumps(old)))
+    assert restored.expected(0) == 0.5
+    restored.observe(0, 0.9)
+    assert restored.expected(0) == restored.rates[0] < 0.52, "one group weighs no more than in a long memory"
+
+
 @given(st.lists(st.floats(0, 1), max_size=150))
 def test_a_restored_cursor_goes_on_alike_and_never_repeats(rates: list[float]) -> None:
     cursor = LevelCursor(levels=5)

@@ -110,6 +110,7 @@ def test_a_restored_cursor_goes_on_alike_and_gives_no_index_twice(
     restored.restore(json.loads(json.dumps(cursor.state())))
     following = [cursor.next_index() for _ in range(30)]
     assert [restored.next_index() for _ in range(30)] == following
+    assert [restored.expected(problem) for problem in range(size)] == [cursor.expected(p) for p in range(size)]
     assert len({*given_out, *following}) == len(given_out) + 30
 
 
@@ -124,6 +125,25 @@ def test_memory_and_state_are_bounded_whatever_the_size() -> None:
     cursor._streaks, cursor._ranks = cursor._rates[::-1].copy(), cursor._rates.copy()
     assert len(json.dumps(cursor.state())) < STATE_CHARS
     assert cursor.next_index() >= 0
+
+
+def test_what_is_expected_of_a_problem_is_the_best_that_was_seen_of_it() -> None:
+    cursor = PassCursor(size=4, seed="s", priors=[0.5, math.nan, 1.0, math.nan])
+    assert [cursor.expected(index) for index in range(4)] == [pytest.approx(0.5, abs=0.01), None, 1.0, None]
+    for number, rate in enumerate((0.25, 0.75, 0.0)):
+        cursor.observe(4 * number + 1, rate)
+    assert cursor.expected(1) == cursor.expected(9) == pytest.approx(0.75, abs=0.01)
+    assert PassCursor(size=4 * TRACKED, seed="s").expected(2 * TRACKED) is None, "of those nothing is remembered"
+
+
+def test_a_state_of_before_the_best_was_kept_is_taken() -> None:
+    cursor = PassCursor(size=2, seed="s")
+    cursor.observe(0, 1.0)
+    cursor.observe(0, 0.5)
+    old = {name: value for name, value in cursor.state().items() if name != "best"}
+    restored = PassCursor(size=2, seed="s")
+    restored.restore(old)
+    assert [restored.expected(0), restored.expected(1)] == [0.5, None]
 
 
 def test_a_damaged_state_is_refused() -> None:

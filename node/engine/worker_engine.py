@@ -11,6 +11,7 @@ import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -33,6 +34,10 @@ from node.engine.port import (
 from protocol.ids import ManifestHash, PolicyVersion
 from protocol.pipe import Arrays, Header
 
+OnNewVersion = Literal["finish", "continue", "abort"]
+"""What becomes of completions in flight when a version is installed: they end on the one they began with, and what came
+meanwhile waits; or go on with the new one, and say so in spans; or are begun again with it."""
+
 LAUNCHER = Path(__file__).with_name("common_worker") / "__main__.py"
 
 
@@ -44,9 +49,10 @@ def worker_argv(python: Path, worker: str, settings: Mapping[str, object]) -> tu
 
 
 class WorkerEngine:
-    """See `PolicyEngine`; obtained from `open_worker_engine`."""
+    """See `PolicyEngine`; obtained from `open_worker_engine`. Every install follows `on_new_version` as it then is."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_new_version: OnNewVersion = "finish") -> None:
+        self.on_new_version = on_new_version
         self._installed: InstalledVersion | None = None
         self._directory: Path | None = None
         self._child: Child | None = None
@@ -63,7 +69,8 @@ class WorkerEngine:
     async def install(self, version: InstalledVersion, directory: Path) -> None:
         try:
             with _as_engine_errors():
-                await self._service.call("install", _install_request(version, directory))
+                request = _install_request(version, directory)
+                await self._service.call("install", request | {"on_new_version": self.on_new_version})
         except EngineRefused as refusal:
             raise InstallFailed(str(refusal)) from refusal
 
@@ -127,7 +134,7 @@ async def open_worker_engine(spec: ChildSpec, *, on_event: OnEvent = lambda even
 
     Raises EngineCrashed when it cannot start, with what it said.
     """
-    engine = WorkerEngine()
+    engine = WorkerEngine(on_new_version)
     with _as_engine_errors():
         async with open_child(spec, prepare=engine._prepare, on_event=on_event, on_frame=engine._take_event) as child:
             engine._child = child

@@ -77,7 +77,7 @@ def _save(
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "head_dim": 24,
+        "head_dim": 32,  # of those that vLLM can do on a CPU
         "intermediate_size": 256,
         "vocab_size": VOCAB_SIZE,
         "max_position_embeddings": 512,

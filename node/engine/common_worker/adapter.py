@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,13 +31,12 @@ class Adapter:
     scale: float
     modules: tuple[str, ...]
 
-    def require_fits(self, model: Any) -> None:
-        """Raise Refused when `model` has no such weights, or of other shapes."""
-        weights = dict(model.named_parameters())
+    def require_fits(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Raise Refused when the model's weights, name -> shape, have none of a module's, or of another shape."""
         for module in self.modules:
             down, up = (self.reader.get_slice(name).get_shape() for name in self._names(module))
-            weight = weights.get(f"{module}.weight")
-            if weight is None or [up[0], down[1], up[1]] != [*weight.shape, down[0]]:
+            shape = shapes.get(f"{module}.weight")
+            if shape is None or [up[0], down[1], up[1]] != [*shape, down[0]]:
                 raise Refused("bad_model", f"the adapter of {module} does not fit the model's weights")
 
     @torch.no_grad()
@@ -45,8 +44,15 @@ class Adapter:
         """Add it to the weights of `model`, which are the base model's; in float32, rounded once."""
         for module in self.modules:
             weight = model.get_parameter(f"{module}.weight")
-            down, up = (self.reader.get_tensor(name).to(weight.device, torch.float32) for name in self._names(module))
-            weight.copy_(weight.float() + self.scale * (up @ down))
+            weight.copy_(self.merged(f"{module}.weight", weight))
+
+    def merged(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        """The base model's `weight`, called `name`, with what this adds to it, in float32; as it is if nothing."""
+        module = name.removesuffix(".weight")
+        if module == name or module not in self.modules:
+            return weight
+        down, up = (self.reader.get_tensor(part).to(weight.device, torch.float32) for part in self._names(module))
+        return weight.float() + self.scale * (up @ down)  # type: ignore[no-any-return]
 
     def _names(self, module: str) -> tuple[str, str]:
         return f"{ADAPTER_PREFIX}{module}.lora_A.weight", f"{ADAPTER_PREFIX}{module}.lora_B.weight"

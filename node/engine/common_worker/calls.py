@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,11 @@ class Row:
     tokens: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(0, np.int32))
     logprobs: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(0, np.float32))
     spans: list[tuple[int, Header]] = field(default_factory=list)  # (end, version), in order; the last end is `length`
+
+    def take(self, tokens: Sequence[int], logprobs: Sequence[float], spans: Sequence[tuple[int, Header]]) -> None:
+        """Fill in what came out: each token's logprob, and up to which token which version made them."""
+        self.tokens, self.logprobs = np.array(tokens, np.int32), np.array(logprobs, np.float32)
+        self.length, self.spans = len(tokens), list(spans)
 
     @property
     def stopped(self) -> bool:

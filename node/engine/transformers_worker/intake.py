@@ -1,4 +1,4 @@
-"""What arrives from the node, read by a thread of its own, with which the process ends."""
+"""What arrives from the node and was not taken yet, sorted by what is to be done with it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import threading
 from collections import deque
 from typing import BinaryIO
 
-from ..common_worker.frames import Arrays, Header, read_frame
+from ..common_worker.frames import Arrays, Header
+from ..common_worker.intake import start_reading
 
 
 class Intake:
     """What has arrived and was not taken yet. Filled by a thread of its own; ends the process when the stream ends."""
 
     def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
         self._changed = threading.Condition()
         self._short: deque[tuple[Header, Arrays]] = deque()
         self._generates: deque[tuple[Header, Arrays]] = deque()
         self._cancelled: set[int] = set()
-        threading.Thread(target=self._read, name="intake", daemon=True).start()
+        start_reading(stream, self._take_frame, lambda: os._exit(0))
 
     def wait(self) -> None:
         """Return once something is there to take."""
@@ -46,15 +46,10 @@ class Intake:
             queue.clear()
             return frames
 
-    def _read(self) -> None:
-        try:
-            while (frame := read_frame(self._stream)) is not None:
-                with self._changed:
-                    self._file(*frame)
-                    self._changed.notify()
-        finally:
-            # Nobody listens any more, and the main thread may be in a batch: nothing there is worth outliving the node.
-            os._exit(0)
+    def _take_frame(self, header: Header, arrays: Arrays) -> None:
+        with self._changed:
+            self._file(header, arrays)
+            self._changed.notify()
 
     def _file(self, header: Header, arrays: Arrays) -> None:
         match header["op"]:

@@ -108,12 +108,12 @@ class Policy:
             }
             adapter = open_adapter(directory)
             if adapter is not None and self._model is not None and described == self._config:
-                adapter.require_fits(self._model)
+                adapter.require_fits(_shapes(self._model))
             in_place = self._model is not None and described == self._config and self._swap(files)
             if not in_place:
                 model = self._load(directory, config)
                 if adapter is not None:
-                    adapter.require_fits(model)
+                    adapter.require_fits(_shapes(model))
                 self._model, self._config = model, described
             if adapter is not None:
                 adapter.merge_into(self._model)
@@ -187,6 +187,10 @@ class Policy:
             "parameters": 0 if model is None else sum(p.numel() for p in model.parameters()),
             "version": self.version,
         }
+
+
+def _shapes(model: Any) -> dict[str, torch.Size]:
+    return {name: weight.shape for name, weight in model.named_parameters()}
 
 
 def _require_ties_agree(targets: Mapping[str, torch.Tensor], sources: Mapping[str, Any]) -> None:

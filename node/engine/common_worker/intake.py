@@ -1,0 +1,26 @@
+"""What arrives from the node, read by a thread of its own, with which the process ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import BinaryIO
+
+from .frames import Arrays, Header, read_frame
+
+
+def start_reading(stream: BinaryIO, take: Callable[[Header, Arrays], None], end: Callable[[], None]) -> None:
+    """Call `take` with every frame of an unbuffered `stream`, then `end`, in a thread that outlives nothing.
+
+    `end` must end the process: nobody listens any more, and whatever the other threads do is not worth outliving the
+    node.
+    """
+
+    def read() -> None:
+        try:
+            while (frame := read_frame(stream)) is not None:
+                take(*frame)
+        finally:
+            end()
+
+    threading.Thread(target=read, name="intake", daemon=True).start()

@@ -1,0 +1,296 @@
+"""The service: completions begun as they are asked for, versions installed as each says (`on_new_version`).
+
+Everything happens in one asyncio loop, but for reading, which has a thread. Each completion is a task; vLLM batches
+them as slots are free. One task does installs and other short requests, in their order:
+
+    finish      completions that run end on the version they began with; those that come meanwhile wait for the new one
+    continue    they are paused, go on with the new version's weights, and say which token came from which
+    abort       they are stopped, and begun again with the new version
+
+What always holds: a request is answered once; the process ends with its standard input, with vLLM's core, and when the
+core answers nothing for HANG_S.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections import deque
+from itertools import count
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+import numpy as np
+import psutil
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from ..common_worker.calls import Call, Row
+from ..common_worker.frames import Arrays, Header, encode_frame
+from ..common_worker.intake import start_reading
+from ..common_worker.refusal import Refused
+from .contents import read_contents
+from .engine import Broken, Engine, Settings
+from .sampler import NOT_FINITE
+
+WATCH_S = 1.0
+"""How often it is looked whether vLLM's core is there: a caller that waits hears of its death as late as that."""
+HANG_S = 300.0
+"""Between two steps vLLM's core answers what it is asked. A step takes seconds at most; a kernel compiled on the way,
+on a slow machine, perhaps minutes."""
+
+
+class Server:
+    """Takes requests, answers them. Everything happens in the loop that runs `serve`."""
+
+    def __init__(self, settings: Settings, output: BinaryIO) -> None:
+        self._output = output
+        self._engine = Engine(settings)
+        self._calls: dict[int, Call] = {}
+        self._waiting: deque[Row] = deque()
+        self._running: dict[asyncio.Task[None], Row] = {}
+        self._gate_open = True
+        self._short: asyncio.Queue[tuple[Header, Arrays]] = asyncio.Queue()
+        self._clock = Clock()
+        self._ids = count()
+
+    async def serve(self, stream: BinaryIO) -> NoReturn:
+        loop = asyncio.get_running_loop()
+        self._send({"event": "ready", **self._engine.describe()})
+        start_reading(stream, lambda header, arrays: _soon(loop, self._take, header, arrays), lambda: leave(0))
+        watching = loop.create_task(self._watch())
+        while True:
+            header, arrays = await self._short.get()
+            try:
+                reply, results = await self._do(header, arrays)
+            except Refused as refusal:
+                self._refuse(header["id"], refusal)
+            except (Broken, EngineDeadError) as error:
+                leave(1, str(error))
+            else:
+                self._send({**reply, "id": header["id"], "ok": True}, results)
+            del header, arrays
+            assert not watching.done()
+
+    def _take(self, header: Header, arrays: Arrays) -> None:
+        match header["op"]:
+            case "generate":
+                self._admit(header, arrays)
+            case "cancel":
+                if (call := self._calls.get(header["target"])) is not None:
+                    self._refuse_call(call, Refused("cancelled", "the caller has left"))
+            case _:
+                self._short.put_nowait((header, arrays))
+
+    async def _do(self, header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+        match header["op"]:
+            case "install":
+                how = header.get("on_new_version", "finish")
+                return await self._install(Path(header["directory"]), header["version"], how), {}
+            case "score":
+                return {}, {"logprobs": await self._score(arrays)}
+            case "describe":
+                return self._engine.describe(), {}
+            case op:
+                raise Refused(
+                    "unknown_op", f"this worker knows install, generate, score, describe and cancel, not {op!r}"
+                )
+
+    # Installing.
+
+    async def _install(self, directory: Path, version: Header, how: str) -> Header:
+        started = time.perf_counter()
+        contents = read_contents(directory)
+        if not (how == "continue" and self._engine.swaps(contents)):
+            await self._clear(again=how == "abort")
+        try:
+            in_place = await self._engine.install(contents, version)
+            # Even when the caller has left meanwhile: the node's notion of what is in service follows this event.
+            self._send({"event": "installed", "version": version, "directory": str(directory)})
+        finally:
+            self._gate_open = True
+            self._start_waiting()
+        return {"in_place": in_place, "seconds": time.perf_counter() - started}
+
+    async def _clear(self, *, again: bool) -> None:
+        """Let nothing begin, until `_gate_open`, and return when nothing runs; what runs is begun `again`, or ends."""
+        self._gate_open = False
+        if again:
+            for task, row in list(self._running.items()):
+                if task.cancel():
+                    self._waiting.append(row)
+        if self._running:
+            await asyncio.wait(list(self._running))
+
+    # Generating.
+
+    def _admit(self, header: Header, arrays: Arrays) -> None:
+        try:
+            call = Call.parse(header, arrays)
+        except Refused as refusal:
+            self._refuse(header["id"], refusal)
+            return
+        self._calls[call.id] = call
+        if not call.rows:
+            self._finish(call)
+        self._waiting.extend(call.rows)
+        self._start_waiting()
+
+    def _start_waiting(self) -> None:
+        while self._gate_open and self._waiting:
+            row = self._waiting.popleft()
+            if row.call.answered:
+                continue
+            try:
+                self._engine.require_generable(row)
+            except Refused as refusal:
+                self._refuse_call(row.call, refusal)
+                continue
+            task = asyncio.get_running_loop().create_task(self._complete(row))
+            self._running[task] = row
+            task.add_done_callback(self._running.pop)
+
+    async def _complete(self, row: Row) -> None:
+        began = self._clock.enter()
+        try:
+            await self._engine.complete(str(next(self._ids)), row)
+        except EngineDeadError as error:
+            leave(1, str(error))
+        finally:
+            row.seconds += self._clock.leave(began)
+        if float(row.logprobs.max(initial=0.0)) >= NOT_FINITE:
+            why = "the model's logits are not finite: the installed weights are broken, install another version"
+            self._refuse_call(row.call, Refused("not_finite", why))
+            return
+        row.call.num_left -= 1
+        if row.call.num_left == 0 and not row.call.answered:
+            self._finish(row.call)
+
+    async def _score(self, arrays: Arrays) -> np.ndarray[Any, Any]:
+        """Request and reply as the transformers worker's: the tokens are taken one by one, as in generating."""
+        self._engine.llm  # noqa: B018  # refuses when there is none
+        prompts, completions = arrays["prompt_lengths"].tolist(), arrays["completion_lengths"].tolist()
+        flat = np.split(arrays["tokens"], np.cumsum(arrays["prompt_lengths"] + arrays["completion_lengths"])[:-1])
+        rows = []
+        for tokens, prompt, completion, temperature in zip(
+            flat, prompts, completions, arrays["temperatures"].tolist(), strict=True
+        ):
+            if prompt < 1:
+                raise Refused("bad_request", "an empty prompt: the first completion token would have no distribution")
+            ids = tokens.tolist()
+            row = Row(
+                call=Call(-1),
+                prompt=tuple(ids[:prompt]),
+                seed=0,
+                temperature=temperature,
+                greedy=False,
+                budget=completion,
+                stop_ids=(),
+            )
+            if completion:
+                self._engine.require_generable(row)
+                if not 0 <= min(ids) <= max(ids) < self._engine.vocab_size:
+                    raise Refused("bad_request", f"a token id is outside the vocabulary of {self._engine.vocab_size}")
+            rows.append((row, ids[prompt:]))
+        await asyncio.gather(
+            *(self._engine.complete(f"score-{next(self._ids)}", row, forced) for row, forced in rows if forced)
+        )
+        return np.concatenate([np.zeros(0, np.float32), *(row.logprobs for row, _ in rows)])
+
+    # Answering.
+
+    def _finish(self, call: Call) -> None:
+        call.answered = True
+        del self._calls[call.id]
+        header, arrays = call.reply()
+        self._send({**header, "id": call.id, "ok": True}, arrays)
+
+    def _refuse_call(self, call: Call, refusal: Refused) -> None:
+        if call.answered:
+            return
+        call.answered = True
+        del self._calls[call.id]
+        for task, row in self._running.items():
+            if row.call is call and task is not asyncio.current_task():
+                task.cancel()
+        self._refuse(call.id, refusal)
+
+    def _refuse(self, id: int, refusal: Refused) -> None:
+        self._send({"id": id, "ok": False, "kind": refusal.kind, "error": str(refusal)})
+
+    def _send(self, header: Header, arrays: Arrays | None = None) -> None:
+        self._output.write(encode_frame(header, arrays))
+        self._output.flush()
+
+    async def _watch(self) -> None:
+        """End the process when vLLM's core has ended, or hangs."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            if self._engine.is_dead:
+                leave(1, "vLLM's core has ended; what it said is above")
+            try:
+                await asyncio.wait_for(self._engine.answer(), HANG_S)
+            except TimeoutError:
+                leave(1, f"vLLM's core has answered nothing for {HANG_S:.0f} s")
+            except Exception as error:
+                leave(1, f"vLLM's core cannot be asked any more: {error}")
+
+
+class Clock:
+    """Divides the time in which anything runs among the completions that do, in equal parts at every moment; so that
+    their shares add up to it."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._share = 0.0  # of a completion that has always been running
+        self._at = time.perf_counter()
+
+    def enter(self) -> float:
+        self._advance()
+        self._running += 1
+        return self._share
+
+    def leave(self, entered: float) -> float:
+        """Return the share since `enter`, which returned `entered`."""
+        self._advance()
+        self._running -= 1
+        return self._share - entered
+
+    def _advance(self) -> None:
+        now = time.perf_counter()
+        if self._running:
+            self._share += (now - self._at) / self._running
+        self._at = now
+
+
+def _soon(loop: asyncio.AbstractEventLoop, take: Any, header: Header, arrays: Arrays) -> None:
+    loop.call_soon_threadsafe(take, header, arrays)
+
+
+def leave(code: int, why: str = "") -> NoReturn:
+    """End this process and whatever it spawned, at once."""
+    if why:
+        print(why, file=sys.stderr, flush=True)
+    for child in psutil.Process().children(recursive=True):
+        child.kill()
+    os._exit(code)
+
+
+def take_stdin() -> BinaryIO:
+    """Return the pipe from the node, and leave an empty stdin to what is spawned."""
+    stream = os.fdopen(os.dup(0), "rb", buffering=0)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    return stream
+
+
+def work(settings: dict[str, Any], sampling: Any, output: BinaryIO) -> NoReturn:
+    """Serve what comes on stdin. `settings` are those of `Settings`."""
+    stream = take_stdin()
+    try:
+        asyncio.run(Server(Settings(**settings), output).serve(stream))
+    except BaseException as error:
+        leave(1, f"{type(error).__name__}: {error}")
+    leave(0)

@@ -20,9 +20,12 @@ READY_S = 300.0
 
 @dataclass(frozen=True, kw_only=True)
 class VllmConfig:
-    """How to run the worker: `python` of an environment with vLLM 0.32; the rest as `vllm_worker.engine.Settings`."""
+    """How to run the worker, which errors call `name`: `python` of an environment with vLLM 0.32; `device`
+    auto|cpu|cuda|cuda:N, which must be what that vLLM was built for; the rest as `vllm_worker.engine.Settings`."""
 
     python: Path
+    name: str = "engine"
+    device: str = "auto"
     compute_dtype: str = "auto"
     threads: int = 1
     nice: int = 0
@@ -40,6 +43,7 @@ class VllmConfig:
     def spec(self) -> ChildSpec:
         eager = self.eager if self.eager is not None else shutil.which("g++") is None
         settings: dict[str, object] = {
+            "device": self.device.partition(":")[0],
             "compute_dtype": self.compute_dtype,
             "threads": self.threads,
             "max_batch": self.max_batch,
@@ -51,16 +55,23 @@ class VllmConfig:
             "eager": eager,
         }
         return ChildSpec(
-            name="engine",
+            name=self.name,
             argv=worker_argv(self.python, WORKER, settings),
-            # vLLM compiles some small functions for its own use even if told not to.
-            env=ENVIRONMENT | ({"TORCHDYNAMO_DISABLE": "1"} if eager else {}),
+            env=self._environment(eager),
             threads=self.threads,
             nice=self.nice,
             cancel_op="cancel",
             ready_timeout_s=READY_S,
             restarts=self.restarts,
         )
+
+    def _environment(self, eager: bool) -> dict[str, str]:
+        environment = dict(ENVIRONMENT)
+        if eager:  # vLLM compiles some small functions for its own use even if told not to
+            environment["TORCHDYNAMO_DISABLE"] = "1"
+        if number := self.device.partition(":")[2]:
+            environment["CUDA_VISIBLE_DEVICES"] = number
+        return environment
 
 
 ENVIRONMENT = {

@@ -129,7 +129,9 @@ class WorkerEngine:
 
 
 @asynccontextmanager
-async def open_worker_engine(spec: ChildSpec, *, on_event: OnEvent = lambda event: None) -> AsyncIterator[WorkerEngine]:
+async def open_worker_engine(
+    spec: ChildSpec, *, on_new_version: OnNewVersion = "finish", on_event: OnEvent = lambda event: None
+) -> AsyncIterator[WorkerEngine]:
     """Start a worker and yield the engine once it is ready; end the worker with the scope.
 
     Raises EngineCrashed when it cannot start, with what it said.

@@ -32,11 +32,13 @@ EXTENSION = f"{__package__}.weights.WeightSwap"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """`compute_dtype` auto|float32|bfloat16|float16, auto being as stored, but float32 on a CPU; `max_model_len` tokens
-    of prompt and completion, 0 as many as the model and the memory allow; `gpu_memory_utilization` of a GPU's memory
-    for weights and KV cache; `kv_cache_bytes`, 0 what that leaves, or a GiB on a CPU; `quantization` as vLLM names it,
-    "" as stored; `max_batch` completions computed at a time; `eager`: nothing is compiled."""
+    """`device` auto|cpu|cuda; `compute_dtype` auto|float32|bfloat16|float16, auto being as stored, but float32 on a
+    CPU; `max_model_len` tokens of prompt and completion, 0 as many as the model and the memory allow;
+    `gpu_memory_utilization` of a GPU's memory for weights and KV cache; `kv_cache_bytes`, 0 what that leaves, or a GiB
+    on a CPU; `quantization` as vLLM names it, "" as stored; `max_batch` completions computed at a time; `eager`:
+    nothing is compiled."""
 
+    device: str = "auto"
     compute_dtype: str = "auto"
     threads: int = 1
     max_batch: int = 256
@@ -46,6 +48,14 @@ class Settings:
     max_model_len: int = 0
     quantization: str = ""
     eager: bool = False
+
+
+def require_device(wanted: str) -> None:
+    """Refused("bad_request") unless this vLLM was built for the device, and finds it."""
+    there = current_platform.device_type
+    if wanted not in ("auto", there):
+        error = f'device = "{wanted}" is not there: this vLLM runs on {there or "nothing here"}; name that, or "auto"'
+        raise Refused("bad_request", error)
 
 
 class Broken(Exception):

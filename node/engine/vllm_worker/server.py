@@ -31,7 +31,7 @@ from ..common_worker.frames import Arrays, Header, encode_frame
 from ..common_worker.intake import start_reading
 from ..common_worker.refusal import Refused
 from .contents import read_contents
-from .engine import Broken, Engine, Settings
+from .engine import Broken, Engine, Settings, require_device
 from .sampler import NOT_FINITE
 
 WATCH_S = 1.0
@@ -88,13 +88,16 @@ class Server:
             case "install":
                 how = header.get("on_new_version", "finish")
                 return await self._install(Path(header["directory"]), header["version"], how), {}
+            case "release":
+                return {}, {}  # vLLM takes its memory once, and needs all of it for what is in service
             case "score":
                 return {}, {"logprobs": await self._score(arrays)}
             case "describe":
                 return self._engine.describe(), {}
             case op:
                 raise Refused(
-                    "unknown_op", f"this worker knows install, generate, score, describe and cancel, not {op!r}"
+                    "unknown_op",
+                    f"this worker knows install, generate, release, score, describe and cancel, not {op!r}",
                 )
 
     # Installing.
@@ -287,10 +290,15 @@ def take_stdin() -> BinaryIO:
 
 
 def work(settings: dict[str, Any], sampling: Any, output: BinaryIO) -> NoReturn:
-    """Serve what comes on stdin. `settings` are those of `Settings`."""
+    """Serve what comes on stdin. `settings` are those of `Settings`. Ends with a sentence where there is no such
+    device."""
     stream = take_stdin()
+    wanted = Settings(**settings)
     try:
-        asyncio.run(Server(Settings(**settings), output).serve(stream))
+        require_device(wanted.device)
+        asyncio.run(Server(wanted, output).serve(stream))
+    except Refused as refusal:
+        leave(1, str(refusal))
     except BaseException as error:
         leave(1, f"{type(error).__name__}: {error}")
     leave(0)

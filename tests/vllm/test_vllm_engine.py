@@ -1,0 +1,212 @@
+"""vLLM itself, in its own environment, keeps the port's promises and generates what the transformers engine does.
+
+What is not slow is the short form, of one model, that every change has to pass; `make test-vllm` runs all. vLLM is
+started few times: each takes a minute on a slow machine.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+import trio
+
+from node.child_outcomes import ChildDied, ChildEvent, ChildRestarting, ChildStarted
+from node.child_spec import RestartLimits
+from node.engine.conformance import FIRST, SECOND, Subject, check_engine
+from node.engine.port import Generation, GenerationRequest, InstalledVersion, InstallFailed
+from node.engine.transformers import TransformersConfig, open_transformers_engine
+from node.engine.vllm import VllmConfig, open_vllm_engine
+from node.engine.worker_engine import WorkerEngine
+from tests.node.conftest import VOCAB_SIZE, Models
+
+TOLERANCE = 1e-4
+"""Float32 on both sides: 5e-6 was seen."""
+GROWTH_BYTES = 64 * 2**20
+"""Of all processes, over 80 swaps of a model that takes 1 MB: one that kept a copy of the weights, or of their packed
+form, would take more."""
+ROOM = 400
+"""New tokens of a completion that is to be in flight while weights change."""
+
+
+def config(python: Path) -> VllmConfig:
+    return VllmConfig(python=python, eager=True, restarts=RestartLimits(first_delay_s=0.0))
+
+
+@pytest.fixture
+async def reference() -> AsyncIterator[WorkerEngine]:
+    """The transformers engine, in float32."""
+    async with open_transformers_engine(TransformersConfig()) as engine:
+        yield engine
+
+
+@pytest.fixture
+async def engine(vllm_python: Path) -> AsyncIterator[WorkerEngine]:
+    async with open_vllm_engine(config(vllm_python)) as engine:
+        yield engine
+
+
+def requests(count: int, *, room: int, stops: frozenset[int] = frozenset()) -> list[GenerationRequest]:
+    """Sampled and greedy ones, of several prompts and temperatures, with seeds of all 64 bits."""
+    return [
+        GenerationRequest(
+            prompt=tuple((7 * i + j) % VOCAB_SIZE for j in range(1 + 5 * (i % 9))),
+            seed=(2**64 - 1) // (i + 1),
+            temperature=(1.0, 0.6, 1.4)[i % 3],
+            max_new_tokens=room - 3 * (i % 5),
+            stop_ids=stops,
+            greedy=i % 7 == 3,
+        )
+        for i in range(count)
+    ]
+
+
+async def require_same(one: WorkerEngine, other: WorkerEngine, directory: Path, version: InstalledVersion) -> None:
+    """Both generate the same tokens from `directory`, with the same logprobs."""
+    asked = requests(48, room=40, stops=frozenset({5}))
+    await one.install(version, directory)
+    await other.install(version, directory)
+    for request, mine, theirs in zip(asked, await one.generate(asked), await other.generate(asked), strict=True):
+        assert mine.tokens == theirs.tokens, request
+        assert mine.logprobs == pytest.approx(theirs.logprobs, abs=TOLERANCE)
+        assert (mine.finish, mine.spans) == (theirs.finish, theirs.spans)
+
+
+async def require_made_by(
+    reference: WorkerEngine,
+    directories: dict[InstalledVersion, Path],
+    asked: Sequence[GenerationRequest],
+    made: Sequence[Generation],
+) -> None:
+    """Each token has the logprob that the version of its span gives it after all tokens before."""
+    for version, directory in directories.items():
+        await reference.install(version, directory)
+        for temperature in {1.0 if request.greedy else request.temperature for request in asked}:
+            mine = [
+                (request, one)
+                for request, one in zip(asked, made, strict=True)
+                if (1.0 if request.greedy else request.temperature) == temperature
+            ]
+            scored = await reference.score([(request.prompt, one.tokens) for request, one in mine], temperature)
+            for (_, one), right in zip(mine, scored, strict=True):
+                for span in one.spans:
+                    if span.version == version:
+                        part = slice(span.start, span.end)
+                        assert one.logprobs[part] == pytest.approx(right[part], abs=TOLERANCE)
+
+
+async def swap_in_flight(
+    engine: WorkerEngine, asked: Sequence[GenerationRequest], models: Models, swaps: int
+) -> list[Generation]:
+    """What `asked` becomes while the two versions are installed in turn, FIRST being in service and coming last."""
+    made: list[Generation] = []
+    sizes: list[int] = []
+
+    async def generate() -> None:
+        made.extend(await engine.generate(asked))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(generate)
+        for swap in range(swaps):
+            # Ends only after steps that took the others along: some tokens are made between any two swaps.
+            [short] = await engine.generate(requests(1, room=3))
+            version, directory = ((SECOND, models.second), (FIRST, models.first))[swap % 2]
+            assert short.spans[0].version == (FIRST, SECOND)[swap % 2]
+            await engine.install(version, directory)
+            assert engine.installed == version
+            sizes.append(resident_bytes(engine))
+    assert sizes[-1] - sizes[len(sizes) // 5] < GROWTH_BYTES
+    return made
+
+
+def resident_bytes(engine: WorkerEngine) -> int:
+    """Of the worker, and of what it spawned."""
+    process = psutil.Process(engine.pid)
+    return sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
+
+
+async def require_swaps(engine: WorkerEngine, reference: WorkerEngine, models: Models, *, swaps: int) -> None:
+    """As often in flight, by `continue`: of every token it is known which version made it."""
+    engine.on_new_version = "continue"
+    asked = requests(8, room=ROOM)
+    made = await swap_in_flight(engine, asked, models, swaps)
+    assert max(len(one.spans) for one in made) > 2
+    for one in made:
+        assert [span.start for span in one.spans] == [0, *(span.end for span in one.spans[:-1])]
+        assert one.spans[-1].end == len(one.tokens)
+    await require_made_by(reference, {FIRST: models.first, SECOND: models.second}, asked, made)
+
+
+async def test_it_generates_what_transformers_does_and_swaps_in_flight(
+    engine: WorkerEngine, reference: WorkerEngine, models: Models
+) -> None:
+    for version, directory in ((FIRST, models.first), (SECOND, models.second), (FIRST, models.first)):
+        await require_same(engine, reference, directory, version)
+    await require_swaps(engine, reference, models, swaps=10)
+
+
+@pytest.mark.slow
+async def test_it_conforms(vllm_python: Path, reference: WorkerEngine, models: Models) -> None:
+    events: list[ChildEvent] = []
+    async with open_vllm_engine(config(vllm_python), on_event=events.append) as engine:
+
+        async def crash() -> None:
+            assert engine.pid is not None
+            os.kill(engine.pid, signal.SIGKILL)
+
+        subject = Subject(
+            first=models.first,
+            second=models.second,
+            bad=models.bad,
+            vocab_size=VOCAB_SIZE,
+            crash=crash,
+            score=reference.score,
+            tolerance=TOLERANCE,
+        )
+        await reference.install(FIRST, models.first)
+        await check_engine(engine, subject)
+        assert (await engine.describe())["parameters"] > 0
+        for directory, reason in (
+            (models.without_tensor, "model.norm.weight"),
+            (models.misshapen, "model.norm.weight"),
+            (models.pickled, "safetensors"),
+            (models.absent, "config.json"),
+        ):
+            with pytest.raises(InstallFailed, match=reason) as failure:
+                await engine.install(SECOND, directory)
+            assert str(directory) in str(failure.value)
+        for version, directory in ((SECOND, models.untied), (FIRST, models.llama)):
+            await require_same(engine, reference, directory, version)
+    kinds = [type(event) for event in events if isinstance(event, ChildStarted | ChildDied | ChildRestarting)]
+    assert kinds == [ChildStarted, ChildDied, ChildRestarting, ChildStarted]
+
+
+@pytest.mark.slow
+async def test_what_becomes_of_completions_in_flight(
+    engine: WorkerEngine, reference: WorkerEngine, models: Models
+) -> None:
+    await engine.install(FIRST, models.first)
+    await require_swaps(engine, reference, models, swaps=100)
+    asked = requests(8, room=ROOM)
+    alone = {}
+    for version, directory in ((SECOND, models.second), (FIRST, models.first)):
+        await engine.install(version, directory)
+        alone[version] = [one.tokens for one in await engine.generate(asked)]
+    for how, expected in (("finish", FIRST), ("abort", SECOND)):
+        engine.on_new_version = how
+        made: list[Generation] = []
+
+        async def generate(into: list[Generation] = made) -> None:
+            into.extend(await engine.generate(asked))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(generate)
+            await engine.generate(requests(1, room=3))  # the others are under way once this has been made
+            await engine.install(SECOND, models.second)
+        assert {span.version for one in made for span in one.spans} == {expected}
+        assert [one.tokens for one in made] == alone[expected]
+        await engine.install(FIRST, models.first)

@@ -40,6 +40,13 @@ EngineDevice = Annotated[str, Meta(pattern="^(auto|cpu|mps|cuda(:[0-9]{1,2})?)$"
 """Where an engine runs. Whether it is there is the engine's to find out: the node knows no torch, which keeps a GPU's
 number in a byte."""
 
+OnNewVersion = Literal["finish", "continue", "abort"]
+"""What becomes of completions in flight when a version is installed: they end on the one they began with, and what came
+meanwhile waits; or go on with the new one, and say so in spans; or are begun again with it."""
+
+GPU_MEMORY_UTILIZATION = 0.85
+"""vLLM takes its memory once, and for good: this leaves a desktop, or a small game, some of a GPU."""
+
 OFFLINE_SHARE = 0.5
 """Of each batch, where logs are named and no share."""
 
@@ -329,11 +336,13 @@ class EngineSection(Section, frozen=True, kw_only=True):
     """What generates: the engine, where it runs, how much at a time, and in which hours.
 
     `kv_cache_gb`: the keys and values of a batch take at most so much memory, unless a single completion takes more;
-    unset, half of what a GPU has free, elsewhere 1 GiB. `fake_token_s`: the "fake" engine pretends to take so many
-    seconds for each token of a batch's longest completion.
+    unset, half of what a GPU has free, elsewhere 1 GiB. Of "vllm" alone: `on_new_version` (`OnNewVersion`),
+    `tensor_parallel_size` GPUs, `gpu_memory_utilization` of each for weights and KV cache, `max_model_len` tokens of
+    prompt and completion (0: as many as model and memory allow), `quantization` of the weights while they are loaded.
+    `fake_token_s`: the "fake" engine pretends to take so many seconds for each token of a batch's longest completion.
     """
 
-    kind: Literal["transformers", "fake"] = "transformers"
+    kind: Literal["transformers", "vllm", "fake"] = "transformers"
     python: str = ""
     device: EngineDevice = "auto"
     kv_cache_gb: Gigabytes | None = None
@@ -342,6 +351,11 @@ class EngineSection(Section, frozen=True, kw_only=True):
     batch_rollouts: Annotated[int, Meta(ge=1, le=65_536)] = 64
     nice: Annotated[int, Meta(ge=0, le=19)] = 5
     hours: Annotated[str, Meta(max_length=MAX_CHARS)] = ""
+    on_new_version: OnNewVersion = "finish"
+    tensor_parallel_size: Annotated[int, Meta(ge=1, le=64)] = 1
+    gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = GPU_MEMORY_UTILIZATION
+    max_model_len: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
+    quantization: Literal["", "fp8"] = ""
     fake_token_s: Annotated[float, Meta(ge=0, le=3600)] = 0.0
 
 

@@ -13,12 +13,16 @@ from node.config import GB, EngineSection
 from node.engine.fake import FakeConfig, open_fake_engine
 from node.engine.port import PolicyEngine
 from node.engine.transformers import TransformersConfig, open_transformers_engine
+from node.engine.vllm import VllmConfig, open_vllm_engine
 from node.events import EventLog
 
 
 @asynccontextmanager
 async def open_engine(section: EngineSection, events: EventLog, *, name: str) -> AsyncIterator[PolicyEngine]:
     """Open the configured engine, its process with it; `name` is how events and errors call it. Raises EngineError."""
+    threads = section.threads or max(1, (os.cpu_count() or 2) // 2)
+    kv_cache_bytes = 0 if section.kv_cache_gb is None else max(1, round(section.kv_cache_gb * GB))
+    on_event = child_events(events, name)
     match section.kind:
         case "fake":
             async with open_fake_engine(FakeConfig(seconds_per_token=section.fake_token_s)) as engine:
@@ -26,15 +30,32 @@ async def open_engine(section: EngineSection, events: EventLog, *, name: str) ->
         case "transformers":
             config = TransformersConfig(
                 name=name,
-                python=Path(section.python or sys.executable),
+                python=Path(section.python or sys.executable).expanduser(),
                 device=section.device,
                 compute_dtype=section.compute_dtype,
-                threads=section.threads or max(1, (os.cpu_count() or 2) // 2),
+                threads=threads,
                 nice=section.nice,
-                kv_cache_bytes=0 if section.kv_cache_gb is None else max(1, round(section.kv_cache_gb * GB)),
+                kv_cache_bytes=kv_cache_bytes,
             )
-            async with open_transformers_engine(config, on_event=child_events(events, name)) as transformers:
+            async with open_transformers_engine(config, on_event=on_event) as transformers:
                 yield transformers
+        case "vllm":
+            asked = VllmConfig(
+                name=name,
+                python=Path(section.python or sys.executable).expanduser(),
+                device=section.device,
+                compute_dtype=section.compute_dtype,
+                threads=threads,
+                nice=section.nice,
+                tensor_parallel_size=section.tensor_parallel_size,
+                gpu_memory_utilization=section.gpu_memory_utilization,
+                kv_cache_bytes=kv_cache_bytes,
+                max_model_len=section.max_model_len,
+                quantization=section.quantization,
+                on_new_version=section.on_new_version,
+            )
+            async with open_vllm_engine(asked, on_event=on_event) as vllm:
+                yield vllm
 
 
 def child_events(events: EventLog, name: str) -> Callable[[ChildEvent], None]:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from node.child_outcomes import OnEvent
 from node.child_spec import ChildSpec, RestartLimits
-from node.engine.worker_engine import OnNewVersion, WorkerEngine, open_worker_engine, worker_argv
+from node.config import GPU_MEMORY_UTILIZATION, OnNewVersion
+from node.engine.worker_engine import WorkerEngine, open_worker_engine, worker_argv
 
 WORKER = "vllm_worker"
 
@@ -31,7 +32,7 @@ class VllmConfig:
     nice: int = 0
     max_batch: int = 256
     tensor_parallel_size: int = 1
-    gpu_memory_utilization: float = 0.85
+    gpu_memory_utilization: float = GPU_MEMORY_UTILIZATION
     kv_cache_bytes: int = 0
     max_model_len: int = 0
     quantization: str = ""

@@ -11,7 +11,6 @@ import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from node.child_life import Caller
 from node.child_outcomes import ChildCrashed, ChildGaveUp, ChildRefused, OnEvent
 from node.child_spec import ChildSpec
 from node.children import Child, open_child
+from node.config import OnNewVersion
 from node.engine.port import (
     EngineCrashed,
     EngineError,
@@ -33,10 +33,6 @@ from node.engine.port import (
 )
 from protocol.ids import ManifestHash, PolicyVersion
 from protocol.pipe import Arrays, Header
-
-OnNewVersion = Literal["finish", "continue", "abort"]
-"""What becomes of completions in flight when a version is installed: they end on the one they began with, and what came
-meanwhile waits; or go on with the new one, and say so in spans; or are begun again with it."""
 
 LAUNCHER = Path(__file__).with_name("common_worker") / "__main__.py"
 

@@ -347,6 +347,15 @@ def test_what_the_file_itself_turns_off_may_keep_its_settings(tmp_path: Path, of
             '[engine]\nkind = "fake"\nkv_cache_gb = 1.0\n',
             '[engine] kv_cache_gb = 1.0 would do nothing: kind = "fake" has',
         ),
+        (
+            '[engine]\non_new_version = "continue"\n',
+            '[engine] on_new_version = "continue" would do nothing: kind = "transformers" ends what it began, and then '
+            'installs. Set kind = "vllm", or leave',
+        ),
+        (
+            '[engine]\nkind = "fake"\nquantization = "fp8"\n',
+            '[engine] quantization = "fp8" would do nothing: kind = "fake" knows',
+        ),
         ('[network]\nlisten = []\nannounce = ["/ip4/1.2.3.4/tcp/1"]\n', "[network] announce = ["),
     ],
 )
@@ -420,7 +429,10 @@ def test_without_a_node_file_everything_has_a_default(tmp_path: Path) -> None:
             "there is no key 'nmae' (did you mean 'name'?). Known keys: name, network, store, engine, price.",
         ),
         ("engine = 5", "[engine] expected a table, got `int`."),
-        ('[engine]\nkind = "vlm"', "[engine] kind: invalid enum value 'vlm'; choose one of 'transformers', 'fake'"),
+        (
+            '[engine]\nkind = "vlm"',
+            "[engine] kind: invalid enum value 'vlm'; choose one of 'transformers', 'vllm', 'fake'",
+        ),
         ("[engine]\nbatch_rollouts = 0", "[engine] batch_rollouts: expected `int` >= 1."),
         ("[price]\nper_hour = -1", "[price] per_hour: expected `float` >= 0.0."),
         ("[network]\nupload_mbit = 0", "[network] upload_mbit: expected `float` >= 0.1."),

@@ -55,6 +55,7 @@ def main() -> None:
 
 def _open(tasks: dict[str, Any], header: Header) -> dict[str, Any]:
     """Raises TaskError."""
+    from node.tasks.judging import require
     from node.tasks.registry import open_task
 
     limit = round(float(header["memory_gb"]) * GB)
@@ -63,6 +64,7 @@ def _open(tasks: dict[str, Any], header: Header) -> dict[str, Any]:
     asked: Mapping[str, Any] = header["tasks"]
     for title, one in asked.items():
         tasks[title] = open_task(one["spec"], directory=Path(one["directory"]), seed=one["seed"])
+        require(tasks[title])
     return {"fingerprints": {title: task.fingerprint for title, task in tasks.items()}}
 
 

@@ -24,7 +24,7 @@ from node.evaluation import HeldOut, HeldOutQuestion
 from node.events import EventLog
 from node.schooling import Schooling
 from node.tasks.encoded import Replying
-from node.tasks.judging import Asked, Judgement, is_cheap
+from node.tasks.judging import Asked, Judgement, is_cheap, require
 from node.verifier_pool import VERIFIER, Failure, PoolTerms, VerifierPool, open_pool
 from swarm.causes import first_cause
 
@@ -68,6 +68,9 @@ class Verifiers:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Start the verifiers, if any task needs them, and end them with the scope. Raises RunError."""
+        for title, encoded in self.schooling.tasks.items():
+            if title not in self.pooled:
+                await trio.to_thread.run_sync(require, encoded.task)
         if not self.pooled:
             self._there.set()
             yield

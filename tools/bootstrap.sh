@@ -100,8 +100,11 @@ debian_packages() { # missing parts -> package names
 is_debian_python() { case $("$PYTHON" -c 'import sys; print(sys.base_prefix)') in /usr) true ;; *) false ;; esac; }
 
 install_debian_packages() {
-    # shellcheck disable=SC2086  # package names are words
-    set -- $(debian_packages "$@")
+    # shellcheck disable=SC2046  # package names are words
+    install_debian_package_set $(debian_packages "$@")
+}
+
+install_debian_package_set() {
     [ "$(id -u)" = 0 ] || fail "Debian packages are missing. As root, or with sudo, run" "sudo apt-get install -y $*"
     say "installing Debian packages: $*"
     export DEBIAN_FRONTEND=noninteractive
@@ -150,6 +153,17 @@ install_cpu_torch() {
     TORCH_INDEX=$CPU_TORCH_INDEX
 }
 
+offer_sandbox() { # the tests of programs in a sandbox need bubblewrap; whoever runs no tests, and no task `code`, does not
+    [ "$(uname -s)" = Linux ] && ! command -v bwrap >/dev/null || return 0
+    case ",$EXTRAS," in *,dev,*) ;; *) return 0 ;; esac
+    if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+        # The system's python3 is what sandboxed programs run on.
+        install_debian_package_set bubblewrap python3-minimal
+    else
+        say "bubblewrap is not installed; tests of the task \`code\` will fail without: sudo apt-get install -y bubblewrap"
+    fi
+}
+
 install_torch() {
     [ -n "${TORCH_INDEX+set}" ] || install_cpu_torch
     [ -n "${TORCH_INDEX:-}" ] || return 0
@@ -178,6 +192,7 @@ case $(uname -s) in
 esac
 find_python
 require_system_parts
+offer_sandbox
 say "setting up $VENV [$EXTRAS] with Python $(version_of "$PYTHON"): 1 to 10 minutes the first time, 2 to 5 GB of disk"
 make_environment
 log=$VENV/bootstrap.log

@@ -11,7 +11,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from node.tasks.port import MAX_REWARD, Answer, CheapTask, Completion, Problem, Task, TaskError, Turn, TurnTask
+from node.tasks.port import (
+    MAX_REWARD,
+    Answer,
+    CheapTask,
+    Completion,
+    NeedyTask,
+    Problem,
+    Task,
+    TaskError,
+    Turn,
+    TurnTask,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +65,12 @@ def judged(task: Task, asked: Asked) -> Judgement:
 def is_cheap(task: Task) -> bool:
     """Whether the node may ask the task itself, whatever strangers say."""
     return isinstance(task, CheapTask) and task.is_cheap
+
+
+def require(task: Task) -> None:
+    """Raises TaskError unless all that the task's rewards need is on this machine."""
+    if isinstance(task, NeedyTask):
+        task.require()
 
 
 def _replay(task: Task, problem: Problem, asked: Asked) -> Sequence[Turn]:

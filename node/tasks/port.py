@@ -117,6 +117,14 @@ class CheapTask(Task, Protocol):
 
 
 @runtime_checkable
+class NeedyTask(Task, Protocol):
+    """A task that needs something of the machine where rewards are computed."""
+
+    def require(self) -> None:
+        """Raises TaskError, which says what to install, where that is not there. Asked once, before any reward."""
+
+
+@runtime_checkable
 class FiniteTask(Task, Protocol):
     """A task of `size` problems: index i asks problem i % size. It is gone through pass by pass, each in an order of
     its own, and the pass rate of every problem is remembered (`learner.curriculum.passes`)."""

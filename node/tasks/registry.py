@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from node.tasks.builtin import ARITHMETIC, REVERSE, SORT
+from node.tasks.code import CODE
 from node.tasks.jsonl import JSONL
 from node.tasks.options import parse_options, suggestion, usage
 from node.tasks.own import PYTHON
@@ -19,7 +20,7 @@ from node.tasks.turns import GUESS, LOOKUP
 
 ENTRY_POINT_GROUP = "volery.tasks"
 
-BUILT_IN = {kind.name: kind for kind in (REVERSE, SORT, ARITHMETIC, GUESS, LOOKUP, JSONL, PYTHON)}
+BUILT_IN = {kind.name: kind for kind in (REVERSE, SORT, ARITHMETIC, GUESS, LOOKUP, JSONL, CODE, PYTHON)}
 
 _OPTIONS = re.compile(r"[A-Za-z_]\w*=[^:]*")
 """What the last part of a spec looks like when it is options; an argument such as C:\\x or module:Class does not."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from node.tasks import registry
 from node.tasks.builtin import GeneratedTask, is_held_out
+from node.tasks.judging import is_cheap
 from node.tasks.numbers import last_number
 from node.tasks.options import usage
 from node.tasks.port import (
@@ -445,3 +446,23 @@ def test_a_mistake_around_a_task_of_ones_own_is_told(tmp_path: Path, spec: str, 
     (tmp_path / "own_echo.py").write_text(OWN)
     with pytest.raises(TaskError, match=says):
         open_task(spec, directory=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said_", "same"),
+    [
+        (r"\frac{1}{2}", r"so it is \boxed{0.5}", True),
+        ("1/2", r"$\frac{2}{4}$", True),
+        (r"\sqrt{8}", r"$2\sqrt{2}$", True),
+        ("x + 1", r"\boxed{1+x}", True),
+        ("72", "#### 72", True),
+        ("72", "71", False),
+        ("72", "", False),
+    ],
+)
+def test_mathematics_is_equal_by_value(tmp_path: Path, answer: str, said_: str, same: bool) -> None:
+    (tmp_path / "math.jsonl").write_text(json.dumps({"prompt": "p", "answer": answer}) + "\n")
+    task = open_task("jsonl:math.jsonl:match=math,held_out=0", directory=tmp_path)
+    assert not is_cheap(task), "it may take any time"
+    assert task.reward(task.problem(0), said(said_)) == float(same)
+    assert task.reward(task.problem(0), Completion(text=said_, finished=False)) == 0.0

@@ -16,7 +16,7 @@ from node.warm_start import TINY_QWEN3
 LAGS = (0, 1, 3, 6, 11)
 SEEDS = 10
 RATES: Mapping[str, tuple[float, ...]] = MappingProxyType(
-    {"reversal": (8e-4, 1.2e-3, 1.8e-3, 2.7e-3, 4e-3), "arithmetic": (9e-4, 1.35e-3, 2e-3, 3e-3)}
+    {"reversal": (8e-4, 1.2e-3, 1.8e-3, 2.7e-3, 4e-3), "arithmetic": (6e-4, 9e-4, 1.35e-3, 2e-3, 3e-3)}
 )
 """By recipe, the candidates for the best learning rate of S = 0, a factor of 1.5 apart."""
 

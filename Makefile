@@ -11,6 +11,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEV := $(VENV)/.stamp-dev
 BENCH := $(VENV)/.stamp-bench
+VLLM := .venv-vllm
+VLLM_READY := $(VLLM)/.stamp-vllm
 PACKAGES := node swarm learner protocol
 BENCHMARKS := $(subst _,-,$(filter-out harness,$(notdir $(basename $(wildcard benchmarks/*.py)))))
 
@@ -44,6 +46,10 @@ test: $(DEV) ## the tests, without the slow ones
 test-full: $(DEV) ## all tests
 	$(BIN)/python -m pytest -q $(ARGS)
 
+.PHONY: test-vllm
+test-vllm: $(DEV) $(VLLM_READY) ## the engine on vLLM itself, on this CPU, in an environment of its own (3.5 GB)
+	VOLERY_VLLM=$(VLLM)/bin/python $(BIN)/python -m pytest -q tests/vllm $(ARGS)
+
 .PHONY: check
 check: $(DEV) ## formatting, lint, types, and who may import whom
 	$(BIN)/ruff check .
@@ -74,11 +80,16 @@ bench-%: $(DEV) ## measure one claim: benchmarks/<claim>.py
 
 .PHONY: clean
 clean: ## remove the environment, caches and builds; runs/ stays
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find $(PACKAGES) tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(DEV): pyproject.toml constraints.txt tools/bootstrap.sh
 	@sh tools/bootstrap.sh $(VENV) dev
+	@touch $@
+
+# As a volunteer does it; what is recorded stays in the directory itself.
+$(VLLM_READY): node/vllm_environment.py node/engine/vllm_cpu.txt | $(DEV)
+	VOLERY_HOME=$(VLLM)/home $(BIN)/volery engines install vllm --build cpu --at $(VLLM)
 	@touch $@
 
 $(BENCH): $(DEV)

@@ -216,7 +216,9 @@ async def evaluate_all(config: SwarmConfig, directories: Sequence[Path]) -> list
     )
     scores = []
     with first_cause():
-        async with open_engine(EngineSection(threads=1, nice=0), EventLog(), name="evaluation") as engine:
+        async with open_engine(
+            EngineSection(kind="transformers", threads=1, nice=0), EventLog(), name="evaluation"
+        ) as engine:
             for place, directory in enumerate(directories):
                 name, manifest = PolicyVersion(1, place), ManifestHash(place.to_bytes(32, "big"))
                 await engine.install(InstalledVersion(name=name, manifest=manifest), directory)

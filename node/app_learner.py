@@ -336,7 +336,9 @@ class _Learner:
             engine = None
             if self.schooling.held_out:
                 terms = self.config.evaluate
-                section = EngineSection(threads=1, nice=10, device=terms.device, kv_cache_gb=terms.kv_cache_gb)
+                section = EngineSection(
+                    kind="transformers", threads=1, nice=10, device=terms.device, kv_cache_gb=terms.kv_cache_gb
+                )
                 engine = await stack.enter_async_context(open_engine(section, self.events, name="evaluation"))
             yield trainer, engine
 

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import trio
 
 from node.config import GB, NodeConfig
 from node.engine.port import EngineError, PolicyEngine
+from node.engine_choice import choose_engine, look
 from node.engines import open_engine
 from node.errors import RunError, UsageError
 from node.events import Clock, EventLog
@@ -87,8 +89,11 @@ async def run_rollout(
 
     Raises UsageError or RunError; cancel to stop. `wait_s` is how long to try to reach the learner for the first time.
     """
+    choice = choose_engine(config.engine, look(config.engine))
+    config = msgspec.structs.replace(config, engine=choice.section)
     home = open_volunteer_home(state, invite.authority.swarm)
     events.write_to(home.events)
+    events.emit("engine_chosen", engine=choice.section.kind, why=choice.why)
     keypair = load_or_create_key(home.key)
     try:
         with first_cause():

@@ -42,6 +42,25 @@ class DemoEngine(Enum):
     TRANSFORMERS = "transformers"
 
 
+class EngineAction(Enum):
+    """What can be done about engines."""
+
+    INSTALL = "install"
+
+
+class InstallableEngine(Enum):
+    """Engines that live in an environment of their own."""
+
+    VLLM = "vllm"
+
+
+class EngineBuild(Enum):
+    """What vLLM is built for."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
 class SimulatedMode(Enum):
     """How learner and machines work together in a simulation."""
 
@@ -149,6 +168,27 @@ def join(
 
 for _told in (pause, resume, drain):
     app.command()(_told)
+
+
+@app.command()
+def engines(
+    action: Annotated[EngineAction | None, typer.Argument(help="install, to build an engine's environment.")] = None,
+    engine: Annotated[InstallableEngine | None, typer.Argument(help="The engine to install: vllm.")] = None,
+    at: Annotated[Path | None, typer.Option("--at", help="Directory of the environment to build.")] = None,
+    build: Annotated[EngineBuild | None, typer.Option(help="cpu or cuda; by default what this machine has.")] = None,
+) -> None:
+    """Say which engines can be used here and why others cannot; `engines install vllm` builds one's environment."""
+    from node import engine_choice, vllm_environment
+    from node.config import EngineSection
+
+    if action is None:
+        typer.echo(engine_choice.table(engine_choice.look(EngineSection())))
+        return
+    if engine is None:
+        raise typer.BadParameter("name the engine: volery engines install vllm")
+    wanted: Any = build.value if build is not None else "cuda" if vllm_environment.has_gpu() else "cpu"
+    found = vllm_environment.install(at, wanted, typer.echo)
+    typer.echo(f"vLLM is installed: {found.python}. `volery engines` says whether a node takes it by itself.")
 
 
 @app.command()

@@ -335,6 +335,7 @@ class SwarmConfig(Section, frozen=True, kw_only=True):
 class EngineSection(Section, frozen=True, kw_only=True):
     """What generates: the engine, where it runs, how much at a time, and in which hours.
 
+    `kind` "auto" is for `node.engine_choice`, which takes one of the others by what the machine has.
     `kv_cache_gb`: the keys and values of a batch take at most so much memory, unless a single completion takes more;
     unset, half of what a GPU has free, elsewhere 1 GiB. Of "vllm" alone: `on_new_version` (`OnNewVersion`),
     `tensor_parallel_size` GPUs, `gpu_memory_utilization` of each for weights and KV cache, `max_model_len` tokens of
@@ -342,7 +343,7 @@ class EngineSection(Section, frozen=True, kw_only=True):
     `fake_token_s`: the "fake" engine pretends to take so many seconds for each token of a batch's longest completion.
     """
 
-    kind: Literal["transformers", "vllm", "fake"] = "transformers"
+    kind: Literal["auto", "transformers", "vllm", "fake"] = "auto"
     python: str = ""
     device: EngineDevice = "auto"
     kv_cache_gb: Gigabytes | None = None

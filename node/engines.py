@@ -19,7 +19,10 @@ from node.events import EventLog
 
 @asynccontextmanager
 async def open_engine(section: EngineSection, events: EventLog, *, name: str) -> AsyncIterator[PolicyEngine]:
-    """Open the configured engine, its process with it; `name` is how events and errors call it. Raises EngineError."""
+    """Open the configured engine, its process with it; `name` is how events and errors call it. Raises EngineError.
+
+    Which one "auto" is has been decided before, by `node.engine_choice`.
+    """
     threads = section.threads or max(1, (os.cpu_count() or 2) // 2)
     kv_cache_bytes = 0 if section.kv_cache_gb is None else max(1, round(section.kv_cache_gb * GB))
     on_event = child_events(events, name)

@@ -53,7 +53,7 @@ def idle_key_of_node(config: NodeConfig) -> str:
     else:
         why = 'kind = "fake" has no model, and keeps nothing. Set kind = "transformers"'
         rules.append(Rule(section="engine", keys=("kv_cache_gb",), why=why))
-    if config.engine.kind != "vllm":
+    if config.engine.kind not in ("vllm", "auto"):
         why = f'kind = "{config.engine.kind}" ends what it began, and then installs. Set kind = "vllm"'
         rules.append(Rule(section="engine", keys=("on_new_version",), why=why))
         keys = ("tensor_parallel_size", "gpu_memory_utilization", "max_model_len", "quantization")

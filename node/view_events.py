@@ -13,6 +13,7 @@ from node.view import PeerView, ViewState
 from protocol.ids import PeerId, short
 
 SENTENCES: Mapping[str, str] = {
+    "engine_chosen": "the engine is {engine}: {why}",
     "swarm_found": "found the swarm {name}",
     "incarnation_began": "incarnation {incarnation} goes on from step {step}",
     "buffer_recovered": "{rollouts} rollouts from before the restart go on waiting",

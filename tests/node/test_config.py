@@ -342,13 +342,13 @@ def test_what_the_file_itself_turns_off_may_keep_its_settings(tmp_path: Path, of
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[engine]\nfake_token_s = 1.0\n", '[engine] fake_token_s = 1.0 would do nothing: kind = "transformers" takes'),
+        ("[engine]\nfake_token_s = 1.0\n", '[engine] fake_token_s = 1.0 would do nothing: kind = "auto" takes'),
         (
             '[engine]\nkind = "fake"\nkv_cache_gb = 1.0\n',
             '[engine] kv_cache_gb = 1.0 would do nothing: kind = "fake" has',
         ),
         (
-            '[engine]\non_new_version = "continue"\n',
+            '[engine]\nkind = "transformers"\non_new_version = "continue"\n',
             '[engine] on_new_version = "continue" would do nothing: kind = "transformers" ends what it began, and then '
             'installs. Set kind = "vllm", or leave',
         ),
@@ -431,7 +431,7 @@ def test_without_a_node_file_everything_has_a_default(tmp_path: Path) -> None:
         ("engine = 5", "[engine] expected a table, got `int`."),
         (
             '[engine]\nkind = "vlm"',
-            "[engine] kind: invalid enum value 'vlm'; choose one of 'transformers', 'vllm', 'fake'",
+            "[engine] kind: invalid enum value 'vlm'; choose one of 'auto', 'transformers', 'vllm', 'fake'",
         ),
         ("[engine]\nbatch_rollouts = 0", "[engine] batch_rollouts: expected `int` >= 1."),
         ("[price]\nper_hour = -1", "[price] per_hour: expected `float` >= 0.0."),

@@ -1,0 +1,126 @@
+"""Which engine a node takes, what it says of it, and an environment that could not be built."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from node.config import EngineSection
+from node.engine_choice import Here, choose_engine, look, table
+from node.errors import RunError, UsageError
+from node.vllm_environment import Build, VllmEnvironment, has_gpu, has_vllm, install, record_path, recorded
+
+PYTHON = Path("somewhere/bin/python")
+
+
+def here(*, gpu: bool = False, vllm: Build | None = None) -> Here:
+    environment = None if vllm is None else VllmEnvironment(python=PYTHON, build=vllm)
+    return Here(gpu=gpu, transformers=True, vllm=environment)
+
+
+@pytest.mark.parametrize(
+    ("there", "section", "kind", "why"),
+    [
+        (here(gpu=True, vllm="cuda"), EngineSection(), "vllm", "there is a GPU, and vLLM is installed"),
+        (here(gpu=True, vllm="cuda"), EngineSection(device="cpu"), "transformers", 'device = "cpu"'),
+        (here(gpu=True, vllm="cpu"), EngineSection(), "transformers", "for CPUs"),
+        (here(gpu=True), EngineSection(), "transformers", "volery engines install vllm"),
+        (here(vllm="cpu"), EngineSection(), "transformers", "no GPU"),
+        (here(vllm="cpu"), EngineSection(kind="vllm"), "vllm", 'kind = "vllm"'),
+        (here(gpu=True, vllm="cuda"), EngineSection(kind="transformers"), "transformers", 'kind = "transformers"'),
+        (here(), EngineSection(kind="fake"), "fake", 'kind = "fake"'),
+    ],
+)
+def test_a_node_takes_what_is_there_and_says_why(there: Here, section: EngineSection, kind: str, why: str) -> None:
+    choice = choose_engine(section, there)
+    assert choice.section.kind == kind
+    assert why in choice.why
+    assert choice.section.python == (str(PYTHON) if kind == "vllm" else "")
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        (EngineSection(kind="vllm"), "vLLM is not installed here. volery engines install vllm"),
+        (EngineSection(kind="vllm", python="other/python"), "other/python has no vLLM"),
+        (EngineSection(on_new_version="continue"), "is transformers: there is no GPU of NVIDIA's here. Set kind ="),
+    ],
+)
+def test_what_is_not_there_is_refused_with_what_to_do(section: EngineSection, says: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        choose_engine(section, here())
+    assert says in str(refused.value)
+
+
+def test_the_table_says_of_each_engine_what_to_do() -> None:
+    rows = [line.split() for line in table(here()).splitlines()]
+    assert [row[:2] for row in rows[1:4]] == [["transformers", "yes"], ["vllm", "no"], ["fake", "yes"]]
+    assert "volery engines install vllm" in table(here())
+    assert f"{PYTHON}, built for CUDA" in table(here(gpu=True, vllm="cuda"))
+    assert "takes vllm: there is a GPU" in table(here(gpu=True, vllm="cuda"))
+
+
+def environment(root: Path) -> Path:
+    """What looks like one with vLLM."""
+    package = root / "lib" / "python3.11" / "site-packages" / "vllm"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    python = root / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    return python
+
+
+def test_an_environment_is_found_as_long_as_it_has_its_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VOLERY_HOME", str(tmp_path / "home"))
+    python = environment(tmp_path / "made")
+    assert recorded() is None
+    record_path().parent.mkdir(parents=True)
+    record_path().write_text(json.dumps({"python": str(python), "build": "cpu"}))
+    found = VllmEnvironment(python=python, build="cpu")
+    assert recorded() == found
+    assert look(EngineSection()).vllm == found
+    other = environment(tmp_path / "other")
+    assert look(EngineSection(python=str(other))).vllm == VllmEnvironment(python=other, build=None)
+    assert look(EngineSection(python=sys.executable)).vllm is None
+    python.unlink()
+    assert recorded() is None
+    record_path().write_text("{}")
+    assert recorded() is None
+    assert not has_vllm(tmp_path / "absent" / "python")
+
+
+def test_a_gpu_is_the_drivers_to_tell(tmp_path: Path) -> None:
+    driver = tmp_path / "gpus"
+    assert not has_gpu(lambda name: None, driver)
+    driver.mkdir()
+    assert not has_gpu(lambda name: None, driver)
+    (driver / "0000:01:00.0").mkdir()
+    assert has_gpu(lambda name: None, driver)
+    command = tmp_path / "nvidia-smi"
+    scripts = {"echo 'GPU 0: some'": True, "echo no devices were found": False, "echo GPU; exit 9": False}
+    for script, told in scripts.items():
+        command.write_text(f"#!/bin/sh\n{script}\n")
+        command.chmod(0o755)
+        assert has_gpu(lambda name: str(command), tmp_path / "absent") is told
+
+
+@pytest.mark.slow
+def test_what_could_not_be_built_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VOLERY_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    said: list[str] = []
+    with pytest.raises(RunError, match="No matching distribution found for vllm"):
+        install(tmp_path / "made", "cuda", said.append)
+    assert recorded() is None
+    assert not (tmp_path / "made").exists()
+    assert "for CUDA" in said[0]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter").touch()
+    with pytest.raises(UsageError, match="no virtual environment"):
+        install(tmp_path / "mine", "cpu", said.append)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["letter"]

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from node.tasks.decontamination import Excluded, counted, read_date, read_excluded
+from node.tasks.options import CHAT
 from node.tasks.port import Chat, ChatMessage, Option, Problem, TaskArguments, TaskError
 
 ROLES = frozenset({"system", "user", "assistant"})
@@ -267,7 +268,7 @@ def _field(raw: bytes, name: str) -> Any:
 
 
 FILE_OPTIONS = (
-    Option(key="chat", default="auto", help="use of the model's chat template", choices=tuple(c.value for c in Chat)),
+    CHAT,
     Option(key="held_out", default=0.1, help="share of the prompts that is held out", minimum=0, maximum=0.9),
     Option(key="date", default="date", help="the field that dates a line"),
     Option(key="before", default="", help="train only on lines dated before this day"),

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from node.tasks.port import Option, OptionValue, TaskError, TaskKind
+from node.tasks.port import Chat, Option, OptionValue, TaskError, TaskKind
+
+CHAT = Option(key="chat", default="auto", help="use of the model's chat template", choices=tuple(c.value for c in Chat))
+"""What tasks have whose prompts are meant for models that were taught to converse."""
 
 
 def usage(kind: TaskKind) -> str:
     """The form of a kind's spec with its defaults, for example "jsonl:PATH[:match=exact,chat=auto,held_out=0.1]"."""
     argument = f":{kind.argument}" if kind.argument else ""
-    options = ",".join(f"{option.key}={'...' if option.default == '' else option.default}" for option in kind.options)
-    options += "key=value,..." if kind.free_options else ""
+    shown = [f"{option.key}={'...' if option.default == '' else option.default}" for option in kind.options]
+    options = ",".join([*shown, "key=value,..."] if kind.free_options else shown)
     return f"{kind.name}{argument}" + (f"[:{options}]" if options else "")
 
 

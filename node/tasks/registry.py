@@ -12,15 +12,21 @@ from pathlib import Path
 
 from node.tasks.builtin import ARITHMETIC, REVERSE, SORT
 from node.tasks.code import CODE
+from node.tasks.gym import REASONING_GYM
 from node.tasks.jsonl import JSONL
 from node.tasks.options import parse_options, suggestion, usage
 from node.tasks.own import PYTHON
+from node.tasks.poker import POKER
 from node.tasks.port import Task, TaskArguments, TaskError, TaskKind
+from node.tasks.sokoban import SOKOBAN
 from node.tasks.turns import GUESS, LOOKUP
 
 ENTRY_POINT_GROUP = "volery.tasks"
 
-BUILT_IN = {kind.name: kind for kind in (REVERSE, SORT, ARITHMETIC, GUESS, LOOKUP, JSONL, CODE, PYTHON)}
+BUILT_IN = {
+    kind.name: kind
+    for kind in (REVERSE, SORT, ARITHMETIC, GUESS, LOOKUP, SOKOBAN, POKER, JSONL, CODE, REASONING_GYM, PYTHON)
+}
 
 _OPTIONS = re.compile(r"[A-Za-z_]\w*=[^:]*")
 """What the last part of a spec looks like when it is options; an argument such as C:\\x or module:Class does not."""

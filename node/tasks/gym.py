@@ -1,0 +1,185 @@
+"""`reasoning_gym:NAME`: the generated problems of reasoning-gym, with its own scores as rewards.
+
+What always holds: problem i is drawn with seeds of its own, and its prompt's digest decides on which side it lies, as
+with the built-in tasks, so training and held-out problems never meet, whatever the seeds; the fingerprint holds the
+package's version and a few problems, so that a machine on which it draws others is noticed before any reward. The
+library is imported when such a task is opened: it takes seconds. Its problems are drawn in the node, its scores come
+from verifiers' processes, for what some of them compute has no bound.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from node.tasks.builtin import is_held_out, label_of
+from node.tasks.options import CHAT, suggestion
+from node.tasks.port import Chat, Completion, Problem, Task, TaskArguments, TaskError, TaskKind
+
+BLOCK = 4096
+"""Problems of one data set of the library's: its generators add the number of a problem to a seed, and some few make
+lists as long as the data set when it is opened."""
+
+APART = 16
+"""Numbers that each index may draw from before it looks further: one in eight is held out."""
+
+MAX_DRAWS = 2_000
+"""A draw lands on the wanted side once in 8 times or oftener; so many failures mean that this side is empty."""
+
+TRAINING_FROM, SEEDS_APART = 1 << 48, 1 << 40
+"""Where the numbers of training problems begin, and those of the next seed; those held out begin at 0."""
+
+SEVERAL = 8
+"""Problems of either side in the fingerprint."""
+
+OPEN_SETS = 8
+"""Data sets kept open: an index and its neighbours lie in one."""
+
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GymProblem(Problem):
+    """`entry` is what the library's score wants to know of it."""
+
+    entry: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GymTask:
+    """See the module's paragraph. `dataset` is the library's name, `config` what its configuration is made of."""
+
+    name: str
+    label: str
+    dataset: str
+    config: Mapping[str, Any]
+    seed: int
+    chat: Chat
+    levels: int = 1
+
+    @property
+    def fingerprint(self) -> str:
+        drawn = [(self.problem(index), self.held_out(index)) for index in range(SEVERAL)]
+        digest = hashlib.blake2b(repr(drawn).encode(), digest_size=8).hexdigest()
+        return f"{self.label}/{version('reasoning-gym')}/{self.seed}/{digest}"
+
+    def problem(self, index: int) -> GymProblem:
+        return self._draw(TRAINING_FROM + SEEDS_APART * self.seed, index, held_out=False)
+
+    def held_out(self, index: int) -> GymProblem:
+        return self._draw(0, index, held_out=True)
+
+    def reward(self, problem: Problem, completion: Completion) -> float:
+        assert isinstance(problem, GymProblem), "a problem of this task"
+        if not completion.finished:
+            return 0.0
+        score = _open(self.dataset, tuple(self.config.items()), 0).score_answer
+        return float(score(answer_of(completion.text), dict(problem.entry)))
+
+    def _draw(self, base: int, index: int, *, held_out: bool) -> GymProblem:
+        for attempt in range(MAX_DRAWS):
+            # Beyond its own numbers far away from anybody's.
+            place = index * APART + attempt if attempt < APART else (1 << 36) + index * MAX_DRAWS + attempt
+            block, inner = divmod(place, BLOCK)
+            entry = _open(self.dataset, tuple(self.config.items()), base + block * BLOCK)[inner]
+            if is_held_out(entry["question"]) == held_out:
+                answer = entry["answer"]
+                return GymProblem(
+                    prompt=entry["question"],
+                    answer=None if answer is None else str(answer),
+                    chat=self.chat,
+                    entry=entry,
+                )
+        raise TaskError(f"task {self.label} has too few different problems; make its options larger.")
+
+
+def answer_of(text: str) -> str:
+    """What a completion gives as its answer: what stands in the last <answer></answer>, else all of it."""
+    marked = _ANSWER.findall(text)
+    return str(marked[-1] if marked else text).strip()
+
+
+@lru_cache(maxsize=OPEN_SETS)
+def _open(dataset: str, config: tuple[tuple[str, Any], ...], seed: int) -> Any:
+    from reasoning_gym import create_dataset
+
+    return create_dataset(dataset, **dict(config), seed=seed, size=BLOCK)
+
+
+def _build(arguments: TaskArguments) -> Task:
+    dataset = arguments.argument
+    try:
+        from reasoning_gym.factory import DATASETS
+    except (ImportError, PackageNotFoundError) as error:
+        raise TaskError(
+            f"task 'reasoning_gym' needs reasoning-gym, which cannot be imported here ({error}). Run: pip install "
+            "'volery[tasks]'."
+        ) from error
+    if dataset not in DATASETS:
+        known = sorted(DATASETS)
+        raise TaskError(f"reasoning-gym has no {dataset!r}{suggestion(dataset, known)}. It has: {', '.join(known)}.")
+    given = {key: str(value) for key, value in arguments.options.items() if key != "chat"}
+    config = _config(dataset, DATASETS[dataset][1], given)
+    label = label_of(f"reasoning_gym:{dataset}", arguments)
+    task = GymTask(
+        name=dataset,
+        label=label,
+        dataset=dataset,
+        config=config,
+        seed=arguments.seed,
+        chat=Chat(arguments.text("chat")),
+    )
+    try:
+        task.problem(0)
+        task.held_out(0)
+    except TaskError:
+        raise
+    except Exception as error:  # its configurations raise AssertionError, ValueError and others
+        raise TaskError(
+            f"task {label} cannot be opened: {type(error).__name__}: {error}. Correct its options."
+        ) from error
+    return task
+
+
+def _config(dataset: str, kind: type[Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """Values of the types that the library's configuration has. Raises TaskError."""
+    usual = {one.name: one.default for one in fields(kind) if one.name not in ("seed", "size")}
+    config: dict[str, Any] = {}
+    for key, text in given.items():
+        if key not in usual:
+            raise TaskError(
+                f"task 'reasoning_gym': {dataset} has no key {key!r}{suggestion(key, usual)}. Keys: "
+                f"{', '.join(usual) or 'none'}."
+            )
+        config[key] = _value(f"task 'reasoning_gym': {key}={text}", usual[key], text)
+    return config
+
+
+def _value(where: str, usual: Any, text: str) -> Any:
+    if isinstance(usual, bool):
+        if text.lower() not in ("true", "false"):
+            raise TaskError(f"{where}: must be true or false.")
+        return text.lower() == "true"
+    if isinstance(usual, int | float):
+        try:
+            return type(usual)(text)
+        except ValueError as error:
+            raise TaskError(f"{where}: must be a number, as {usual} is.") from error
+    if isinstance(usual, str):
+        return text
+    raise TaskError(f"{where}: is neither a number, a word, nor true or false, so a spec cannot set it. Leave it out.")
+
+
+REASONING_GYM = TaskKind(
+    name="reasoning_gym",
+    summary="a data set of reasoning-gym by its name, with its own scores: reasoning_gym:leg_counting:max_animals=4",
+    build=_build,
+    argument="NAME",
+    options=(CHAT,),
+    free_options=True,
+)

@@ -71,6 +71,9 @@ bench-trainer: $(BENCH) ## our trainer against TRL's, its memory, and how soon a
 .PHONY: bench-sampler
 bench-sampler: bench-seeded-sampler ## the seeded sampler against plain sampling
 
+.PHONY: bench-verifiers
+bench-verifiers: bench-verifier-pool ## rewards a second, of mathematics and of programs in a sandbox
+
 # The file is looked for first: a misspelt claim should not install anything.
 bench-%: $(DEV) ## measure one claim: benchmarks/<claim>.py
 	@test -f benchmarks/$(subst -,_,$*).py || \

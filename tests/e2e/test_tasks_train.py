@@ -1,0 +1,60 @@
+"""Tasks that people train on, in a swarm of real processes: ten steps of each, by the same code.
+
+Slow: six swarms. `tests/node/test_tasks_train.py` does the like without torch.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.ledger_rules import Run, check_admitted, check_nothing_lost, check_versions
+from tests.e2e.programs import Machine, Swarm, wait_done
+from tests.node.bytewise import EOS, VOCABULARY, write_byte_tokenizer
+
+STEPS = 10
+SPECS = {
+    "leg_counting": "reasoning_gym:leg_counting:max_animals=4",
+    "chain_sum": "reasoning_gym:chain_sum:min_terms=2,max_terms=2,min_digits=1,max_digits=1",
+    "spell_backward": "reasoning_gym:spell_backward:max_word_len=4",
+    "gcd": "reasoning_gym:gcd",
+    "letter_counting": "reasoning_gym:letter_counting",
+    "code": "code:code.jsonl:bare=yes,held_out=0,time_s=2",
+}
+
+
+@pytest.fixture(scope="module")
+def babbler(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Qwen3 of some 200 k parameters with room for long prompts, that says anything."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    directory = tmp_path_factory.mktemp("tasks") / "model"
+    write_byte_tokenizer(directory)
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY, hidden_size=64, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=16, intermediate_size=128, max_position_embeddings=2048, tie_word_embeddings=True, eos_token_id=EOS,
+        pad_token_id=0,
+    )  # fmt: skip
+    Qwen3ForCausalLM(config).save_pretrained(directory)
+    return directory
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_ten_steps_of(machine: Machine, babbler: Path, spec: str) -> None:
+    swarm = Swarm(machine=machine, directory=machine.root / "swarm", model=babbler)
+    swarm.configure(steps=STEPS, task=spec)
+    lines = [{"prompt": f"print {n}", "tests": [{"output": str(n)}]} for n in range(50)]
+    (swarm.directory / "code.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    learner = swarm.learn()
+    node = swarm.join("one", engine="transformers")
+    wait_done(learner, node)
+    check_admitted(swarm, Run(steps=STEPS, staleness=3))
+    check_nothing_lost(swarm)
+    check_versions(swarm)
+    assert learner.events("reward_failed") == []
+    assert [event["child"] for event in learner.events("child_started") if "verifier" in event["child"]]

@@ -20,6 +20,9 @@ BENCHMARKS := $(subst _,-,$(filter-out harness,$(notdir $(basename $(wildcard be
 DEMO_OPTIONS := $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT)) $(if $(ENGINE),--engine $(ENGINE)) \
 	$(if $(OBJECTIVE),--objective $(OBJECTIVE))
 
+# ENGINE=vllm, and ENGINE=mixed for one node on vLLM among others on transformers, use the environment of `make test-vllm`.
+ON_VLLM := $(if $(filter vllm mixed,$(ENGINE)),VOLERY_HOME=$(VLLM)/home)
+
 export PYTHON
 
 .PHONY: help
@@ -31,8 +34,8 @@ help: ## list the targets
 	@echo "Variables: PYTHON=python3.12 (interpreter), ARGS='...' (handed on to the program), for demo SEED= OUT= ENGINE= OBJECTIVE="
 
 .PHONY: demo
-demo: $(DEV) ## a learner and three rollout nodes on this machine; a policy learns in about 3 minutes
-	$(BIN)/volery demo $(strip $(DEMO_OPTIONS) $(ARGS))
+demo: $(DEV) $(if $(ON_VLLM),$(VLLM_READY)) ## a learner and three rollout nodes on this machine; a policy learns in about 3 minutes
+	$(ON_VLLM) $(BIN)/volery demo $(strip $(DEMO_OPTIONS) $(ARGS))
 
 .PHONY: demo-matrix
 demo-matrix: $(DEV) ## the demo with every objective at S = 0, 1, 3, 6: two hours on two cores; goes on where it was stopped

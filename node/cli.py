@@ -40,6 +40,8 @@ class DemoEngine(Enum):
     """Engines that can teach the demo's model something."""
 
     TRANSFORMERS = "transformers"
+    VLLM = "vllm"
+    MIXED = "mixed"
 
 
 class EngineAction(Enum):

@@ -26,6 +26,7 @@ from node.child_spec import ChildSpec
 from node.children import open_child
 from node.config import EngineSection, mode_of
 from node.console import Terminal, open_terminal, run_shown
+from node.engine_choice import choose_engine, look
 from node.engines import child_events, open_engine
 from node.errors import RunError, UsageError
 from node.evaluation import EvaluationTerms
@@ -41,7 +42,7 @@ from node.tasks.registry import open_task
 from node.tasks.text import TextCodec, write_character_tokenizer
 from node.view import ViewState
 from node.view_events import apply
-from node.warm_start import TINY_QWEN3, WarmStart, WarmStartTerms
+from node.warm_start import TINY_QWEN3, VLLM_HEAD_DIM, WarmStart, WarmStartTerms
 
 MARKER = ".volery-demo"
 """In a directory that a demo made: only such a one is replaced by the next."""
@@ -189,6 +190,9 @@ async def run_demo(
     """Run the demo into `out` and return the exit code. Raises UsageError or RunError."""
     began = time.monotonic()
     recipe = recipe_for(objective, steps)
+    if engine != "transformers":  # found missing now, rather than by every node
+        wanted = EngineSection(kind="vllm")
+        choose_engine(wanted, look(wanted))
     prepare(out)
     events = EventLog(out / "events.jsonl")
     demo = _Demo(
@@ -279,7 +283,7 @@ class _Demo:
                 open_engine(EngineSection(kind="transformers", threads=1, nice=0), self.events, name="engine")
             )
             await trainer.call(
-                "make_model", {"directory": str(directory), "config": dict(TINY_QWEN3), "seed": self.seed}
+                "make_model", {"directory": str(directory), "config": self._model_config(), "seed": self.seed}
             )
             await trio.to_thread.run_sync(write_character_tokenizer, directory)
             hyperparameters = {"learning_rate": 1e-3, "max_new_tokens": MAX_NEW_TOKENS}
@@ -332,6 +336,13 @@ class _Demo:
         finally:
             await stop_all([*nodes, learner])
 
+    def _model_config(self) -> dict[str, object]:
+        return {**TINY_QWEN3, **({} if self.engine == "transformers" else {"head_dim": VLLM_HEAD_DIM})}
+
+    def _engine(self, number: int) -> str:
+        """Of node `number`, from 1: with "mixed" the first is on vLLM, the others on transformers."""
+        return self.engine if self.engine != "mixed" else "vllm" if number == 1 else "transformers"
+
     def _learner(self) -> NodeProcess:
         config = self.out / "swarm.toml"
         # A fixed port, so that the nodes find a learner that was started again.
@@ -345,7 +356,8 @@ class _Demo:
         batch = max(self.recipe.group, self.recipe.prompts * self.recipe.group // self.num_nodes)
         price = PRICES[(number - 1) % len(PRICES)]
         config.write_text(
-            NODE_CONFIG.format(name=f"node-{number}", engine=self.engine, batch=batch, price=price), encoding="utf-8"
+            NODE_CONFIG.format(name=f"node-{number}", engine=self._engine(number), batch=batch, price=price),
+            encoding="utf-8",
         )
         state = self.out / f"node-{number}"
         return NodeProcess(

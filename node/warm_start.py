@@ -40,6 +40,9 @@ TINY_QWEN3: Mapping[str, Any] = {
 }
 """0.21 M parameters: learns to reverse six letters in seconds on one core."""
 
+VLLM_HEAD_DIM = 32
+"""The smallest that vLLM can do on a CPU."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WarmStartTerms:

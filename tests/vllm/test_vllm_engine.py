@@ -6,14 +6,19 @@ started few times: each takes a minute on a slow machine.
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import trio
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from node.child_outcomes import ChildDied, ChildEvent, ChildRestarting, ChildStarted
 from node.child_spec import RestartLimits
@@ -48,6 +53,22 @@ async def reference() -> AsyncIterator[WorkerEngine]:
 async def engine(vllm_python: Path) -> AsyncIterator[WorkerEngine]:
     async with open_vllm_engine(config(vllm_python)) as engine:
         yield engine
+
+
+def adapted(base: Path) -> Path:
+    """The model in `base` with a low-rank adapter beside its weights, as a learner publishes it."""
+    directory = base.with_name(f"{base.name}-adapted")
+    if not directory.exists():
+        shutil.copytree(base, directory)
+        module = "model.layers.1.mlp.down_proj"
+        generator = np.random.default_rng(1)
+        with safe_open(base / "model.safetensors", framework="np") as reader:
+            rows, columns = reader.get_slice(f"{module}.weight").get_shape()
+        pair = {"A": generator.normal(size=(4, columns)), "B": generator.normal(size=(rows, 4))}
+        tensors = {f"base_model.model.{module}.lora_{k}.weight": v.astype(np.float32) / 4 for k, v in pair.items()}
+        save_file(tensors, directory / "adapter_model.safetensors")
+        (directory / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": 8}))
+    return directory
 
 
 def requests(count: int, *, room: int, stops: frozenset[int] = frozenset()) -> list[GenerationRequest]:
@@ -179,7 +200,13 @@ async def test_it_conforms(vllm_python: Path, reference: WorkerEngine, models: M
             with pytest.raises(InstallFailed, match=reason) as failure:
                 await engine.install(SECOND, directory)
             assert str(directory) in str(failure.value)
-        for version, directory in ((SECOND, models.untied), (FIRST, models.llama)):
+        others = (
+            (SECOND, models.sharded),
+            (FIRST, adapted(models.first)),
+            (SECOND, models.untied),
+            (FIRST, models.llama),
+        )
+        for version, directory in others:
             await require_same(engine, reference, directory, version)
     kinds = [type(event) for event in events if isinstance(event, ChildStarted | ChildDied | ChildRestarting)]
     assert kinds == [ChildStarted, ChildDied, ChildRestarting, ChildStarted]
@@ -189,6 +216,7 @@ async def test_it_conforms(vllm_python: Path, reference: WorkerEngine, models: M
 async def test_what_becomes_of_completions_in_flight(
     engine: WorkerEngine, reference: WorkerEngine, models: Models
 ) -> None:
+    await require_same(engine, reference, adapted(models.second), SECOND)  # vLLM starts without what is then merged
     await engine.install(FIRST, models.first)
     await require_swaps(engine, reference, models, swaps=100)
     asked = requests(8, room=ROOM)

@@ -25,7 +25,9 @@ from node.events import Clock, EventLog
 from node.home import write_durably
 from node.hours import parse_hours
 from node.keys import load_or_create_key
+from node.limits import in_force
 from node.neighbours import Neighbours, line_reporter
+from node.occupants import make_room
 from node.orders import OwnerSignals
 from node.owner import Drained, Owner
 from node.presence import machine_name, open_transport
@@ -107,7 +109,9 @@ async def run_rollout(
                 genesis = await find_swarm(transport, invite, wait_s)
                 store.remember_genesis(genesis)
                 events.emit("swarm_found", name=read_genesis(genesis)[0].name, swarm=invite.swarm.hex()[:16])
-                engine = await stack.enter_async_context(open_engine(config.engine, events, name="engine"))
+                engine = await stack.enter_async_context(
+                    open_engine(config.engine, events, name="engine", limits=config.limits)
+                )
                 node = _Rollout(
                     invite, config, transport, genesis, store, receipts, engine, keypair, events, home.root, signals
                 )
@@ -233,7 +237,7 @@ class _Rollout:
             events=events,
             shift=Shift(parse_hours(config.engine.hours)),
         )
-        self.owner = Owner(root=root, signals=signals, role=self.role, limits={}, trouble=self.trouble)
+        self.owner = Owner(root=root, signals=signals, role=self.role, limits=in_force(config), trouble=self.trouble)
         self.neighbours = Neighbours(transport=transport)
 
     async def work(self) -> None:
@@ -248,6 +252,8 @@ class _Rollout:
             nursery.start_soon(self.line.run)
             nursery.start_soon(self.note_session)
             nursery.start_soon(self.owner.obey)
+            if self.config.limits.pause_for:
+                nursery.start_soon(make_room, self.config.limits.pause_for, self.role.shift)
 
     async def note_session(self) -> None:
         """Write how long this node has been at work and what it moved, for its own report."""

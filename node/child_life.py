@@ -21,6 +21,7 @@ import trio
 
 from node.child_outcomes import ChildCrashed, ChildError, ChildExit, ChildRefused, ChildSaid, OnEvent, OnFrame
 from node.child_spec import ChildSpec, child_environment
+from node.memory_watch import offer_first, wait_over
 from protocol.pipe import PREFIX, Arrays, BadFrame, Header, decode_frame, encode_frame, frame_sizes
 
 STDERR_TAIL_LINES = 20
@@ -62,6 +63,8 @@ async def open_process(spec: ChildSpec) -> trio.Process:
         with suppress(ProcessLookupError):
             # Never nicer than we are ourselves: the kernel does not let us take that back.
             os.setpriority(os.PRIO_PGRP, process.pid, max(spec.nice, os.getpriority(os.PRIO_PROCESS, 0)))
+    if spec.yields_memory:
+        offer_first(process.pid)
     return process
 
 
@@ -91,6 +94,8 @@ class Life:
         self._tail: deque[str] = deque(maxlen=STDERR_TAIL_LINES)
         self._reason: str | None = None
         self._exit: ChildExit | None = None
+        self._carrying: trio.CancelScope | None = None
+        self._dismissed = False
 
     @property
     def pid(self) -> int:
@@ -159,8 +164,13 @@ class Life:
             async with trio.open_nursery() as outer:
                 outer.start_soon(self._read_stderr)
                 async with trio.open_nursery() as nursery:
+                    self._carrying = nursery.cancel_scope
+                    if self._dismissed:
+                        nursery.cancel_scope.cancel()
                     nursery.start_soon(self._write_frames)
                     nursery.start_soon(enter_service)
+                    if self._spec.memory_bytes is not None:
+                        nursery.start_soon(self._watch_memory, self._spec.memory_bytes)
                     await self._read_frames()
                     nursery.cancel_scope.cancel()
                 await _end_process(self._process, self._spec.grace_s)
@@ -173,6 +183,16 @@ class Life:
                     await _end_process(self._process, self._spec.grace_s)
             self._tell_callers()
         return self._end()
+
+    def dismiss(self) -> None:
+        """End the process in order: `run` returns when it is gone."""
+        self._dismissed = True
+        if self._carrying is not None:
+            self._carrying.cancel()
+
+    async def _watch_memory(self, limit_bytes: int) -> None:
+        held = await wait_over(self.pid, limit_bytes)
+        self.condemn(f"it held {held / 1e9:.2f} GB of memory, more than its limit of {limit_bytes / 1e9:.2f} GB")
 
     def _end(self) -> ChildExit:
         if self._exit is None:

@@ -49,7 +49,8 @@ class ChildSpec:
 
     `argv` starts with an executable; `env` is added to ours; `nice` 0..19; `max_in_flight` requests may be unanswered
     at a time, those of cancelled callers included, and further callers wait; `cancel_op`: tell the child when a caller
-    is cancelled.
+    is cancelled. A child that holds more than `memory_bytes` with all below it is ended as if it had crashed
+    (`node.memory_watch`); None: no bound. One that `yields_memory` is what the kernel ends first when memory runs out.
     """
 
     name: str
@@ -61,6 +62,8 @@ class ChildSpec:
     ready_timeout_s: float = 300.0
     grace_s: float = 2.0
     cancel_op: str | None = None
+    memory_bytes: int | None = None
+    yields_memory: bool = False
     restarts: RestartLimits = field(default_factory=RestartLimits)
 
 

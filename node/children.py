@@ -7,11 +7,11 @@ conversation:
     child -> node   {"id": n, "ok": true, ...} | {"id": n, "ok": false, "kind": word, "error": sentence}
                     {"event": "ready", ...} once, when its imports are done; other events as it likes
 
-What always holds: one that dies is started again, as patiently as its spec says; each life is as `node.child_life` has
-it; none is left when `open_child` is. A child sits in a session of its own: Ctrl-C in the terminal reaches the node
-alone, which ends its children in order. A child must exit when its stdin ends, so that it cannot outlive a node that
-was killed. (PR_SET_PDEATHSIG would not do: it fires when the *thread* that forked ends, and trio starts processes in
-worker threads that come and go.)
+What always holds: one that dies is started again, as patiently as its spec says, but not while it rests; each life is
+as `node.child_life` has it; none is left when `open_child` is. A child sits in a session of its own: Ctrl-C in the
+terminal reaches the node alone, which ends its children in order. A child must exit when its stdin ends, so that it
+cannot outlive a node that was killed. (PR_SET_PDEATHSIG would not do: it fires when the *thread* that forked ends, and
+trio starts processes in worker threads that come and go.)
 """
 
 from __future__ import annotations
@@ -50,6 +50,9 @@ class Child:
         self._changed = trio.Event()
         self._settled = trio.Event()
         self._stillborn: ChildExit | None = None
+        self._process: Life | None = None
+        self._wanted = trio.Event()
+        self._wanted.set()
 
     @property
     def pid(self) -> int | None:
@@ -82,11 +85,30 @@ class Child:
         while self._life is None:
             await self._changed.wait()
 
+    async def rest(self) -> None:
+        """End the process, so that its memory is free, and leave it ended until `wake`; returns when it is gone.
+
+        Calls in flight raise ChildCrashed, later ones wait until it is awake again. One that was given up stays so.
+        """
+        if self._wanted.is_set():
+            self._wanted = trio.Event()
+        if self._process is not None:
+            self._process.dismiss()
+        while self._process is not None:
+            await self._changed.wait()
+
+    def wake(self) -> None:
+        """Start it again after `rest`; does nothing without one."""
+        self._wanted.set()
+
     async def _supervise(self) -> None:
         """Keep a child alive until it has crashed too often, or at once if it never came into service."""
         restarts: list[float] = []
         while True:
+            await self._wanted.wait()
             exit = await self._live()
+            if self._settled.is_set() and not self._wanted.is_set():
+                continue  # it rests
             if not self._settled.is_set():
                 # A child that cannot start even once is misconfigured: trying again would only hide the message.
                 self._stillborn = exit
@@ -110,7 +132,7 @@ class Child:
             process = await open_process(self._spec)
         except OSError as error:
             return ChildExit(name=self._spec.name, returncode=None, reason=f"could not start: {error}", stderr_tail=())
-        life = Life(self._spec, process, self._on_event, self._on_frame)
+        life = self._process = Life(self._spec, process, self._on_event, self._on_frame)
 
         async def enter_service() -> None:
             if await life.become_ready(self._prepare):
@@ -121,6 +143,7 @@ class Child:
         try:
             return await life.run(enter_service)
         finally:
+            self._process = None
             self._announce(None)
 
     def _announce(self, life: Life | None) -> None:

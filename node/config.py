@@ -26,6 +26,7 @@ from protocol.limits import (
 Positive = Annotated[int, Meta(ge=1, le=1 << 40)]
 PositiveFloat = Annotated[float, Meta(gt=0, le=1e9)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+PositiveShare = Annotated[float, Meta(gt=0, le=1)]
 Text = Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
 Mbit = Annotated[float, Meta(ge=0.1, le=100_000)]
 """A second. Below a tenth of one, handshakes and heartbeats would not be over in time."""
@@ -55,6 +56,12 @@ MAX_TASKS = 64
 
 MAX_SAMPLES = 1024
 """Of a held-out prompt in one evaluation: pass@1024 is the furthest that anybody reports."""
+
+MAX_PROGRAMS = 64
+"""Programs for which a machine is kept free: each look compares every process with all of them."""
+
+ProgramName = Annotated[str, Meta(min_length=1, max_length=255, pattern="^[^/]+$")]
+"""Of a process, as `ps -e` shows it: a file's name has no more, and a path would never be equal to one."""
 
 AddressList = Annotated[list[Annotated[str, Meta(max_length=MAX_ADDRESS_CHARS)]], Meta(max_length=MAX_ADDRESSES)]
 
@@ -375,6 +382,25 @@ class NodeStoreSection(Section, frozen=True, kw_only=True):
     quota_gb: Gigabytes = 64.0
 
 
+class LimitsSection(Section, frozen=True, kw_only=True):
+    """What the engine may take of the machine's memory, and for which programs it makes room.
+
+    `ram_gb` and `ram_share` bound what the engine's processes hold, the smaller one counting; `vram_share` is of each
+    GPU that the engine uses. `pause_for`: names of processes while which nothing is generated.
+    """
+
+    ram_gb: Gigabytes | None = None
+    ram_share: PositiveShare | None = None
+    vram_share: PositiveShare | None = None
+    pause_for: Annotated[list[ProgramName], Meta(max_length=MAX_PROGRAMS)] = []
+
+    def ram_bytes(self, machine_bytes: int) -> int | None:
+        """What the engine's processes may hold on a machine with so much memory; None: no bound."""
+        by_size = [] if self.ram_gb is None else [round(self.ram_gb * GB)]
+        by_share = [] if self.ram_share is None else [round(self.ram_share * machine_bytes)]
+        return min(by_size + by_share, default=None)
+
+
 class NodeConfig(Section, frozen=True, kw_only=True):
     """`node.toml`: what a volunteer may decide. Everything has a default."""
 
@@ -382,4 +408,5 @@ class NodeConfig(Section, frozen=True, kw_only=True):
     network: NodeNetworkSection = NodeNetworkSection()
     store: NodeStoreSection = NodeStoreSection()
     engine: EngineSection = EngineSection()
+    limits: LimitsSection = LimitsSection()
     price: PriceSection = PriceSection()

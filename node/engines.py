@@ -8,23 +8,35 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import psutil
+
 from node.child_outcomes import ChildDied, ChildEvent, ChildSaid, ChildStarted
-from node.config import GB, EngineSection
+from node.config import GB, EngineSection, LimitsSection
 from node.engine.fake import FakeConfig, open_fake_engine
 from node.engine.port import PolicyEngine
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.engine.vllm import VllmConfig, open_vllm_engine
 from node.events import EventLog
 
+NO_LIMITS = LimitsSection()
+
+
+def half_the_cores() -> int:
+    """Threads of an engine where nothing else is said."""
+    return max(1, (os.cpu_count() or 2) // 2)
+
 
 @asynccontextmanager
-async def open_engine(section: EngineSection, events: EventLog, *, name: str) -> AsyncIterator[PolicyEngine]:
-    """Open the configured engine, its process with it; `name` is how events and errors call it. Raises EngineError.
+async def open_engine(
+    section: EngineSection, events: EventLog, *, name: str, limits: LimitsSection = NO_LIMITS
+) -> AsyncIterator[PolicyEngine]:
+    """Open the configured engine, its process with it, within `limits`; `name` is how events and errors call it.
 
-    Which one "auto" is has been decided before, by `node.engine_choice`.
+    Which one "auto" is has been decided before, by `node.engine_choice`. Raises EngineError.
     """
-    threads = section.threads or max(1, (os.cpu_count() or 2) // 2)
+    threads = section.threads or half_the_cores()
     kv_cache_bytes = 0 if section.kv_cache_gb is None else max(1, round(section.kv_cache_gb * GB))
+    ram_bytes = limits.ram_bytes(psutil.virtual_memory().total)
     on_event = child_events(events, name)
     match section.kind:
         case "fake":
@@ -38,6 +50,8 @@ async def open_engine(section: EngineSection, events: EventLog, *, name: str) ->
                 compute_dtype=section.compute_dtype,
                 threads=threads,
                 nice=section.nice,
+                ram_bytes=ram_bytes,
+                vram_share=limits.vram_share,
                 kv_cache_bytes=kv_cache_bytes,
             )
             async with open_transformers_engine(config, on_event=on_event) as transformers:
@@ -51,7 +65,8 @@ async def open_engine(section: EngineSection, events: EventLog, *, name: str) ->
                 threads=threads,
                 nice=section.nice,
                 tensor_parallel_size=section.tensor_parallel_size,
-                gpu_memory_utilization=section.gpu_memory_utilization,
+                ram_bytes=ram_bytes,
+                gpu_memory_utilization=min(section.gpu_memory_utilization, limits.vram_share or 1.0),
                 kv_cache_bytes=kv_cache_bytes,
                 max_model_len=section.max_model_len,
                 quantization=section.quantization,

@@ -59,6 +59,12 @@ def idle_key_of_node(config: NodeConfig) -> str:
         keys = ("tensor_parallel_size", "gpu_memory_utilization", "max_model_len", "quantization")
         why = f'kind = "{config.engine.kind}" knows nothing of it. Set kind = "vllm"'
         rules.append(Rule(section="engine", keys=keys, why=why))
+    if config.engine.kind == "fake":
+        why = 'kind = "fake" has no process whose memory could be bounded. Set another kind'
+        rules.append(Rule(section="limits", keys=("ram_gb", "ram_share", "vram_share"), why=why))
+    elif config.engine.device == "cpu":
+        why = '[engine] device = "cpu" takes nothing of a GPU. Set another device'
+        rules.append(Rule(section="limits", keys=("vram_share",), why=why))
     if not config.network.listen:
         why = "listen = [] only dials out, and nobody can dial this node. Set listen"
         rules.append(Rule(section="network", keys=("announce",), why=why))

@@ -87,4 +87,7 @@ class Owner:
         if self.role.is_draining:
             return f"draining, {len(self.role.holding)} leases to deliver"
         shift = self.role.shift
-        return "at work" if shift.is_on else shift.held or f"outside its hours, until {shift.turns_at}"
+        if shift.is_on:
+            return "at work"
+        why = shift.held or f"outside its hours, until {shift.turns_at}"
+        return f"{why}; the engine's memory is free" if self.role.has_freed_memory else why

@@ -6,8 +6,8 @@ so that a node never hoards work; what the learner recalls as too late is droppe
 machine is not lent (`node.shift`); what was in service stays in service while a new version is fetched or when it
 cannot be installed.
 
-Loops: `_install` consumes arrivals, wakes on the newest; `_lease` keeps one batch of leases waiting; `_generate`
-consumes them; each delivery waits for its receipt in a task of its own.
+Loops: `_install` consumes arrivals, wakes on the newest; `_free_memory` waits for a long rest; `_lease` keeps one batch
+of leases waiting; `_generate` consumes them; each delivery waits for its receipt in a task of its own.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from learner.speed import Speed
 from node.engine.port import (
     EngineCrashed,
     EngineError,
+    EngineRefused,
     Generation,
     GenerationRequest,
     InstalledVersion,
@@ -55,6 +56,10 @@ ASK_AGAIN_S = 10.0
 """Pause after a batch none of which would be made within the owner's hours: who granted it thinks us faster than we
 are, and would grant as much again at once."""
 
+FREE_AFTER_S = 60.0
+"""So long may a pause be before the engine's memory is freed: loading a model again takes seconds to a minute, and a
+short pause should cost no more than it lasts."""
+
 INSTALL_RETRY_S = 5.0
 """Pause after an installation failed for a reason that may pass."""
 
@@ -82,7 +87,10 @@ class _Begun:
 
 @dataclass(kw_only=True)
 class RolloutRole:
-    """See the module's paragraph. The application opens `line`; the engine takes `batch_rollouts` at a time."""
+    """See the module's paragraph. The application opens `line`; the engine takes `batch_rollouts` at a time.
+
+    `has_freed_memory`: it rests, and its engine holds no memory.
+    """
 
     engine: PolicyEngine
     store: ChunkStore
@@ -97,6 +105,7 @@ class RolloutRole:
     shift: Shift = field(default_factory=Shift)
     counts: RolloutCounts = field(default_factory=RolloutCounts)
     holding: set[LeaseId] = field(default_factory=set)
+    has_freed_memory: bool = False
     _newest: Arrival | None = None
     _speed: Speed = field(default_factory=Speed)
     _pinned: set[ManifestHash] = field(default_factory=set)
@@ -106,6 +115,7 @@ class RolloutRole:
     _in_hand: dict[LeaseId, Granted] = field(default_factory=dict)
     _begun: _Begun | None = None
     _asks_again_s: float = -math.inf
+    _loading: trio.Lock = field(default_factory=trio.Lock)
     _asking: trio.CancelScope | None = None
     _draining: bool = False
     _paused: bool = False
@@ -138,6 +148,7 @@ class RolloutRole:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.shift.run, self._shift_changed)
             nursery.start_soon(self._install)
+            nursery.start_soon(self._free_memory)
             nursery.start_soon(self._lease, send)
             nursery.start_soon(self._generate, receive, nursery)
 
@@ -171,25 +182,52 @@ class RolloutRole:
     async def _install(self) -> None:
         while True:
             await self._arrived.wait()
-            self._arrived = trio.Event()
-            arrival = self._newest
-            if arrival is None or self._is_installed(arrival):
-                continue
-            version = InstalledVersion(name=arrival.signed.version, manifest=arrival.signed.hash)
-            began = trio.current_time()
-            try:
-                await self.engine.install(version, self.store.directory(arrival.signed.hash))
-            except (InstallFailed, EngineCrashed) as error:
-                self.events.emit("install_failed", version=str(version.name), reason=str(error).splitlines()[0])
+            async with self._loading:
+                self._arrived = trio.Event()
+                installed = await self._install_newest()
+            if not installed:
                 await trio.sleep(INSTALL_RETRY_S)
                 self._arrived.set()
+
+    async def _install_newest(self) -> bool:
+        """Have the newest version in service; False if it could not be installed."""
+        arrival = self._newest
+        if arrival is None or self._is_installed(arrival):
+            return True
+        version = InstalledVersion(name=arrival.signed.version, manifest=arrival.signed.hash)
+        began = trio.current_time()
+        try:
+            await self.engine.install(version, self.store.directory(arrival.signed.hash))
+        except (InstallFailed, EngineCrashed) as error:
+            self.events.emit("install_failed", version=str(version.name), reason=str(error).splitlines()[0])
+            return False
+        seconds = round(trio.current_time() - began, 3)
+        self.events.emit("version_installed", version=str(version.name), seconds=seconds)
+        self.line.beat_now()
+        self._pin()
+        self._stir()
+        await trio.to_thread.run_sync(self.store.evict, self._keep())
+        return True
+
+    async def _free_memory(self) -> None:
+        """While the machine is not lent for longer than FREE_AFTER_S, the engine's memory is its owner's, too. Versions
+        that arrive meanwhile wait; the newest is installed when it is lent again.
+        """
+        while True:
+            await self.shift.wait_off()
+            with trio.move_on_after(FREE_AFTER_S):
+                await self.shift.wait_on()
                 continue
-            seconds = round(trio.current_time() - began, 3)
-            self.events.emit("version_installed", version=str(version.name), seconds=seconds)
-            self.line.beat_now()
-            self._pin()
-            self._stir()
-            await trio.to_thread.run_sync(self.store.evict, self._keep())
+            async with self._loading:
+                await self.engine.rest()
+                self.has_freed_memory = True
+                self.events.emit("engine_rests")
+                self._pin()
+                await self.shift.wait_on()
+                self.engine.wake()
+                self.has_freed_memory = False
+                self.events.emit("engine_wakes")
+                self._arrived.set()
 
     async def _measure(self) -> None:
         speed = self.counts.tokens_per_s = await measure_speed(self.engine, self.batch_rollouts)
@@ -228,14 +266,14 @@ class RolloutRole:
         return keep
 
     async def _lease(self, batches: trio.MemorySendChannel[list[Granted]]) -> None:
-        while self.installed is None:
-            await self._stirred.wait()
         while True:
             granted: list[Granted] = []
             await self.shift.wait_on()
             if self._draining:
                 return
             with self.shift.until_over(), trio.CancelScope() as self._asking:
+                while self.installed is None:  # before the first version, or after a rest
+                    await self._stirred.wait()
                 await trio.sleep_until(self._asks_again_s)
                 if self.counts.tokens_per_s is None:  # before the first lease, so that nothing else runs meanwhile
                     await self._measure()
@@ -299,6 +337,8 @@ class RolloutRole:
                 made = await self._generate_batch(granted, version)
             except EngineError as error:
                 self._give_up(self._held(granted), str(error))
+                if not isinstance(error, EngineCrashed | EngineRefused):
+                    raise  # given up: to lease more would only be to give it back
                 continue
             finally:
                 self._begun = None

@@ -76,6 +76,20 @@ async def check_nothing_installed(engine: PolicyEngine) -> None:
     assert await _refusal(engine, _request(prompt=(1,))) == "nothing_installed"
 
 
+async def check_rest(engine: PolicyEngine, subject: Subject) -> None:
+    """A rest leaves nothing installed; awake again, it is as it was before the first install, and goes on."""
+    [before] = await engine.generate([_request()])
+    await engine.rest()
+    assert engine.installed is None
+    await engine.rest()
+    engine.wake()
+    engine.wake()
+    await engine.install(FIRST, subject.first)
+    assert engine.installed == FIRST
+    [after] = await engine.generate([_request()])
+    assert after.tokens == before.tokens
+
+
 async def check_order_and_spans(engine: PolicyEngine, subject: Subject) -> None:
     """Results come in the order of the requests, each with its tokens, logprobs and the version that made all of
     them."""
@@ -260,6 +274,7 @@ async def check_crash(engine: PolicyEngine, subject: Subject) -> None:
 
 CHECKS: tuple[Check, ...] = (
     check_order_and_spans,
+    check_rest,
     check_shares_of_time,
     check_seeds,
     check_stops_and_budget,

@@ -76,6 +76,14 @@ class FakeEngine:
     async def release(self) -> None:
         await trio.lowlevel.checkpoint()
 
+    async def rest(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.crash()
+        self._installed = None
+
+    def wake(self) -> None:
+        pass
+
     def crash(self) -> None:
         """Fail every call in flight as if the process had ended; the version installed stays, as after a restart."""
         for life in self._lives:

@@ -112,5 +112,13 @@ class PolicyEngine(Protocol):
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Generate all of `requests`, results in their order. Raises EngineCrashed, EngineRefused."""
 
+    async def rest(self) -> None:
+        """End whatever holds memory; returns when it is free. Nothing is installed then, and calls in flight raise
+        EngineCrashed. Until `wake` the other calls may wait, or be refused.
+        """
+
+    def wake(self) -> None:
+        """Be there again for `install`, which may take as long as the first did; does nothing without a `rest`."""
+
     async def release(self) -> None:
         """Give back the memory that is only kept for batches to come; what is installed stays. Raises EngineCrashed."""

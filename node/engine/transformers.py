@@ -21,7 +21,8 @@ class TransformersConfig:
 
     `python` of any environment with torch, transformers and numpy; `device` auto|cpu|cuda|cuda:N|mps; `compute_dtype`
     auto|float32|bfloat16|float16, where auto is float32 on a CPU and as stored elsewhere; `max_batch` completions at a
-    time; `kv_cache_bytes` that a batch may fill, 0 for half a GPU's free memory or 1 GiB.
+    time; `kv_cache_bytes` that a batch may fill, 0 for half a GPU's free memory or 1 GiB. The worker may hold
+    `ram_bytes` of memory and `vram_share` of its GPU's; None: no bound.
     """
 
     name: str = "engine"
@@ -32,6 +33,8 @@ class TransformersConfig:
     nice: int = 0
     max_batch: int = 256
     kv_cache_bytes: int = 0
+    ram_bytes: int | None = None
+    vram_share: float | None = None
     restarts: RestartLimits = field(default_factory=RestartLimits)
 
     def spec(self) -> ChildSpec:
@@ -41,6 +44,8 @@ class TransformersConfig:
             "threads": self.threads,
             "max_batch": self.max_batch,
             "kv_cache_bytes": self.kv_cache_bytes,
+            "ram_bytes": self.ram_bytes,
+            "vram_share": self.vram_share,
         }
         return ChildSpec(
             name=self.name,
@@ -48,6 +53,8 @@ class TransformersConfig:
             threads=self.threads,
             nice=self.nice,
             cancel_op="cancel",
+            memory_bytes=self.ram_bytes,
+            yields_memory=True,
             restarts=self.restarts,
         )
 

@@ -33,6 +33,8 @@ class VllmConfig:
     max_batch: int = 256
     tensor_parallel_size: int = 1
     gpu_memory_utilization: float = GPU_MEMORY_UTILIZATION
+    ram_bytes: int | None = None
+    """That all of its processes together may hold; None: no bound."""
     kv_cache_bytes: int = 0
     max_model_len: int = 0
     quantization: str = ""
@@ -63,6 +65,8 @@ class VllmConfig:
             nice=self.nice,
             cancel_op="cancel",
             ready_timeout_s=READY_S,
+            memory_bytes=self.ram_bytes,
+            yields_memory=True,
             restarts=self.restarts,
         )
 

@@ -83,6 +83,13 @@ class WorkerEngine:
         with _as_engine_errors():
             await self._service.call("release")
 
+    async def rest(self) -> None:
+        await self._service.rest()
+        self._installed = self._directory = None
+
+    def wake(self) -> None:
+        self._service.wake()
+
     async def score(
         self, sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], temperature: float
     ) -> list[tuple[float, ...]]:

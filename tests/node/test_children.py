@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -31,12 +32,13 @@ from node.child_outcomes import (
 )
 from node.child_spec import ChildSpec, RestartLimits, child_environment, restart_delay
 from node.children import open_child
+from node.memory_watch import held_bytes
 from protocol.pipe import Arrays, Header
 
 ROOT = Path(__file__).parents[2]
 
 CHILD = """
-import os, signal, sys, time
+import os, signal, subprocess, sys, time
 from protocol.pipe import PREFIX, decode_frame, encode_frame, frame_sizes
 
 def send(header, arrays=None):
@@ -80,6 +82,14 @@ while True:
             raise RuntimeError("the tensor is sad")
         case "babble":
             print("not a frame at all, but long enough to be read as one", flush=True)
+        case "hoard":  # pages that are filled, as weights are
+            hoarded = b"x" * header["size"]
+            send({"id": header["id"], "ok": True})
+        case "breed":  # a process below it that hoards
+            filled = f"hoarded = b'x' * {header['size']}; print(flush=True); input()"
+            below = subprocess.Popen([sys.executable, "-c", filled], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            below.stdout.readline()
+            send({"id": header["id"], "ok": True})
         case "cling":  # neither the end of stdin nor SIGTERM ends it
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             send({"id": header["id"], "ok": True})
@@ -328,6 +338,105 @@ async def test_a_child_in_the_middle_of_a_call_ends_with_its_scope(make_spec: Ma
             ended = os.pidfd_open(child.pid)
     assert _has_ended(ended)
     assert recorder.lifecycle() == [ChildStarted], "a wanted end is no crash"
+
+
+HOARD_BYTES = 400_000_000
+"""More than a python with numpy holds by far."""
+
+
+@pytest.mark.parametrize("how", ["hoard", "breed"])
+async def test_who_holds_more_memory_than_it_may_is_ended_and_started_again(
+    make_spec: Make, recorder: Recorder, how: str
+) -> None:
+    spec = make_spec(memory_bytes=HOARD_BYTES // 2)
+    async with open_child(spec, on_event=recorder.on_event) as child:
+        first = child.pid
+        await child.call("echo")
+        assert first is not None
+        assert held_bytes(first, HOARD_BYTES) < HOARD_BYTES // 2, "or the limit would be none"
+
+        async def hoard_and_wait() -> None:
+            await child.call(how, {"size": HOARD_BYTES})
+            await child.call("hold")
+
+        with pytest.raises(ChildCrashed) as crash:
+            await hoard_and_wait()
+        said = str(crash.value).splitlines()[0]
+        assert re.fullmatch(
+            r"the test process was ended: it held 0\.[2-6]\d GB of memory, more than its limit of 0\.20 GB", said
+        )
+        header, _ = await child.call("state")
+        assert header["pid"] != first
+    assert recorder.lifecycle() == [ChildStarted, ChildDied, ChildRestarting, ChildStarted]
+
+
+async def test_who_holds_no_more_than_it_may_is_left_alone(make_spec: Make, recorder: Recorder) -> None:
+    """However often it is looked at: here, as often as the watch would in a while."""
+    async with open_child(make_spec(memory_bytes=2 * HOARD_BYTES), on_event=recorder.on_event) as child:
+        await child.call("hoard", {"size": HOARD_BYTES})
+        assert child.pid is not None
+        held = held_bytes(child.pid, 2 * HOARD_BYTES)
+        assert HOARD_BYTES < held < 2 * HOARD_BYTES
+        await child.call("echo")
+    assert recorder.lifecycle() == [ChildStarted]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can be told whom to end first")
+@pytest.mark.parametrize(("yields", "expected"), [(True, "500"), (False, "0")])
+async def test_who_yields_its_memory_is_what_the_kernel_ends_first(
+    make_spec: Make, yields: bool, expected: str
+) -> None:
+    async with open_child(make_spec(yields_memory=yields)) as child:
+        assert Path(f"/proc/{child.pid}/oom_score_adj").read_text().strip() == expected
+
+
+async def test_a_child_that_rests_is_gone_until_it_is_woken(make_spec: Make, recorder: Recorder) -> None:
+    async with open_child(make_spec(), on_event=recorder.on_event, on_frame=recorder.on_frame) as child:
+        header, _ = await child.call("state")
+        ended = os.pidfd_open(header["pid"])
+        told: list[str] = []
+
+        async def hold() -> None:
+            with pytest.raises(ChildCrashed):
+                await child.call("hold")
+            told.append("crashed")
+
+        async def call() -> None:
+            await child.call("echo")
+            told.append("called")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hold)
+            await recorder.wait_frame("held")
+            await child.rest()
+            assert _has_ended(ended)
+            assert child.pid is None
+            await trio.testing.wait_all_tasks_blocked()
+            assert told == ["crashed"]
+            nursery.start_soon(call)
+            await trio.testing.wait_all_tasks_blocked()
+            await child.rest()
+            assert told == ["crashed"], "it waits"
+            child.wake()
+        assert told == ["crashed", "called"]
+    assert recorder.lifecycle() == [ChildStarted, ChildStarted], "a rest is no crash"
+
+
+async def test_a_child_that_is_told_to_rest_while_it_starts_again_does(
+    make_spec: Make, recorder: Recorder, mock_clock: trio.testing.MockClock
+) -> None:
+    """Between its crash and the restart there is no process, and afterwards there is none either."""
+    spec = make_spec(restarts=RestartLimits(first_delay_s=1000.0))
+    async with open_child(spec, on_event=recorder.on_event) as child:
+        with pytest.raises(ChildCrashed):
+            await child.call("fail")
+        await child.rest()
+        mock_clock.jump(5000)
+        await trio.testing.wait_all_tasks_blocked()
+        assert child.pid is None
+        child.wake()
+        await child.call("echo")
+    assert recorder.lifecycle() == [ChildStarted, ChildDied, ChildRestarting, ChildStarted]
 
 
 PARENT = """

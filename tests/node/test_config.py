@@ -426,7 +426,7 @@ def test_without_a_node_file_everything_has_a_default(tmp_path: Path) -> None:
         ("name = 5", "name: expected `str`, got `int`."),
         (
             'nmae = "x"',
-            "there is no key 'nmae' (did you mean 'name'?). Known keys: name, network, store, engine, price.",
+            "there is no key 'nmae' (did you mean 'name'?). Known keys: name, network, store, engine, limits, price.",
         ),
         ("engine = 5", "[engine] expected a table, got `int`."),
         (

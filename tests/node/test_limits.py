@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from node.config import NetworkSection, NodeConfig, NodeNetworkSection
+from node.config import GB, LimitsSection, NetworkSection, NodeConfig, NodeNetworkSection
+from node.config_file import read_node_config
+from node.engine.transformers import TransformersConfig
 from node.errors import UsageError
+from node.limits import LIMITS, in_force
 from node.presence import open_transport
 from node.programs import adjusted
 from swarm.libp2p.host import Host
@@ -51,3 +58,90 @@ def test_what_the_command_line_says_goes_before_the_file() -> None:
     with pytest.raises(UsageError, match=r"^--hours: '19-7' is not a range of hours"):
         adjusted(config, **NOTHING_SAID | {"hours": "19-7"})
     assert deaf.network == NodeNetworkSection(listen=[], upload_mbit=1.0, download_mbit=40.0)
+
+
+# Memory, programs, and the guide
+
+
+def test_of_two_bounds_of_memory_the_smaller_counts() -> None:
+    machine = 16 * GB
+    assert LimitsSection().ram_bytes(machine) is None
+    assert LimitsSection(ram_gb=4.0).ram_bytes(machine) == 4 * GB
+    assert LimitsSection(ram_share=0.5).ram_bytes(machine) == 8 * GB
+    assert LimitsSection(ram_gb=4.0, ram_share=0.5).ram_bytes(machine) == 4 * GB
+    assert LimitsSection(ram_gb=10.0, ram_share=0.5).ram_bytes(machine) == 8 * GB
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ram_gb = 0", "ram_gb"),
+        ("ram_share = 0", "ram_share"),
+        ("ram_share = 1.5", "ram_share"),
+        ("vram_share = 0.0", "vram_share"),
+        ('pause_for = ["/usr/bin/blender"]', "pause_for"),
+        ('pause_for = [""]', "pause_for"),
+        ('pause_for = "blender"', "pause_for"),
+        ("ram = 3", "ram"),
+    ],
+)
+def test_limits_that_cannot_be_are_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(f"[limits]\n{text}\n")
+    with pytest.raises(UsageError, match=said):
+        read_node_config(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[engine]\nkind = "fake"\n[limits]\nram_gb = 4.0\n', "[limits] ram_gb = 4.0 would do nothing"),
+        ('[engine]\ndevice = "cpu"\n[limits]\nvram_share = 0.5\n', "[limits] vram_share = 0.5 would do nothing"),
+    ],
+)
+def test_limits_that_would_do_nothing_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=re.escape(said)):
+        read_node_config(path)
+
+
+def test_limits_reach_the_engines_process() -> None:
+    spec = TransformersConfig(ram_bytes=3 * GB, vram_share=0.5, threads=3, nice=7).spec()
+    assert (spec.memory_bytes, spec.threads, spec.nice, spec.yields_memory) == (3 * GB, 3, 7, True)
+    assert json.loads(spec.argv[-1])["vram_share"] == 0.5
+
+
+LIMITING = {"hours", "nice", "threads", "batch_rollouts", "upload_mbit", "download_mbit", "quota_gb"}
+"""Keys of the other sections that limit what a machine is asked for."""
+
+
+def test_every_limit_is_named_in_words() -> None:
+    fields = {
+        f"[{section.name}] {field.name}"
+        for section in msgspec.structs.fields(NodeConfig)
+        if isinstance(section.type, type)
+        for field in (msgspec.structs.fields(section.type) if issubclass(section.type, msgspec.Struct) else ())
+        if section.name == "limits" or field.name in LIMITING
+    }
+    assert set(LIMITS) == fields
+    said = in_force(
+        NodeConfig(
+            limits=LimitsSection(ram_gb=4.0, vram_share=0.5, pause_for=["blender", "steam"]),
+            network=NodeNetworkSection(upload_mbit=8.0),
+        )
+    )
+    assert said["[limits] ram_gb"] == said["[limits] ram_share"] == "4.0 GB"
+    assert said["[limits] vram_share"] == "50 % of a GPU"
+    assert said["[limits] pause_for"] == "blender, steam"
+    assert (said["[network] upload_mbit"], said["[network] download_mbit"]) == ("8 Mbit/s", "none")
+
+
+def test_the_guides_table_has_every_limit_with_what_is_in_force_by_default() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "volunteer.md").read_text(encoding="utf-8")
+    section = text.split("\n## Every limit\n")[1].split("\n## ")[0]
+    rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in section.splitlines() if line[:3] == "| `"]
+    default = in_force(NodeConfig()) | {"[engine] threads": "half the cores"}
+    assert {row[0]: row[1] for row in rows} == default
+    assert [row[0] for row in rows] == list(LIMITS)
+    assert all(len(row) == 4 and row[2] and row[3] for row in rows), "what it does, and how that is seen"

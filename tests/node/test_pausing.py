@@ -14,7 +14,7 @@ from learner.provisioning.recording import Withdrawn
 from node.events import EventLog
 from node.orders import Drain, Orders, OwnerSignals
 from node.owner import Drained, Owner
-from node.rollout_role import DRAINED, HELD, RolloutRole
+from node.rollout_role import DRAINED, FREE_AFTER_S, HELD, RolloutRole
 from node.standing import standing_of
 from swarm.causes import first_cause
 from swarm.testing.memory import MemoryNetwork
@@ -115,6 +115,37 @@ async def test_paused_it_gives_back_says_so_and_resumed_it_works(tmp_path: Path)
 
     await run_owned(owned, tmp_path, NEVER_S, check)
     assert owned.doing == "", "who is gone says nothing"
+
+
+async def test_a_long_pause_frees_the_engines_memory_and_ends_with_the_newest_version(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    owned = Owned(tmp_path)
+
+    async def check(learner: Learner) -> None:
+        role = owned.role
+        await until(lambda: role.counts.admitted > 0)
+        owned.orders.pause("`volery pause`")
+        owned.look()
+        await until(lambda: not role.shift.is_on)
+        mock_clock.jump(FREE_AFTER_S - 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert owned.told("engine_rests") == [], "a short pause costs no more than it lasts"
+        mock_clock.jump(2)
+        await until(lambda: owned.told("engine_rests") != [])
+        assert role.installed is None
+        owned.look()
+        await until(lambda: owned.doing == "paused by `volery pause`; the engine's memory is free")
+        made, admitted = len(owned.told("version_installed")), role.counts.admitted
+        owned.orders.resume()
+        owned.look()
+        await until(lambda: role.counts.admitted > admitted)
+        log = [(name, fields.get("version")) for name, fields in owned.log]
+        woken = log.index(("engine_wakes", None))
+        newest = [version for name, version in log[:woken] if name == "version_fetched"][-1]
+        assert owned.told("version_installed")[made]["version"] >= newest
+
+    await run_owned(owned, tmp_path, 0.0, check)
 
 
 async def test_who_was_paused_before_it_started_begins_with_nothing(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+GIB = 1024 * 1024 * 1024
+
 
 def is_out_of_memory(error: Exception) -> bool:
     """CUDA has a class for it; a CPU and MPS say so in words."""
@@ -18,9 +20,22 @@ def release_memory(device: torch.device) -> None:
         torch.mps.empty_cache()
 
 
-def default_kv_cache_bytes(device: torch.device) -> int:
-    """Return how much KV cache one batch may fill: half of what a GPU has free, or a GiB, which no volunteer's machine
-    will miss."""
+def bound_memory(device: torch.device, share: float | None) -> None:
+    """From now on this process gets at most `share` of the GPU's memory, beyond which an allocation fails as one beyond
+    the whole does. None: no bound. CUDA's own context, some hundred MB, is not counted."""
+    if share is None:
+        return
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0] // 2
-    return 1024 * 1024 * 1024
+        torch.cuda.set_per_process_memory_fraction(share, device)
+    elif device.type == "mps":
+        torch.mps.set_per_process_memory_fraction(share)
+
+
+def default_kv_cache_bytes(device: torch.device, ram_bytes: int | None, vram_share: float | None) -> int:
+    """Return how much KV cache one batch may fill: half of what a GPU has free for us, or a GiB, which no volunteer's
+    machine will miss, but no more than a quarter of what we may hold."""
+    if device.type == "cuda":
+        free, whole = torch.cuda.mem_get_info(device)
+        ours = whole if vram_share is None else int(vram_share * whole)
+        return max(0, min(free, ours - torch.cuda.memory_allocated(device))) // 2
+    return GIB if ram_bytes is None else min(GIB, ram_bytes // 4)

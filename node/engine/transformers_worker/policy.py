@@ -19,7 +19,7 @@ from ..common_worker.adapter import open_adapter, without_adapter
 from ..common_worker.frames import Header
 from ..common_worker.refusal import Refused
 from ..common_worker.weight_files import weight_files
-from .memory import is_out_of_memory
+from .memory import bound_memory, is_out_of_memory
 from .products import quicken
 
 SWAPPED_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
@@ -30,7 +30,8 @@ SWAPPED_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
 class Settings:
     """`device` auto|cpu|cuda|cuda:N|mps; `compute_dtype` auto|float32|bfloat16|float16, auto being as stored, but
     float32 on a CPU, where bf16 is both slow and differently rounded from machine to machine; `max_batch` rows;
-    `kv_cache_bytes` of one batch, 0 = by device."""
+    `kv_cache_bytes` of one batch, 0 = by device. `vram_share` of its GPU, 0 < share <= 1, and `ram_bytes` of memory are
+    all that the process may take, None = no bound; who sees to the latter is the node."""
 
     device: str = "auto"
     compute_dtype: str = "auto"
@@ -38,6 +39,8 @@ class Settings:
     threads: int = 1
     max_batch: int = 256
     kv_cache_bytes: int = 0
+    ram_bytes: int | None = None
+    vram_share: float | None = None
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -61,6 +64,7 @@ class Policy:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.device = choose_device(settings.device)
+        bound_memory(self.device, settings.vram_share)
         self.version: Header | None = None
         self._model: Any = None
         self._config: Header = {}

@@ -63,7 +63,9 @@ class Server:
                 started = time.perf_counter()
                 in_place = self._policy.install(Path(header["directory"]), header["version"])
                 release_memory(self._policy.device)  # what earlier batches left is free, and counts as such below
-                self._kv_limit_bytes = self._settings.kv_cache_bytes or default_kv_cache_bytes(self._policy.device)
+                self._kv_limit_bytes = self._settings.kv_cache_bytes or default_kv_cache_bytes(
+                    self._policy.device, self._settings.ram_bytes, self._settings.vram_share
+                )
                 # Even when the caller has left meanwhile: the node's notion of what is in service follows this event.
                 self._send({"event": "installed", "version": header["version"], "directory": header["directory"]})
                 return {"in_place": in_place, "seconds": time.perf_counter() - started}, {}

@@ -48,6 +48,7 @@ from node.samples.store import FILE as SAMPLES
 from node.samples.store import SampleSink
 from node.schooling import Schooling
 from node.steward import Steward
+from node.terms import LearnerTerms
 from node.trainer_process import TRAINER, advantage_of, child_spec, load_request
 from node.training_loop import TrainingLoop, TrainingTerms
 from node.verifiers import Verifiers
@@ -247,7 +248,13 @@ class _Learner:
             now_ms=Clock.now_ms,
             events=events,
         )
-        knowledge = Knowledge(genesis=home.genesis, newest=self._newest, peers=self._peers)
+        terms = LearnerTerms(
+            config=config,
+            certificate=home.certificate,
+            max_turns=learn.max_turns if schooling.has_turns else 1,
+            step=lambda: self.run.chain.head.version,
+        )
+        knowledge = Knowledge(genesis=home.genesis, newest=self._newest, peers=self._peers, terms=terms.answer)
         self.serving = Serving(
             transport=transport,
             store=store,

@@ -106,7 +106,7 @@ async def run_rollout(
                 receipts = Receipts(home.receipts)
                 stack.callback(receipts.close)
                 transport = await stack.enter_async_context(open_transport(keypair.seed, config.network))
-                genesis = await find_swarm(transport, invite, wait_s)
+                genesis = (await find_swarm(transport, invite, wait_s))[1].genesis
                 store.remember_genesis(genesis)
                 events.emit("swarm_found", name=read_genesis(genesis)[0].name, swarm=invite.swarm.hex()[:16])
                 engine = await stack.enter_async_context(
@@ -132,8 +132,8 @@ async def run_rollout(
     raise AssertionError("a node's loops end only by raising")
 
 
-async def find_swarm(transport: Transport, invite: Invite, wait_s: float) -> bytes:
-    """Dial the invite's addresses until one answers as the invite's swarm; return its genesis.
+async def find_swarm(transport: Transport, invite: Invite, wait_s: float) -> tuple[PeerId, exchange.TellGenesis]:
+    """Dial the invite's addresses until one answers as the invite's swarm; return who does, and its genesis.
 
     Raises RunError when nobody answers in time, UsageError when somebody answers for another swarm.
     """
@@ -144,7 +144,8 @@ async def find_swarm(transport: Transport, invite: Invite, wait_s: float) -> byt
                 peer = await transport.dial(invite.addresses)
                 answer = await ask(transport, peer, exchange.AskGenesis())
                 if isinstance(answer, exchange.TellGenesis):
-                    return require_swarm(answer.genesis, invite)
+                    require_swarm(answer.genesis, invite)
+                    return peer, answer
                 reason = "it did not say which swarm it belongs to"
             except (DialFailed, StreamRefused, StreamBroken, trio.TooSlowError) as error:
                 reason = str(error) or "it did not answer in time"
@@ -159,15 +160,14 @@ async def find_swarm(transport: Transport, invite: Invite, wait_s: float) -> byt
     )
 
 
-def require_swarm(raw: bytes, invite: Invite) -> bytes:
-    """Return `raw` if it is the genesis of the invite's swarm."""
+def require_swarm(raw: bytes, invite: Invite) -> None:
+    """Raise UsageError unless `raw` is the genesis of the invite's swarm."""
     genesis, authority = read_genesis(raw)
     if authority != invite.authority:
         raise UsageError(
             f"The invite is for another swarm than the one that answers at its address ({genesis.name!r}, "
             f"{authority.swarm.hex()[:8]} instead of {invite.swarm.hex()[:8]}). Ask the operator for a new invite."
         )
-    return raw
 
 
 class _Rollout:

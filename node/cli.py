@@ -147,6 +147,9 @@ def join(
     ] = None,
     no_listen: Annotated[bool, typer.Option("--no-listen", help="Only dial out; nobody can dial this node.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say who the operator is, what would run and be sent; join nothing.")
+    ] = False,
 ) -> None:
     """Lend this machine to a swarm: generate rollouts with its newest policy until you stop (Ctrl-C)."""
     from node.programs import join as program
@@ -165,6 +168,7 @@ def join(
         hours=hours,
         no_listen=no_listen,
         plain=plain,
+        dry_run=dry_run,
     )
 
 

@@ -21,6 +21,7 @@ from protocol.limits import (
     MAX_COMPLETION_TOKENS,
     MAX_GROUP_SIZE,
     MAX_NAME_CHARS,
+    MAX_TASKS_TOLD,
 )
 
 Positive = Annotated[int, Meta(ge=1, le=1 << 40)]
@@ -51,7 +52,7 @@ GPU_MEMORY_UTILIZATION = 0.85
 OFFLINE_SHARE = 0.5
 """Of each batch, where logs are named and no share."""
 
-MAX_TASKS = 64
+MAX_TASKS = MAX_TASKS_TOLD
 """Tasks of a mixture: each is evaluated on held-out prompts of its own, and a report has a line for each."""
 
 MAX_SAMPLES = 1024

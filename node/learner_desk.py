@@ -8,7 +8,6 @@ leases is `node.lease_desk`'s. The trio thread never waits for the disk: what pe
 
 from __future__ import annotations
 
-import hmac
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from node.events import EventLog
 from node.learner_run import LearnerRun, Presence
 from node.lease_desk import LeaseDesk
 from node.relay_desk import RelayDesk
+from node.terms import WRONG_TOKEN, is_token
 from node.witness import Witness
 from protocol.exchange import PeerAddresses
 from protocol.ids import LeaseId, PeerId
@@ -80,8 +80,8 @@ class LearnerDesk:
             return Refused(
                 reason=f"You speak protocol {hello.protocol}, this swarm {PROTOCOL_VERSION}: use a matching volery."
             )
-        if not hmac.compare_digest(hello.token.encode(), self.token.encode()):
-            return Refused(reason="The join token is missing or wrong. Ask the operator for a new invite.")
+        if not is_token(hello.token, self.token):
+            return Refused(reason=WRONG_TOKEN)
         known, row = await trio.to_thread.run_sync(self._write_joined, peer, hello)
         if known:
             self._counted.setdefault(peer, None)

@@ -19,6 +19,7 @@ from node.errors import NodeError, UsageError, about_keys_of
 from node.events import Clock, EventLog
 from node.footprint import require_targets
 from node.home import require_state
+from node.join_dry_run import show_join
 from node.learner_run import LearnerRun
 from node.metrics.opening import require_sinks
 from node.orders import owner_signals
@@ -118,8 +119,9 @@ async def join(
     hours: str | None = None,
     no_listen: bool,
     plain: bool,
+    dry_run: bool = False,
 ) -> int:
-    """`volery join`."""
+    """`volery join`; with `dry_run` only what that would mean is printed."""
     word = open_invite(invite)
     settings = adjusted(
         read_node_config(config),
@@ -132,6 +134,9 @@ async def join(
         no_listen=no_listen,
     )
     require_addresses(settings.network.listen, settings.network.announce)
+    if dry_run:
+        print(await show_join(word, settings, state=state, wait_s=wait_s))
+        return 0
     events = EventLog()
     view = ViewState(role=Role.ROLLOUT, title=word.name)
     follow(view, events)

@@ -76,6 +76,11 @@ class Schooling:
             for note in encoded.task.notes
         ] + ([("offline", self.logs.note)] if self.logs else [])
 
+    @property
+    def has_turns(self) -> bool:
+        """Whether some task has several turns."""
+        return any(isinstance(encoded.task, TurnTask) for encoded in self.tasks.values())
+
     def next_prompt(self) -> Prompt:
         """The next prompt to lease. Raises TaskError when MAX_SKIPPED in a row cannot be asked."""
         for _ in range(MAX_SKIPPED):

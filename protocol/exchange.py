@@ -21,9 +21,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from protocol.codec import Address, Bytes32, Bytes36, Count, Message, PeerText
+from protocol.codec import Address, Bytes32, Bytes36, Count, Message, Name, PeerText, Reason
 from protocol.envelope import OVERHEAD_BYTES
-from protocol.genesis import MAX_GENESIS_BYTES
+from protocol.genesis import MAX_CERTIFICATE_BYTES, MAX_GENESIS_BYTES
 from protocol.limits import (
     MANIFEST_PIECE_BYTES,
     MAX_ADDRESSES,
@@ -31,11 +31,16 @@ from protocol.limits import (
     MAX_CHUNK_BYTES,
     MAX_CHUNKS,
     MAX_PEERS_TOLD,
+    MAX_TASKS_TOLD,
+    MAX_TOKEN_CHARS,
 )
 
 ASK = "/volery/ask/1"
 EXCHANGE = "/volery/exchange/1"
 CHUNKS = "/volery/chunks/1"
+
+TERMS = "volery.terms"
+"""The extension of TellGenesis, empty, by which a learner says that it answers AskTerms."""
 
 MAX_ANSWER_BYTES = MANIFEST_PIECE_BYTES + OVERHEAD_BYTES
 MAX_HAVE_BYTES = MAX_CHUNKS // 8 + 1024
@@ -62,6 +67,15 @@ class AskManifest(Message, frozen=True, kw_only=True, tag="manifest?"):
 
 class AskPeers(Message, frozen=True, kw_only=True, tag="peers?"):
     """Whom do you know? Answered by TellPeers."""
+
+
+class AskTerms(Message, frozen=True, kw_only=True, tag="terms?"):
+    """What would a node that joins be asked to do? Answered by TellTerms, or NotTold; NotHeld by who is no learner.
+
+    Only to a server whose TellGenesis has the extension TERMS. `token` is the join token of the invite, if it had one.
+    """
+
+    token: Annotated[str, Meta(max_length=MAX_TOKEN_CHARS)] = ""
 
 
 class TellGenesis(Message, frozen=True, kw_only=True, tag="genesis"):
@@ -102,12 +116,45 @@ class TellPeers(Message, frozen=True, kw_only=True, tag="peers"):
     peers: Annotated[list[PeerAddresses], Meta(max_length=MAX_PEERS_TOLD)] = msgspec.field(default_factory=list)
 
 
+class TaskTerms(Message, frozen=True, kw_only=True):
+    """One task of the prompts: what leases call it, its share of them, and what it is, in a sentence."""
+
+    name: Name
+    share: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    about: Reason = ""
+
+
+class TellTerms(Message, frozen=True, kw_only=True, tag="terms"):
+    """What the learner asks of whoever joins, as it is now: claims, for people who decide.
+
+    `certificate`: the operator's word that who answers is the learner, which the asker checks. `model` is what the
+    operator calls it; `step` of `steps` are done; S = `staleness`; a prompt has `group_size` completions of
+    `max_new_tokens` at most, and an episode `max_turns`.
+    """
+
+    certificate: Annotated[bytes, Meta(max_length=MAX_CERTIFICATE_BYTES)]
+    model: Name = ""
+    tasks: Annotated[list[TaskTerms], Meta(max_length=MAX_TASKS_TOLD)] = msgspec.field(default_factory=list)
+    step: Count = 0
+    steps: Count = 0
+    staleness: Count = 0
+    group_size: Count = 0
+    max_new_tokens: Count = 0
+    max_turns: Count = 0
+
+
+class NotTold(Message, frozen=True, kw_only=True, tag="not-told"):
+    """You are not told, and why: for want of the join token, for example."""
+
+    reason: Reason
+
+
 class NotHeld(Message, frozen=True, kw_only=True, tag="not-held"):
     """What you asked for is not here."""
 
 
-Question = AskGenesis | AskNewest | AskManifest | AskPeers
-Answer = TellGenesis | TellNewest | TellManifest | TellPeers | NotHeld
+Question = AskGenesis | AskNewest | AskManifest | AskPeers | AskTerms
+Answer = TellGenesis | TellNewest | TellManifest | TellPeers | TellTerms | NotTold | NotHeld
 
 
 class Want(Message, frozen=True, kw_only=True, tag="want"):

@@ -18,8 +18,7 @@ from protocol.digest import digest_of
 from protocol.errors import LocalProtocolError, PeerError
 from protocol.genesis import Authority
 from protocol.ids import PublicKey, SwarmId
-from protocol.limits import MAX_ADDRESSES, MAX_INVITE_CHARS, PROTOCOL_VERSION
-from protocol.work import MAX_TOKEN_CHARS
+from protocol.limits import MAX_ADDRESSES, MAX_INVITE_CHARS, MAX_TOKEN_CHARS, PROTOCOL_VERSION
 
 PREFIX = "volery1"
 CHECKSUM_BYTES = 4

@@ -61,6 +61,12 @@ MAX_ADDRESS_CHARS = 256
 MAX_PEERS_TOLD = 64
 """Peers named in one introduction; the mesh needs about 20 neighbours."""
 
+MAX_TASKS_TOLD = 64
+"""Tasks of a swarm's mixture: who reads the terms wants to read them all."""
+
+MAX_TOKEN_CHARS = 128
+"""A join token is a password that people paste."""
+
 MAX_RELAYS = 255
 """Relays that one receipt names: a byte says which. A node has about 10 neighbours, or 31 in a small swarm."""
 

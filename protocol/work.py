@@ -52,6 +52,7 @@ from protocol.limits import (
     MAX_RECORDS_PER_DELIVERY,
     MAX_SPANS,
     MAX_STOP_IDS,
+    MAX_TOKEN_CHARS,
 )
 from protocol.relay import MAX_RELAY_RECEIPT_BYTES
 
@@ -74,8 +75,6 @@ LEASE_RECALLS = "volery.lease-recalls"
 """The extension of Hello, empty, by which a rollout node says that it understands LeaseRecall."""
 MAX_HOURS_LEFT_S = 7 * 86_400
 """Owner's hours are those of days and weeks; whoever stays for longer has no need to say so."""
-MAX_TOKEN_CHARS = 128
-"""A join token is a password that people paste."""
 
 
 class Sampler(Message, frozen=True, kw_only=True):

@@ -58,11 +58,15 @@ FEW_BITS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Knowledge:
-    """What this node tells whoever asks: its genesis, the newest announcement it believes, the peers it knows."""
+    """What this node tells whoever asks: its genesis, the newest announcement it believes, the peers it knows.
+
+    A learner also answers who asks for its `terms`, with the join token that came with the question.
+    """
 
     genesis: bytes
     newest: Callable[[], bytes]
     peers: Callable[[], Sequence[PeerAddresses]]
+    terms: Callable[[str], exchange.TellTerms | exchange.NotTold] | None = None
 
 
 @dataclass(kw_only=True)
@@ -206,9 +210,12 @@ class Serving:
     def _answer(self, question: exchange.Question) -> exchange.Answer:
         match question:
             case exchange.AskGenesis():
-                return exchange.TellGenesis(genesis=self.knowledge.genesis)
+                ext = {} if self.knowledge.terms is None else {exchange.TERMS: b""}
+                return exchange.TellGenesis(genesis=self.knowledge.genesis, ext=ext)
             case exchange.AskNewest():
                 return exchange.TellNewest(announcement=self.knowledge.newest())
+            case exchange.AskTerms(token=token):
+                return exchange.NotHeld() if self.knowledge.terms is None else self.knowledge.terms(token)
             case exchange.AskPeers():
                 return exchange.TellPeers(peers=list(self.knowledge.peers())[:MAX_PEERS_TOLD])
             case exchange.AskManifest(manifest=manifest, offset=offset):

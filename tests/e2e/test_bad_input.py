@@ -294,13 +294,19 @@ def test_a_learner_and_who_is_turned_away(swarm: Swarm) -> None:
     node = swarm.directory / "fake.toml"
     node.write_text("[engine]\nkind = 'fake'\n[network]\nlisten = []\n")
 
-    def join(state: str, invite: Invite) -> Outcome:
-        return machine.call("join", write_invite(invite), "--config", node, "--state", swarm.directory / state)
+    def join(state: str, invite: Invite, *options: str) -> Outcome:
+        words = ("join", write_invite(invite), "--config", node, "--state", swarm.directory / state)
+        return machine.call(*words, *options)
 
-    wrong = join("one", msgspec.structs.replace(good, token="please"))
-    check_refusal(wrong, USAGE, "token", "new invite")
-    other = join("two", msgspec.structs.replace(invite_of(1), addresses=good.addresses))
-    check_refusal(other, USAGE, "another swarm", "new invite")
+    before = join("none", good, "--dry-run")
+    assert (before.code, "task    reverse, 100 %" in before.out) == (0, True), before
+    assert not (swarm.directory / "none").exists()
+    assert swarm.rows("SELECT name FROM peers") == [], "nobody has joined"
+    for options in ((), ("--dry-run",)):
+        wrong = join("one", msgspec.structs.replace(good, token="please"), *options)
+        check_refusal(wrong, USAGE, "token", "new invite")
+        other = join("two", msgspec.structs.replace(invite_of(1), addresses=good.addresses), *options)
+        check_refusal(other, USAGE, "another swarm", "new invite")
     check_refusal(join("state", good), USAGE, "learner")
     check_refusal(machine.call("learn", swarm.config), TROUBLE, str(swarm.state), "running")
     assert learner.is_running

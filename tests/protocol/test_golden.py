@@ -23,10 +23,12 @@ from protocol.codec import Message, decode, encode, pack_logprobs, pack_tokens
 from protocol.cost import CostClaim, Price
 from protocol.errors import PeerError
 from protocol.exchange import (
+    TERMS,
     AskGenesis,
     AskManifest,
     AskNewest,
     AskPeers,
+    AskTerms,
     Busy,
     Cancel,
     Chunk,
@@ -34,12 +36,15 @@ from protocol.exchange import (
     Have,
     Missing,
     NotHeld,
+    NotTold,
     PeerAddresses,
     Request,
+    TaskTerms,
     TellGenesis,
     TellManifest,
     TellNewest,
     TellPeers,
+    TellTerms,
     Want,
 )
 from protocol.genesis import Genesis, LearnerCertificate
@@ -375,6 +380,76 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
                 d9 34
                   313244334b6f6f5744704a3741733742574177524d6675315655325743714e6a76713338
                   374a45594b44426a346b78366e58544e
+        """,
+    ),
+    (
+        AskTerms(token="swordfish"),
+        """
+        82                                                          # AskTerms: map of 2
+          a4 74797065 a6 7465726d733f                               # type: "terms?"
+          a5 746f6b656e a9 73776f726466697368                       # token: "swordfish"
+        """,
+    ),
+    (
+        AskTerms(),
+        """
+        81                                                          # AskTerms: map of 1
+          a4 74797065 a6 7465726d733f                               # type: "terms?"
+        """,
+    ),
+    (
+        TellGenesis(genesis=STUB, ext={TERMS: b""}),
+        """
+        83                                                          # TellGenesis: map of 3
+          a4 74797065 a7 67656e65736973                             # type: "genesis"
+          a3 657874 81                                              # ext: map of 1
+            ac 766f6c6572792e7465726d73 c4 00                       # volery.terms: no bytes
+          a7 67656e65736973 c4 02 e47e                              # genesis: STUB
+        """,
+    ),
+    (
+        TaskTerms(name="reverse", share=0.75, about="words"),
+        """
+        83                                                          # TaskTerms: map of 3
+          a4 6e616d65 a7 72657665727365                             # name: "reverse"
+          a5 7368617265 cb 3fe8000000000000                         # share: 0.75
+          a5 61626f7574 a5 776f726473                               # about: "words"
+        """,
+    ),
+    (
+        TellTerms(
+            certificate=STUB,
+            model="Qwen3",
+            tasks=[TaskTerms(name="sort")],
+            step=3,
+            steps=300,
+            staleness=2,
+            group_size=16,
+            max_new_tokens=512,
+            max_turns=4,
+        ),
+        """
+        8a                                                          # TellTerms: map of 10
+          a4 74797065 a5 7465726d73                                 # type: "terms"
+          ab 6365727469666963617465 c4 02 e47e                      # certificate: STUB
+          a5 6d6f64656c a5 5177656e33                               # model: "Qwen3"
+          a5 7461736b73 91                                          # tasks: array of 1
+            81                                                      # [0]: TaskTerms, map of 1
+              a4 6e616d65 a4 736f7274                               # name: "sort"
+          a4 73746570 03                                            # step: 3
+          a5 7374657073 cd 012c                                     # steps: 300
+          a9 7374616c656e657373 02                                  # staleness: 2
+          aa 67726f75705f73697a65 10                                # group_size: 16
+          ae 6d61785f6e65775f746f6b656e73 cd 0200                   # max_new_tokens: 512
+          a9 6d61785f7475726e73 04                                  # max_turns: 4
+        """,
+    ),
+    (
+        NotTold(reason="no token"),
+        """
+        82                                                          # NotTold: map of 2
+          a4 74797065 a8 6e6f742d746f6c64                           # type: "not-told"
+          a6 726561736f6e a8 6e6f20746f6b656e                       # reason: "no token"
         """,
     ),
     (

@@ -1,0 +1,203 @@
+"""What is told before joining: asked of a real host over loopback, and as people read it; nobody joins by that."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+
+from node.config import (
+    LearnSection,
+    LimitsSection,
+    MixtureTask,
+    ModelSection,
+    NetworkSection,
+    NodeConfig,
+    NodeNetworkSection,
+    NodeStoreSection,
+    OfflineSection,
+    PriceSection,
+    SwarmConfig,
+    SwarmSection,
+    TaskSection,
+)
+from node.errors import UsageError
+from node.join_dry_run import Found, look, show_join, story
+from node.keys import load_or_create_key
+from node.terms import WRONG_TOKEN, LearnerTerms, tasks_of
+from protocol.exchange import NotTold, TellTerms
+from protocol.genesis import certify_learner, read_genesis
+from protocol.identity import Keypair
+from protocol.ids import PublicKey
+from protocol.invite import Invite
+from protocol.work import WORK
+from swarm.libp2p import open_libp2p
+from swarm.serving import Knowledge, Serving
+from swarm.store import ChunkStore
+from swarm.transport import Stream, Transport
+from tests.swarm.storing import small_model, small_swarm
+from tests.swarm.swarming import announce_manifest
+
+SWARM, STRANGERS = small_swarm(), small_swarm("strangers")
+SIGNED = SWARM.publish(small_model(1))
+YEAR_2100_MS = 4_102_444_800_000
+TOKEN = "sesame"
+CONFIG = SwarmConfig(
+    swarm=SwarmSection(name="test"),
+    model=ModelSection(directory="/models/Tiny-1B"),
+    learn=LearnSection(steps=300, staleness=2, group_size=16, max_new_tokens=512, prompts_per_step=4),
+    task=TaskSection(
+        mixture=[MixtureTask(spec="reverse:letters=3", weight=3.0), MixtureTask(spec="sort", name="numbers")]
+    ),
+    network=NetworkSection(join_token=TOKEN),
+)
+NODE = NodeConfig(
+    name="attic",
+    network=NodeNetworkSection(listen=[]),
+    price=PriceSection(per_hour=0.35, currency="EUR"),
+    limits=LimitsSection(pause_for=["blender"]),
+)
+
+
+def terms_with(certificate: bytes = SWARM.certificate) -> LearnerTerms:
+    return LearnerTerms(config=CONFIG, certificate=certificate, max_turns=1, step=lambda: 7)
+
+
+@asynccontextmanager
+async def learner(
+    root: Path, terms: LearnerTerms | None, *, seed: bytes = SWARM.learner.seed, genesis: bytes = SWARM.genesis
+) -> AsyncIterator[tuple[Transport, list[Stream]]]:
+    """A host that answers as a learner does, with a version; and work lines that somebody opened."""
+    joined: list[Stream] = []
+
+    async def work(stream: Stream) -> None:
+        joined.append(stream)
+        await trio.sleep_forever()
+
+    with ChunkStore.open(root / "store", SWARM.authority) as store:
+        store.begin(SIGNED)
+        async with open_libp2p(seed, ["/ip4/127.0.0.1/tcp/0"], []) as transport:
+            newest = announce_manifest(SWARM, SIGNED)
+            answer = None if terms is None else terms.answer
+            knowledge = Knowledge(genesis=genesis, newest=lambda: newest, peers=list, terms=answer)
+            Serving(transport=transport, store=store, knowledge=knowledge).start()
+            transport.handle(WORK, work)
+            yield transport, joined
+
+
+def invite_to(transport: Transport, token: str = TOKEN) -> Invite:
+    return Invite(
+        operator=SWARM.operator.public, swarm=SWARM.authority.swarm, addresses=transport.addresses(), token=token
+    )
+
+
+async def test_all_is_told_and_nobody_joins(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    async with learner(tmp_path, terms_with()) as (transport, joined):
+        told = await show_join(invite_to(transport), NODE, state=state, wait_s=20.0)
+        assert joined == []
+    assert not state.exists()
+    lines = [" ".join(line.split()) for line in told.splitlines()]
+    for line in (
+        f"operator's key {SWARM.operator.peer_id}, as the invite has it",
+        f"swarm id {SWARM.authority.swarm.hex()}",
+        f"learner {SWARM.learner.peer_id}",
+        "model Tiny-1B",
+        "run training step 7 of 300, staleness window 2",
+        "work 16 completions of a prompt, of at most 512 tokens",
+        "[limits] pause_for blender",
+        "[store] quota_gb 64 GB",
+        "to the learner name 'attic', price 0.35 EUR an hour,",
+        "key made when you join",
+    ):
+        assert line in lines, told
+    assert [line.split(" of the prompts")[0] for line in lines if line.startswith("task ")] == [
+        "task reverse, 75 %",
+        "task numbers, 25 %",
+    ]
+    [size] = [line for line in lines if line.startswith("size ")]
+    assert size.endswith(f"in {len(SIGNED.manifest.files)} files; fits in the quota")
+    assert "letters=3" not in told, "options stay with the learner"
+
+
+async def test_what_was_looked_at_is_what_the_learner_signed(tmp_path: Path) -> None:
+    async with learner(tmp_path, terms_with()) as (transport, _):
+        found = await look(invite_to(transport), NODE, 20.0)
+    assert found.learner == SWARM.learner.peer_id
+    assert found.newest is not None
+    assert found.newest.raw == SIGNED.raw
+    assert found.terms == terms_with().answer(TOKEN)
+
+
+async def test_a_wrong_token_is_refused_as_by_joining(tmp_path: Path) -> None:
+    async with learner(tmp_path, terms_with()) as (transport, _):
+        for token in ("", "please"):
+            with pytest.raises(UsageError, match="The learner refused this node: The join token is missing or wrong"):
+                await look(invite_to(transport, token), NODE, 20.0)
+
+
+async def test_who_speaks_for_another_swarm_is_refused_as_by_joining(tmp_path: Path) -> None:
+    async with learner(tmp_path, terms_with(), genesis=STRANGERS.genesis) as (transport, _):
+        with pytest.raises(UsageError, match="The invite is for another swarm than the one that answers"):
+            await look(invite_to(transport), NODE, 20.0)
+
+
+FOREIGN = certify_learner(
+    STRANGERS.operator, SWARM.authority, learner=PublicKey(SWARM.learner.public), not_before_ms=0,
+    not_after_ms=YEAR_2100_MS,
+)  # fmt: skip
+ENDED = certify_learner(
+    SWARM.operator, SWARM.authority, learner=PublicKey(SWARM.learner.public), not_before_ms=0, not_after_ms=1000
+)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "seed"),
+    [(FOREIGN, SWARM.learner.seed), (ENDED, SWARM.learner.seed), (SWARM.certificate, bytes(range(32)))],
+    ids=["of another operator", "of another time", "of another key"],
+)
+async def test_terms_of_who_is_not_the_learner_are_not_believed(
+    tmp_path: Path, certificate: bytes, seed: bytes
+) -> None:
+    async with learner(tmp_path, terms_with(certificate), seed=seed) as (transport, _):
+        assert transport.peer_id == Keypair(seed).peer_id
+        with pytest.raises(UsageError, match="does not speak for its swarm"):
+            await look(invite_to(transport), NODE, 20.0)
+
+
+async def test_an_older_learner_is_not_asked_what_it_does_not_understand(tmp_path: Path) -> None:
+    async with learner(tmp_path, None) as (transport, _):
+        found = await look(invite_to(transport), NODE, 20.0)
+    assert found.terms is None
+    assert found.newest is not None, "the line lives: no unknown question ended it"
+    told = "\n".join(story(found, invite_to(transport), NODE, state=tmp_path))
+    assert "not told before a node joins" in told
+
+
+def test_what_is_told_of_tasks_is_their_share_and_kind() -> None:
+    assert [(task.name, task.share) for task in tasks_of(CONFIG)] == [("reverse", 0.75), ("numbers", 0.25)]
+    assert all(task.about for task in tasks_of(CONFIG))
+    offline = msgspec.structs.replace(CONFIG, offline=OfflineSection(path="logs.jsonl", share=1.0))
+    assert tasks_of(offline) == [], "nothing is leased"
+    assert terms_with().answer("no") == NotTold(reason=WRONG_TOKEN)
+
+
+def test_a_key_that_is_there_a_model_that_is_too_large_and_names_of_strangers(tmp_path: Path) -> None:
+    keypair = load_or_create_key(tmp_path / "node.key")
+    rude = TellTerms(certificate=SWARM.certificate, model="a\x1b[2Jb", steps=3)
+    genesis = read_genesis(SWARM.genesis)[0]
+    found = Found(genesis=genesis, learner=SWARM.learner.peer_id, certificate=None, terms=rude, newest=SIGNED)
+    invite = Invite(operator=SWARM.operator.public, swarm=SWARM.authority.swarm, addresses=["/ip4/192.0.2.1/tcp/1"])
+    small = msgspec.structs.replace(NODE, store=NodeStoreSection(quota_gb=1e-9))
+    told = "\n".join(story(found, invite, small, state=tmp_path))
+    assert str(keypair.peer_id) in told
+    assert "does not fit in the quota" in told
+    assert "\x1b" not in told
+    assert "none: this learner trains on logs" in told
+    unborn = dataclasses.replace(found, newest=None)
+    assert "none is published yet" in "\n".join(story(unborn, invite, NODE, state=None))

@@ -26,7 +26,7 @@ from node.events import Clock
 from node.keys import KEY_BYTES, load_key
 from node.limits import in_force
 from node.presence import machine_name, open_transport
-from node.reports.words import plain_name
+from node.reports.words import plain_name, size
 from node.volunteer import data_directory
 from protocol import exchange
 from protocol.announcement import open_announcement
@@ -175,7 +175,7 @@ def _model(newest: SignedManifest | None, config: NodeConfig) -> list[tuple[str,
     fits = "fits" if total * COMFORTABLE <= room else "is tight" if 2 * total <= room else "does not fit"
     return [
         ("version", f"{newest.version}, published {_day(manifest.created_ms)}"),
-        ("size", f"{total / GB:.3g} GB to fetch, in {len(manifest.files)} files; {fits} in the quota"),
+        ("size", f"{size(total)} to fetch, in {len(manifest.files)} files; {fits} in the quota"),
         ("weights", kinds or "none"),
         ("files", f"{', '.join(entry.name for entry in manifest.files[:FILES_SHOWN])}{more}"),
     ]
@@ -187,7 +187,7 @@ def _node(invite: Invite, config: NodeConfig, state: Path | None) -> list[tuple[
     free = shutil.disk_usage(next(parent for parent in (home, *home.absolute().parents) if parent.exists())).free
     engine = config.engine
     return [
-        ("state", f"{home}{'' if state else ', or the next that is free'}; {free / GB:.3g} GB free there"),
+        ("state", f"{home}{'' if state else ', or the next that is free'}; {size(free)} free there"),
         ("key", str(load_key(key).peer_id) if key.exists() else "made when you join"),
         ("engine", f"{engine.kind}, device {engine.device}"),
         ("listens", ", ".join(config.network.listen) or "nowhere: it only dials out"),

@@ -105,6 +105,7 @@ class RolloutRole:
     shift: Shift = field(default_factory=Shift)
     counts: RolloutCounts = field(default_factory=RolloutCounts)
     holding: set[LeaseId] = field(default_factory=set)
+    free_after_s: float = FREE_AFTER_S
     has_freed_memory: bool = False
     _newest: Arrival | None = None
     _speed: Speed = field(default_factory=Speed)
@@ -210,12 +211,13 @@ class RolloutRole:
         return True
 
     async def _free_memory(self) -> None:
-        """While the machine is not lent for longer than FREE_AFTER_S, the engine's memory is its owner's, too. Versions
-        that arrive meanwhile wait; the newest is installed when it is lent again.
+        """While the machine is not lent for longer than `free_after_s`, the engine's memory is its owner's, too.
+
+        Versions that arrive meanwhile wait; the newest is installed when it is lent again.
         """
         while True:
             await self.shift.wait_off()
-            with trio.move_on_after(FREE_AFTER_S):
+            with trio.move_on_after(self.free_after_s):
                 await self.shift.wait_on()
                 continue
             async with self._loading:

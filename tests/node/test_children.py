@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import trio
 import trio.testing
@@ -38,7 +39,7 @@ from protocol.pipe import Arrays, Header
 ROOT = Path(__file__).parents[2]
 
 CHILD = """
-import os, signal, subprocess, sys, time
+import mmap, os, signal, subprocess, sys, time
 from protocol.pipe import PREFIX, decode_frame, encode_frame, frame_sizes
 
 def send(header, arrays=None):
@@ -85,6 +86,10 @@ while True:
         case "hoard":  # pages that are filled, as weights are
             hoarded = b"x" * header["size"]
             send({"id": header["id"], "ok": True})
+        case "map":  # a file's pages, as those of weights that are read
+            file = open(header["path"], "rb")
+            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+            send({"id": header["id"], "ok": True, "sum": sum(mapped[:: mmap.PAGESIZE])})
         case "breed":  # a process below it that hoards
             filled = f"hoarded = b'x' * {header['size']}; print(flush=True); input()"
             below = subprocess.Popen([sys.executable, "-c", filled], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -379,6 +384,20 @@ async def test_who_holds_no_more_than_it_may_is_left_alone(make_spec: Make, reco
         assert HOARD_BYTES < held < 2 * HOARD_BYTES
         await child.call("echo")
     assert recorder.lifecycle() == [ChildStarted]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says whose pages they are")
+async def test_pages_of_files_do_not_count(make_spec: Make, tmp_path_factory: pytest.TempPathFactory) -> None:
+    directory = tmp_path_factory.mktemp("mapped")
+    if subprocess.check_output(["stat", "-f", "-c", "%T", directory], text=True).strip() in ("tmpfs", "ramfs"):
+        pytest.skip("files in memory are memory")
+    with (directory / "weights").open("wb") as file:
+        file.truncate(HOARD_BYTES)
+    async with open_child(make_spec(memory_bytes=HOARD_BYTES // 2)) as child:
+        await child.call("map", {"path": str(directory / "weights")})
+        assert child.pid is not None
+        assert psutil.Process(child.pid).memory_info().rss > HOARD_BYTES
+        assert held_bytes(child.pid, HOARD_BYTES) < HOARD_BYTES // 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can be told whom to end first")

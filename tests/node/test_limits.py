@@ -9,10 +9,13 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from node.config import GB, LimitsSection, NetworkSection, NodeConfig, NodeNetworkSection
 from node.config_file import read_node_config
-from node.engine.transformers import TransformersConfig
+from node.engine.port import EngineCrashed
+from node.engine.transformers import TransformersConfig, open_transformers_engine
+from node.engine.transformers_worker.memory import GIB, default_kv_cache_bytes
 from node.errors import UsageError
 from node.limits import LIMITS, in_force
 from node.presence import open_transport
@@ -110,6 +113,20 @@ def test_limits_reach_the_engines_process() -> None:
     spec = TransformersConfig(ram_bytes=3 * GB, vram_share=0.5, threads=3, nice=7).spec()
     assert (spec.memory_bytes, spec.threads, spec.nice, spec.yields_memory) == (3 * GB, 3, 7, True)
     assert json.loads(spec.argv[-1])["vram_share"] == 0.5
+
+
+async def test_a_real_engine_that_holds_too_much_is_ended_in_so_many_words() -> None:
+    """Importing torch takes more than this; a child that cannot even start within its limit is not started again."""
+    with pytest.raises(EngineCrashed, match=r"it held 0\.\d\d GB of memory, more than its limit of 0\.06 GB"):
+        async with open_transformers_engine(TransformersConfig(ram_bytes=60_000_000)):
+            raise AssertionError("it started")
+
+
+def test_a_batchs_cache_takes_no_more_than_a_quarter_of_the_memory_allowed() -> None:
+    cpu = torch.device("cpu")
+    assert default_kv_cache_bytes(cpu, None, None) == GIB
+    assert default_kv_cache_bytes(cpu, 16 * GIB, None) == GIB
+    assert default_kv_cache_bytes(cpu, GIB, None) == GIB // 4
 
 
 LIMITING = {"hours", "nice", "threads", "batch_rollouts", "upload_mbit", "download_mbit", "quota_gb"}

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 import trio
 
+from node import engine_choice
 from node.app_rollout import find_swarm
 from node.config import GB, NodeConfig
 from node.errors import UsageError
@@ -111,16 +112,18 @@ async def _newest(transport: Transport, learner: PeerId, invite: Invite) -> Sign
 
 async def show_join(invite: Invite, config: NodeConfig, *, state: Path | None, wait_s: float) -> str:
     """What joining would mean, for people to read. Raises UsageError or RunError."""
-    return "\n".join(story(await look(invite, config, wait_s), invite, config, state=state))
+    choice = engine_choice.choose_engine(config.engine, engine_choice.look(config.engine))
+    config = msgspec.structs.replace(config, engine=choice.section)
+    return "\n".join(story(await look(invite, config, wait_s), invite, config, state=state, why=choice.why))
 
 
-def story(found: Found, invite: Invite, config: NodeConfig, *, state: Path | None) -> Iterator[str]:
-    """The lines of it."""
+def story(found: Found, invite: Invite, config: NodeConfig, *, state: Path | None, why: str) -> Iterator[str]:
+    """The lines of it; `why` the engine of `config` was chosen."""
     yield "Nothing was leased, fetched or written, and nobody has joined."
     yield from _paragraph("Operator and swarm, checked", _who(found, invite))
     yield from _paragraph("What would run, as the operator says", _claims(found.terms))
     yield from _paragraph("The model, from the signed manifest", _model(found.newest, config))
-    yield from _paragraph("This node", _node(invite, config, state))
+    yield from _paragraph("This node", _node(invite, config, state, why))
     yield from _paragraph("Limits in force", list(in_force(config).items()))
     yield from _paragraph("What would be sent", _sent(config))
 
@@ -181,7 +184,7 @@ def _model(newest: SignedManifest | None, config: NodeConfig) -> list[tuple[str,
     ]
 
 
-def _node(invite: Invite, config: NodeConfig, state: Path | None) -> list[tuple[str, str]]:
+def _node(invite: Invite, config: NodeConfig, state: Path | None, why: str) -> list[tuple[str, str]]:
     home = state or data_directory() / invite.swarm.hex()[:16] / "node-1"
     key = home / "node.key"
     free = shutil.disk_usage(next(parent for parent in (home, *home.absolute().parents) if parent.exists())).free
@@ -189,7 +192,7 @@ def _node(invite: Invite, config: NodeConfig, state: Path | None) -> list[tuple[
     return [
         ("state", f"{home}{'' if state else ', or the next that is free'}; {size(free)} free there"),
         ("key", str(load_key(key).peer_id) if key.exists() else "made when you join"),
-        ("engine", f"{engine.kind}, device {engine.device}"),
+        ("engine", f"{engine.kind} ({why}), device {engine.device}"),
         ("listens", ", ".join(config.network.listen) or "nowhere: it only dials out"),
     ]
 

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from node.config import (
+    EngineSection,
     LearnSection,
     LimitsSection,
     MixtureTask,
@@ -56,8 +57,10 @@ CONFIG = SwarmConfig(
     ),
     network=NetworkSection(join_token=TOKEN),
 )
+WHY = "there is no GPU of NVIDIA's here"
 NODE = NodeConfig(
     name="attic",
+    engine=EngineSection(kind="transformers"),
     network=NodeNetworkSection(listen=[]),
     price=PriceSection(per_hour=0.35, currency="EUR"),
     limits=LimitsSection(pause_for=["blender"]),
@@ -114,6 +117,7 @@ async def test_all_is_told_and_nobody_joins(tmp_path: Path) -> None:
         "[store] quota_gb 64 GB",
         "to the learner name 'attic', price 0.35 EUR an hour,",
         "key made when you join",
+        'engine transformers ([engine] kind = "transformers"), device auto',
     ):
         assert line in lines, told
     assert [line.split(" of the prompts")[0] for line in lines if line.startswith("task ")] == [
@@ -175,7 +179,7 @@ async def test_an_older_learner_is_not_asked_what_it_does_not_understand(tmp_pat
         found = await look(invite_to(transport), NODE, 20.0)
     assert found.terms is None
     assert found.newest is not None, "the line lives: no unknown question ended it"
-    told = "\n".join(story(found, invite_to(transport), NODE, state=tmp_path))
+    told = "\n".join(story(found, invite_to(transport), NODE, state=tmp_path, why=WHY))
     assert "not told before a node joins" in told
 
 
@@ -194,10 +198,10 @@ def test_a_key_that_is_there_a_model_that_is_too_large_and_names_of_strangers(tm
     found = Found(genesis=genesis, learner=SWARM.learner.peer_id, certificate=None, terms=rude, newest=SIGNED)
     invite = Invite(operator=SWARM.operator.public, swarm=SWARM.authority.swarm, addresses=["/ip4/192.0.2.1/tcp/1"])
     small = msgspec.structs.replace(NODE, store=NodeStoreSection(quota_gb=1e-9))
-    told = "\n".join(story(found, invite, small, state=tmp_path))
+    told = "\n".join(story(found, invite, small, state=tmp_path, why=WHY))
     assert str(keypair.peer_id) in told
     assert "does not fit in the quota" in told
     assert "\x1b" not in told
     assert "none: this learner trains on logs" in told
     unborn = dataclasses.replace(found, newest=None)
-    assert "none is published yet" in "\n".join(story(unborn, invite, NODE, state=None))
+    assert "none is published yet" in "\n".join(story(unborn, invite, NODE, state=None, why=WHY))

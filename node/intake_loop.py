@@ -128,7 +128,11 @@ class IntakeLoop:
         now_ms = self.now_ms()
         checked = await trio.to_thread.run_sync(self._check_all, handed_in, terms, now_ms)
         questions = [question for one in checked if one.delivery for question in one.delivery.questions]
-        replies = await self.ask(questions) if questions else []
+        self.run.asked = len(questions)
+        try:
+            replies = await self.ask(questions) if questions else []
+        finally:
+            self.run.asked = 0
         answers, judged = await trio.to_thread.run_sync(self._write_all, checked, replies, terms, now_ms)
         # No await until the curriculum has heard of all of them, or a checkpoint would be between two verdicts.
         self.run.judged, dropped = judged, False

@@ -51,7 +51,8 @@ class LearnerRun(Workload):
 
     `opened` is set once the chain is known, and so are the manifests; `vocab_size` from then on. `published` is the
     newest version, `kappa` the publication period in force; `judged` how many records the ledger had when verdicts last
-    reached the curriculum; `leave` is awaited before somebody stops the run.
+    reached the curriculum; `asked` how many completions wait to be told what they are worth; `leave` is awaited before
+    somebody stops the run.
     """
 
     membership: Membership
@@ -60,6 +61,7 @@ class LearnerRun(Workload):
     present: dict[PeerId, Presence] = field(default_factory=dict)
     finished: bool = False
     vocab_size: int = 0
+    asked: int = 0
     judged: int = 0
     leave: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
     opened: trio.Event = field(default_factory=trio.Event)

@@ -29,6 +29,7 @@ from node.rollout_role import RolloutRole
 from node.schooling import Schooling, open_schooling
 from node.stopping import STOPPED_EXIT_CODE, Stopped
 from node.trainer_process import TRAINER
+from node.verifiers import require_here
 from node.view import ViewState
 from node.view_events import follow
 from node.volunteer import VolunteerHome
@@ -102,7 +103,9 @@ def checked(config: SwarmConfig, path: Path) -> Schooling:
         require_sinks(config.metrics)
         require_state(Path(config.swarm.state))
         base_note(config, Path(config.swarm.state) / LEDGER)
-        return open_schooling(config, path.resolve().parent)
+        schooling = open_schooling(config, path.resolve().parent)
+        require_here(schooling, config.verifiers)
+        return schooling
 
 
 async def join(

@@ -71,11 +71,12 @@ class VerifierPool:
         self._terms = terms
         self._nursery = nursery
         self.size = size
+        self._closed = False
         self._take, self._idle = _channel(size)
 
     async def judge(self, task: str, asked: Asked) -> Judgement | Failure:
         """What the task called `task` says to `asked`. Waits until a verifier is idle, then at most `timeout_s`, or
-        some times that when verifiers die."""
+        some times that when verifiers die; once the pool is closed, until it is cancelled."""
         failure = Failure(how="died", detail="")
         for _ in range(TRIES):
             child = await self._idle.receive()
@@ -89,8 +90,15 @@ class VerifierPool:
                     return Failure(how="timed_out", detail=f"no answer within {self._terms.timeout_s:g} s")
                 failure = Failure(how="died", detail=str(crash).splitlines()[0])
             finally:
-                self._nursery.start_soon(self._rest, child)
+                if not self._closed:
+                    self._nursery.start_soon(self._rest, child)
+            if self._closed:  # that its verifier has ended says nothing of the completion
+                await trio.sleep_forever()
         return failure
+
+    def close(self) -> None:
+        """The verifiers are about to be ended."""
+        self._closed = True
 
     async def _ask(self, child: Child, task: str, asked: Asked) -> Judgement | Failure:
         with trio.move_on_after(self._terms.timeout_s + self._terms.late_s) as scope:
@@ -152,7 +160,10 @@ async def open_pool(
             async with trio.open_nursery() as starting:
                 for name, command in commands:
                     starting.start_soon(nursery.start, partial(_keep, pool, name, command, terms, on_event(name)))
-            yield pool
+            try:
+                yield pool
+            finally:
+                pool.close()
             nursery.cancel_scope.cancel()
 
 

@@ -58,9 +58,10 @@ def _open(tasks: dict[str, Any], header: Header) -> dict[str, Any]:
     from node.tasks.judging import require
     from node.tasks.registry import open_task
 
-    limit = round(float(header["memory_gb"]) * GB)
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+    if sys.platform == "linux":  # others do not keep to it, or refuse it
+        limit = round(float(header["memory_gb"]) * GB)
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     asked: Mapping[str, Any] = header["tasks"]
     for title, one in asked.items():
         tasks[title] = open_task(one["spec"], directory=Path(one["directory"]), seed=one["seed"])

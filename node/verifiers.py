@@ -68,9 +68,6 @@ class Verifiers:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Start the verifiers, if any task needs them, and end them with the scope. Raises RunError."""
-        for title, encoded in self.schooling.tasks.items():
-            if title not in self.pooled:
-                await trio.to_thread.run_sync(require, encoded.task)
         if not self.pooled:
             self._there.set()
             yield
@@ -170,6 +167,15 @@ class Verifiers:
                 f"{place.title}: {failure.detail}. " + ("Its group is dropped." if void else "It counts as 0."),
             )
         return Ended(reward=0.0, failure=f"{failure.how}: {failure.detail}", void=void)
+
+
+def require_here(schooling: Schooling, section: VerifiersSection) -> None:
+    """Raises TaskError when a task needs something for its rewards that is not here, unless only other machines compute
+    them."""
+    if section.workers == 0 and section.machine:
+        return
+    for encoded in schooling.tasks.values():
+        require(encoded.task)
 
 
 def _held_out(held: HeldOut, said: Said, transcript: int) -> _Place:

@@ -61,6 +61,11 @@ def waits_for(run: LearnerRun) -> str:
         f"{len(run.buffer)} of {run.batch} rollouts are there, {run.leasing.open_rollouts} are leased, to "
         f"{len(run.present)} peers."
     )
+    if run.asked:
+        return (
+            f"{told} What {run.asked} completions are worth is being asked: see `reward_failed` and what became of the "
+            "verifiers."
+        )
     if not run.present:
         return f"{told} Nobody is here: hand out the invite, and dial its addresses from outside."
     if run.leasing.open_rollouts == 0:

@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from node.config import VerifierMachine, VerifiersSection
+from node.tasks import sandbox
 from node.tasks.code import CodeTask, program_of
 from node.tasks.port import Completion, TaskError
 from node.tasks.registry import open_task
 from node.verifier_pool import VERIFIER, PoolTerms, open_pool
+from node.verifiers import require_here
+from tests.node.test_verifiers import opened as opened_verifiers
 from tests.node.test_verifiers import said as asked
 
 ADD = {
@@ -137,3 +141,17 @@ async def test_in_a_verifier_with_its_own_limit_of_memory(tmp_path: Path) -> Non
         assert await verifiers.judge("code", asked(block("def inc(x): return x + 1").text)) == 1.0
         assert await verifiers.judge("code", asked(block("while True: pass").text)) == 0.0
         assert await verifiers.judge("code", asked(block("def inc(x): return 5").text)) == 0.0
+
+
+def test_a_start_without_the_sandbox_is_refused_unless_others_compute_rewards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "code.jsonl").write_text(json.dumps({**INC, "prompt": "inc"}) + "\n")
+    verifiers = opened_verifiers(tmp_path, [], "code:code.jsonl:held_out=0")
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
+    sandbox.require_sandbox.cache_clear()
+    with pytest.raises(TaskError, match="sudo apt-get install -y bubblewrap"):
+        require_here(verifiers.schooling, VerifiersSection())
+    elsewhere = VerifiersSection(workers=0, machine=[VerifierMachine(command=["ssh", "there", "volery", "verifier"])])
+    require_here(verifiers.schooling, elsewhere)
+    sandbox.require_sandbox.cache_clear()

@@ -15,6 +15,7 @@ import msgspec
 import psutil
 import pytest
 import trio
+import trio.testing
 
 from learner.environment import Answered, Ended, Question, Reply
 from node.child_outcomes import ChildEvent, ChildStarted
@@ -302,3 +303,20 @@ async def test_other_machines_are_any_command(beside: Path) -> None:
     pids = {reply.reward for reply in found if isinstance(reply, Ended)}
     assert len(pids) <= 2
     assert os.getpid() not in pids
+
+
+async def test_who_still_asks_when_the_pool_is_closed_is_told_nothing(beside: Path) -> None:
+    """A run that ends is no reason for a reward of 0."""
+    outcomes: list[object] = []
+    async with trio.open_nursery() as nursery:
+
+        async def ask(verifiers: VerifierPool) -> None:
+            outcomes.append(await verifiers.judge("nasty", said("hang")))
+
+        async with pool(beside, size=2) as verifiers:
+            for _ in range(3):
+                nursery.start_soon(ask, verifiers)
+            await trio.testing.wait_all_tasks_blocked(0.1)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert outcomes == []

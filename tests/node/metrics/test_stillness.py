@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from learner.environment import Question, Reply
 from node.metrics.board import Series
 from node.metrics.stillness import STEPS, STILL_S, TIMES, Stillness
 from node.metrics.watch import LOOK_S
@@ -109,4 +111,21 @@ async def test_who_waits_for_the_last_checkpoint_says_that(tmp_path: Path, mock_
             "No training step for 300 s. All steps are taken; the last checkpoint is being written."
         ]
         assert [fields["step"] for fields in learner.logged("standing_still")] == [1]
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_waits_for_verifiers_says_so(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with open_learner(tmp_path, Settings()) as learner, trio.open_nursery() as nursery:
+
+        async def ask(questions: Sequence[Question]) -> Sequence[Reply]:
+            await trio.sleep_forever()
+            return []
+
+        object.__setattr__(learner.intake, "ask", ask)
+        nursery.start_soon(learner.watch.look)
+        nursery.start_soon(learner.train, FakePeer())
+        while not learner.run.asked:
+            await wait_all_tasks_blocked()
+        await looked(mock_clock, int(STILL_S / LOOK_S))
+        assert "What 2 completions are worth is being asked" in str(texts(learner)[-1])
         nursery.cancel_scope.cancel()

@@ -170,7 +170,11 @@ def show_status(target: Path | None, *, as_json: bool) -> str:
     facts |= _swarm_status(report) if isinstance(report, SwarmReport) else _own_status(report, place)
     if as_json:
         return json.dumps(facts, indent=2)
-    return "\n".join(f"{key.replace('_', ' '):22} {value}" for key, value in facts.items() if value is not None)
+    limits = facts.pop("limits", None)
+    lines = [f"{key.replace('_', ' '):22} {value}" for key, value in facts.items() if value is not None]
+    if isinstance(limits, dict):
+        lines += ["limits in force:", *(f"  {key:24} {value}" for key, value in limits.items())]
+    return "\n".join(lines)
 
 
 def _swarm_status(report: SwarmReport) -> dict[str, object]:
@@ -201,7 +205,7 @@ def _own_status(report: OwnReport, place: Place) -> dict[str, object]:
         "rollouts_admitted": report.peer.admitted,
         "rollouts_rejected": report.peer.rejected,
         "tokens_admitted": report.peer.tokens,
-        **({f"limit {key}": shown for key, shown in standing.limits.items()} if standing else {}),
+        "limits": standing.limits if standing else None,
     }
 
 

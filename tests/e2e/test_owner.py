@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 from tests.e2e.programs import Program, Swarm, wait_event, wait_for
+from tests.node.test_occupants import running
 
 STEPS = 100_000
 """More than anybody waits for: these swarms are ended from outside."""
@@ -62,3 +63,26 @@ def test_a_node_is_paused_started_again_resumed_and_drained(swarm: Swarm) -> Non
     assert swarm.rows("SELECT 1 FROM leases WHERE status = 'open'") == []
     assert swarm.machine.call("drain", node.state).code == 1, "nobody runs there"
     assert doing(swarm, node) == "not running"
+
+
+def test_a_node_makes_room_for_a_program_of_its_owners(swarm: Swarm) -> None:
+    swarm.configure(steps=STEPS)
+    learner = swarm.learn_doomed()
+    program = "volery-e2e-blender"
+    config = swarm.directory / "owned.toml"
+    config.write_text(
+        f'[network]\nlisten = ["/ip4/127.0.0.1/tcp/0"]\n[engine]\nkind = "fake"\n[limits]\npause_for = ["{program}"]\n'
+    )
+    with running(swarm.directory, program):
+        node = swarm.join("node", "--config", config)
+        wait_event(node, "paused", learner, why=f"paused while {program} runs")
+        wait_doing(swarm, node, f"paused while {program} runs")
+        said = swarm.machine.call("status", node.state).out
+        assert "limits in force: [engine] hours always [engine] nice 5 [engine] threads" in " ".join(said.split()), said
+        assert f"[limits] pause_for {program}" in " ".join(said.split()), said
+        told = swarm.machine.call("pause", node.state)
+        assert told.code == 0, told
+        wait_doing(swarm, node, f"paused while {program} runs, and paused by `volery pause`")
+    assert not any(program in str(row) for row in swarm.rows("SELECT * FROM leases")), "nobody else hears of it"
+    node.interrupt()
+    assert node.wait() == 130

@@ -22,6 +22,7 @@ import trio
 from node.child_outcomes import ChildCrashed, ChildError, ChildExit, ChildRefused, ChildSaid, OnEvent, OnFrame
 from node.child_spec import ChildSpec, child_environment
 from node.memory_watch import offer_first, wait_over
+from node.visible import visible
 from protocol.pipe import PREFIX, Arrays, BadFrame, Header, decode_frame, encode_frame, frame_sizes
 
 STDERR_TAIL_LINES = 20
@@ -267,7 +268,7 @@ class Life:
         self._stderr_ended.set()
 
     def _say(self, line: bytes) -> None:
-        if text := line.decode(errors="replace").rstrip():
+        if text := visible(line.decode(errors="replace").rstrip()):
             self._tail.append(text)
             self._on_event(ChildSaid(name=self._spec.name, line=text))
 

@@ -1,15 +1,16 @@
 """What becomes of a child process: its end, what that means for who called it, and for who watches.
 
 Errors are for callers, events for the others. What always holds: each names the child, and an end comes with the last
-that the child said.
+that the child said, which can do nothing to a terminal.
 """
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 
+from learner.last_words import LAST_WORDS, cut, how_ended, last_words
 from node.child_spec import RestartLimits
 from protocol.pipe import Arrays, Header
 
@@ -25,22 +26,33 @@ class ChildExit:
     stderr_tail: tuple[str, ...]
 
     def __str__(self) -> str:
-        lines = [f"the {self.name} process {self._how()}"]
+        words = " / ".join(self.last_words)
+        lines = [f"the {self.name} process {self.told}{f'; its last words: {words}' if words else ''}"]
         lines += [f"  | {line}" for line in self.stderr_tail]
         return "\n".join(lines)
+
+    @property
+    def told(self) -> str:
+        """How it ended, to be said of it; and why, if it said that itself."""
+        return f"{self._how()}: {self._causes[0]}" if self._causes else self._how()
+
+    @property
+    def last_words(self) -> tuple[str, ...]:
+        """What it said last, a few lines that are not blank."""
+        return self._causes[1:] if self._causes else last_words(self.stderr_tail)
+
+    @property
+    def _causes(self) -> tuple[str, ...]:
+        """Its own word on why it ended: the last lines, as far as they begin with its name, as a launcher's do; none
+        when the last does not."""
+        name = f"{self.name}: "
+        own = list(takewhile(lambda line: line.startswith(name), reversed(self.stderr_tail)))[: LAST_WORDS + 1]
+        return tuple(cut(line.removeprefix(name)) for line in reversed(own))
 
     def _how(self) -> str:
         if self.reason is not None:
             return f"was ended: {self.reason}"
-        match self.returncode:
-            case None:
-                return "does not end, not even when killed"
-            case -9:
-                return "was killed by SIGKILL; if nobody did that, the machine ran out of memory"
-            case code if code < 0:
-                return f"was killed by {signal.Signals(-code).name}"
-            case code:
-                return f"ended with exit code {code}"
+        return "does not end, not even when killed" if self.returncode is None else how_ended(self.returncode)
 
 
 class ChildError(Exception):

@@ -20,7 +20,7 @@ SENTENCES: Mapping[str, str] = {
     "checkpoint_unusable": "checkpoint {directory} cannot be used: {reason}",
     "checkpoint_failed": "checkpoint {directory} could not be written, the next is tried: {reason}",
     "trainer_restarted": "the trainer was restarted: {reason}",
-    "child_died": "the {child} process died: {reason}",
+    "child_died": "the {child} process {reason}",
     "child_restarting": "the {child} process is being restarted",
     "child_abandoned": "the {child} process keeps dying and was given up",
     "engine_crashed": "the engine crashed: {reason}",
@@ -122,6 +122,9 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
         state.activity = event.replace("_", " ")
     if (sentence := SENTENCES.get(event)) is not None:
         state.note(sentence.format_map(_Told(fields)))
+    if event == "child_died":
+        for line in str(fields.get("said") or "").splitlines():
+            state.note(f"{fields.get('child')}: {line}")
 
 
 def _resting(event: str, fields: Mapping[str, Field]) -> str:

@@ -27,6 +27,7 @@ TRAINING_MODULES = frozenset(
         "learner.critic",
         "learner.export",
         "learner.launcher",
+        "learner.listening",
         "learner.minibatches",
         "learner.models",
         "learner.objective",

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from node.reports import words
 from node.samples.selection import Part, Shown, ShownCompletion, ShownGroup
-from node.samples.visible import visible
+from node.visible import visible
 from protocol.ids import short
 
 FORMAT = "volery-samples/1"

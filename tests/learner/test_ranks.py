@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import signal
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 
 from learner.chunk_names import ChunkNames
 from learner.failures import agreed
+from learner.last_words import LAST_WORDS, LINE_CHARS
 from learner.launcher import arguments
 from learner.packing import deal
 from learner.ranks import Ranks
@@ -348,7 +350,10 @@ def test_when_one_rank_is_killed_all_end_and_say_so(tmp_path: Path, model: Path)
     assert child.replies.read() == b"", "the pipe ends, so the node starts it anew"
     status, said = child.bury()  # which reads the log to its end: nobody is left to write to it
     assert status == 1
-    assert "rank 1 was killed by signal 9, so all 2 ranks of this machine were ended" in said.splitlines()[-1]
+    [cause] = [
+        line for line in said.splitlines() if line.startswith("trainer: rank 1 was killed by SIGKILL; if nobody")
+    ]
+    assert cause.endswith(". All 2 ranks of this machine were ended")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -363,8 +368,55 @@ def test_ranks_never_outlive_what_started_them(number: signal.Signals) -> None:
     child.bury()  # returns once no process has its log open any more
 
 
+LAUNCHER = "import sys; from learner.launcher import main; sys.exit(main([sys.argv[1]], program=sys.argv[2:]))"
+
+RANK = """
+import os, signal, sys, time
+from pathlib import Path
+
+rank, how, first = int(os.environ["RANK"]), sys.argv[1], int(sys.argv[2])
+line = Path(sys.argv[3])
+say = lambda text: print(text, file=sys.stderr, flush=True)
+say(f"rank {rank} is here")
+if rank == first:
+    # The other holds its end of the line as long as this one, and hears of its death at once.
+    end = os.open(line, os.O_WRONLY)
+    for word in ("one", "", "two", "\\x1b[31mthree", "x" * 5000, "the tensor is sad"):
+        say(word)
+    if how == "exit":
+        os._exit(7)
+    os.kill(os.getpid(), getattr(signal, how))
+os.read(os.open(line, os.O_RDONLY), 1)
+say("the other has gone")
+os._exit(1)
+"""
+"""One of two ranks goes by itself, in which way is told, and the other because of that, before anybody looks."""
+
+
+@pytest.mark.parametrize(("how", "ended"), [("exit", "ended with exit code 7"), ("SIGSEGV", "was killed by SIGSEGV")])
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_rank_that_ended_first_is_named_with_its_last_words(
+    tmp_path: Path, first: int, how: str, ended: str
+) -> None:
+    (tmp_path / "rank.py").write_text(RANK)
+    os.mkfifo(tmp_path / "line")
+    before = {path.name for path in Path(tempfile.gettempdir()).iterdir()}
+    child = Child("-c", LAUNCHER, "2", str(tmp_path / "rank.py"), how, str(first), str(tmp_path / "line"))
+    assert child.replies.read() == b""
+    status, said = child.bury()
+    assert status == 1
+    lines = said.splitlines()
+    told = lines[lines.index(f"trainer: rank {first} {ended}. All 2 ranks of this machine were ended") + 1 :]
+    assert told[-1] == f"trainer: rank {first}: the tensor is sad"
+    assert len(told) == LAST_WORDS
+    assert all(line.startswith(f"trainer: rank {first}: ") and len(line) < LINE_CHARS + 20 for line in told)
+    assert f"rank {1 - first}: rank {1 - first} is here" in lines, "whoever says something is named"
+    left = {path.name for path in Path(tempfile.gettempdir()).iterdir()} - before
+    assert not any(name.startswith("torchelastic") for name in left), "and it leaves no files"
+
+
 def test_torchrun_is_told_of_one_machine_or_of_many() -> None:
-    assert arguments(4)[:3] == ["--standalone", "--nproc-per-node", "4"]
+    assert arguments(4)[4:6] == ["--nproc-per-node", "4"]
     many = arguments(8, 2, 1, "[2001:db8::1]:29500")
     assert many[many.index("--master-addr") + 1 : many.index("--master-addr") + 4 : 2] == ["[2001:db8::1]", "29500"]
     assert many[-2:] == ["-m", "learner.trainer"]
@@ -398,7 +450,8 @@ async def test_the_node_is_told_why_its_ranks_ended_and_has_new_ones(model: Path
         os.kill(int(ranks[0]), signal.SIGKILL)
         await died.wait()
         [end] = [event.exit for event in events if isinstance(event, ChildDied)]
-        assert "rank 0 was killed by signal 9, so all 2 ranks of this machine were ended" in str(end)
+        assert end.told.startswith("ended with exit code 1: rank 0 was killed by SIGKILL; if nobody did that")
+        assert end.told.endswith("All 2 ranks of this machine were ended")
         await back.wait()
         reply, _ = await child.call("load", load(model))
         assert reply["ranks"] == 2

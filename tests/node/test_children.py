@@ -19,6 +19,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from learner.last_words import LINE_CHARS
 from node.child_life import Caller
 from node.child_outcomes import (
     ChildAbandoned,
@@ -33,7 +34,11 @@ from node.child_outcomes import (
 )
 from node.child_spec import ChildSpec, RestartLimits, child_environment, restart_delay
 from node.children import open_child
+from node.engines import child_events
+from node.events import EventLog, Field
 from node.memory_watch import held_bytes
+from node.view import Role, ViewState
+from node.view_events import follow
 from protocol.pipe import Arrays, Header
 
 ROOT = Path(__file__).parents[2]
@@ -244,6 +249,59 @@ async def test_a_crash_fails_calls_in_flight_quotes_stderr_and_is_followed_by_a_
     assert recorder.lifecycle() == [ChildStarted, ChildDied, ChildRestarting, ChildStarted]
     said = [event.line for event in recorder.events if isinstance(event, ChildSaid)]
     assert said[-1] == "RuntimeError: the tensor is sad"
+
+
+DOOMED = """
+import os, signal, sys
+from protocol.pipe import encode_frame
+sys.stdout.buffer.write(encode_frame({"event": "ready"}))
+sys.stdout.buffer.flush()
+sys.stdin.buffer.read(1)
+for line in eval(sys.argv[1]):
+    print(line, file=sys.stderr, flush=True)
+code = int(sys.argv[2])
+os.kill(os.getpid(), -code) if code < 0 else os._exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "told", "words"),
+    [
+        (["a", "", "b", "c", "d"], 3, "ended with exit code 3", ["b", "c", "d"]),
+        ([], 3, "ended with exit code 3", []),
+        (["oh"], -signal.SIGSEGV, "was killed by SIGSEGV", ["oh"]),
+        (["oh"], -40, "was killed by signal 40", ["oh"]),
+        (["x", "\x1b]0;title\x07\x1b[2Jsad"], 1, "ended with exit code 1", ["x", "\\x1b]0;title\\x07\\x1b[2Jsad"]),
+        (["a", "doomed: rank 1 ended", "doomed: x"], 1, "ended with exit code 1: rank 1 ended", ["x"]),
+        (["doomed: rank 1 ended", "a"], 1, "ended with exit code 1", ["doomed: rank 1 ended", "a"]),
+        (["y" * 3000], 1, "ended with exit code 1", ["y" * (LINE_CHARS - 1) + "…"]),
+        (["doomed: " + "z" * 3000] * 9, 1, f"ended with exit code 1: {'z' * (LINE_CHARS - 1)}…",
+         ["z" * (LINE_CHARS - 1) + "…"] * 3),
+    ],
+)  # fmt: skip
+async def test_whoever_watches_is_told_how_a_child_ended_and_its_last_words(
+    tmp_path: Path, lines: list[str], code: int, told: str, words: list[str]
+) -> None:
+    script = tmp_path / "doomed.py"
+    script.write_text(DOOMED)
+    argv = (sys.executable, str(script), repr(lines), str(code))
+    spec = ChildSpec(name="doomed", argv=argv, env={"PYTHONPATH": str(ROOT)}, restarts=RestartLimits(max_restarts=0))
+    state, events = ViewState(role=Role.LEARNER), EventLog()
+    logged: list[tuple[Field, Field]] = []
+    events.listen(
+        lambda name, fields: logged.append((fields["reason"], fields["said"])) if "reason" in fields else None
+    )
+    follow(state, events)
+    async with open_child(spec, on_event=child_events(events, "doomed")) as child:
+        with pytest.raises(ChildCrashed) as crash:
+            await child.call("echo")
+        with pytest.raises(ChildGaveUp) as gave_up:
+            await child.call("echo")
+    assert logged == [(told, "\n".join(words))]
+    shown = [notice.text[:200] for notice in state.notices]
+    assert shown[: 1 + len(words)] == [f"the doomed process {told}"[:200], *(f"doomed: {word}"[:200] for word in words)]
+    first = f"the doomed process {told}" + (f"; its last words: {' / '.join(words)}" if words else "")
+    assert str(crash.value).splitlines()[0] == str(gave_up.value).splitlines()[0] == first
 
 
 async def test_a_child_that_prints_on_stdout_is_ended_with_a_hint(make_spec: Make) -> None:

@@ -191,8 +191,9 @@ def test_an_event_without_its_fields_is_no_error() -> None:
 def test_following_an_event_log() -> None:
     state, events = learner_state(), EventLog()
     follow(state, events)
-    events.emit("child_died", child="engine", reason="out of memory")
-    assert state.notices[-1].text == "the engine process died: out of memory"
+    events.emit("child_died", child="engine", reason="was killed by SIGSEGV", said="one\ntwo")
+    told = [notice.text for notice in state.notices]
+    assert told[-3:] == ["the engine process was killed by SIGSEGV", "engine: one", "engine: two"]
 
 
 # Plain lines

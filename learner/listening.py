@@ -1,0 +1,153 @@
+"""What the launcher hears of the ranks that it started: what each says on stderr, and in which order they end.
+
+What always holds: a line of a rank is passed on whole, behind the rank's number, as soon as it is there; no file is
+made (torchrun could keep logs apart in files only, which grow for as long as a run lasts); whoever ended is known
+before torchrun looks, which is ten times a second, when all that a first death brings about has happened, too.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import sys
+import threading
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
+
+from learner.last_words import LAST_WORDS, last_words
+
+READ_BYTES = 1 << 16
+"""What a pipe holds."""
+
+MAX_LINE_BYTES = 4096
+"""A longer line is passed on in several: a progress bar without line ends must not be waited for."""
+
+
+@dataclass(eq=False)
+class Pipe:
+    """What one rank says: both ends of a pipe, of which the rank has the writing one, too."""
+
+    rank: int
+    reading: int
+    writing: int
+    pending: bytes = b""
+
+
+class Ear(LogsSpecs):
+    """Listens while it is open, on a thread of its own. torchrun asks it where the ranks' stderr goes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pipes: list[Pipe] = []
+        self._kept: defaultdict[int, deque[str]] = defaultdict(lambda: deque(maxlen=LAST_WORDS))
+        self._over, self._tell_over = os.pipe()
+        self._thread = threading.Thread(target=self._listen, name="ear", daemon=True)
+
+    @property
+    def root_log_dir(self) -> str:
+        return os.devnull
+
+    def reify(self, envs: Mapping[int, Mapping[str, str]]) -> LogsDest:
+        """Called by torchrun before it starts the ranks, with the environment of each."""
+        for local in sorted(envs):
+            reading, writing = os.pipe()
+            os.set_blocking(reading, False)
+            self._pipes.append(Pipe(rank=int(envs[local]["RANK"]), reading=reading, writing=writing))
+        self._thread.start()
+        inherited = dict.fromkeys(sorted(envs), "")
+        return LogsDest(
+            stdouts=inherited,
+            # The name of an open pipe, which torchrun opens as if it were a file.
+            stderrs={local: f"/dev/fd/{pipe.writing}" for local, pipe in zip(sorted(envs), self._pipes, strict=True)},
+            error_files=dict.fromkeys(sorted(envs), os.devnull),
+        )
+
+    def __enter__(self) -> Ear:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Pass on what was said until now. Waits for nobody: a rank's own children may live on, and be silent."""
+        os.close(self._tell_over)
+        if self._thread.is_alive():
+            self._thread.join()
+        os.close(self._over)
+        for pipe in self._pipes:
+            os.close(pipe.reading)
+            os.close(pipe.writing)
+
+    def last_words(self, rank: int) -> tuple[str, ...]:
+        """What the rank of that number said last."""
+        return last_words(self._kept[rank])
+
+    def _listen(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._over, selectors.EVENT_READ)
+            for pipe in self._pipes:
+                selector.register(pipe.reading, selectors.EVENT_READ, pipe)
+            over = False
+            while not over:
+                ready = [key.data for key, _ in selector.select()]
+                over = None in ready
+                for pipe in self._pipes if over else ready:
+                    self._read(pipe)
+            for pipe in self._pipes:
+                self._say(pipe, pipe.pending)
+
+    def _read(self, pipe: Pipe) -> None:
+        """Pass on whole lines until there is no more."""
+        with suppress(BlockingIOError):
+            while part := os.read(pipe.reading, READ_BYTES):
+                *lines, pipe.pending = (pipe.pending + part).replace(b"\r", b"\n").split(b"\n")
+                if len(pipe.pending) > MAX_LINE_BYTES:
+                    lines, pipe.pending = [*lines, pipe.pending], b""
+                for line in lines:
+                    self._say(pipe, line)
+
+    def _say(self, pipe: Pipe, line: bytes) -> None:
+        if text := line.decode(errors="replace").rstrip():
+            self._kept[pipe.rank].append(text)
+            with suppress(OSError):  # nobody listens any more, and the node is gone
+                sys.stderr.write(f"rank {pipe.rank}: {text}\n")  # at once, or torchrun's own words may come between
+                sys.stderr.flush()
+
+
+@dataclass(eq=False)
+class Deaths:
+    """In which order the processes that this one started have ended, from when it is made, on the main thread.
+
+    Linux alone tells; elsewhere no order is known. Of two that are found at once the one that a signal killed is taken
+    for the first: what others do about a lost rank is to raise, and end with an exit code.
+    """
+
+    _order: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        signal.signal(signal.SIGCHLD, self._look)
+
+    def place(self, pid: int) -> int:
+        """How many ended before it; for one of which nothing is known, all."""
+        return self._order.index(pid) if pid in self._order else len(self._order)
+
+    def _look(self, number: int, frame: FrameType | None) -> None:
+        found = []
+        with suppress(OSError):
+            own = os.getpid()
+            for pid in map(int, Path(f"/proc/{own}/task/{own}/children").read_text().split()):
+                if pid not in self._order and (how := _end_of(pid)) is not None:
+                    found.append((how == os.CLD_EXITED, pid))
+        self._order += [pid for _, pid in sorted(found)]
+
+
+def _end_of(pid: int) -> int | None:
+    """How a child ended, which it is left to its parent to collect; None while it lives."""
+    with suppress(ChildProcessError):
+        if (end := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            return end.si_code
+    return None

@@ -346,7 +346,9 @@ class _Learner:
                 section = EngineSection(
                     kind="transformers", threads=1, nice=10, device=terms.device, kv_cache_gb=terms.kv_cache_gb
                 )
-                engine = await stack.enter_async_context(open_engine(section, self.events, name="evaluation"))
+                engine = await stack.enter_async_context(
+                    open_engine(section, self.events, name="evaluation", state=self.home.root)
+                )
             yield trainer, engine
 
     def _trainer_event(self) -> Callable[[ChildEvent], None]:

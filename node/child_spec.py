@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from node import scratch
 
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -51,6 +54,7 @@ class ChildSpec:
     at a time, those of cancelled callers included, and further callers wait; `cancel_op`: tell the child when a caller
     is cancelled. A child that holds more than `memory_bytes` with all below it is ended as if it had crashed
     (`node.memory_watch`); None: no bound. One that `yields_memory` is what the kernel ends first when memory runs out.
+    Its temporary files lie in `scratch` (`node.scratch`); None: where the system has them.
     """
 
     name: str
@@ -64,9 +68,12 @@ class ChildSpec:
     cancel_op: str | None = None
     memory_bytes: int | None = None
     yields_memory: bool = False
+    scratch: Path | None = None
     restarts: RestartLimits = field(default_factory=RestartLimits)
 
 
 def child_environment(spec: ChildSpec, base: Mapping[str, str]) -> dict[str, str]:
-    """Return `base` with offline settings, the thread count and the spec's additions, the latter winning."""
-    return {**base, **ENVIRONMENT, **dict.fromkeys(THREAD_VARIABLES, str(spec.threads)), **spec.env}
+    """Return `base` with offline settings, the thread count, the place of temporary files and the spec's additions, the
+    latter winning."""
+    threads = dict.fromkeys(THREAD_VARIABLES, str(spec.threads))
+    return {**base, **ENVIRONMENT, **threads, **scratch.environment(spec.scratch), **spec.env}

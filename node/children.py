@@ -8,19 +8,21 @@ conversation:
                     {"event": "ready", ...} once, when its imports are done; other events as it likes
 
 What always holds: one that dies is started again, as patiently as its spec says, but not while it rests; each life is
-as `node.child_life` has it; none is left when `open_child` is. A child sits in a session of its own: Ctrl-C in the
-terminal reaches the node alone, which ends its children in order. A child must exit when its stdin ends, so that it
-cannot outlive a node that was killed. (PR_SET_PDEATHSIG would not do: it fires when the *thread* that forked ends, and
-trio starts processes in worker threads that come and go.)
+as `node.child_life` has it; none is left when `open_child` is, and nothing of its temporary files. A child sits in a
+session of its own: Ctrl-C in the terminal reaches the node alone, which ends its children in order. A child must exit
+when its stdin ends, so that it cannot outlive a node that was killed. (PR_SET_PDEATHSIG would not do: it fires when the
+*thread* that forked ends, and trio starts processes in worker threads that come and go.)
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 import trio
 
+from node import scratch
 from node.child_life import Life, Prepare, open_process
 from node.child_outcomes import (
     ChildAbandoned,
@@ -129,6 +131,7 @@ class Child:
         """Run one process from start to end."""
         started = trio.current_time()
         try:
+            await self._scratch(scratch.make_empty)
             process = await open_process(self._spec)
         except OSError as error:
             return ChildExit(name=self._spec.name, returncode=None, reason=f"could not start: {error}", stderr_tail=())
@@ -145,6 +148,13 @@ class Child:
         finally:
             self._process = None
             self._announce(None)
+            with trio.CancelScope(shield=True):
+                await self._scratch(scratch.remove)
+
+    async def _scratch(self, do: Callable[[Path], None]) -> None:
+        """Do it to the directory of the child's temporary files, if it has one."""
+        if self._spec.scratch is not None:
+            await trio.to_thread.run_sync(do, self._spec.scratch)
 
     def _announce(self, life: Life | None) -> None:
         self._life = life

@@ -280,7 +280,9 @@ class _Demo:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=self.out)))
             trainer = await stack.enter_async_context(open_child(spec, on_event=child_events(self.events, "trainer")))
             engine = await stack.enter_async_context(
-                open_engine(EngineSection(kind="transformers", threads=1, nice=0), self.events, name="engine")
+                open_engine(
+                    EngineSection(kind="transformers", threads=1, nice=0), self.events, name="engine", state=scratch
+                )
             )
             await trainer.call(
                 "make_model", {"directory": str(directory), "config": self._model_config(), "seed": self.seed}

@@ -17,6 +17,7 @@ from node.engine.port import PolicyEngine
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.engine.vllm import VllmConfig, open_vllm_engine
 from node.events import EventLog
+from node.scratch import FOLDER
 
 NO_LIMITS = LimitsSection()
 
@@ -28,16 +29,23 @@ def half_the_cores() -> int:
 
 @asynccontextmanager
 async def open_engine(
-    section: EngineSection, events: EventLog, *, name: str, limits: LimitsSection = NO_LIMITS
+    section: EngineSection,
+    events: EventLog,
+    *,
+    name: str,
+    limits: LimitsSection = NO_LIMITS,
+    state: Path | None = None,
 ) -> AsyncIterator[PolicyEngine]:
     """Open the configured engine, its process with it, within `limits`; `name` is how events and errors call it.
 
-    Which one "auto" is has been decided before, by `node.engine_choice`. Raises EngineError.
+    Which one "auto" is has been decided before, by `node.engine_choice`. `state`: the directory of the node's state,
+    below which the process has its temporary files; the caller holds its lock. Raises EngineError.
     """
     threads = section.threads or half_the_cores()
     kv_cache_bytes = 0 if section.kv_cache_gb is None else max(1, round(section.kv_cache_gb * GB))
     ram_bytes = limits.ram_bytes(psutil.virtual_memory().total)
     on_event = child_events(events, name)
+    scratch = None if state is None else state / FOLDER / name
     match section.kind:
         case "fake":
             async with open_fake_engine(FakeConfig(seconds_per_token=section.fake_token_s)) as engine:
@@ -53,6 +61,7 @@ async def open_engine(
                 ram_bytes=ram_bytes,
                 vram_share=limits.vram_share,
                 kv_cache_bytes=kv_cache_bytes,
+                scratch=scratch,
             )
             async with open_transformers_engine(config, on_event=on_event) as transformers:
                 yield transformers
@@ -68,6 +77,7 @@ async def open_engine(
                 ram_bytes=ram_bytes,
                 gpu_memory_utilization=min(section.gpu_memory_utilization, limits.vram_share or 1.0),
                 kv_cache_bytes=kv_cache_bytes,
+                scratch=scratch,
                 max_model_len=section.max_model_len,
                 quantization=section.quantization,
                 on_new_version=section.on_new_version,

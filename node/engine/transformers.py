@@ -22,7 +22,7 @@ class TransformersConfig:
     `python` of any environment with torch, transformers and numpy; `device` auto|cpu|cuda|cuda:N|mps; `compute_dtype`
     auto|float32|bfloat16|float16, where auto is float32 on a CPU and as stored elsewhere; `max_batch` completions at a
     time; `kv_cache_bytes` that a batch may fill, 0 for half a GPU's free memory or 1 GiB. The worker may hold
-    `ram_bytes` of memory and `vram_share` of its GPU's; None: no bound.
+    `ram_bytes` of memory and `vram_share` of its GPU's; None: no bound. `scratch` as in `ChildSpec`.
     """
 
     name: str = "engine"
@@ -35,6 +35,7 @@ class TransformersConfig:
     kv_cache_bytes: int = 0
     ram_bytes: int | None = None
     vram_share: float | None = None
+    scratch: Path | None = None
     restarts: RestartLimits = field(default_factory=RestartLimits)
 
     def spec(self) -> ChildSpec:
@@ -55,6 +56,7 @@ class TransformersConfig:
             cancel_op="cancel",
             memory_bytes=self.ram_bytes,
             yields_memory=True,
+            scratch=self.scratch,
             restarts=self.restarts,
         )
 

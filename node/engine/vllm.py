@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ class VllmConfig:
     ram_bytes: int | None = None
     """That all of its processes together may hold; None: no bound."""
     kv_cache_bytes: int = 0
+    scratch: Path | None = None
     max_model_len: int = 0
     quantization: str = ""
     on_new_version: OnNewVersion = "finish"
@@ -64,6 +66,7 @@ class VllmConfig:
             threads=self.threads,
             nice=self.nice,
             cancel_op="cancel",
+            scratch=self.scratch,
             ready_timeout_s=READY_S,
             memory_bytes=self.ram_bytes,
             yields_memory=True,
@@ -72,6 +75,9 @@ class VllmConfig:
 
     def _environment(self, eager: bool) -> dict[str, str]:
         environment = dict(ENVIRONMENT)
+        # vLLM's sockets lie among temporary files, and a socket's path has at most 107 characters: they stay where the
+        # system has its own. The worker's files do not.
+        environment["TMPDIR"] = tempfile.gettempdir()
         if eager:  # vLLM compiles some small functions for its own use even if told not to
             environment["TORCHDYNAMO_DISABLE"] = "1"
         if number := self.device.partition(":")[2]:

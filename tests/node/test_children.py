@@ -84,6 +84,12 @@ while True:
         case "state":
             send({"id": header["id"], "ok": True, "pid": os.getpid(), "session": os.getsid(0), "nice": os.nice(0),
                   "threads": os.environ["OMP_NUM_THREADS"], "offline": os.environ["HF_HUB_OFFLINE"]})
+        case "leave":  # a file and a link among its temporary files, as a kill leaves them
+            import tempfile
+            place = tempfile.mkdtemp()
+            os.symlink(header["outside"], os.path.join(place, "link"))
+            open(os.path.join(place, "large"), "w").write("x" * 1000)
+            send({"id": header["id"], "ok": True, "place": place})
         case "fail":
             raise RuntimeError("the tensor is sad")
         case "babble":
@@ -375,6 +381,51 @@ def test_the_specs_environment_wins() -> None:
     assert environment["MKL_NUM_THREADS"] == "2"
     assert environment["HF_HUB_OFFLINE"] == "1"
     assert environment["HOME"] == "/root"
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "weights").write_text("somebody's")
+    return tmp_path / "outside"
+
+
+async def test_what_a_killed_child_left_of_its_temporary_files_is_gone_before_the_next_starts(
+    make_spec: Make, tmp_path: Path, outside: Path
+) -> None:
+    place = tmp_path / "state" / "tmp" / "test"
+    async with open_child(make_spec(scratch=place)) as child:
+        assert list(place.iterdir()) == []
+        left, _ = await child.call("leave", {"outside": str(outside)})
+        assert Path(left["place"]).parent == place, "in the state directory, and not in the system's"
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        with pytest.raises(ChildCrashed):
+            await child.call("hold")
+        await child.call("state")
+        assert list(place.iterdir()) == [], "the next one is here"
+    assert not place.exists()
+    assert (outside / "weights").read_text() == "somebody's"
+
+
+async def test_what_a_killed_node_left_of_its_childs_temporary_files_is_gone_at_the_next_start(
+    make_spec: Make, tmp_path: Path, outside: Path
+) -> None:
+    place = tmp_path / "state" / "tmp" / "test"
+    (place / "of-before" / "deeper").mkdir(parents=True)
+    (place / "of-before" / "deeper" / "large").write_text("x" * 1000)
+    (place / "link").symlink_to(outside)
+    async with open_child(make_spec(scratch=place)) as child:
+        assert list(place.iterdir()) == []
+        assert child.pid is not None
+    assert (outside / "weights").read_text() == "somebody's"
+
+
+async def test_a_child_whose_temporary_files_have_no_place_says_so(make_spec: Make, tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file")
+    with pytest.raises(ChildCrashed, match=r"could not start: .*state"):
+        async with open_child(make_spec(scratch=tmp_path / "state" / "tmp")):
+            raise AssertionError("it started")
 
 
 async def test_leaving_the_scope_ends_a_child_that_clings_to_life(make_spec: Make) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
+import tempfile
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import trio
@@ -13,10 +16,13 @@ from trio.testing import MockClock
 
 from node.child_outcomes import ChildDied, ChildEvent, ChildRestarting, ChildStarted
 from node.child_spec import RestartLimits
+from node.config import EngineSection
 from node.engine.conformance import BAD, FIRST, SECOND, Subject, check_engine
 from node.engine.fake import FakeConfig, open_fake_engine
 from node.engine.port import EngineCrashed, EngineRefused, GenerationRequest, InstallFailed
 from node.engine.transformers import TransformersConfig, open_transformers_engine
+from node.engines import open_engine
+from node.events import EventLog
 from tests.node.conftest import VOCAB_SIZE, Models
 
 AT_ONCE = RestartLimits(first_delay_s=0.0)
@@ -100,6 +106,25 @@ async def test_a_version_whose_directory_is_gone_is_not_in_service_after_a_crash
         await engine.install(SECOND, models.second)
         [generation] = await engine.generate([REQUEST])
         assert generation.spans[0].version == SECOND
+
+
+@pytest.mark.parametrize("kind", ["transformers", "vllm"])
+async def test_an_engine_has_its_temporary_files_in_the_state_directory(
+    tmp_path: Path, kind: Literal["transformers", "vllm"]
+) -> None:
+    interpreter = tmp_path / "python"
+    interpreter.write_text(
+        '#!/bin/sh\necho "$VOLERY_SCRATCH has $(ls "$VOLERY_SCRATCH" | wc -l), $TMPDIR." >&2\nexit 3\n'
+    )
+    interpreter.chmod(0o755)
+    scratch = tmp_path / "tmp" / "evaluation"
+    (scratch / "of-before").mkdir(parents=True)
+    libraries = scratch if kind == "transformers" else Path(tempfile.gettempdir())
+    section = EngineSection(kind=kind, python=str(interpreter))
+    with pytest.raises(EngineCrashed, match=re.escape(f"{scratch} has 0, {libraries}.")):
+        async with open_engine(section, EventLog(), name="evaluation", state=tmp_path):
+            raise AssertionError("it started")
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 async def test_an_engine_that_cannot_start_says_what_it_said(tmp_path: Path) -> None:

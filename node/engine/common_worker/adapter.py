@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -83,7 +84,7 @@ def without_adapter(directory: Path) -> Iterator[Path]:
     if not (directory / ADAPTER_CONFIG).is_file():
         yield directory
         return
-    with tempfile.TemporaryDirectory(prefix="volery-base-") as name:
+    with tempfile.TemporaryDirectory(prefix="volery-base-", dir=os.environ.get("VOLERY_SCRATCH")) as name:
         for file in directory.iterdir():
             if file.name not in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
                 (Path(name) / file.name).symlink_to(file.resolve())

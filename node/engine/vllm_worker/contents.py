@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -93,7 +94,7 @@ def plain_view(contents: Contents) -> Iterator[Path]:
     """A directory with the config and the weight files alone: vLLM reads every safetensors file that it finds, an
     adapter's too, and follows a generation config."""
     index = contents.directory / "model.safetensors.index.json"
-    with tempfile.TemporaryDirectory(prefix="volery-model-") as name:
+    with tempfile.TemporaryDirectory(prefix="volery-model-", dir=os.environ.get("VOLERY_SCRATCH")) as name:
         for file in (contents.directory / "config.json", index, *weight_files(contents.directory)):
             if file.is_file():
                 (Path(name) / file.name).symlink_to(file.resolve())

@@ -32,9 +32,16 @@ def idle_key(config: SwarmConfig) -> str:
     return _first(config, [*_trainer(config.trainer), *_offline(config.offline), *_around(config)])
 
 
-def idle_key_of_tasks(config: SwarmConfig, *, any_finite: bool, any_turns: bool) -> str:
-    """The same, by what the tasks are: some are finite, some have turns."""
+def idle_key_of_tasks(config: SwarmConfig, *, any_finite: bool, any_turns: bool, any_dear: bool) -> str:
+    """The same, by what the tasks are: some are finite, some have turns, some are not cheap to ask."""
     rules = []
+    if not any_dear:
+        why = "all tasks here are cheap, and asked in the node. Name one that is not"
+        keys = ("workers", "timeout_s", "memory_gb", "on_failure", "machine")
+        rules.append(Rule(section="verifiers", keys=keys, why=why))
+    elif config.verifiers.workers == 0 and not config.verifiers.machine:
+        why = "workers = 0 without a machine has the node ask tasks itself, without limits. Set workers, or a machine"
+        rules.append(Rule(section="verifiers", keys=("timeout_s", "memory_gb", "on_failure"), why=why))
     if config.task.tasks and not any_finite:
         why = "no task here is finite, and tasks without end choose by levels. Name a task of a file"
         rules.append(Rule(section="curriculum", keys=("order", "low", "high"), why=why))

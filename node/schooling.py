@@ -26,6 +26,7 @@ from node.errors import naming
 from node.evaluation import HeldOut
 from node.idle_keys import idle_key_of_tasks
 from node.tasks.encoded import EncodedTask
+from node.tasks.judging import is_cheap
 from node.tasks.logs import Logs, read_logs
 from node.tasks.port import Chat, FiniteTask, Task, TaskError, TurnTask
 from node.tasks.registry import open_task
@@ -190,6 +191,7 @@ def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
         config,
         any_finite=any(isinstance(task, FiniteTask) for task in kinds),
         any_turns=any(isinstance(task, TurnTask) for task in kinds),
+        any_dear=not all(map(is_cheap, kinds)),
     ):
         raise TaskError(idle)
     schooling = Schooling(

@@ -179,8 +179,13 @@ def _walls(bounds: SandboxLimits, python: str) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _doors() -> tuple[str, ...]:
-    """The rest of them. A container that hides parts of its /proc lets nobody make another: then there is none."""
-    for found in (("--proc", "/proc"), ()):
+    """The rest of them, the first that work here.
+
+    Namespaces of a program's own, which are most of what it could try on the kernel, are forbidden, where bwrap knows
+    how (0.8.0); a container that hides parts of its /proc lets nobody make another: then there is none.
+    """
+    proc, no_more = ("--proc", "/proc"), ("--disable-userns",)
+    for found in ((*no_more, *proc), proc, no_more, ()):
         options = (*found, "--remount-ro", "/")
         process = _start([*_walls(SandboxLimits(), ""), *options, "true"], (subprocess.DEVNULL,) * 3, ())
         if process.wait() == 0:

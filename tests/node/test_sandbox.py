@@ -263,6 +263,15 @@ print([line.split()[1] for line in open("/proc/self/status") if line.startswith(
     assert ran.output == b"['0000000000000000']\n"
 
 
+def test_a_program_makes_no_namespaces_of_its_own() -> None:
+    ran = attempt("import ctypes; print(ctypes.CDLL(None).unshare(0x10000000))")
+    if "--disable-userns" in sandbox._doors():
+        assert ran == Ran(output=b"-1\n", exit_code=0)
+    else:
+        help_text = subprocess.run(["bwrap", "--help"], capture_output=True, text=True, check=True).stdout
+        assert "--disable-userns" not in help_text, "this bwrap knows how"
+
+
 def test_without_bubblewrap_nothing_runs_and_the_error_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
     require_sandbox.cache_clear()

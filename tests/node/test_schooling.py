@@ -12,7 +12,15 @@ import pytest
 
 from learner.curriculum.levels import MASTERED, WINDOW
 from learner.environment import Answered, Ended, EpisodeLimits
-from node.config import LearnSection, MixtureTask, ModelSection, SwarmConfig, SwarmSection, TaskSection
+from node.config import (
+    LearnSection,
+    MixtureTask,
+    ModelSection,
+    SwarmConfig,
+    SwarmSection,
+    TaskSection,
+    VerifiersSection,
+)
 from node.schooling import Schooling, episode_limits, open_schooling
 from node.tasks.port import TaskError
 from node.tasks.text import TextCodec, write_character_tokenizer
@@ -257,3 +265,30 @@ def test_a_model_without_a_tokenizer(base: Path) -> None:
     (base / "model" / "tokenizer.json").unlink()
     with pytest.raises(TaskError, match=r"no tokenizer\.json"):
         school(base)
+
+
+@pytest.mark.parametrize(
+    ("spec", "section", "says"),
+    [
+        ("reverse", {"workers": 3}, r"\[verifiers\] workers .*all tasks here are cheap"),
+        ("reverse", {"machine": [{"command": ["ssh", "there"]}]}, r"\[verifiers\] machine .*all tasks here are cheap"),
+        (
+            "jsonl:math.jsonl:match=math,held_out=0",
+            {"workers": 0, "timeout_s": 5},
+            r"\[verifiers\] timeout_s .*without limits",
+        ),
+    ],
+)
+def test_a_key_of_the_verifiers_that_would_do_nothing_is_refused(
+    base: Path, spec: str, section: dict[str, Any], says: str
+) -> None:
+    (base / "math.jsonl").write_text(json.dumps({"prompt": "1+1=", "answer": "2"}))
+    config = SwarmConfig(
+        swarm=SwarmSection(name="n"),
+        model=ModelSection(directory=str(base / "model")),
+        task=TaskSection(spec=spec, held_out=0),
+        learn=LearnSection(steps=1, max_new_tokens=16),
+        verifiers=msgspec.convert(section, VerifiersSection),
+    )
+    with pytest.raises(TaskError, match=says):
+        open_schooling(config, base)

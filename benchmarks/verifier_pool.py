@@ -8,7 +8,8 @@ the clock starts; orders of pools alternate between repetitions, and figures are
 than it has cores, so with fewer than four the last column says what oversubscription costs.
 
 Bars: wrong, rewards that are not what they should be, at most 0; scaling_math and scaling_code, rewards a second with
-two verifiers beside one, at least 1.3 where there are two cores that nobody else keeps busy (not judged elsewhere).
+two verifiers beside one, at least 1.3, judged where who asks and two verifiers have a core each that nobody else keeps
+busy: on four cores or more.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ WARM = 8
 PROBLEMS = 512
 """More than there are questions: the same mathematics twice would come from a cache."""
 INPUTS = ((1, 2), (3, 4), (5, 6))
+CORES = 4
+"""One for who asks, two for the verifiers, one for everything else."""
 MIN_SCALING = 1.3
 """Two processes on two cores make nearly twice as much; beside the node's own part in it, at least this."""
 BUSY = 0.25
@@ -149,10 +152,10 @@ def benchmark() -> int:
         for workers in WORKERS
     }
     rows = [[task, *(number(per_s[task, workers], 1) for workers in WORKERS)] for task in SPECS]
-    say(table(["rewards a second", *(f"{workers} verifiers" for workers in WORKERS)], rows))
+    say(table(["rewards a second", *(f"{workers} verifier{'s' * (workers > 1)}" for workers in WORKERS)], rows))
     bars = [Bar(name="wrong", value=float(sum(run.wrong for run in runs)), at_most=0.0)]
     scaling = {task: per_s[task, 2] / per_s[task, 1] for task in SPECS}
-    if (os.cpu_count() or 1) >= 2 and others < BUSY:
+    if (os.cpu_count() or 1) >= CORES and others < BUSY:
         bars += [Bar(name=f"scaling_{task}", value=value, at_least=MIN_SCALING) for task, value in scaling.items()]
     else:
         say(f"scaling is not judged: {os.cpu_count()} cores, others kept {others:.0%} of them busy")

@@ -37,6 +37,9 @@ LATE_S = 5.0
 TRIES = 3
 """Verifiers that may die over one question: a machine that goes away takes one, or two; a third is no chance."""
 
+NICE = 5
+"""Behind the node and the trainer: a reward that comes late holds up a batch, and never a step that is being taken."""
+
 RESTARTS = RestartLimits(first_delay_s=0.1, max_delay_s=2.0, max_restarts=1 << 30, window_s=60.0)
 """Never given up: that a completion killed its verifier is nobody's mistake, and a machine may come back. At 2 s, a
 minute holds 30 restarts, so the delay's power of two stays small."""
@@ -176,7 +179,14 @@ async def _keep(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """One verifier's life in the pool."""
-    spec = ChildSpec(name=name, argv=tuple(command), env={"PYTHONHASHSEED": "0"}, max_in_flight=2, restarts=RESTARTS)
+    spec = ChildSpec(
+        name=name,
+        argv=tuple(command),
+        env={"PYTHONHASHSEED": "0"},
+        nice=NICE,
+        max_in_flight=2,
+        restarts=RESTARTS,
+    )
     try:
         async with open_child(spec, prepare=partial(_prepare, terms), on_event=on_event) as child:
             pool._take.send_nowait(child)

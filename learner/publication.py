@@ -23,6 +23,7 @@ from protocol.manifest import Manifest, SignedManifest, is_safe_file_name, sign_
 from protocol.patch import encode_patch
 from protocol.patch_chunks import num_patch_chunks, with_patches
 from protocol.pipe import Arrays
+from protocol.probe import Probed, probe_extension
 
 PATCH_WORTH = 0.75
 """Of the bytes that a peer with the base must fetch without it. Rebuilding reads, hashes and writes a whole model,
@@ -75,15 +76,16 @@ class Publisher:
         now_ms: int,
         bases: Sequence[Base] = (),
         names: Arrays | None = None,
+        probed: Probed | None = None,
         look: Callable[[], None] = lambda: None,
     ) -> Published:
         """Read `directory` and return its signed manifest.
 
-        What the trainer told of the files in `names` is not read again (`learner.chunk_names`). Patches from `bases`
-        are written beside it, into DIRECTORY.patches. Files whose names no peer would accept (hidden ones, say) stay
-        out, and so do patches that the manifest has no room to list. `look` is called between blocks, and may raise to
-        end it. Raises OSError, LayoutError, and LocalProtocolError when the model itself is more than a manifest can
-        list.
+        What the trainer told of the files in `names` is not read again (`learner.chunk_names`); `probed` is told to
+        all. Patches from `bases` are written beside it, into DIRECTORY.patches. Files whose names no peer would accept
+        (hidden ones, say) stay out, and so do patches that the manifest has no room to list. `look` is called between
+        blocks, and may raise to end it. Raises OSError, LayoutError, and LocalProtocolError when the model itself is
+        more than a manifest can list.
         """
 
         def manifest_of(tables: Tables) -> Manifest:
@@ -96,6 +98,7 @@ class Publisher:
                 chunks=tables.chunks,
                 tensors=tables.tensors,
                 patches=tables.patches,
+                ext={} if probed is None else dict(probe_extension(probed)),
             )
 
         with ExitStack() as opened:

@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
+import numpy as np
 import torch
 
 from learner.checkpoint import BadCheckpoint, CheckpointHead, Saving, read_checkpoint
@@ -47,6 +48,7 @@ from learner.failures import BadRequest, explain, is_agreed
 from learner.models import make_model, quiet_transformers
 from learner.policy import load_policy
 from learner.presets import UnknownName, recipe_of
+from learner.probing import coarsest, probe_batch, told
 from learner.ranks import HEARTBEAT_S, Ranks, open_ranks
 from learner.requests import (
     AnyRequest,
@@ -140,12 +142,22 @@ class Trainer:
             case Export():
                 policy = self._require_training().policy
                 exported = export(policy, Path(request.directory), request.dtype, request.max_shard_bytes)
-                reply, found = {"files": exported.files}, exported.names
+                reply, found = {"files": exported.files, **self._probe(request.dtype)}, exported.names
             case Save():
                 reply = self._save(Path(request.directory), wait=request.wait)
             case Restore():
                 reply = self._restore(Path(request.directory), keep_hyperparameters=request.keep_hyperparameters)
         return {**reply, "seconds": time.perf_counter() - started}, found
+
+    def _probe(self, dtype: str) -> Header:
+        """What engines may check the weights by that were exported in `dtype`; nothing when they are broken."""
+        training = self._require_training()
+        vocab_size = training.policy.vocab_size
+        found = training.logprobs(supervised_batch(probe_batch(vocab_size), vocab_size), 1.0)["logprobs"]
+        if not np.isfinite(found).all():
+            return {}
+        computed = str(self._ranks.compute_dtype).removeprefix("torch.")
+        return {"probe": told(vocab_size, found.tolist(), coarsest([dtype, computed]))}
 
     def _make_model(self, request: MakeModel) -> int:
         count = 0

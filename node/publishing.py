@@ -27,6 +27,7 @@ from protocol.announcement import Announcement, announce, topic_of
 from protocol.ids import ManifestHash, PolicyVersion
 from protocol.manifest import SignedManifest
 from protocol.pipe import Arrays, Header
+from protocol.probe import Probed
 from protocol.tensors import LayoutError
 from swarm.store import ChunkStore, StoreError
 from swarm.transport import Transport
@@ -90,11 +91,12 @@ class Publishing:
         began = trio.current_time()
         export = self.exports / str(version)
         try:
-            _, names = await self.ask("export", {"directory": str(export), "dtype": self.weights_dtype})
+            reply, names = await self.ask("export", {"directory": str(export), "dtype": self.weights_dtype})
         except ChildRefused as refused:
             place = f" See the disk of {self.exports}." if refused.kind == "disk" else ""
             raise RunError(f"Version {version} cannot be published: {refused.error}.{place}") from None
-        signed, fresh_bytes = await trio.to_thread.run_sync(self._seal, version, export, names)
+        probed = _probed(reply.get("probe"))
+        signed, fresh_bytes = await trio.to_thread.run_sync(self._seal, version, export, names, probed)
         self._pin(signed.hash)
         self.adopted(signed)
         self.newest = announce(
@@ -143,7 +145,9 @@ class Publishing:
             self.store.unpin(self._pinned)
         self._pinned = newest
 
-    def _seal(self, version: PolicyVersion, export: Path, names: Arrays) -> tuple[SignedManifest, int]:
+    def _seal(
+        self, version: PolicyVersion, export: Path, names: Arrays, probed: Probed | None
+    ) -> tuple[SignedManifest, int]:
         """Sign and adopt what was exported, and write down that it exists; return it and how many bytes are new.
 
         Cancelled while it is read, which takes minutes for a large model, it ends with nothing adopted.
@@ -157,6 +161,7 @@ class Publishing:
                 self.now_ms(),
                 self._bases(),
                 names,
+                probed,
                 look=trio.from_thread.check_cancelled,
             )
             signed = published.signed
@@ -195,3 +200,12 @@ class Publishing:
     def _clean(self, keep: set[ManifestHash]) -> None:
         """Remove all other versions but the last anchor from the store."""
         self.store.evict(keep if (anchor := self._anchor()) is None else keep | {anchor})
+
+
+def _probed(told: Header | None) -> Probed | None:
+    """What the trainer told of the probe, if it did (`learner.probing`)."""
+    if told is None:
+        return None
+    rows = zip(told["prompts"], told["completions"], strict=True)
+    sequences = tuple((tuple(prompt), tuple(completion)) for prompt, completion in rows)
+    return Probed(dtype=told["dtype"], sequences=sequences, logprobs=tuple(told["logprobs"]))

@@ -32,11 +32,13 @@ from node.engine.port import (
 )
 from node.events import EventLog
 from node.evidence import record_of, requests_of
+from node.proving import require_proven
 from node.receipts import Receipts
 from node.shift import Shift
 from node.speed import measure_speed
 from protocol.identity import Keypair
 from protocol.ids import LeaseId, ManifestHash, PolicyVersion, SwarmId
+from protocol.manifest import SignedManifest
 from protocol.relay import relay_receipt, sign_relay_receipt
 from protocol.work import Lease, LeaseRecall, Rule, Started, sign_record
 from swarm.delivery import MAX_UNDELIVERED, Granted, WorkLine
@@ -108,6 +110,9 @@ class RolloutRole:
     free_after_s: float = FREE_AFTER_S
     has_freed_memory: bool = False
     _newest: Arrival | None = None
+    _proving: ManifestHash | None = None
+    _unproven: set[ManifestHash] = field(default_factory=set)
+    _disproven: set[ManifestHash] = field(default_factory=set)
     _speed: Speed = field(default_factory=Speed)
     _pinned: set[ManifestHash] = field(default_factory=set)
     _undelivered: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MAX_UNDELIVERED))
@@ -123,8 +128,10 @@ class RolloutRole:
 
     @property
     def installed(self) -> PolicyVersion | None:
-        """The version in service, None before the first."""
-        return None if self.engine.installed is None else self.engine.installed.name
+        """The version in service, None before the first, and while there is none but one that is not what it is
+        called."""
+        found = self.engine.installed
+        return None if found is None or found.manifest in self._disproven else found.name
 
     def arrived(self, arrival: Arrival) -> None:
         """A version is complete in the store; the newest one is installed next."""
@@ -193,12 +200,12 @@ class RolloutRole:
     async def _install_newest(self) -> bool:
         """Have the newest version in service; False if it could not be installed."""
         arrival = self._newest
-        if arrival is None or self._is_installed(arrival):
+        if arrival is None or self._is_installed(arrival) or arrival.signed.hash in self._disproven:
             return True
         version = InstalledVersion(name=arrival.signed.version, manifest=arrival.signed.hash)
         began = trio.current_time()
         try:
-            await self.engine.install(version, self.store.directory(arrival.signed.hash))
+            await self._bring_into_service(version, arrival.signed)
         except (InstallFailed, EngineCrashed) as error:
             self.events.emit("install_failed", version=str(version.name), reason=str(error).splitlines()[0])
             return False
@@ -231,6 +238,35 @@ class RolloutRole:
                 self.events.emit("engine_wakes")
                 self._arrived.set()
 
+    async def _bring_into_service(self, version: InstalledVersion, signed: SignedManifest) -> None:
+        """Install and prove. What is disproven is not tried again, and what was in service before is again.
+
+        Raises InstallFailed, EngineCrashed.
+        """
+        before = self.engine.installed
+        self._proving = signed.hash
+        self._unproven.add(signed.hash)
+        try:
+            await self.engine.install(version, self.store.directory(signed.hash))
+            try:
+                await require_proven(self.engine, signed)
+            except InstallFailed:
+                self._disproven.add(signed.hash)
+                if before is not None:
+                    await self.engine.install(before, self.store.directory(before.manifest))
+                raise
+            self._unproven.discard(signed.hash)
+        finally:
+            self._proving = None
+            self._stir()
+
+    async def _trusted(self, made: Sequence[tuple[Granted, Sequence[Generation]]]) -> bool:
+        """Whether all of it came from weights that are what they are called; waits while that is being found out."""
+        manifests = {span.version.manifest for _, mine in made for one in mine for span in one.spans}
+        while self._proving in manifests:
+            await self._stirred.wait()
+        return not manifests & self._unproven
+
     async def _measure(self) -> None:
         speed = self.counts.tokens_per_s = await measure_speed(self.engine, self.batch_rollouts)
         self.events.emit("speed_measured", tokens_per_s=round(speed, 1))
@@ -244,7 +280,8 @@ class RolloutRole:
             self.line.relayed(sign_relay_receipt(self.keypair, self.swarm, receipt))
 
     def _is_installed(self, arrival: Arrival) -> bool:
-        return self.engine.installed is not None and self.engine.installed.manifest == arrival.signed.hash
+        found, wanted = self.engine.installed, arrival.signed.hash
+        return found is not None and found.manifest == wanted and wanted not in self._unproven
 
     def _pin(self) -> None:
         """Let the store make no room by evicting what is in service, or what will be next; anything else it may."""
@@ -344,6 +381,9 @@ class RolloutRole:
                 continue
             finally:
                 self._begun = None
+            if not await self._trusted(made):
+                self._give_up(self._held(granted), "they were made with weights that are not the version's")
+                continue
             if made:
                 self._speed.observe(sum(len(mine) for _, mine in made), (self.now_ms() - started_ms) / 1000)
             made = [(grant, mine) for grant, mine in made if self._in_hand.pop(LeaseId(grant.lease.id), None)]

@@ -99,6 +99,7 @@ class FakeTrainer:
     on_frame: OnFrame = lambda header, arrays: None
     died: Callable[[], None] = lambda: None
     script: Callable[[str, str], None] = lambda op, moment: None
+    probe: Mapping[str, object] | None = None
     calls: list[str] = field(default_factory=list)
     trained: list[Arrays] = field(default_factory=list)
     _pid: int = 1
@@ -200,7 +201,7 @@ class FakeTrainer:
         tensors = {"embed": ("F32", (256,), bytes(1024)), "layer": ("F32", (8,), self._weights)}
         (directory / "model.safetensors").write_bytes(safetensors_file(tensors))
         (directory / "config.json").write_text("{}")
-        return {"files": ["config.json", "model.safetensors"]}
+        return {"files": ["config.json", "model.safetensors"], **({"probe": self.probe} if self.probe else {})}
 
 
 def crash(reason: str = "it was told to") -> ChildCrashed:

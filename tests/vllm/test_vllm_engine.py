@@ -167,6 +167,10 @@ async def test_it_generates_what_transformers_does_and_swaps_in_flight(
 ) -> None:
     for version, directory in ((FIRST, models.first), (SECOND, models.second), (FIRST, models.first)):
         await require_same(engine, reference, directory, version)
+    pairs = [((1, 2, 3), (4, 5, 6, 7)), ((9,), (8,)), (tuple(range(40)), (0,) * 20)]
+    for temperature in (1.0, 0.7):
+        scores = zip(await engine.score(pairs, temperature), await reference.score(pairs, temperature), strict=True)
+        assert all(mine == pytest.approx(theirs, abs=TOLERANCE) for mine, theirs in scores)
     await require_swaps(engine, reference, models, swaps=10)
 
 

@@ -232,6 +232,7 @@ class Engine:
             "vllm": vllm.__version__,
             "threads": torch.get_num_threads(),
             "dtype": dtype,
+            "quantization": self._settings.quantization,
             "parameters": 0 if served is None else served.parameters,
             "version": self.version,
         }

@@ -1,0 +1,150 @@
+"""What an engine has loaded is what it was told to load, or the version before is in service again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from learner.probing import coarsest, probe_batch, told
+from learner.publication import Publisher
+from learner.trainer import Trainer
+from node.engine.port import InstalledVersion, InstallFailed
+from node.engine.transformers import TransformersConfig, open_transformers_engine
+from node.events import EventLog
+from node.proving import require_proven, tolerance
+from node.publishing import _probed
+from node.rollout_role import RolloutRole
+from protocol.ids import LeaseId
+from protocol.manifest import SignedManifest
+from protocol.probe import Probed, probe_of
+from protocol.work import read_record
+from swarm.testing.memory import MemoryNetwork
+from tests.learner.working import NOW_MS, SWARM, version
+from tests.node.conftest import Models
+from tests.node.learning import FakeTrainer, open_learner
+from tests.node.rolling import serve, work_with
+from tests.node.test_adapters import ok
+from tests.swarm.swarming import open_node
+
+
+def published(trainer: Trainer, model: Path, root: Path, number: int) -> tuple[SignedManifest, Path]:
+    """What a learner makes of a model: the export, and the manifest with its probe."""
+    ok(trainer, "load", directory=str(model), hyperparameters={"learning_rate": 1e-3, "max_new_tokens": 8})
+    directory = root / str(number)
+    reply = ok(trainer, "export", directory=str(directory), dtype="float32")
+    publisher = Publisher(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate)
+    named = version(f"1.{number}")
+    return publisher.publish(directory, named, None, NOW_MS, probed=_probed(reply["probe"])).signed, directory
+
+
+async def test_an_engine_proves_what_the_trainer_exported_and_nothing_else(models: Models, tmp_path: Path) -> None:
+    trainer = Trainer()
+    first, directory = published(trainer, models.first, tmp_path, 1)
+    second, _ = published(trainer, models.second, tmp_path, 2)
+    async with open_transformers_engine(TransformersConfig()) as engine:
+        await engine.install(InstalledVersion(name=first.version, manifest=first.hash), directory)
+        await require_proven(engine, first)
+        probed = probe_of(first.manifest)
+        assert probed is not None
+        found = [one for row in await engine.score(probed.sequences, 1.0) for one in row]
+        assert found == pytest.approx(probed.logprobs, abs=1e-4)
+        with pytest.raises(InstallFailed, match=r"loaded version 1\.2, .* something else"):
+            await require_proven(engine, second)
+
+
+def test_rounding_is_allowed_by_the_coarsest_format_on_either_side() -> None:
+    def allowed(told: str, **described: object) -> float:
+        return tolerance(Probed(dtype=told, sequences=(), logprobs=()), described)
+
+    exact, half, brain = (allowed("float32", dtype=name) for name in ("float32", "float16", "bfloat16"))
+    assert exact < half < brain == allowed("bfloat16", dtype="float32")
+    assert allowed("float32", dtype="float8") == brain
+    assert allowed("float32", dtype="float32", quantization="fp8") > brain
+    assert coarsest(["bfloat16", "float32"]) == coarsest(["float16", "bfloat16"]) == "bfloat16"
+
+
+def test_a_probe_fits_every_vocabulary() -> None:
+    for vocab_size in (1, 40, 152_064):
+        tokens = probe_batch(vocab_size)["tokens"]
+        assert 0 <= tokens.min() <= tokens.max() < vocab_size
+    assert told(40, [-1e9, 1e-7] * 16, "float32")["logprobs"] == [-100.0, 0.0] * 16
+
+
+class Doubtful:
+    """A role whose engine scores as it was told to, but for the versions in `wrong`."""
+
+    def __init__(self, wrong: frozenset[int]) -> None:
+        self.log: list[tuple[str, dict[str, Any]]] = []
+        self.wrong = wrong
+        self.made = trio.Event()
+        self.delivered: list[bytes] = []
+
+    def __call__(self, role: RolloutRole, events: EventLog) -> None:
+        self.role = role
+        events.listen(lambda name, fields: self.log.append((name, dict(fields))))
+        engine: Any = role.engine
+        line: Any = role.line
+        deliver = line.deliver
+
+        async def seen(lease: LeaseId, records: list[bytes]) -> Any:
+            self.delivered.extend(records)
+            return await deliver(lease, records)
+
+        line.deliver = seen
+
+        async def score(sequences: Any, temperature: float) -> list[tuple[float, ...]]:
+            await trio.lowlevel.checkpoint()
+            off = 0.0
+            if engine.installed.name.version in self.wrong:
+                with trio.move_on_after(MADE_S):
+                    await self.made.wait()
+                off = 3.0
+            return [(-1.0 - off,) * len(completion) for _, completion in sequences]
+
+        generate = engine.generate
+
+        async def watched(requests: Any) -> Any:
+            made = await generate(requests)
+            if {span.version.name.version for one in made for span in one.spans} & self.wrong:
+                self.made.set()
+            return made
+
+        async def describe() -> dict[str, object]:
+            await trio.lowlevel.checkpoint()
+            return {"dtype": "float32"}
+
+        engine.score, engine.describe, engine.generate = score, describe, watched
+
+    def told(self, name: str) -> list[dict[str, Any]]:
+        return [fields for event, fields in self.log if event == name]
+
+
+MADE_S = 0.1
+"""In which something is made with a version before anybody knows what it is; unless nothing is leased just then."""
+PROBE = told(40, [-1.0] * 32, "float32")
+
+
+async def test_nothing_is_signed_with_weights_that_are_not_the_versions(tmp_path: Path) -> None:
+    network, doubtful = MemoryNetwork(), Doubtful(frozenset({2}))
+    async with (
+        open_learner(tmp_path, network=network, trainer=FakeTrainer(probe=PROBE)) as learner,
+        open_node(network, SWARM, tmp_path, "worker", follows=True) as worker,
+        trio.open_nursery() as nursery,
+    ):
+        serve(learner)
+        nursery.start_soon(work_with, worker, learner, tmp_path, 0.001, doubtful)
+        await learner.train()
+        nursery.cancel_scope.cancel()
+    installed = [fields["version"] for fields in doubtful.told("version_installed")]
+    assert "1.2" not in installed
+    assert installed[0] == "1.0"
+    assert installed[-1] > "1.2"
+    [failed] = doubtful.told("install_failed")
+    assert failed["version"] == "1.2"
+    assert "something else" in failed["reason"]
+    records = [read_record(raw, SWARM.authority.swarm).record for raw in doubtful.delivered]
+    assert records
+    assert 2 not in {span.version.version for record in records for span in record.spans}

@@ -34,7 +34,7 @@ from tests.learner.working import (
     record,
     version,
 )
-from tests.node.learning import Learner, Settings, hand_in, open_learner
+from tests.node.learning import FakePeer, Learner, Settings, hand_in, open_learner
 
 pytestmark = pytest.mark.usefixtures("mock_clock")
 
@@ -358,3 +358,21 @@ async def test_a_void_group_is_credited_and_dropped_and_asked_about_again_after_
         found = await trio.to_thread.run_sync(read_unconsumed, learner.ledger, environment, SWARM.authority.swarm)
         assert [one.reward for one in found.groups[0].completions] == [0.5, 0.5]
         nursery.cancel_scope.cancel()
+
+
+async def test_what_is_dropped_since_nobody_could_judge_it_is_leased_again(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def environment(index: int, said: Said, transcript: int) -> Reply:
+        asked.append(index)
+        return Ended(reward=0.0, failure="timed out", void=index % 3 == 0)
+
+    settings = Settings(steps=4, staleness=0, ahead=1.0)
+    async with open_learner(tmp_path, settings, environment=environment) as learner:
+        await learner.train(FakePeer())
+        assert learner.run.chain.head.version == 4
+        assert any(index % 3 == 0 for index in asked)
+        trained = [int(arrays["group_sizes"].sum()) for arrays in learner.trainer.trained]
+        assert trained == [4] * 4
+        dropped = [one["dropped"] for one in learner.logged("delivery_judged") if one["dropped"]]
+        assert set(dropped) == {"void"}

@@ -14,10 +14,11 @@ from protocol.manifest import SignedManifest
 from protocol.pipe import Header
 from protocol.probe import Probed, probe_of
 
-TOLERANCE = {"float32": 0.01, "float16": 0.2, "bfloat16": 0.5}
+TOLERANCE = {"float32": 0.05, "float16": 0.2, "bfloat16": 0.5}
 """Mean absolute difference that is let pass, by the coarsest number format on either side. In float32 two engines were
 5e-6 apart, in bfloat16 2e-2, on tokens that the model had drawn itself; those of a probe come from nowhere, so they are
-less likely, and further apart. Weights that are not the version's at all are several nats away."""
+less likely, and further apart; GPUs may round float32 to ten bits on the way. Weights that are not the version's at all
+are several nats away."""
 
 LEAST = -100.0
 """Of a logprob in a probe; one that is less likely is told as that."""

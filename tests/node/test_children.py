@@ -542,8 +542,10 @@ async def test_a_child_that_rests_is_gone_until_it_is_woken(make_spec: Make, rec
             await trio.testing.wait_all_tasks_blocked()
             assert told == ["crashed"]
             nursery.start_soon(call)
-            await trio.testing.wait_all_tasks_blocked()
             await child.rest()
+            async with open_child(make_spec()) as other:  # as long as it takes to start
+                await other.call("echo")
+            assert child.pid is None
             assert told == ["crashed"], "it waits"
             child.wake()
         assert told == ["crashed", "called"]

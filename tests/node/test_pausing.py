@@ -44,6 +44,7 @@ class Owned:
         self.owner = Owner(
             root=self.root, signals=self.signals, role=role, limits={"[engine] nice": "5"}, trouble=lambda text: None
         )
+        self.lent_at_first = role.shift.is_on
         self.here.set()
 
     async def obey(self) -> None:
@@ -151,6 +152,7 @@ async def test_who_was_paused_before_it_started_begins_with_nothing(tmp_path: Pa
     owned.orders.pause("`volery pause`")
 
     async def check(learner: Learner) -> None:
+        assert not owned.lent_at_first, "before anything is done"
         await until(lambda: owned.role.installed is not None)
         await until(lambda: owned.told("paused") != [])
         assert owned.told("speed_measured") == []

@@ -96,6 +96,28 @@ async def test_every_question_is_answered_any_number_of_times_on_one_stream(tmp_
             assert await answer_to(exchange.AskManifest(manifest=OTHER.hash)) == exchange.NotHeld()
 
 
+async def test_terms_are_told_by_who_has_some_and_says_so_first(tmp_path: Path) -> None:
+    terms = exchange.TellTerms(certificate=SWARM.certificate, model="tiny", tasks=[exchange.TaskTerms(name="sort")])
+    async with server(tmp_path, "asker") as (node, (asker,)):
+        frames = await open_frames(asker, exchange.ASK)
+
+        async def answer_to(question: exchange.Question) -> Any:
+            await frames.send(question)
+            return await frames.receive(exchange.Answer)
+
+        assert await answer_to(exchange.AskTerms()) == exchange.NotHeld()
+        node.serving.knowledge = Knowledge(
+            genesis=SWARM.genesis,
+            newest=lambda: b"",
+            peers=list,
+            terms=lambda token: terms if token == "sesame" else exchange.NotTold(reason="no token"),
+        )
+        told = await answer_to(exchange.AskGenesis())
+        assert told == exchange.TellGenesis(genesis=SWARM.genesis, ext={exchange.TERMS: b""})
+        assert await answer_to(exchange.AskTerms(token="sesame")) == terms
+        assert await answer_to(exchange.AskTerms()) == exchange.NotTold(reason="no token")
+
+
 async def test_a_manifest_larger_than_a_piece_is_answered_from_where_it_is_asked(tmp_path: Path) -> None:
     async with server(tmp_path, "asker") as (node, (asker,)):
         node.hold(SIGNED, FILES)

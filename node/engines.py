@@ -41,9 +41,6 @@ async def open_engine(
     Which one "auto" is has been decided before, by `node.engine_choice`. `state`: the directory of the node's state,
     below which the process has its temporary files; the caller holds its lock. Raises EngineError.
     """
-    threads = section.threads or half_the_cores()
-    kv_cache_bytes = 0 if section.kv_cache_gb is None else max(1, round(section.kv_cache_gb * GB))
-    ram_bytes = limits.ram_bytes(psutil.virtual_memory().total)
     on_event = child_events(events, name)
     scratch = None if state is None else state / FOLDER / name
     match section.kind:
@@ -51,39 +48,64 @@ async def open_engine(
             async with open_fake_engine(FakeConfig(seconds_per_token=section.fake_token_s)) as engine:
                 yield engine
         case "transformers":
-            config = TransformersConfig(
-                name=name,
-                python=Path(section.python or sys.executable).expanduser(),
-                device=section.device,
-                compute_dtype=section.compute_dtype,
-                threads=threads,
-                nice=section.nice,
-                ram_bytes=ram_bytes,
-                vram_share=limits.vram_share,
-                kv_cache_bytes=kv_cache_bytes,
-                scratch=scratch,
-            )
-            async with open_transformers_engine(config, on_event=on_event) as transformers:
-                yield transformers
+            transformers = transformers_config(section, limits, name=name, scratch=scratch)
+            async with open_transformers_engine(transformers, on_event=on_event) as engine:
+                yield engine
         case "vllm":
-            asked = VllmConfig(
-                name=name,
-                python=Path(section.python or sys.executable).expanduser(),
-                device=section.device,
-                compute_dtype=section.compute_dtype,
-                threads=threads,
-                nice=section.nice,
-                tensor_parallel_size=section.tensor_parallel_size,
-                ram_bytes=ram_bytes,
-                gpu_memory_utilization=min(section.gpu_memory_utilization, limits.vram_share or 1.0),
-                kv_cache_bytes=kv_cache_bytes,
-                scratch=scratch,
-                max_model_len=section.max_model_len,
-                quantization=section.quantization,
-                on_new_version=section.on_new_version,
-            )
-            async with open_vllm_engine(asked, on_event=on_event) as vllm:
-                yield vllm
+            async with open_vllm_engine(
+                vllm_config(section, limits, name=name, scratch=scratch), on_event=on_event
+            ) as engine:
+                yield engine
+
+
+def transformers_config(
+    section: EngineSection, limits: LimitsSection, *, name: str, scratch: Path | None = None
+) -> TransformersConfig:
+    """The transformers engine as the sections have it."""
+    return TransformersConfig(
+        name=name,
+        python=_python(section),
+        device=section.device,
+        compute_dtype=section.compute_dtype,
+        threads=section.threads or half_the_cores(),
+        nice=section.nice,
+        ram_bytes=_ram_bytes(limits),
+        vram_share=limits.vram_share,
+        kv_cache_bytes=_kv_cache_bytes(section),
+        scratch=scratch,
+    )
+
+
+def vllm_config(section: EngineSection, limits: LimitsSection, *, name: str, scratch: Path | None = None) -> VllmConfig:
+    """The vLLM engine as the sections have it; of two shares of a GPU's memory the smaller counts."""
+    return VllmConfig(
+        name=name,
+        python=_python(section),
+        device=section.device,
+        compute_dtype=section.compute_dtype,
+        threads=section.threads or half_the_cores(),
+        nice=section.nice,
+        tensor_parallel_size=section.tensor_parallel_size,
+        ram_bytes=_ram_bytes(limits),
+        gpu_memory_utilization=min(section.gpu_memory_utilization, limits.vram_share or 1.0),
+        kv_cache_bytes=_kv_cache_bytes(section),
+        scratch=scratch,
+        max_model_len=section.max_model_len,
+        quantization=section.quantization,
+        on_new_version=section.on_new_version,
+    )
+
+
+def _python(section: EngineSection) -> Path:
+    return Path(section.python or sys.executable).expanduser()
+
+
+def _ram_bytes(limits: LimitsSection) -> int | None:
+    return limits.ram_bytes(psutil.virtual_memory().total)
+
+
+def _kv_cache_bytes(section: EngineSection) -> int:
+    return 0 if section.kv_cache_gb is None else max(1, round(section.kv_cache_gb * GB))
 
 
 def child_events(events: EventLog, name: str) -> Callable[[ChildEvent], None]:

@@ -86,3 +86,15 @@ def test_a_node_makes_room_for_a_program_of_its_owners(swarm: Swarm) -> None:
     assert not any(program in str(row) for row in swarm.rows("SELECT * FROM leases")), "nobody else hears of it"
     node.interrupt()
     assert node.wait() == 130
+
+
+def test_an_engine_that_cannot_start_within_its_memory_ends_the_node_in_a_sentence(swarm: Swarm) -> None:
+    swarm.configure(steps=STEPS)
+    swarm.learn_doomed()
+    config = swarm.directory / "narrow.toml"
+    config.write_text('[network]\nlisten = []\n[engine]\nkind = "transformers"\nthreads = 1\n[limits]\nram_gb = 0.06\n')
+    node = swarm.join("node", "--config", config)
+    assert node.wait() == 1, node.story()
+    said = node.err.read_text()
+    assert "more than its limit of 0.06 GB" in said, node.story()
+    assert "Traceback" not in said

@@ -11,11 +11,12 @@ import msgspec
 import pytest
 import torch
 
-from node.config import GB, LimitsSection, NetworkSection, NodeConfig, NodeNetworkSection
+from node.config import GB, EngineSection, LimitsSection, NetworkSection, NodeConfig, NodeNetworkSection
 from node.config_file import read_node_config
 from node.engine.port import EngineCrashed
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.engine.transformers_worker.memory import GIB, default_kv_cache_bytes
+from node.engines import transformers_config, vllm_config
 from node.errors import UsageError
 from node.limits import LIMITS, in_force
 from node.presence import open_transport
@@ -110,9 +111,17 @@ def test_limits_that_would_do_nothing_are_refused(tmp_path: Path, text: str, sai
 
 
 def test_limits_reach_the_engines_process() -> None:
-    spec = TransformersConfig(ram_bytes=3 * GB, vram_share=0.5, threads=3, nice=7).spec()
-    assert (spec.memory_bytes, spec.threads, spec.nice, spec.yields_memory) == (3 * GB, 3, 7, True)
-    assert json.loads(spec.argv[-1])["vram_share"] == 0.5
+    section = EngineSection(threads=3, nice=7)
+    limits = LimitsSection(ram_gb=3.0, vram_share=0.5)
+    transformers = transformers_config(section, limits, name="engine").spec()
+    vllm = vllm_config(section, limits, name="engine").spec()
+    for spec in (transformers, vllm):
+        assert (spec.memory_bytes, spec.threads, spec.nice, spec.yields_memory) == (3 * GB, 3, 7, True)
+    assert json.loads(transformers.argv[-1])["vram_share"] == 0.5
+    assert json.loads(vllm.argv[-1])["gpu_memory_utilization"] == 0.5
+    modest = EngineSection(gpu_memory_utilization=0.25)
+    assert vllm_config(modest, limits, name="engine").gpu_memory_utilization == 0.25
+    assert transformers_config(section, LimitsSection(), name="engine").spec().memory_bytes is None
 
 
 async def test_a_real_engine_that_holds_too_much_is_ended_in_so_many_words() -> None:

@@ -135,9 +135,12 @@ async def test_a_long_pause_frees_the_engines_memory_and_ends_with_the_newest_ve
         assert role.installed is None
         owned.look()
         await until(lambda: owned.doing == "paused by `volery pause`; the engine's memory is free")
-        made, admitted = len(owned.told("version_installed")), role.counts.admitted
+        made = len(owned.told("version_installed"))
         owned.orders.resume()
         owned.look()
+        await until(lambda: len(owned.told("version_installed")) > made)
+        await until(lambda: bool(role.holding))
+        admitted = role.counts.admitted
         await until(lambda: role.counts.admitted > admitted)
         log = [(name, fields.get("version")) for name, fields in owned.log]
         woken = log.index(("engine_wakes", None))

@@ -34,12 +34,16 @@ TOLERANCE = 1e-4
 GROWTH_BYTES = 64 * 2**20
 """Of all processes, over 80 swaps of a model that takes 1 MB: one that kept a copy of the weights, or of their packed
 form, would take more."""
-ROOM = 400
-"""New tokens of a completion that is to be in flight while weights change."""
+KV_CACHE_BYTES = 48 * 2**20
+"""Twice what is in flight takes. vLLM goes round its cache, so all of its memory is soon used: that is no leak."""
+ROOM, IN_FLIGHT = 400, 48
+"""New tokens of a completion that is to be in flight while weights change, and how many there are: for some seconds,
+also where this process is kept waiting by others."""
 
 
 def config(python: Path) -> VllmConfig:
-    return VllmConfig(python=python, eager=True, restarts=RestartLimits(first_delay_s=0.0))
+    restarts = RestartLimits(first_delay_s=0.0)
+    return VllmConfig(python=python, eager=True, kv_cache_bytes=KV_CACHE_BYTES, restarts=restarts)
 
 
 @pytest.fixture
@@ -122,8 +126,9 @@ async def require_made_by(
 
 async def swap_in_flight(
     engine: WorkerEngine, asked: Sequence[GenerationRequest], models: Models, swaps: int
-) -> list[Generation]:
-    """What `asked` becomes while the two versions are installed in turn, FIRST being in service and coming last."""
+) -> tuple[list[Generation], list[int]]:
+    """What `asked` becomes while the two versions are installed in turn, FIRST being in service and coming last; and
+    the bytes that the processes hold after each."""
     made: list[Generation] = []
     sizes: list[int] = []
 
@@ -140,8 +145,7 @@ async def swap_in_flight(
             await engine.install(version, directory)
             assert engine.installed == version
             sizes.append(resident_bytes(engine))
-    assert sizes[-1] - sizes[len(sizes) // 5] < GROWTH_BYTES
-    return made
+    return made, sizes
 
 
 def resident_bytes(engine: WorkerEngine) -> int:
@@ -153,8 +157,8 @@ def resident_bytes(engine: WorkerEngine) -> int:
 async def require_swaps(engine: WorkerEngine, reference: WorkerEngine, models: Models, *, swaps: int) -> None:
     """As often in flight, by `continue`: of every token it is known which version made it."""
     engine.on_new_version = "continue"
-    asked = requests(8, room=ROOM)
-    made = await swap_in_flight(engine, asked, models, swaps)
+    asked = requests(IN_FLIGHT, room=ROOM)
+    made, _ = await swap_in_flight(engine, asked, models, swaps)
     assert max(len(one.spans) for one in made) > 2
     for one in made:
         assert [span.start for span in one.spans] == [0, *(span.end for span in one.spans[:-1])]
@@ -213,7 +217,7 @@ async def test_it_conforms(vllm_python: Path, reference: WorkerEngine, models: M
         for version, directory in others:
             await require_same(engine, reference, directory, version)
     kinds = [type(event) for event in events if isinstance(event, ChildStarted | ChildDied | ChildRestarting)]
-    assert kinds == [ChildStarted, ChildDied, ChildRestarting, ChildStarted]
+    assert kinds == [ChildStarted, ChildStarted, ChildDied, ChildRestarting, ChildStarted], "a rest, and a crash"
 
 
 @pytest.mark.slow
@@ -222,8 +226,11 @@ async def test_what_becomes_of_completions_in_flight(
 ) -> None:
     await require_same(engine, reference, adapted(models.second), SECOND)  # vLLM starts without what is then merged
     await engine.install(FIRST, models.first)
-    await require_swaps(engine, reference, models, swaps=100)
-    asked = requests(8, room=ROOM)
+    await require_swaps(engine, reference, models, swaps=20)
+    # With little in flight: what is computed anew at every swap would otherwise grow with it, and so would its memory.
+    _, sizes = await swap_in_flight(engine, requests(4, room=16), models, 100)
+    assert sizes[-1] - sizes[20] < GROWTH_BYTES
+    asked = requests(IN_FLIGHT, room=ROOM)
     alone = {}
     for version, directory in ((SECOND, models.second), (FIRST, models.first)):
         await engine.install(version, directory)
@@ -239,6 +246,8 @@ async def test_what_becomes_of_completions_in_flight(
             nursery.start_soon(generate)
             await engine.generate(requests(1, room=3))  # the others are under way once this has been made
             await engine.install(SECOND, models.second)
-        assert {span.version for one in made for span in one.spans} == {expected}
-        assert [one.tokens for one in made] == alone[expected]
+        [versions] = zip(*([span.version for span in one.spans] for one in made), strict=True)  # one each
+        assert expected in versions
+        assert how == "abort" or set(versions) == {FIRST}
+        assert [one.tokens for one in made] == [alone[version][i] for i, version in enumerate(versions)]
         await engine.install(FIRST, models.first)

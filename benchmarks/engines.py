@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,9 @@ SHAPES: dict[str, dict[str, Any]] = {
     "3 M": {"vocab_size": 2048, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4},
     "50 M": {"vocab_size": 32_000, "hidden_size": 512, "num_hidden_layers": 11, "num_attention_heads": 8},
 }
+LEAVING_S = 20.0
+"""For a peer to end its own processes."""
+
 BARE_ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -202,12 +206,23 @@ def opened_end(python: Path, kind: str, models: Models, log: Path) -> Iterator[E
             stderr=errors,
             text=True,
             env={**os.environ, **BARE_ENVIRONMENT},
+            start_new_session=True,
         ) as process,
     ):
         try:
             yield End(process)
         finally:
-            process.terminate()  # vLLM ends what it spawned
+            _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Let it end in order, and then whatever of it is left: vLLM's own processes outlive one that is only killed."""
+    assert process.stdin is not None
+    process.stdin.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(LEAVING_S)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 Figures = dict[str, list[float]]

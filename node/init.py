@@ -47,6 +47,13 @@ spec = "reverse:letters=6" # (set this) see `volery tasks`, for example "jsonl:d
 held_out = 128             # prompts of each task kept for evaluation, never trained on
 # mixture = []             # several in place of spec: [{{ spec = "sort", weight = 3.0 }}, {{ spec = "reverse" }}]
 
+[verifiers]                # who says what completions are worth, where that takes a task some time: programs, for one
+# workers = 4              # processes here; without it, half as many as cores
+timeout_s = 30.0           # for one completion; then its process is ended, and another takes its place
+memory_gb = 4.0            # of each process
+on_failure = "zero"        # what counts for a completion that cannot be judged; or "drop", without its whole group
+machine = []               # elsewhere: [{{ command = ["ssh", "HOST", "volery", "verifier"], workers = 8 }}]
+
 [curriculum]
 order = "shuffled"         # of the problems of a file in each pass; or "easy_first", by their pass rates
 low = 0.0                  # problems whose pass rate was at or below it, or at or above high, sit out passes

@@ -32,6 +32,7 @@ UNSET = {
     ("network", "download_mbit"),
     ("store", "quota_gb"),
     ("evaluate", "kv_cache_gb"),
+    ("verifiers", "workers"),
     ("offline", "path"),
     ("offline", "share"),
     ("learn", "ahead"),

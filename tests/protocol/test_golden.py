@@ -52,6 +52,7 @@ from protocol.ids import PolicyVersion
 from protocol.invite import Invite
 from protocol.manifest import ChunkRef, FileEntry, Manifest, PatchEntry, TensorEntry
 from protocol.patch import PatchFile, PatchHead
+from protocol.probe import Probe, ProbeRow
 from protocol.relay import RelayReceipt
 from protocol.work import (
     Acknowledgement,
@@ -940,6 +941,30 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
         82                                                          # Farewell: map of 2
           a4 74797065 a8 6661726577656c6c                           # type: "farewell"
           a6 726561736f6e a7 747261696e6564                         # reason: "trained"
+        """,
+    ),
+    (
+        ProbeRow(prompt=pack_tokens([5]), completion=pack_tokens([7]), logprobs=pack_logprobs([-0.5])),
+        """
+        93                                                          # ProbeRow: array of 3
+          c4 04 05000000                                            # prompt: token 5
+          c4 04 07000000                                            # completion: token 7
+          c4 04 000000bf                                            # logprobs: -0.5
+        """,
+    ),
+    (
+        Probe(
+            dtype="float32",
+            rows=[ProbeRow(prompt=pack_tokens([0]), completion=pack_tokens([7]), logprobs=pack_logprobs([-0.5]))],
+        ),
+        """
+        82                                                          # Probe: map of 2
+          a5 6474797065 a7 666c6f61743332                           # dtype: "float32"
+          a4 726f7773 91                                            # rows: array of 1
+            93                                                      # [0]: ProbeRow, array of 3
+              c4 04 00000000                                        # prompt: token 0
+              c4 04 07000000                                        # completion: token 7
+              c4 04 000000bf                                        # logprobs: -0.5
         """,
     ),
     (

@@ -60,6 +60,7 @@ def _open(tasks: dict[str, Any], header: Header) -> dict[str, Any]:
 
     if sys.platform == "linux":  # others do not keep to it, or refuse it
         limit = round(float(header["memory_gb"]) * GB)
+        # The soft limit alone: a program that a task runs has limits of its own, which may be wider.
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     asked: Mapping[str, Any] = header["tasks"]

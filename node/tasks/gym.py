@@ -10,7 +10,6 @@ from verifiers' processes, for what some of them compute has no bound.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
@@ -40,7 +39,7 @@ SEVERAL = 8
 OPEN_SETS = 8
 """Data sets kept open: an index and its neighbours lie in one."""
 
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_BEGIN, _END = "<answer>", "</answer>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +99,10 @@ class GymTask:
 
 def answer_of(text: str) -> str:
     """What a completion gives as its answer: what stands in the last <answer></answer>, else all of it."""
-    marked = _ANSWER.findall(text)
-    return str(marked[-1] if marked else text).strip()
+    answer, place = text, 0
+    while (begin := text.find(_BEGIN, place)) >= 0 and (end := text.find(_END, begin)) >= 0:
+        answer, place = text[begin + len(_BEGIN) : end], end
+    return answer.strip()
 
 
 @lru_cache(maxsize=OPEN_SETS)

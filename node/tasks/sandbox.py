@@ -3,9 +3,10 @@
 What always holds: a program sees /usr, an interpreter, and an empty directory of its own in memory, and nothing else of
 the machine's files; it has no network, not even a loopback that leads anywhere, no environment, no capability, no
 terminal, and other processes do not exist for it; CPU time, memory, processes, open files and what it may write are
-bounded before its first line; when the time is up, or its first process ends, all of them are killed with their
-namespace, whatever they have forked. There is no running without the sandbox: where it cannot be had, `require_sandbox`
-says what to type, and `run` raises.
+bounded before its first line, and system calls by which it could hold memory that no limit counts, or reach for keys
+and namespaces, are forbidden (`node.tasks.forbidden_calls`); when the time is up, or its first process ends, all of
+them are killed with their namespace, whatever they have forked. There is no running without the sandbox: where it
+cannot be had, `require_sandbox` says what to type, and `run` raises.
 
 A verifier that runs as root gives its rights up first, to a user id that owns nothing: root's processes are not
 counted, so that no limit would stop a fork bomb. What is left to trust is the kernel.
@@ -22,10 +23,11 @@ import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
+from node.tasks.forbidden_calls import call_filter
 from node.tasks.port import TaskError
 
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -96,8 +98,9 @@ class Ran:
 
 
 @lru_cache(maxsize=8)
-def require_sandbox(python: str = "") -> None:
-    """Raises TaskError, with what to type, unless programs can be run here on the interpreter `python`."""
+def require_sandbox(python: str = "", limits: SandboxLimits | None = None) -> None:
+    """Raises TaskError, with what to type, unless programs can be run here on the interpreter `python`, within
+    `limits` but for time."""
     if shutil.which("bwrap") is None:
         raise TaskError(
             "programs are run in bubblewrap, which is not installed here. Run: sudo apt-get install -y bubblewrap "
@@ -108,10 +111,11 @@ def require_sandbox(python: str = "") -> None:
             f"{python or SYSTEM_PYTHON} is not there to run programs on. Run: sudo apt-get install -y python3, or name "
             "another interpreter in the task's python=."
         )
-    ran = run("print('here')", limits=SandboxLimits(time_s=START_S), python=python)
+    ran = run("print('here')", limits=replace(limits or SandboxLimits(), time_s=START_S), python=python)
     if ran.output != b"here\n":
         raise TaskError(
-            f"the sandbox runs, and {python or SYSTEM_PYTHON} in it does not: {ran}. Name another in python=."
+            f"the sandbox runs, and {python or SYSTEM_PYTHON} in it does not: {ran}. Name another in python=, or raise "
+            "memory_mb= and processes=."
         )
 
 
@@ -135,12 +139,14 @@ def run(
         _given(b"") as printed,
         _given(b"") as complained,
         _given(b"") as named,
+        _given(call_filter()) as forbidden,
         _pipe() as (hear, tell),
     ):
         wanted = -1 if tests is None else asserted
         inside = _launched(python, bounds, (tell, source, wanted))
-        command = [*_walls(bounds, python), *_doors(), "--info-fd", str(named), *inside]
-        process = _start(command, (fed, printed, complained), (tell, source, asserted, named))
+        told = ("--info-fd", str(named), "--seccomp", str(forbidden))
+        command = [*_walls(bounds, python), *_doors(), *told, *inside]
+        process = _start(command, (fed, printed, complained), (tell, source, asserted, named, forbidden))
         os.close(tell)
         began, exit_code = _wait(process, hear, named, bounds.time_s)
         if not began:

@@ -54,6 +54,10 @@ def worth(task: CodeTask, program: str, index: int = 0) -> float:
         ("print(1)", None),
         ("```python\nprint(1)", None),
         ("```js\nprint(1)\n```", None),
+        ("```js\nprint(1)\n```python\nprint(2)\n``` \t\n```py\nprint(3)", None),
+        ("```  Python title\n\n```", "\n"),
+        ("``` \n```", ""),
+        ("```a\n" * 1_000_000, None),
     ],
 )
 def test_the_program_is_the_last_block(text: str, program: str | None) -> None:
@@ -131,8 +135,9 @@ def test_problems_are_held_out_and_options_belong_to_the_fingerprint(tmp_path: P
 
 async def test_in_a_verifier_with_its_own_limit_of_memory(tmp_path: Path) -> None:
     task = opened(tmp_path, [INC])
+    spec = "code:code.jsonl:held_out=0,memory_mb=2000"  # more than a verifier may have itself
     terms = PoolTerms(
-        tasks={"code": {"spec": "code:code.jsonl:held_out=0", "directory": str(tmp_path), "seed": 0}},
+        tasks={"code": {"spec": spec, "directory": str(tmp_path), "seed": 0}},
         fingerprints={"code": task.fingerprint},
         timeout_s=30.0,
         memory_gb=1.0,

@@ -67,3 +67,6 @@ def test_a_mistake_is_told_with_what_would_have_been_right(spec: str, says: str)
 def test_the_answer_is_what_is_marked_or_all() -> None:
     assert answer_of("<answer>1</answer> or rather <answer>\n2 </answer>") == "2"
     assert answer_of(" 42\n") == "42"
+    assert answer_of("<answer>1</answer><answer>2") == "1"
+    assert answer_of("</answer><answer> <answer>2</answer>") == "<answer>2"
+    assert answer_of("<answer>" * 1_000_000).startswith("<answer>"), "in one pass"

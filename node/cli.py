@@ -6,6 +6,11 @@ trouble in one paragraph that names what is concerned and the next step. Nothing
 
 from __future__ import annotations
 
+from node.first_signals import remember
+
+remember()
+
+# ruff: noqa: E402  (what follows takes its time)
 import shlex
 from enum import Enum
 from importlib.metadata import version as distribution_version

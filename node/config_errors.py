@@ -28,6 +28,7 @@ _WRITE = {
     "object": "Write it as a section of its own.",
 }
 _PATTERNS = {
+    "^[^/]+$": 'Write a name as `ps -e` shows it, as "blender", without a path.',
     "^[A-Z]{3}$": 'Write three capital letters, as "EUR".',
     "^(auto|cpu|mps|cuda(:[0-9]{1,2})?)$": 'Write "auto", "cpu", "mps", "cuda", or one GPU of several, as "cuda:1".',
 }

@@ -23,6 +23,7 @@ from types import FrameType
 import trio
 
 from node.errors import RunError
+from node.first_signals import remembered
 
 LOOK_S = 1.0
 """Between looks at the files. A look is two system calls, and nobody waits for a pause with a stop watch."""
@@ -128,7 +129,8 @@ class OwnerSignals:
 
 @contextmanager
 def owner_signals() -> Iterator[OwnerSignals]:
-    """While inside, the two signals are remembered, where they would end the process otherwise."""
+    """While inside, the two signals are remembered, where they would end the process otherwise; with what came since
+    the program began (`node.first_signals`)."""
     signals = OwnerSignals()
     token = trio.lowlevel.current_trio_token()
 
@@ -140,6 +142,8 @@ def owner_signals() -> Iterator[OwnerSignals]:
         token.run_sync_soon(wake, idempotent=True)
 
     before = {number: signal.signal(number, tell) for number in (signal.SIGUSR1, signal.SIGUSR2)}
+    if signals.wanted is None and (early := remembered()) is not None:
+        tell(early, None)
     try:
         yield signals
     finally:

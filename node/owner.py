@@ -1,7 +1,8 @@
 """The owner of a machine, as its rollout node hears and answers them: pause, resume and drain carried out, and told.
 
 What always holds: a node that is paused when it starts makes nothing first; while it drains it can still be paused, and
-then what it had not made goes back at once; what commands on this machine read (`node.standing`) is at most LOOK_S old.
+then what it had not made goes back at once, and be told another end; what commands on this machine read
+(`node.standing`) is at most LOOK_S old.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class Owner:
     limits: Mapping[str, str]
     trouble: Callable[[str], None]
     orders: Orders = field(init=False)
+    _order: Drain | None = None
+    _draining: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     def __post_init__(self) -> None:
         self.orders = Orders(self.root)
@@ -55,8 +58,11 @@ class Owner:
             async with trio.open_nursery() as nursery:
                 while True:
                     self._heed_pause()
-                    if not self.role.is_draining and (order := self.orders.drained) is not None:
-                        nursery.start_soon(self._drain, order)
+                    if (order := self.orders.drained) is not None and order != self._order:
+                        self._order = order
+                        self._draining.cancel()  # the newest order counts: it may bring an end where there was none
+                        self._draining = trio.CancelScope()
+                        nursery.start_soon(self._drain, order, self._draining)
                         await trio.lowlevel.checkpoint()  # it has begun when it is shown
                     board.show(Standing(doing=self._doing(), limits=dict(self.limits)))
                     with trio.move_on_after(LOOK_S):
@@ -74,10 +80,14 @@ class Owner:
         else:
             self.role.shift.release(PAUSED)
 
-    async def _drain(self, order: Drain) -> None:
-        """Finish what is leased, say goodbye, end."""
+    async def _drain(self, order: Drain, scope: trio.CancelScope) -> None:
+        """Finish what is leased, say goodbye, end; unless `scope` is cancelled before it is finished."""
         within_s = None if order.deadline_ms is None else max(0.0, (order.deadline_ms - Clock.now_ms()) / 1000)
-        left = await self.role.drain(within_s)
+        left: int | None = None
+        with scope:
+            left = await self.role.drain(within_s)
+        if left is None:
+            return
         await self.role.leave()
         self.orders.forget_drain()
         others = f"{left} leases were not delivered in time and go to others"

@@ -2,9 +2,10 @@
 
 Each is a child (`node.children`) that speaks the conversation of `node.verifier_program`, and is asked one thing at a
 time. What always holds: a question is answered, or has a `Failure`, which is a value; one that takes longer than
-`timeout_s` ends its process, here or on the machine where that runs, and one that died is started again, for ever; a
-question whose verifier died is asked of another before it counts as failed, since a cut line is not the completion's
-fault. Who waits for a verifier waits in the caller's own task: the pool queues nothing.
+`timeout_s` ends its process, here or on the machine where that runs, and one that died, or says what cannot be read, is
+started again, for ever; a question whose verifier died is asked of another before it counts as failed, since a cut line
+is not the completion's fault, and a verifier that is away is asked nothing until it is back. Who waits for a verifier
+waits in the caller's own task: the pool queues nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from node.child_spec import ChildSpec, RestartLimits
 from node.children import Child, open_child
 from node.errors import RunError
 from node.tasks.judging import Asked, Judgement
-from node.tasks.port import ChatMessage
+from node.tasks.port import MAX_REWARD, ChatMessage
 from protocol.pipe import Header
 from swarm.causes import first_cause
 
@@ -33,6 +34,9 @@ VERIFIER = (sys.executable, "-m", "node.verifier_program")
 
 LATE_S = 5.0
 """Beyond a question's own time, for the way to another machine and back: then the line is taken for dead and ended."""
+
+OPEN_S = 300.0
+"""To open the tasks: files of millions of lines take minutes. A verifier that takes longer never opens them."""
 
 TRIES = 3
 """Verifiers that may die over one question: a machine that goes away takes one, or two; a third is no chance."""
@@ -65,6 +69,7 @@ class PoolTerms:
     timeout_s: float
     memory_gb: float
     late_s: float = LATE_S
+    open_s: float = OPEN_S
 
 
 class VerifierPool:
@@ -82,12 +87,12 @@ class VerifierPool:
         some times that when verifiers die; once the pool is closed, until it is cancelled."""
         failure = Failure(how="died", detail="")
         for _ in range(TRIES):
-            child = await self._idle.receive()
+            child = await self._ready()
             began = trio.current_time()
             try:
                 return await self._ask(child, task, asked)
-            except _NoAnswer:
-                failure = Failure(how="timed_out", detail=f"no answer within {self._terms.timeout_s:g} s, nor an end")
+            except _NoAnswer as none:
+                failure = none.failure
             except ChildCrashed as crash:
                 if crash.exit.reason is None and trio.current_time() - began >= self._terms.timeout_s:
                     return Failure(how="timed_out", detail=f"no answer within {self._terms.timeout_s:g} s")
@@ -102,6 +107,13 @@ class VerifierPool:
     def close(self) -> None:
         """The verifiers are about to be ended."""
         self._closed = True
+
+    async def _ready(self) -> Child:
+        """The next that is idle and there. Machines go away with all their verifiers while nobody asks them anything:
+        to wait for those would cost the question its time."""
+        while (child := await self._idle.receive()).pid is None:
+            self._nursery.start_soon(self._rest, child)
+        return child
 
     async def _ask(self, child: Child, task: str, asked: Asked) -> Judgement | Failure:
         with trio.move_on_after(self._terms.timeout_s + self._terms.late_s) as scope:
@@ -121,8 +133,14 @@ class VerifierPool:
                 return Failure(how="raised", detail=refused.error)
         if scope.cancelled_caught:
             child.end(f"it has not answered for {self._terms.timeout_s + self._terms.late_s:g} s")
-            raise _NoAnswer
-        return _read(reply, asked)
+            detail = f"no answer within {self._terms.timeout_s:g} s, nor an end"
+            raise _NoAnswer(Failure(how="timed_out", detail=detail))
+        try:
+            return _read(reply, asked)
+        except (KeyError, TypeError, ValueError) as error:
+            what = f"its answer cannot be read ({type(error).__name__}: {error}); is it the same volery?"
+            child.end(what)
+            raise _NoAnswer(Failure(how="died", detail=what)) from None
 
     async def _rest(self, child: Child) -> None:
         """It may be asked again, once it is there."""
@@ -131,7 +149,11 @@ class VerifierPool:
 
 
 class _NoAnswer(Exception):
-    """The verifier neither answered in time nor ended."""
+    """The verifier neither answered in time nor ended, or said what is no answer."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.detail)
+        self.failure = failure
 
 
 def _channel(size: int) -> tuple[trio.MemorySendChannel[Child], trio.MemoryReceiveChannel[Child]]:
@@ -139,8 +161,12 @@ def _channel(size: int) -> tuple[trio.MemorySendChannel[Child], trio.MemoryRecei
 
 
 def _read(reply: Header, asked: Asked) -> Judgement:
+    """Raises KeyError, TypeError or ValueError for what is no answer to that."""
     if asked.wants_reward:
-        return float(reply["reward"])
+        reward = float(reply["reward"])
+        if not abs(reward) <= MAX_REWARD:  # as nothing is that is no number
+            raise ValueError(f"the reward {reward}")
+        return reward
     answer = reply["answer"]
     if isinstance(answer, list):
         return tuple(ChatMessage(role=str(role), content=str(content)) for role, content in answer)
@@ -197,14 +223,20 @@ async def _keep(
 
 
 async def _prepare(terms: PoolTerms, child: Caller) -> None:
-    """Let it open the tasks. Raises ChildRefused when they are not ours: their rewards would be others, too."""
-    reply, _ = await child.call(
-        "open", {"tasks": terms.tasks, "timeout_s": terms.timeout_s, "memory_gb": terms.memory_gb}
-    )
+    """Let it open the tasks. Raises ChildRefused when it never does, or when they are not ours: their rewards would be
+    others, too."""
+    with trio.move_on_after(terms.open_s) as scope:
+        reply, _ = await child.call(
+            "open", {"tasks": terms.tasks, "timeout_s": terms.timeout_s, "memory_gb": terms.memory_gb}
+        )
+    if scope.cancelled_caught:
+        raise ChildRefused("too_slow", f"it has not opened the tasks within {terms.open_s:g} s. See what it waits for.")
+    theirs = reply.get("fingerprints")
     for title, fingerprint in terms.fingerprints.items():
-        if reply["fingerprints"][title] != fingerprint:
+        found = theirs.get(title) if isinstance(theirs, dict) else None
+        if found != fingerprint:
             raise ChildRefused(
                 "other_task",
-                f"task {title!r} is another one there ({reply['fingerprints'][title]}, here {fingerprint}). Give that "
-                "machine the same files, at the same path, and the same version of what the task is made of.",
+                f"task {title!r} is another one there ({found}, here {fingerprint}). Give that machine the same files, "
+                "at the same path, and the same version of what the task is made of.",
             )

@@ -117,15 +117,17 @@ def program_of(text: str, *, bare: bool = False) -> str | None:
 def _blocks(text: str) -> Iterator[tuple[str, str]]:
     """(language, content) of each block, in one pass: a regular expression looks for the end of every block that has
     none, which takes minutes where a policy has written nothing but beginnings."""
-    language, inside = "", None
+    language = ""
+    inside: list[str] | None = None
     for line in text.split("\n"):
-        if inside is None and line.startswith(_FENCE):
-            found = _LANGUAGE.match(line, len(_FENCE))
-            language, inside = found[1] if found else "", []
-        elif inside is not None and line.rstrip(" \t") == _FENCE:
+        if inside is None:
+            if line.startswith(_FENCE):
+                found = _LANGUAGE.match(line, len(_FENCE))
+                language, inside = found[1] if found else "", []
+        elif line.rstrip(" \t") == _FENCE:
             yield language, "".join(inside)
             inside = None
-        elif inside is not None:
+        else:
             inside.append(f"{line}\n")
 
 

@@ -51,6 +51,34 @@ def test_signals_make_and_remove_the_file(tmp_path: Path) -> None:
             running.kill()
 
 
+def test_a_signal_that_comes_while_python_still_imports_ends_nothing(tmp_path: Path) -> None:
+    """A typer that is told to pause while it is imported."""
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGUSR1)\nraise SystemExit(7)\n")
+    path = os.pathsep.join([str(tmp_path), str(Path.cwd())])
+    ended = subprocess.run([sys.executable, "-m", "node", "join", "x"], env={**os.environ, "PYTHONPATH": path})
+    assert ended.returncode == 7
+
+
+def test_the_last_signal_before_anybody_listened_is_heeded(tmp_path: Path) -> None:
+    early = """
+import os, signal
+from node.first_signals import remember
+remember()
+for name in sys.argv[2:]:
+    os.kill(os.getpid(), getattr(signal, name))
+"""
+    program = PROGRAM.replace("trio.run(main)", f"{early}\ntrio.run(main)")
+    for names, paused_by in ((["SIGUSR1"], BY_SIGNAL), (["SIGUSR1", "SIGUSR2"], "")):
+        with subprocess.Popen(
+            [sys.executable, "-c", program, tmp_path, *names], stdout=subprocess.PIPE, text=True
+        ) as running:
+            assert running.stdout is not None
+            try:
+                assert [running.stdout.readline() for _ in range(2)] == ["ready\n", f"{paused_by!r}\n"]
+            finally:
+                running.kill()
+
+
 def test_a_pause_is_a_file_whatever_is_in_it(tmp_path: Path) -> None:
     orders = Orders(tmp_path)
     assert orders.paused_by == ""

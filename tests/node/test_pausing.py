@@ -211,6 +211,26 @@ async def test_a_drain_that_takes_too_long_gives_the_rest_back(tmp_path: Path) -
     assert {fields["reason"] for fields in owned.told("leases_given_back")} == {DRAINED}
 
 
+async def test_a_drain_without_an_end_can_be_given_one(tmp_path: Path) -> None:
+    owned = Owned(tmp_path, never_tried)
+
+    async def check(learner: Learner) -> None:
+        role = owned.role
+        await until(lambda: bool(learner.run.leasing.open) and role._begun is not None)
+        owned.orders.drain(Drain())
+        owned.look()
+        await until(lambda: role.is_draining)
+        assert owned.told("drained") == []
+        owned.orders.drain(Drain(deadline_ms=0))
+        owned.look()
+        await trio.sleep_forever()
+
+    with pytest.raises(Drained, match=r"leases were not delivered in time and go to others"):
+        await run_owned(owned, tmp_path, NEVER_S, check)
+    assert [one["within_s"] for one in owned.told("drain_began")] == [None, 0.0]
+    assert len(owned.told("drained")) == 1
+
+
 async def test_an_order_to_drain_is_for_who_ran_then(tmp_path: Path) -> None:
     Orders(tmp_path).drain(Drain())
     owned = Owned(tmp_path)

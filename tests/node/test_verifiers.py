@@ -199,6 +199,88 @@ async def test_a_command_that_is_no_verifier_is_refused_at_the_start(beside: Pat
             raise AssertionError("it was opened")
 
 
+STRANGE = """
+import sys, time
+from learner.pipes import claim_pipes, requests_of
+from protocol.pipe import encode_frame
+
+how, fingerprint = sys.argv[1:]
+requests, replies = claim_pipes()
+
+def write(header):
+    replies.write(encode_frame(header))
+    replies.flush()
+
+write({"event": "ready"})
+for header, _ in requests_of(requests):
+    if header["op"] != "open":
+        said = {"empty": {}, "text": {"reward": "much"}, "nan": {"reward": float("nan")}, "other": {"reward": 1.0}}
+        write({"ok": True, **said[how], "id": header["id"] + (how == "other")})
+    elif how != "never":
+        write({"ok": True, "fingerprints": {"nasty": fingerprint} if how != "nothing" else 1, "id": header["id"]})
+"""
+
+
+def strange(how: str) -> list[tuple[str, tuple[str, ...]]]:
+    """A verifier that keeps to the frames, and not to what stands in them."""
+    return [("verifier 1", (sys.executable, "-c", STRANGE, how, "nasty/here"))]
+
+
+@pytest.mark.parametrize(
+    ("how", "detail"),
+    [
+        ("empty", "its answer cannot be read (KeyError: 'reward')"),
+        ("text", "its answer cannot be read (ValueError"),
+        ("nan", "its answer cannot be read"),
+        ("other", "neither an event nor a reply to a request of ours"),
+    ],
+)
+async def test_an_answer_that_is_none_is_a_failure_and_not_the_end(beside: Path, how: str, detail: str) -> None:
+    async with open_pool(strange(how), terms(beside)) as verifiers:
+        failure = await verifiers.judge("nasty", said("four"))
+        assert isinstance(failure, Failure)
+        assert failure.how == "died"
+        assert detail in failure.detail
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("never", r"it has not opened the tasks within 0\.5 s"),
+        ("nothing", r"another one there \(None, here nasty/here\)"),
+    ],
+)
+async def test_a_verifier_that_never_opens_its_tasks_is_refused(beside: Path, how: str, told: str) -> None:
+    with pytest.raises(RunError, match=told):
+        async with open_pool(strange(how), terms(beside, open_s=0.5)):
+            raise AssertionError("it was opened")
+
+
+async def test_verifiers_that_went_away_while_idle_cost_no_question_its_time(beside: Path) -> None:
+    """A machine that vanishes takes all its verifiers with it, and they do not come back soon."""
+    pids: dict[str, int] = {}
+
+    def heard(name: str) -> object:
+        def on_event(event: ChildEvent) -> None:
+            if isinstance(event, ChildStarted):
+                pids[name] = event.pid
+
+        return on_event
+
+    away = beside / "away"
+    there = ("sh", "-c", f"[ -e {away} ] && exit 255; exec {sys.executable} -m node.verifier_program")
+    commands = [*((f"there {number}", there) for number in range(4)), ("here", VERIFIER)]
+    settings = terms(beside, timeout_s=20.0, late_s=20.0)
+    async with open_pool(commands, settings, heard) as verifiers:  # type: ignore[arg-type]
+        away.touch()
+        for name, pid in pids.items():
+            if name != "here":
+                psutil.Process(pid).kill()
+        while any(psutil.pid_exists(pid) for name, pid in pids.items() if name != "here"):
+            await trio.lowlevel.checkpoint()
+        assert [await verifiers.judge("nasty", said("pid")) for _ in range(5)] == [float(pids["here"])] * 5
+
+
 # Between the pool and the loops
 
 

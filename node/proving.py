@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from node.engine.port import InstallFailed
+from node.engine.port import EngineRefused, InstallFailed
 from protocol.errors import PeerError
 from protocol.manifest import SignedManifest
 from protocol.pipe import Header
@@ -39,17 +39,21 @@ class Scores(Protocol):
 
 
 async def require_proven(engine: object, signed: SignedManifest) -> None:
-    """Raises InstallFailed unless the weights in service give the probe of `signed` the logprobs that it tells."""
+    """Raises InstallFailed unless the weights in service give the probe of `signed` the logprobs that it tells;
+    EngineCrashed."""
     try:
         probed = probe_of(signed.manifest)
     except PeerError as error:
         raise InstallFailed(f"the probe of version {signed.version} cannot be read: {error.detail}") from error
     if probed is None or not isinstance(engine, Scores):
         return
-    scored = await engine.score(probed.sequences, 1.0)
-    found = [max(LEAST, logprob) for row in scored for logprob in row]
-    apart = sum(abs(a - b) for a, b in zip(found, probed.logprobs, strict=True)) / len(found)
     allowed = tolerance(probed, await engine.describe())
+    try:  # last, so that what is compared is of the process that is there now
+        scored = await engine.score(probed.sequences, 1.0)
+    except EngineRefused as refusal:
+        raise InstallFailed(f"the engine cannot score the probe of version {signed.version}: {refusal}") from refusal
+    found = [max(logprob, LEAST) for row in scored for logprob in row]  # in this order NaN stays NaN
+    apart = sum(abs(a - b) for a, b in zip(found, probed.logprobs, strict=True)) / len(found)
     if not apart <= allowed:  # so that NaN fails
         raise InstallFailed(
             f"the engine says that it loaded version {signed.version}, and gives its probe logprobs that are "

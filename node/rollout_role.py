@@ -110,7 +110,7 @@ class RolloutRole:
     free_after_s: float = FREE_AFTER_S
     has_freed_memory: bool = False
     _newest: Arrival | None = None
-    _proving: ManifestHash | None = None
+    _proving: set[ManifestHash] = field(default_factory=set)
     _unproven: set[ManifestHash] = field(default_factory=set)
     _disproven: set[ManifestHash] = field(default_factory=set)
     _speed: Speed = field(default_factory=Speed)
@@ -151,6 +151,7 @@ class RolloutRole:
 
     async def run(self) -> None:
         """Work until cancelled. Raises EngineError when the engine cannot go on at all."""
+        self.engine.on_restart = self._restarted
         # Nothing waits in the channel: `_lease` holds the batch that is next, which is enough to keep the engine busy.
         send, receive = trio.open_memory_channel[list[Granted]](0)
         async with trio.open_nursery() as nursery:
@@ -193,19 +194,30 @@ class RolloutRole:
             async with self._loading:
                 self._arrived = trio.Event()
                 installed = await self._install_newest()
+                if not self._arrived.is_set():  # else the engine may have been started again meanwhile
+                    self._proving.clear()
+                    self._stir()
             if not installed:
                 await trio.sleep(INSTALL_RETRY_S)
                 self._arrived.set()
 
     async def _install_newest(self) -> bool:
-        """Have the newest version in service; False if it could not be installed."""
-        arrival = self._newest
-        if arrival is None or self._is_installed(arrival) or arrival.signed.hash in self._disproven:
+        """Have the newest version in service, and prove first what is, if that is owed; False if either failed."""
+        newest = None if self._newest is None else self._newest.signed
+        proven = True
+        if (found := self.engine.installed) is not None and (newest is None or found.manifest != newest.hash):
+            owed = self.store.manifest(found.manifest) if found.manifest in self._unproven else None
+            proven = owed is None or await self._serve(owed)
+        return (newest is None or await self._serve(newest)) and proven
+
+    async def _serve(self, signed: SignedManifest) -> bool:
+        """Have this version in service, and proven; False if that may be tried again."""
+        if self._is_installed(signed) or signed.hash in self._disproven:
             return True
-        version = InstalledVersion(name=arrival.signed.version, manifest=arrival.signed.hash)
+        version = InstalledVersion(name=signed.version, manifest=signed.hash)
         began = trio.current_time()
         try:
-            await self._bring_into_service(version, arrival.signed)
+            await self._bring_into_service(version, signed)
         except (InstallFailed, EngineCrashed) as error:
             self.events.emit("install_failed", version=str(version.name), reason=str(error).splitlines()[0])
             return False
@@ -216,6 +228,15 @@ class RolloutRole:
         self._stir()
         await trio.to_thread.run_sync(self.store.evict, self._keep())
         return True
+
+    def _restarted(self) -> None:
+        """The engine's process is another one: what it has loaded is proven before anything made with it is signed,
+        and what it could not load is loaded as soon as it can."""
+        if (found := self.engine.installed) is not None:
+            self._unproven.add(found.manifest)
+            self._proving.add(found.manifest)
+        self._arrived.set()
+        self._stir()
 
     async def _free_memory(self) -> None:
         """While the machine is not lent for longer than `free_after_s`, the engine's memory is its owner's, too.
@@ -239,31 +260,33 @@ class RolloutRole:
                 self._arrived.set()
 
     async def _bring_into_service(self, version: InstalledVersion, signed: SignedManifest) -> None:
-        """Install and prove. What is disproven is not tried again, and what was in service before is again.
+        """Install, unless that was done, and prove. What is disproven is not tried again, and what was in service
+        before is again.
 
         Raises InstallFailed, EngineCrashed.
         """
         before = self.engine.installed
-        self._proving = signed.hash
+        self._proving.add(signed.hash)
         self._unproven.add(signed.hash)
         try:
-            await self.engine.install(version, self.store.directory(signed.hash))
+            if before != version:
+                await self.engine.install(version, self.store.directory(signed.hash))
             try:
                 await require_proven(self.engine, signed)
             except InstallFailed:
                 self._disproven.add(signed.hash)
-                if before is not None:
+                if before is not None and before != version:
                     await self.engine.install(before, self.store.directory(before.manifest))
                 raise
             self._unproven.discard(signed.hash)
         finally:
-            self._proving = None
+            self._proving.discard(signed.hash)
             self._stir()
 
     async def _trusted(self, made: Sequence[tuple[Granted, Sequence[Generation]]]) -> bool:
         """Whether all of it came from weights that are what they are called; waits while that is being found out."""
         manifests = {span.version.manifest for _, mine in made for one in mine for span in one.spans}
-        while self._proving in manifests:
+        while manifests & self._proving:
             await self._stirred.wait()
         return not manifests & self._unproven
 
@@ -279,8 +302,8 @@ class RolloutRole:
         if (receipt := relay_receipt(signed.hash, givers)) is not None:
             self.line.relayed(sign_relay_receipt(self.keypair, self.swarm, receipt))
 
-    def _is_installed(self, arrival: Arrival) -> bool:
-        found, wanted = self.engine.installed, arrival.signed.hash
+    def _is_installed(self, signed: SignedManifest) -> bool:
+        found, wanted = self.engine.installed, signed.hash
         return found is not None and found.manifest == wanted and wanted not in self._unproven
 
     def _pin(self) -> None:

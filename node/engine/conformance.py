@@ -249,9 +249,10 @@ async def check_cancelled_calls(engine: PolicyEngine, subject: Subject) -> None:
 
 async def check_crash(engine: PolicyEngine, subject: Subject) -> None:
     """A crash fails the calls in flight; calls made afterwards are served, from the version that was installed
-    before."""
+    before, and after the owner was told."""
     expected = [g.tokens for g in await engine.generate(_mixed(subject))]
     outcomes: list[str] = []
+    engine.on_restart = lambda: outcomes.append(f"restarted with {engine.installed == FIRST}")
 
     async def generate_until_crash() -> None:
         # Long enough to be under way when the crash comes; should it finish first, it is asked again.
@@ -266,8 +267,9 @@ async def check_crash(engine: PolicyEngine, subject: Subject) -> None:
             nursery.start_soon(generate_until_crash)
         await trio.testing.wait_all_tasks_blocked()
         await subject.crash()
-    assert outcomes == ["crashed", "crashed"]
     generations = await engine.generate(_mixed(subject))
+    assert sorted(outcomes) == ["crashed", "crashed", "restarted with True"]
+    engine.on_restart = lambda: None
     assert [g.tokens for g in generations] == expected
     assert engine.installed == generations[0].spans[0].version == FIRST
 

@@ -8,7 +8,7 @@ of version changes what is generated. Time passes only as `seconds_per_token` sa
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -43,6 +43,7 @@ class FakeEngine:
         self._config = config
         self._installed: InstalledVersion | None = None
         self._lives: set[trio.CancelScope] = set()
+        self.on_restart: Callable[[], None] = lambda: None
 
     @property
     def installed(self) -> InstalledVersion | None:
@@ -78,7 +79,7 @@ class FakeEngine:
 
     async def rest(self) -> None:
         await trio.lowlevel.checkpoint()
-        self.crash()
+        self._end_calls()
         self._installed = None
 
     def wake(self) -> None:
@@ -86,6 +87,11 @@ class FakeEngine:
 
     def crash(self) -> None:
         """Fail every call in flight as if the process had ended; the version installed stays, as after a restart."""
+        self._end_calls()
+        if self._installed is not None:
+            self.on_restart()
+
+    def _end_calls(self) -> None:
         for life in self._lives:
             life.cancel()
 

@@ -8,7 +8,7 @@ version's directory is gone by then, nothing is installed until the next `instal
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -49,6 +49,7 @@ class WorkerEngine:
 
     def __init__(self, on_new_version: OnNewVersion = "finish") -> None:
         self.on_new_version = on_new_version
+        self.on_restart: Callable[[], None] = lambda: None
         self._installed: InstalledVersion | None = None
         self._directory: Path | None = None
         self._child: Child | None = None
@@ -125,6 +126,7 @@ class WorkerEngine:
             await worker.call("install", _install_request(self._installed, self._directory))
         except ChildRefused:
             self._installed = self._directory = None
+        self.on_restart()
 
     def _take_event(self, header: Header, arrays: Arrays) -> None:
         if header["event"] == "installed":

@@ -23,6 +23,7 @@ from node.engine.port import EngineCrashed, EngineRefused, GenerationRequest, In
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.engines import open_engine
 from node.events import EventLog
+from tests.node.conforming import subject_of
 from tests.node.conftest import VOCAB_SIZE, Models
 
 AT_ONCE = RestartLimits(first_delay_s=0.0)
@@ -53,20 +54,7 @@ async def test_the_fake_conforms(tmp_path: Path, autojump_clock: MockClock) -> N
 async def test_the_transformers_engine_conforms(models: Models) -> None:
     events: list[ChildEvent] = []
     async with open_transformers_engine(TransformersConfig(restarts=AT_ONCE), on_event=events.append) as engine:
-
-        async def crash() -> None:
-            assert engine.pid is not None
-            os.kill(engine.pid, signal.SIGKILL)
-
-        subject = Subject(
-            first=models.first,
-            second=models.second,
-            bad=models.bad,
-            vocab_size=VOCAB_SIZE,
-            crash=crash,
-            score=engine.score,
-        )
-        await check_engine(engine, subject)
+        await check_engine(engine, subject_of(engine, models, engine.score))
         # Other architectures, tied and not, with a full load between the swaps in place.
         for directory in (models.untied, models.llama):
             await engine.install(SECOND, directory)

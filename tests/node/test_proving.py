@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from protocol.probe import Probed, probe_of
 from protocol.work import read_record
 from swarm.testing.memory import MemoryNetwork
 from tests.learner.working import NOW_MS, SWARM, version
-from tests.node.conftest import Models
-from tests.node.learning import FakeTrainer, open_learner
+from tests.node.conftest import VOCAB_SIZE, Models
+from tests.node.learning import FakeTrainer, Settings, open_learner, until
 from tests.node.rolling import serve, work_with
 from tests.node.test_adapters import ok
 from tests.swarm.swarming import open_node
@@ -35,9 +36,14 @@ def published(trainer: Trainer, model: Path, root: Path, number: int) -> tuple[S
     ok(trainer, "load", directory=str(model), hyperparameters={"learning_rate": 1e-3, "max_new_tokens": 8})
     directory = root / str(number)
     reply = ok(trainer, "export", directory=str(directory), dtype="float32")
+    return signed_with(reply["probe"], directory, number)
+
+
+def signed_with(probe: dict[str, Any], directory: Path, number: int = 1) -> tuple[SignedManifest, Path]:
+    """A manifest of a model directory that tells this probe."""
     publisher = Publisher(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate)
     named = version(f"1.{number}")
-    return publisher.publish(directory, named, None, NOW_MS, probed=_probed(reply["probe"])).signed, directory
+    return publisher.publish(directory, named, None, NOW_MS, probed=_probed(probe)).signed, directory
 
 
 async def test_an_engine_proves_what_the_trainer_exported_and_nothing_else(models: Models, tmp_path: Path) -> None:
@@ -53,6 +59,27 @@ async def test_an_engine_proves_what_the_trainer_exported_and_nothing_else(model
         assert found == pytest.approx(probed.logprobs, abs=1e-4)
         with pytest.raises(InstallFailed, match=r"loaded version 1\.2, .* something else"):
             await require_proven(engine, second)
+        beyond, _ = signed_with(told(VOCAB_SIZE + 1_000_000, [-1.0] * 32, "float32"), directory)
+        with pytest.raises(InstallFailed, match=r"cannot score the probe .* outside the vocabulary of 64"):
+            await require_proven(engine, beyond)
+
+
+class Broken:
+    """An engine whose weights are not numbers."""
+
+    async def score(self, sequences: Any, temperature: float) -> list[tuple[float, ...]]:
+        await trio.lowlevel.checkpoint()
+        return [(math.nan,) * len(completion) for _, completion in sequences]
+
+    async def describe(self) -> dict[str, object]:
+        await trio.lowlevel.checkpoint()
+        return {"dtype": "float32"}
+
+
+async def test_what_is_no_number_proves_nothing(models: Models) -> None:
+    unlikely, _ = signed_with(told(VOCAB_SIZE, [-1e9] * 32, "float32"), models.first)
+    with pytest.raises(InstallFailed, match="something else"):
+        await require_proven(Broken(), unlikely)
 
 
 def test_rounding_is_allowed_by_the_coarsest_format_on_either_side() -> None:
@@ -148,3 +175,80 @@ async def test_nothing_is_signed_with_weights_that_are_not_the_versions(tmp_path
     records = [read_record(raw, SWARM.authority.swarm).record for raw in doubtful.delivered]
     assert records
     assert 2 not in {span.version.version for record in records for span in record.spans}
+
+
+class Restarting(Doubtful):
+    """The engine ends once, when the third version was proven; then it has loaded that again, or something else."""
+
+    def __init__(self, *, right: bool) -> None:
+        super().__init__(frozenset())
+        self.right = right
+        self.before: list[str] = []
+
+    def __call__(self, role: RolloutRole, events: EventLog) -> None:
+        super().__call__(role, events)
+        engine: Any = role.engine
+        generate = engine.generate
+
+        async def ends(requests: Any) -> Any:
+            if not self.before and len(self.installed()) >= 3:
+                self.before = self.installed()
+                self.wrong = frozenset() if self.right else frozenset({engine.installed.name.version})
+                engine.crash()
+            return await generate(requests)
+
+        engine.generate = ends
+
+    def installed(self) -> list[str]:
+        """Versions as they came into service."""
+        return [fields["version"] for fields in self.told("version_installed")]
+
+    def signed(self, version: int) -> bool:
+        """Whether anything made with that version was delivered."""
+        records = [read_record(raw, SWARM.authority.swarm).record for raw in self.delivered]
+        return version in {span.version.version for record in records for span in record.spans}
+
+
+@pytest.mark.parametrize("right", [True, False])
+async def test_what_a_restarted_engine_has_loaded_is_proven_again(tmp_path: Path, right: bool) -> None:
+    network, restarting = MemoryNetwork(), Restarting(right=right)
+    settings, trainer = Settings(steps=100_000, staleness=2), FakeTrainer(probe=PROBE)
+    async with (
+        open_learner(tmp_path, settings, network=network, trainer=trainer) as learner,
+        open_node(network, SWARM, tmp_path, "worker", follows=True) as worker,
+        trio.open_nursery() as nursery,
+    ):
+        serve(learner)
+        nursery.start_soon(work_with, worker, learner, tmp_path, 0.001, restarting)
+        nursery.start_soon(learner.train)
+        await until(lambda: restarting.before != [])
+        if right:
+            await until(lambda: len(restarting.installed()) > len(restarting.before))
+            assert restarting.installed()[len(restarting.before)] == restarting.before[-1]
+            head = learner.run.chain.head.version
+            await until(lambda: learner.run.chain.head.version >= head + 2)
+        else:
+            [wrong] = restarting.wrong
+            await until(lambda: restarting.signed(wrong) or bool(restarting.told("install_failed")))
+            assert not restarting.signed(wrong)
+            assert restarting.told("install_failed")[0]["version"] == f"1.{wrong}"
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_a_restarted_engine_could_not_load_is_loaded_as_soon_as_it_can(tmp_path: Path) -> None:
+    """With one node alone there might never be a next version."""
+    network, doubtful = MemoryNetwork(), Doubtful(frozenset())
+    async with (
+        open_learner(tmp_path, Settings(steps=2), network=network, trainer=FakeTrainer(probe=PROBE)) as learner,
+        open_node(network, SWARM, tmp_path, "worker", follows=True) as worker,
+        trio.open_nursery() as nursery,
+    ):
+        serve(learner)
+        nursery.start_soon(work_with, worker, learner, tmp_path, 0.001, doubtful)
+        await learner.train()
+        await until(lambda: doubtful.role.installed == learner.run.chain.head)
+        engine: Any = doubtful.role.engine
+        engine._installed = None
+        engine.on_restart()
+        await until(lambda: doubtful.role.installed == learner.run.chain.head)
+        nursery.cancel_scope.cancel()

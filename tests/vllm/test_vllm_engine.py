@@ -7,9 +7,7 @@ started few times: each takes a minute on a slow machine.
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -22,11 +20,12 @@ from safetensors.numpy import save_file
 
 from node.child_outcomes import ChildDied, ChildEvent, ChildRestarting, ChildStarted
 from node.child_spec import RestartLimits
-from node.engine.conformance import FIRST, SECOND, Subject, check_engine
+from node.engine.conformance import FIRST, SECOND, check_engine
 from node.engine.port import Generation, GenerationRequest, InstalledVersion, InstallFailed
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.engine.vllm import VllmConfig, open_vllm_engine
 from node.engine.worker_engine import WorkerEngine
+from tests.node.conforming import subject_of
 from tests.node.conftest import VOCAB_SIZE, Models
 
 TOLERANCE = 1e-4
@@ -182,22 +181,8 @@ async def test_it_generates_what_transformers_does_and_swaps_in_flight(
 async def test_it_conforms(vllm_python: Path, reference: WorkerEngine, models: Models) -> None:
     events: list[ChildEvent] = []
     async with open_vllm_engine(config(vllm_python), on_event=events.append) as engine:
-
-        async def crash() -> None:
-            assert engine.pid is not None
-            os.kill(engine.pid, signal.SIGKILL)
-
-        subject = Subject(
-            first=models.first,
-            second=models.second,
-            bad=models.bad,
-            vocab_size=VOCAB_SIZE,
-            crash=crash,
-            score=reference.score,
-            tolerance=TOLERANCE,
-        )
         await reference.install(FIRST, models.first)
-        await check_engine(engine, subject)
+        await check_engine(engine, subject_of(engine, models, reference.score, TOLERANCE))
         assert (await engine.describe())["parameters"] > 0
         for directory, reason in (
             (models.without_tensor, "model.norm.weight"),

@@ -1,0 +1,28 @@
+"""What `check_engine` works on where an engine has a process and a model."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from node.engine.conformance import Score, Subject
+from node.engine.worker_engine import WorkerEngine
+from tests.node.conftest import VOCAB_SIZE, Models
+
+
+def subject_of(engine: WorkerEngine, models: Models, score: Score, tolerance: float = 1e-4) -> Subject:
+    """The subject for `engine`, which a crash kills; `score` says what its logprobs should be."""
+
+    async def crash() -> None:
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGKILL)
+
+    return Subject(
+        first=models.first,
+        second=models.second,
+        bad=models.bad,
+        vocab_size=VOCAB_SIZE,
+        crash=crash,
+        score=score,
+        tolerance=tolerance,
+    )

@@ -53,6 +53,7 @@ class Child:
         self._settled = trio.Event()
         self._stillborn: ChildExit | None = None
         self._process: Life | None = None
+        self._lives = False
         self._wanted = trio.Event()
         self._wanted.set()
 
@@ -96,7 +97,7 @@ class Child:
             self._wanted = trio.Event()
         if self._process is not None:
             self._process.dismiss()
-        while self._process is not None:
+        while self._lives:
             await self._changed.wait()
 
     def wake(self) -> None:
@@ -107,10 +108,15 @@ class Child:
         """Keep a child alive until it has crashed too often, or at once if it never came into service."""
         restarts: list[float] = []
         while True:
-            await self._wanted.wait()
+            while not self._wanted.is_set():
+                await self._wanted.wait()
+            self._lives = True
             exit = await self._live()
-            if self._settled.is_set() and not self._wanted.is_set():
-                continue  # it rests
+            rests = self._settled.is_set() and not self._wanted.is_set()
+            self._lives = False
+            self._announce(None)
+            if rests:
+                continue
             if not self._settled.is_set():
                 # A child that cannot start even once is misconfigured: trying again would only hide the message.
                 self._stillborn = exit
@@ -136,6 +142,8 @@ class Child:
         except OSError as error:
             return ChildExit(name=self._spec.name, returncode=None, reason=f"could not start: {error}", stderr_tail=())
         life = self._process = Life(self._spec, process, self._on_event, self._on_frame)
+        if not self._wanted.is_set():  # told to rest while it was started
+            life.dismiss()
 
         async def enter_service() -> None:
             if await life.become_ready(self._prepare):

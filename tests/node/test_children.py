@@ -569,6 +569,39 @@ async def test_a_child_that_is_told_to_rest_while_it_starts_again_does(
     assert recorder.lifecycle() == [ChildStarted, ChildDied, ChildRestarting, ChildStarted]
 
 
+async def test_a_child_that_is_told_to_rest_while_its_process_begins_does(make_spec: Make, recorder: Recorder) -> None:
+    restarting = trio.Event()
+
+    def on_event(event: ChildEvent) -> None:
+        recorder.on_event(event)
+        if isinstance(event, ChildRestarting):
+            restarting.set()
+
+    async with open_child(make_spec(), on_event=on_event) as child:
+        with pytest.raises(ChildCrashed):
+            await child.call("fail")
+        await restarting.wait()
+        for _ in range(3):  # by now a thread opens the process
+            await trio.lowlevel.checkpoint()
+        await child.rest()
+        async with open_child(make_spec()) as other:  # as long as it takes to start
+            await other.call("echo")
+        assert child.pid is None
+        assert recorder.lifecycle() == [ChildStarted, ChildDied, ChildRestarting]
+        child.wake()
+        await child.call("echo")
+
+
+async def test_who_is_woken_as_soon_as_it_rests_has_not_crashed(
+    make_spec: Make, recorder: Recorder, tmp_path: Path
+) -> None:
+    async with open_child(make_spec(scratch=tmp_path / "scratch"), on_event=recorder.on_event) as child:
+        await child.rest()
+        child.wake()
+        await child.call("echo")
+    assert recorder.lifecycle() == [ChildStarted, ChildStarted]
+
+
 PARENT = """
 import sys, trio
 from node.child_spec import ChildSpec

@@ -355,7 +355,7 @@ class EngineSection(Section, frozen=True, kw_only=True):
     python: str = ""
     device: EngineDevice = "auto"
     kv_cache_gb: Gigabytes | None = None
-    compute_dtype: str = "auto"
+    compute_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
     batch_rollouts: Annotated[int, Meta(ge=1, le=65_536)] = 64
     nice: Annotated[int, Meta(ge=0, le=19)] = 5

@@ -205,6 +205,7 @@ def read_node_config(path: Path | None) -> NodeConfig:
         return NodeConfig()
     config = _read(path, NodeConfig)
     require_hours(config.engine, f"{path}: [engine] hours")
+    _require_gpus(config.engine, path)
     if idle := idle_key_of_node(config):
         raise UsageError(f"{path}: {idle}")
     return config
@@ -216,6 +217,15 @@ def require_hours(engine: EngineSection, where: str) -> None:
         parse_hours(engine.hours)
     except HoursError as error:
         raise UsageError(f"{where}: {error}") from None
+
+
+def _require_gpus(engine: EngineSection, path: Path) -> None:
+    if engine.tensor_parallel_size > 1 and engine.device.startswith("cuda:"):
+        raise UsageError(
+            f'{path}: [engine] device = "{engine.device}" is one GPU, and tensor_parallel_size = '
+            f'{engine.tensor_parallel_size} shares the model among so many. Set device = "cuda", or leave '
+            "tensor_parallel_size out."
+        )
 
 
 S = TypeVar("S", bound=Section)

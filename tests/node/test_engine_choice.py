@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from node.config import EngineSection
+from node.config_file import read_node_config
 from node.engine_choice import Here, choose_engine, look, table
 from node.errors import RunError, UsageError
 from node.vllm_environment import Build, VllmEnvironment, has_gpu, has_vllm, install, record_path, recorded
@@ -93,6 +97,70 @@ def test_an_environment_is_found_as_long_as_it_has_its_vllm(tmp_path: Path, monk
     assert not has_vllm(tmp_path / "absent" / "python")
 
 
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets what the disk has left, in 10^9 bytes; at first enough."""
+
+    def sets(gigabytes: float) -> None:
+        usage = shutil.disk_usage("/")._replace(free=round(gigabytes * 1e9))
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+
+    sets(100.0)
+    return sets
+
+
+def interrupt(said: str) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_build_is_not_found_and_leaves_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: Callable[[float], None]
+) -> None:
+    """Also not where one that was recorded had lost its vLLM: half of another would be taken for it."""
+    monkeypatch.setenv("VOLERY_HOME", str(tmp_path / "home"))
+    with pytest.raises(KeyboardInterrupt):
+        install(tmp_path / "made", "cuda", interrupt)
+    assert not (tmp_path / "made").exists()
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "pyvenv.cfg").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "made")
+    record_path().parent.mkdir(parents=True, exist_ok=True)
+    record_path().write_text(json.dumps({"python": str(tmp_path / "made" / "bin" / "python"), "build": "cpu"}))
+    with pytest.raises(KeyboardInterrupt):
+        install(tmp_path / "link", "cuda", interrupt)
+    environment(tmp_path / "made")
+    assert recorded() is None
+
+
+def test_a_disk_without_the_room_is_told_of_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: Callable[[float], None]
+) -> None:
+    monkeypatch.setenv("VOLERY_HOME", str(tmp_path / "home"))
+    free(9.9)
+    with pytest.raises(UsageError, match=r"takes about 10 GB, .* has 9\.9 GB left\. Free some, or name"):
+        install(tmp_path / "deep" / "below", "cuda", interrupt)
+    assert not (tmp_path / "deep").exists()
+    free(10.1)
+    with pytest.raises(KeyboardInterrupt):
+        install(tmp_path / "deep" / "below", "cuda", interrupt)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('compute_dtype = "half"', "compute_dtype"),
+        ('kind = "vllm"\ndevice = "cuda:1"\ntensor_parallel_size = 2', '[engine] device = "cuda:1" is one GPU, and'),
+        ('device = "gpu"', "device"),
+        ('kind = "vllm"\nquantization = "int2"', "quantization"),
+    ],
+)
+def test_a_section_that_cannot_be_is_refused_by_the_key(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(f"[engine]\n{text}\n")
+    with pytest.raises(UsageError, match=re.escape(says)):
+        read_node_config(path)
+
+
 def test_a_gpu_is_the_drivers_to_tell(tmp_path: Path) -> None:
     driver = tmp_path / "gpus"
     assert not has_gpu(lambda name: None, driver)
@@ -109,7 +177,9 @@ def test_a_gpu_is_the_drivers_to_tell(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_could_not_be_built_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_not_be_built_is_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: Callable[[float], None]
+) -> None:
     monkeypatch.setenv("VOLERY_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")

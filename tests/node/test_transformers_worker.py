@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from transformers.cache_utils import DynamicLayer
 import protocol.sampling
 from node.engine.common_worker.calls import Call, Row
 from node.engine.common_worker.frames import Arrays, Header, encode_frame, read_frame
-from node.engine.common_worker.refusal import Refused
+from node.engine.common_worker.refusal import Broken, Refused
 from node.engine.common_worker.weight_files import weight_files
 from node.engine.transformers_worker import scoring
 from node.engine.transformers_worker.cache import GrowingLayer
@@ -178,6 +179,32 @@ class TestInstall:
         assert refused.value.kind == "bad_model"
         assert policy.version == {"version": 1}
         assert generate(policy, make_rows(PROMPTS, budget=8)) == before
+
+    def test_an_adapter_that_cannot_be_read_leaves_those_in_service_whole(
+        self, policy: Policy, models: Models, tmp_path: Path
+    ) -> None:
+        """Else the model would have gone in without it."""
+        module = "base_model.model.model.layers.1.mlp.down_proj"
+        shutil.copytree(models.second, tmp_path / "adapted")
+        (tmp_path / "adapted" / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4, "lora_alpha": 8}')
+        pair = {"A": (4, 256), "B": (96, 4)}
+        tensors = {
+            f"{module}.lora_{k}.weight": ("F4", shape, bytes(math.prod(shape) // 2)) for k, shape in pair.items()
+        }
+        (tmp_path / "adapted" / "adapter_model.safetensors").write_bytes(safetensors_file(tensors))
+        before = generate(policy, make_rows(PROMPTS, budget=8))
+        for described in (policy._config, {}):  # in place, and not
+            policy._config = described
+            with pytest.raises(Refused, match="a format that is not read here"):
+                policy.install(tmp_path / "adapted", {"version": 2})
+            assert policy.version == {"version": 1}
+            assert generate(policy, make_rows(PROMPTS, budget=8)) == before
+
+    def test_a_swap_that_fails_halfway_is_no_refusal(self, policy: Policy, models: Models) -> None:
+        """The version before would go on to be signed with half of the new weights."""
+        policy.model.model.norm.weight = torch.nn.Parameter(torch.ones(1).expand(96))  # nothing can be copied there
+        with pytest.raises(Broken, match="passed every check, and then"):
+            policy.install(models.second, {"version": 2})
 
     @pytest.mark.parametrize(
         "change", [{"hidden_size": "a"}, {"num_attention_heads": 0}, {"dtype": "float99"}, {"layer_types": ["a"]}, None]

@@ -16,6 +16,7 @@ import torch
 from safetensors import safe_open
 
 from .refusal import Refused
+from .weight_files import PLAIN_DTYPES
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ADAPTER_PREFIX = "base_model.model."
@@ -75,6 +76,8 @@ def open_adapter(directory: Path) -> Adapter | None:
     adapter = Adapter(reader=reader, scale=config["lora_alpha"] / config["r"], modules=tuple(sorted(modules)))
     if names != {name for module in modules for name in adapter._names(module)} or not math.isfinite(adapter.scale):
         raise Refused("bad_model", f"{directory / ADAPTER_WEIGHTS} holds tensors that are no pairs of A and B")
+    if odd := sorted(name for name in names if reader.get_slice(name).get_dtype() not in PLAIN_DTYPES):
+        raise Refused("bad_model", f"{directory / ADAPTER_WEIGHTS} holds {odd[0]} in a format that is not read here")
     return adapter
 
 

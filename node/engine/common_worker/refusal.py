@@ -1,4 +1,4 @@
-"""What a request is answered with that cannot be done."""
+"""What a request is answered with that cannot be done, and what ends the process instead of an answer."""
 
 from __future__ import annotations
 
@@ -9,3 +9,7 @@ class Refused(Exception):
     def __init__(self, kind: str, error: str) -> None:
         super().__init__(error)
         self.kind = kind
+
+
+class Broken(Exception):
+    """A swap failed halfway: the weights are neither the old ones nor the new. The process must end."""

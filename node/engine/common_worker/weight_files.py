@@ -7,6 +7,9 @@ from pathlib import Path
 
 from .refusal import Refused
 
+PLAIN_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
+"""Whose tensors have the shapes that a file's header says, and can be read and copied: packed ones want a full load."""
+
 
 def weight_files(directory: Path) -> list[Path]:
     """Return the safetensors files of a model directory, by its index if it has one. Refused("bad_model") when it has

@@ -1,7 +1,8 @@
 """The model in service: loaded from a directory, replaced by the next.
 
-What always holds: weights change only after everything about the new ones was checked; nothing from a model directory
-is executed (safetensors only, no remote code).
+What always holds: weights change only after everything about the new ones was checked; a swap that fails all the same
+ends the process (`Broken`), so that nothing is made with half of it; nothing from a model directory is executed
+(safetensors only, no remote code).
 """
 
 from __future__ import annotations
@@ -15,15 +16,12 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from ..common_worker.adapter import open_adapter, without_adapter
+from ..common_worker.adapter import Adapter, open_adapter, without_adapter
 from ..common_worker.frames import Header
-from ..common_worker.refusal import Refused
-from ..common_worker.weight_files import weight_files
+from ..common_worker.refusal import Broken, Refused
+from ..common_worker.weight_files import PLAIN_DTYPES, weight_files
 from .memory import bound_memory, is_out_of_memory
 from .products import quicken
-
-SWAPPED_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
-"""Whose tensors have the shapes that a file's header says, and can be copied: packed ones want a full load."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +100,7 @@ class Policy:
         """Load a model directory; returns whether the weights went into the model already there.
 
         Refused("bad_model") when anything is missing, unexpected or of the wrong shape; what was in service then still
-        is.
+        is. Broken.
         """
         try:
             files = weight_files(directory)
@@ -111,23 +109,25 @@ class Policy:
                 k: v for k, v in config.to_dict().items() if k not in ("_name_or_path", "transformers_version")
             }
             adapter = open_adapter(directory)
-            if adapter is not None and self._model is not None and described == self._config:
+            swaps = self._model is not None and described == self._config
+            if adapter is not None and swaps:
                 adapter.require_fits(_shapes(self._model))
-            in_place = self._model is not None and described == self._config and self._swap(files)
-            if not in_place:
+            sources = self._sources(files) if swaps else None
+            if sources is None:
                 model = self._load(directory, config)
                 if adapter is not None:
                     adapter.require_fits(_shapes(model))
+                    adapter.merge_into(model)
                 self._model, self._config = model, described
-            if adapter is not None:
-                adapter.merge_into(self._model)
         except Refused:
             raise
         except Exception as error:  # libraries of strangers, which raise anything over a directory from the network
             kind = "out_of_memory" if is_out_of_memory(error) else "bad_model"
             raise Refused(kind, f"{directory} cannot be loaded on {self.device}: {error}") from error
+        if sources is not None:
+            self._swap(directory, sources, adapter)
         self.version = version
-        return in_place
+        return sources is not None
 
     def _load(self, directory: Path, config: Any) -> Any:
         with without_adapter(directory) as plain:
@@ -158,9 +158,9 @@ class Policy:
         stored = getattr(config, "dtype", None)
         return stored if isinstance(stored, torch.dtype) and self.device.type != "cpu" else torch.float32
 
-    def _swap(self, files: Sequence[Path]) -> bool:
-        """Copy the files' tensors into the model, in place. False, and nothing was touched, when their names are not
-        the model's own: libraries rename and fuse tensors, which only a full load knows how to do (and how to
+    def _sources(self, files: Sequence[Path]) -> dict[str, Any] | None:
+        """Who reads each of the files' tensors, if they can be copied into the model, in place. None when their names
+        are not the model's own: libraries rename and fuse tensors, which only a full load knows how to do (and how to
         report)."""
         targets: dict[str, torch.Tensor] = self._model.state_dict()
         # Opening checks the header and the length of every file. (safetensors has no types.)
@@ -169,17 +169,26 @@ class Policy:
         provided = {targets[name].data_ptr() for name in sources if name in targets}
         tied_or_given = all(name in sources or tensor.data_ptr() in provided for name, tensor in targets.items())
         if not tied_or_given or not sources.keys() <= targets.keys():
-            return False
+            return None
         described = {name: reader.get_slice(name) for name, reader in sources.items()}
         if any(one.get_shape() != list(targets[name].shape) for name, one in described.items()):
-            return False
-        if any(one.get_dtype() not in SWAPPED_DTYPES for one in described.values()):
-            return False
+            return None
+        if any(one.get_dtype() not in PLAIN_DTYPES for one in described.values()):
+            return None
         _require_ties_agree(targets, sources)
-        with torch.no_grad():
+        return sources
+
+    @torch.no_grad()
+    def _swap(self, directory: Path, sources: Mapping[str, Any], adapter: Adapter | None) -> None:
+        """Copy the tensors into the model, where they are. Raises Broken: half of them may be there by then."""
+        targets: dict[str, torch.Tensor] = self._model.state_dict()
+        try:
             for name, reader in sources.items():
                 targets[name].copy_(reader.get_tensor(name))
-        return True
+            if adapter is not None:
+                adapter.merge_into(self._model)
+        except Exception as error:
+            raise Broken(f"{directory} passed every check, and then could not be loaded: {error}") from error
 
     def describe(self) -> Header:
         model = self._model

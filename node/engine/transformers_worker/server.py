@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 from ..common_worker.calls import Call, Row
 from ..common_worker.frames import Arrays, Header, encode_frame
-from ..common_worker.refusal import Refused
+from ..common_worker.refusal import Broken, Refused
 from .generation import Generator
 from .intake import Intake
 from .memory import default_kv_cache_bytes, is_out_of_memory, release_memory
@@ -202,7 +202,7 @@ class Server:
 
 def work(settings: dict[str, Any], sampling: Any, output: BinaryIO) -> NoReturn:
     """Serve what comes on stdin. `settings` are those of `Settings`. Ends with a sentence where there is no such
-    device."""
+    device, and with one where a swap failed halfway."""
     wanted = Settings(**settings)
     torch.set_num_threads(wanted.threads)
     transformers_logging.set_verbosity_error()
@@ -212,4 +212,7 @@ def work(settings: dict[str, Any], sampling: Any, output: BinaryIO) -> NoReturn:
     except Refused as refusal:
         sys.exit(str(refusal))
     intake = Intake(os.fdopen(0, "rb", buffering=0))
-    Server(wanted, sampling, intake, output).serve()
+    try:
+        Server(wanted, sampling, intake, output).serve()
+    except Broken as error:
+        sys.exit(str(error))

@@ -21,7 +21,7 @@ from safetensors import safe_open
 
 from ..common_worker.adapter import Adapter, open_adapter
 from ..common_worker.refusal import Refused
-from ..common_worker.weight_files import weight_files
+from ..common_worker.weight_files import PLAIN_DTYPES, weight_files
 
 HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
 IGNORED = ("_name_or_path", "transformers_version")
@@ -44,7 +44,7 @@ class Contents:
     @property
     def is_packed(self) -> bool:
         """Whether some tensor is no plain one of floats: then only a full load knows how to read it."""
-        return any(not dtype.startswith(("F", "BF")) or dtype.startswith("F8") for _, dtype in self.tensors.values())
+        return any(dtype not in PLAIN_DTYPES for _, dtype in self.tensors.values())
 
     def require_like(self, other: Contents) -> None:
         """Raise Refused unless the tensors have the names and shapes of `other`'s."""

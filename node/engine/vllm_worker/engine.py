@@ -7,6 +7,7 @@ all checks passed leaves nothing that can be trusted: `Broken`, upon which the p
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -22,12 +23,15 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from ..common_worker.calls import Row
 from ..common_worker.frames import Header
-from ..common_worker.refusal import Refused
+from ..common_worker.refusal import Broken, Refused
 from .contents import Contents, plain_view
 from .sampler import ARGUMENT
 
 SAMPLER = f"{__package__}.sampler:SeededSampler"
 EXTENSION = f"{__package__}.weights.WeightSwap"
+HANG_S = 300.0
+"""Between two steps vLLM's core answers what it is asked. A step takes seconds at most; a kernel compiled on the way,
+on a slow machine, perhaps minutes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +62,6 @@ def require_device(wanted: str) -> None:
         raise Refused("bad_request", error)
 
 
-class Broken(Exception):
-    """A swap failed halfway: the weights are neither the old ones nor the new."""
-
-
 class Engine:
     """See the module's paragraph. `install` is called by one task at a time, with nothing running unless `keep`."""
 
@@ -72,6 +72,13 @@ class Engine:
         self._labels = count()
         self._versions: dict[str, Header] = {}
         self.version: Header | None = None
+        self.is_starting = False
+        """What runs, if anything, is on trial; whether it serves, `install` says."""
+
+    @property
+    def core(self) -> object:
+        """What is asked now; another object, or None, once it was replaced."""
+        return self._llm
 
     @property
     def llm(self) -> Any:
@@ -114,6 +121,7 @@ class Engine:
     async def _start_anew(self, contents: Contents) -> None:
         """In the place of what runs, since a GPU holds one; that is started again when this one cannot be."""
         served, version = self._served, self.version
+        self.is_starting = True
         self._stop()
         try:
             await self._start(contents)
@@ -125,6 +133,8 @@ class Engine:
                 await self._label(version)
             reason = f"{contents.directory} cannot be loaded by vLLM, which said why on its standard error: {error}"
             raise Refused("bad_model", reason) from error
+        finally:
+            self.is_starting = False
 
     async def _start(self, contents: Contents) -> None:
         with plain_view(contents) as view:
@@ -135,8 +145,9 @@ class Engine:
             await self._llm.resume_generation()
         # What vLLM has no kernel for (a CPU: some head sizes) ends it at the first token, not at the start.
         trial = SamplingParams(max_tokens=1, logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
-        async for _ in self._llm.generate({"prompt_token_ids": [0]}, trial, "trial"):
-            pass
+        async with asyncio.timeout(HANG_S):
+            async for _ in self._llm.generate({"prompt_token_ids": [0]}, trial, "trial"):
+                pass
 
     def _stop(self) -> None:
         if self._llm is not None:

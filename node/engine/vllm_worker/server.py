@@ -29,16 +29,13 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from ..common_worker.calls import Call, Row
 from ..common_worker.frames import Arrays, Header, encode_frame
 from ..common_worker.intake import start_reading
-from ..common_worker.refusal import Refused
+from ..common_worker.refusal import Broken, Refused
 from .contents import read_contents
-from .engine import Broken, Engine, Settings, require_device
+from .engine import HANG_S, Engine, Settings, require_device
 from .sampler import NOT_FINITE
 
 WATCH_S = 1.0
 """How often it is looked whether vLLM's core is there: a caller that waits hears of its death as late as that."""
-HANG_S = 300.0
-"""Between two steps vLLM's core answers what it is asked. A step takes seconds at most; a kernel compiled on the way,
-on a slow machine, perhaps minutes."""
 
 
 class Server:
@@ -160,6 +157,9 @@ class Server:
             await self._engine.complete(str(next(self._ids)), row)
         except EngineDeadError as error:
             leave(1, str(error))
+        except Exception as error:  # vLLM's, of this request: unanswered, its caller would wait for ever
+            self._refuse_call(row.call, Refused("bad_request", f"vLLM does not generate this: {error}"))
+            return
         finally:
             row.seconds += self._clock.leave(began)
         if float(row.logprobs.max(initial=0.0)) >= NOT_FINITE:
@@ -227,17 +227,24 @@ class Server:
         self._output.flush()
 
     async def _watch(self) -> None:
-        """End the process when vLLM's core has ended, or hangs."""
+        """End the process when vLLM's core has ended, or hangs; but for one that is only tried, or was replaced."""
         while True:
             await asyncio.sleep(WATCH_S)
+            if self._engine.is_starting:
+                continue
+            asked = self._engine.core
             if self._engine.is_dead:
                 leave(1, "vLLM's core has ended; what it said is above")
             try:
                 await asyncio.wait_for(self._engine.answer(), HANG_S)
             except TimeoutError:
-                leave(1, f"vLLM's core has answered nothing for {HANG_S:.0f} s")
+                why = f"vLLM's core has answered nothing for {HANG_S:.0f} s"
             except Exception as error:
-                leave(1, f"vLLM's core cannot be asked any more: {error}")
+                why = f"vLLM's core cannot be asked any more: {error}"
+            else:
+                continue
+            if asked is self._engine.core:
+                leave(1, why)
 
 
 class Clock:

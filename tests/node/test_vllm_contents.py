@@ -1,0 +1,33 @@
+"""What the vLLM worker takes a model directory for, before it loads anything from it."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from node.engine.vllm_worker.contents import read_contents
+from tests.node.conftest import Models
+from tests.swarm.storing import safetensors_file
+
+
+@pytest.mark.parametrize(
+    ("kind", "bits", "packed"), [("F32", 32, False), ("BF16", 16, False), ("F8_E4M3", 8, True), ("F4", 4, True)]
+)
+def test_only_plain_tensors_are_swapped_in_place(
+    models: Models, tmp_path: Path, kind: str, bits: int, packed: bool
+) -> None:
+    """A swap that stops at one that cannot be read ends the worker, again and again."""
+    directory = tmp_path / "changed"
+    shutil.copytree(models.first, directory)
+    tensors = {
+        name: (kind, tuple(tensor.shape), bytes(math.prod(tensor.shape) * bits // 8))
+        for name, tensor in load_file(directory / "model.safetensors").items()
+    }
+    (directory / "model.safetensors").write_bytes(safetensors_file(tensors))
+    contents = read_contents(directory)
+    contents.require_like(read_contents(models.first))
+    assert contents.is_packed == packed

@@ -1,0 +1,190 @@
+"""The vLLM worker's service, on a library that stands in for vLLM: what it does when that fails.
+
+What vLLM itself does is for `make test-vllm`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import io
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+
+from node.engine.common_worker.frames import Header, read_frame
+from node.engine.common_worker.refusal import Refused
+from tests.node.conftest import VOCAB_SIZE, Models
+
+WORKER = "node.engine.vllm_worker"
+REFUSED = 13
+"""A token that this library takes for a mistake of its caller's."""
+
+
+class EngineDeadError(Exception):
+    """vLLM's core has ended."""
+
+
+class Library:
+    """What the worker uses of vLLM's AsyncLLM; the core of a model in `dies` ends at its first token."""
+
+    dies: set[str] = set()  # noqa: RUF012
+
+    def __init__(self, config: str) -> None:
+        self.config = config
+        self.errored = False
+        self.model_config = SimpleNamespace(max_model_len=512, get_vocab_size=lambda: VOCAB_SIZE, dtype="torch.float32")
+        self.label = ""
+
+    @classmethod
+    def from_engine_args(cls, arguments: Any) -> Library:
+        return cls((Path(arguments.model) / "config.json").read_text())
+
+    async def generate(self, prompt: dict[str, list[int]], params: Any, id: str) -> AsyncIterator[Any]:
+        for _ in range(20):  # others have a turn
+            await asyncio.sleep(0)
+        if self.config in self.dies:
+            self.errored = True
+            raise EngineDeadError("the core has ended")
+        if REFUSED in prompt["prompt_token_ids"]:
+            raise ValueError("this library does not like it")
+        count = params.max_tokens
+        yield SimpleNamespace(
+            outputs=[
+                SimpleNamespace(
+                    token_ids=[7] * count,
+                    logprobs=SimpleNamespace(logprobs=[-1.0] * count),
+                    weight_versions=[SimpleNamespace(end=count, version=self.label)],
+                )
+            ]
+        )
+
+    async def update_weight_version(self, label: str) -> None:
+        self.label = label
+
+    async def get_weight_version(self) -> str:
+        """Answered between two steps."""
+        for _ in range(40):
+            await asyncio.sleep(0)
+            if self.errored:
+                raise EngineDeadError("the core has ended")
+        return self.label
+
+    def shutdown(self) -> None:
+        self.errored = True
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The worker's module, with the library in vLLM's place, and nothing between two looks at it."""
+    namespace = SimpleNamespace
+    modules = {
+        "vllm": {"SamplingParams": namespace, "__version__": "0"},
+        "vllm.engine": {},
+        "vllm.engine.arg_utils": {"AsyncEngineArgs": namespace},
+        "vllm.platforms": {"current_platform": namespace(device_type="cpu", is_cpu=lambda: True)},
+        "vllm.sampling_params": {"RequestOutputKind": namespace(FINAL_ONLY=2)},
+        "vllm.v1": {},
+        "vllm.v1.engine": {},
+        "vllm.v1.engine.async_llm": {"AsyncLLM": Library},
+        "vllm.v1.engine.exceptions": {"EngineDeadError": EngineDeadError},
+        "vllm.v1.sample": {},
+        "vllm.v1.sample.logits_processor": {"BatchUpdate": None, "LogitsProcessor": object, "MoveDirectionality": None},
+    }
+    for name, contents in modules.items():
+        module = ModuleType(name)
+        vars(module).update(contents)
+        monkeypatch.setitem(sys.modules, name, module)
+    for name in ("sampler", "engine", "server"):
+        monkeypatch.delitem(sys.modules, f"{WORKER}.{name}", raising=False)
+    module = importlib.import_module(f"{WORKER}.server")
+    monkeypatch.setattr(module, "WATCH_S", 0.0)
+    monkeypatch.setattr(Library, "dies", set())
+    yield module
+    for name in ("sampler", "engine", "server"):
+        sys.modules.pop(f"{WORKER}.{name}", None)
+
+
+def opened(module: ModuleType) -> tuple[Any, Callable[[], list[Header]]]:
+    """A server, and what it has sent."""
+    output = io.BytesIO()
+
+    def sent() -> list[Header]:
+        output.seek(0)
+        return [header for header, _ in iter(lambda: read_frame(output), None)]
+
+    return module.Server(module.Settings(), output), sent
+
+
+def ask(server: Any, id: int, prompts: list[list[int]]) -> None:
+    rows = len(prompts)
+    arrays = {
+        "prompts": np.array([token for prompt in prompts for token in prompt], np.int32),
+        "prompt_lengths": np.array([len(prompt) for prompt in prompts], np.int32),
+        "prompt": np.arange(rows, dtype=np.int32),
+        "seeds": np.arange(rows, dtype=np.uint64),
+        "temperatures": np.ones(rows),
+        "greedy": np.zeros(rows, np.uint8),
+        "budgets": np.full(rows, 3, np.int32),
+        "stop_set": np.zeros(rows, np.int32),
+    }
+    server._take({"id": id, "op": "generate", "stop_sets": [[]]}, arrays)
+
+
+class Left(Exception):
+    """The process has ended."""
+
+
+def leave(code: int, why: str = "") -> NoReturn:
+    raise Left(why)
+
+
+def test_a_request_that_vllm_does_not_take_is_refused_alone(server: ModuleType, models: Models) -> None:
+    worker, sent = opened(server)
+
+    async def work() -> None:
+        await worker._install(models.first, {"version": 1}, "finish")
+        ask(worker, 1, [[1], [REFUSED]])
+        ask(worker, 2, [[2]])
+        while worker._running:
+            await asyncio.wait(list(worker._running))
+
+    asyncio.run(work())
+    answers = {header["id"]: header for header in sent() if "id" in header}
+    assert answers[2]["ok"]
+    assert (answers[1]["ok"], answers[1]["kind"]) == (False, "bad_request")
+    assert "this library does not like it" in answers[1]["error"]
+
+
+def test_a_model_whose_core_ends_on_trial_is_refused_and_the_one_before_serves(
+    server: ModuleType, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch sees that core end as well, and must not take the worker with it."""
+    worker, sent = opened(server)
+    monkeypatch.setattr(server, "leave", leave)
+    Library.dies = {(models.llama / "config.json").read_text()}
+
+    async def work() -> None:
+        watching = asyncio.get_running_loop().create_task(worker._watch())
+        await worker._install(models.first, {"version": 1}, "finish")
+        for _ in range(3):  # the watch is at different points of its round
+            with pytest.raises(Refused, match="cannot be loaded by vLLM"):
+                await worker._install(models.llama, {"version": 2}, "finish")
+            await asyncio.sleep(0)
+        ask(worker, 1, [[1]])
+        while worker._running:
+            await asyncio.wait(list(worker._running))
+        assert not watching.done()
+        worker._engine.llm.errored = True  # and now the one in service
+        with pytest.raises(Left, match="vLLM's core"):
+            await watching
+
+    asyncio.run(work())
+    [answer] = [header for header in sent() if "id" in header]
+    assert answer["ok"]
+    assert answer["versions"] == [{"version": 1}]

@@ -1,17 +1,19 @@
-"""From the inbox to the buffer: check deliveries in batches, ask what they are worth, write, then acknowledge.
+"""From the inbox to the buffer: check deliveries, ask what they are worth, write, then acknowledge.
 
-What always holds: a receipt leaves only after its verdicts are on disk; a delivery that was answered before is answered
-with the same receipt, so a repeated one counts nothing twice; only complete, admitted groups reach the buffer, of which
-every episode is over; nothing is judged before the chain is known, or a learner that was just restarted would refuse
-its own versions. Checking and writing happen on a worker thread, one batch at a time, so that a flood of records never
-stops the node from talking; what a completion is worth is asked of whoever `ask` is, who has as long as it takes.
+What always holds: a receipt leaves only after its verdicts are on disk; a delivery that was answered before, or is
+being judged, is answered with the same receipt, so a repeated one counts nothing twice; only complete, admitted groups
+reach the buffer, of which every episode is over; nothing is judged before the chain is known, or a learner that was
+just restarted would refuse its own versions. Checking and writing happen on a worker thread, one after the other, so
+that a flood of records never stops the node from talking. What a completion is worth is asked of whoever `ask` is, who
+has as long as it takes: others are judged meanwhile, MAX_UNDER_WAY deliveries at a time, and written once it is known.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 import trio
 
@@ -26,11 +28,17 @@ from node.learner_run import LearnerRun
 from node.witness import Witness
 from protocol.identity import Keypair
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId, SwarmId, short
-from protocol.work import Acknowledgement, Receipt, SignedRecord, Verdict, sign_receipt
-from swarm.reception import Incoming
+from protocol.work import Acknowledgement, InboxFull, Receipt, SignedRecord, Verdict, sign_receipt
+from swarm.causes import first_cause
+from swarm.reception import INBOX_RETRY_MS, Incoming
 
-MAX_BATCH = 32
-"""Deliveries judged and committed together: one fsync for all of them."""
+MAX_UNDER_WAY = 32
+"""Deliveries checked, asked about or written at a time: one that takes long holds up no other until so many do. What is
+known by the time of a write is committed together, with one fsync."""
+
+MAX_REPEATS = 4
+"""Of a delivery that is being judged: more than a node sends whose line breaks now and then. They take no room, or who
+repeats one could hold up all others; of more the oldest are told to come again."""
 
 
 ALIKE_TOLD = 256
@@ -63,11 +71,54 @@ class _HandedIn:
 
 @dataclass(frozen=True, kw_only=True)
 class _Checked:
-    """A delivery that was checked; one that was answered before has the `receipt` of then instead."""
+    """A delivery that was checked at `checked_ms` against `terms`; one that was answered before has the `receipt` of
+    then instead."""
 
     handed_in: _HandedIn
     delivery: CheckedDelivery | None
+    terms: Terms
+    checked_ms: int
     receipt: bytes = b""
+
+    @property
+    def questions(self) -> Sequence[Question]:
+        return self.delivery.questions if self.delivery else ()
+
+
+_Key = tuple[LeaseId, PeerId]
+
+
+def _key(incoming: Incoming) -> _Key:
+    return LeaseId(incoming.delivery.lease), incoming.peer
+
+
+@dataclass(kw_only=True, eq=False)
+class _UnderWay:
+    """What one hold of `judging` has begun with and not answered yet, `room` being left for more.
+
+    `heard`: what may be written. `repeats`: of each open lease that is being judged, deliveries that repeat its own.
+    """
+
+    room: int = MAX_UNDER_WAY
+    heard: list[tuple[_Checked, Sequence[Reply]]] = field(default_factory=list)
+    repeats: dict[_Key, deque[Incoming]] = field(default_factory=dict)
+    is_closed: bool = False
+    waits: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+    def is_repeat(self, incoming: Incoming) -> bool:
+        """Whether it repeats what is being judged: then it is answered with that."""
+        if (repeats := self.repeats.get(_key(incoming))) is None:
+            return False
+        if len(repeats) == MAX_REPEATS:
+            oldest = repeats.popleft()
+            oldest.answer(InboxFull(lease=oldest.delivery.lease, retry_after_ms=INBOX_RETRY_MS))
+        repeats.append(incoming)
+        return True
+
+    def hear(self, checked: _Checked, replies: Sequence[Reply]) -> None:
+        """It may be written; who waits is woken."""
+        self.heard.append((checked, replies))
+        self.waits.cancel()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,16 +158,55 @@ class IntakeLoop:
         """Judge what arrives until cancelled or the inbox is closed."""
         await self.run.opened.wait()
         async for first in inbox:
-            batch = [first]
-            while len(batch) < MAX_BATCH:
-                try:
-                    batch.append(inbox.receive_nowait())
-                except (trio.WouldBlock, trio.EndOfChannel):
-                    break
             async with self.run.judging:
-                await self._judge(batch)
+                await self._judge([first, *_at_hand(inbox, MAX_UNDER_WAY - 1)], inbox)
 
-    async def _judge(self, batch: list[Incoming]) -> None:
+    async def _judge(self, batch: list[Incoming], inbox: trio.MemoryReceiveChannel[Incoming]) -> None:
+        """Judge `batch`, and what comes before all that was begun with is answered."""
+        way = _UnderWay()
+        with first_cause():
+            async with trio.open_nursery() as nursery:
+                while batch or way.room < MAX_UNDER_WAY:
+                    for checked in await self._begin(batch, way):
+                        if checked.questions:
+                            nursery.start_soon(self._ask, checked, way)
+                        else:
+                            way.hear(checked, ())
+                    if way.heard:
+                        await self._finish(way)
+                    batch = await self._next(inbox, way)
+
+    async def _next(self, inbox: trio.MemoryReceiveChannel[Incoming], way: _UnderWay) -> list[Incoming]:
+        """What to begin with now. Waits for it, or until something was heard, unless all is answered."""
+        batch: list[Incoming] = []
+        # Who wants to put another chain in place waits for what was begun with, and no longer.
+        takes_more = way.room > 0 and not way.is_closed and not self.run.judging.statistics().tasks_waiting
+        if not takes_more or not (batch := _at_hand(inbox, way.room)):
+            if way.heard or way.room == MAX_UNDER_WAY:
+                return []
+            with trio.CancelScope() as way.waits:
+                if not takes_more:
+                    await trio.sleep_forever()
+                try:
+                    batch = [await inbox.receive()]
+                except trio.EndOfChannel:
+                    way.is_closed = True
+            batch += _at_hand(inbox, way.room - 1) if batch else []
+        return batch
+
+    async def _begin(self, batch: list[Incoming], way: _UnderWay) -> list[_Checked]:
+        """Say all of them that can be said without asking what anything is worth."""
+        handed_in = []
+        for incoming in batch:
+            if way.is_repeat(incoming):
+                continue
+            way.room -= 1
+            one = self._handed_in(incoming)
+            if one.granted is not None:
+                way.repeats[_key(incoming)] = deque()
+            handed_in.append(one)
+        if not handed_in:
+            return []
         terms = Terms(
             swarm=self.swarm,
             chain=self.run.chain,
@@ -124,87 +214,76 @@ class IntakeLoop:
             manifests=dict(self.run.manifests),
             vocab_size=self.run.vocab_size,
         )
-        handed_in = [self._handed_in(incoming) for incoming in batch]
         now_ms = self.now_ms()
-        checked = await trio.to_thread.run_sync(self._check_all, handed_in, terms, now_ms)
-        questions = [question for one in checked if one.delivery for question in one.delivery.questions]
-        self.run.asked = len(questions)
-        try:
-            replies = await self.ask(questions) if questions else []
-        finally:
-            self.run.asked = 0
-        answers, judged = await trio.to_thread.run_sync(self._write_all, checked, replies, terms, now_ms)
-        # No await until the curriculum has heard of all of them, or a checkpoint would be between two verdicts.
-        self.run.judged, dropped = judged, False
-        for answer in answers:
-            dropped = self._admit(answer) or dropped
-            answer.incoming.answer(Acknowledgement(lease=answer.lease, receipt=answer.receipt))
-        # Rollouts that wait to be trained on take the room that they took while they were leased.
-        leasable = dropped or self.run.episodes.waits or any(_frees_room(answer) for answer in answers)
-        self.run.notify(leasable=leasable)
+        return await trio.to_thread.run_sync(lambda: [self._check(one, terms, now_ms) for one in handed_in])
 
     def _handed_in(self, incoming: Incoming) -> _HandedIn:
         granted = self.run.leasing.take(LeaseId(incoming.delivery.lease), incoming.peer)
         said = None if granted is None else self.run.episodes.said(granted)
         return _HandedIn(incoming=incoming, granted=granted, said=said)
 
-    def _check_all(self, deliveries: list[_HandedIn], terms: Terms, now_ms: int) -> list[_Checked]:
-        """All that can be said of them without asking what anything is worth."""
-        return [self._check(one, terms, now_ms) for one in deliveries]
-
     def _check(self, one: _HandedIn, terms: Terms, now_ms: int) -> _Checked:
         incoming, granted = one.incoming, one.granted
         lease, records = LeaseId(incoming.delivery.lease), incoming.delivery.records
         if granted is None and (given := self.ledger.receipt_of(lease, incoming.peer)) is not None:
-            return _Checked(handed_in=one, delivery=None, receipt=given)
+            return _Checked(handed_in=one, delivery=None, terms=terms, checked_ms=now_ms, receipt=given)
         checked = check_delivery(granted, incoming.peer, records, terms, now_ms=now_ms, lease=lease, said=one.said)
-        return _Checked(handed_in=one, delivery=checked)
+        return _Checked(handed_in=one, delivery=checked, terms=terms, checked_ms=now_ms)
 
-    def _write_all(
-        self, checked: list[_Checked], replies: Sequence[Reply], terms: Terms, now_ms: int
-    ) -> tuple[list[_Answer], int]:
+    async def _ask(self, checked: _Checked, way: _UnderWay) -> None:
+        self.run.asked += len(checked.questions)
+        try:
+            replies = await self.ask(checked.questions)
+        finally:
+            self.run.asked -= len(checked.questions)
+        way.hear(checked, replies)
+
+    async def _finish(self, way: _UnderWay) -> None:
+        """Write what was heard, do what the verdicts say, and acknowledge."""
+        heard, way.heard = way.heard, []
+        answers, judged = await trio.to_thread.run_sync(self._write_all, heard, self.now_ms())
+        # No await until the curriculum has heard of all of them, or a checkpoint would be between two verdicts.
+        self.run.judged, dropped = judged, False
+        for answer in answers:
+            dropped = self._admit(answer) or dropped
+            incoming = answer.incoming
+            repeats = way.repeats.pop(_key(incoming)) if answer.granted is not None else ()
+            for one in (incoming, *repeats):
+                one.answer(Acknowledgement(lease=answer.lease, receipt=answer.receipt))
+            way.room += 1
+        # Rollouts that wait to be trained on take the room that they took while they were leased.
+        leasable = dropped or self.run.episodes.waits or any(_frees_room(answer) for answer in answers)
+        self.run.notify(leasable=leasable)
+
+    def _write_all(self, heard: Sequence[tuple[_Checked, Sequence[Reply]]], now_ms: int) -> tuple[list[_Answer], int]:
         """Put checked deliveries and replies together, and write; return the answers, and how many records the ledger
         has with them."""
         answers: list[_Answer] = []
         receipts: dict[LeaseId, bytes] = {}
         rows: list[RecordRow] = []
         orphaned: dict[LeaseId, int] = {}
-        waiting = iter(replies)
-        for one in checked:
+        for one, replies in heard:
             incoming, granted = one.handed_in.incoming, one.handed_in.granted
             if one.delivery is None:
                 answers.append(_Answer(incoming=incoming, granted=None, judged=None, receipt=one.receipt))
                 continue
-            heard = list(islice(waiting, len(one.delivery.questions)))
-            answer = self._repeated(incoming, granted, answers) or self._answer(one, heard, terms, now_ms)
+            answer = self._answer(one, one.delivery.answered(replies), now_ms)
             answers.append(answer)
             if granted is not None:
                 receipts[granted.id] = answer.receipt
-                rows += _rows(answer, now_ms)
+                rows += _rows(answer, one.checked_ms)
                 if answer.judged is not None and answer.judged.orphaned_tokens:
                     orphaned[granted.id] = answer.judged.orphaned_tokens
         if receipts:
             self.ledger.deliveries_judged(rows, receipts, now_ms, orphaned)
         return answers, self.ledger.counts()[1]
 
-    def _repeated(self, incoming: Incoming, granted: GrantedLease | None, before: list[_Answer]) -> _Answer | None:
-        """The answer to a delivery that repeats one of the same batch."""
-        if granted is not None:
-            return None
-        lease = LeaseId(incoming.delivery.lease)
-        for answer in before:
-            if answer.granted is not None and answer.lease == lease and answer.incoming.peer == incoming.peer:
-                return _Answer(incoming=incoming, granted=None, judged=None, receipt=answer.receipt)
-        return None
-
-    def _answer(self, checked: _Checked, replies: list[Reply], terms: Terms, now_ms: int) -> _Answer:
-        assert checked.delivery is not None
+    def _answer(self, checked: _Checked, judged: JudgedDelivery, now_ms: int) -> _Answer:
         incoming, granted = checked.handed_in.incoming, checked.handed_in.granted
-        judged = checked.delivery.answered(replies)
         receipt = Receipt(
             lease=judged.lease,
             peer=incoming.peer,
-            version=terms.chain.head,
+            version=checked.terms.chain.head,
             issued_ms=now_ms,
             tokens=judged.credited_tokens,
             verdicts=list(judged.verdicts),
@@ -269,6 +348,15 @@ class IntakeLoop:
         if self.run.buffer.add(group):
             return 0, None
         return len(group.completions), VOID if is_void else UNINFORMATIVE
+
+
+def _at_hand(inbox: trio.MemoryReceiveChannel[Incoming], most: int) -> list[Incoming]:
+    """What waits, without waiting."""
+    batch: list[Incoming] = []
+    with suppress(trio.WouldBlock, trio.EndOfChannel):
+        while len(batch) < most:
+            batch.append(inbox.receive_nowait())
+    return batch
 
 
 def _frees_room(answer: _Answer) -> bool:

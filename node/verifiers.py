@@ -3,7 +3,7 @@
 What always holds: the loops of the node never wait for a task's code on their own thread; whatever a task does, each
 question gets a reply. One that nobody could answer ends its episode, with a reward of 0 or as void as the operator has
 chosen (`[verifiers] on_failure`), is an event, and is told in words now and then; only a task that fails at everything
-ends the run. What may wait is bounded by who asks: a batch of deliveries, and an evaluation.
+ends the run. What may wait is bounded by who asks: the deliveries that are under way, and an evaluation.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class Verifiers:
     _in_a_row: int = 0
     _pool: VerifierPool | None = None
     _there: trio.Event = field(default_factory=trio.Event)
+    _thread: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
+    """Deliveries ask all at once: on a thread each they would leave the node's own little of the interpreter."""
 
     @property
     def pooled(self) -> list[str]:
@@ -89,7 +91,7 @@ class Verifiers:
         for one in questions:
             index, title = self.schooling.place(one.index)
             places.append(_Place(title=title, index=index, held_out=False, said=one.said, transcript=one.transcript))
-        return await self._all(places)
+        return await self._all(places, self._thread)
 
     async def held_out_replies(self, questions: Sequence[HeldOutQuestion]) -> list[Reply]:
         """The same in held-out problems."""
@@ -100,13 +102,15 @@ class Verifiers:
         [reply] = trio.from_thread.run(self.replies, [Question(index=index, said=said, transcript=transcript)])
         return reply
 
-    async def _all(self, places: Sequence[_Place]) -> list[Reply]:
+    async def _all(self, places: Sequence[_Place], thread: trio.CapacityLimiter | None = None) -> list[Reply]:
         pooled = set(self.pooled)
         here = [number for number, place in enumerate(places) if place.title not in pooled]
         there = [number for number, place in enumerate(places) if place.title in pooled]
         found: dict[int, Reply] = {}
         if here:
-            replies = await trio.to_thread.run_sync(lambda: [self._answered_here(places[number]) for number in here])
+            replies = await trio.to_thread.run_sync(
+                lambda: [self._answered_here(places[number]) for number in here], limiter=thread
+            )
             found.update(zip(here, replies, strict=True))
         if there:
             await self._there.wait()
@@ -133,13 +137,14 @@ class Verifiers:
         replying = self.schooling.tasks[place.title].replying(
             place.index, place.said, place.transcript, self.schooling.limits, held_out=place.held_out
         )
-        step = await trio.to_thread.run_sync(_advanced, replying, None)  # tokens to text and back take their time
+        # Tokens to text and back take their time.
+        step = await trio.to_thread.run_sync(_advanced, replying, None, limiter=self._thread)
         while isinstance(step, Asked):
             judgement = await self._pool.judge(place.title, step)
             if isinstance(judgement, Failure):
                 return self._failed(place, judgement)
             self._in_a_row = 0
-            step = await trio.to_thread.run_sync(_advanced, replying, judgement)
+            step = await trio.to_thread.run_sync(_advanced, replying, judgement, limiter=self._thread)
         return step
 
     def _failed(self, place: _Place, failure: Failure) -> Reply:

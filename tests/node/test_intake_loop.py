@@ -1,4 +1,4 @@
-"""Deliveries judged in batches: acknowledged after they are written, once, by the chain that is in force."""
+"""Deliveries judged beside each other: acknowledged after they are written, once, by the chain that is in force."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from learner.environment import Ended, Reply, Said
+from learner.environment import Ended, Question, Reply, Said
 from learner.intake import GrantedLease
 from learner.ledger_file import LedgerError
 from learner.ledger_rows import LeaseRow
+from node.intake_loop import MAX_REPEATS, MAX_UNDER_WAY
 from node.recovery import read_unconsumed
 from protocol.ids import PeerId
 from protocol.staleness import Chain
-from protocol.work import Delivery, FromLearner, LeaseReturn, Rule, open_receipt, sign_lease
+from protocol.work import Delivery, FromLearner, InboxFull, LeaseReturn, Rule, open_receipt, sign_lease
 from swarm.reception import Incoming
 from tests.learner.working import (
     NOW_MS,
@@ -192,10 +193,12 @@ async def test_a_repeated_delivery_gets_the_same_receipt_and_counts_nothing(tmp_
     async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
         open_chain(learner)
         first, second = lend(learner, 1, 2)
-        # Twice in one batch (the line broke and the node was quick), once later, and once by somebody else.
+        # Twice at once (the line broke and the node was quick), once later, and once by somebody else.
         answers = [send(learner, delivery(lease)) for lease in (first, first, second, first)]
         nursery.start_soon(learner.intake.work, learner.arriving)
         later = await hand_in(learner, PEER.peer_id, delivery(first))
+        while not all(answers):
+            await learner.run.wait_changed()
         assert [rules(answer[0].receipt) for answer in answers] == [[Rule.ADMITTED] * 2] * 4  # type: ignore[union-attr]
         assert answers[0] == answers[1] == answers[3] == [later]
         assert len(learner.run.buffer) == 4
@@ -203,6 +206,124 @@ async def test_a_repeated_delivery_gets_the_same_receipt_and_counts_nothing(tmp_
         thief = await hand_in(learner, OTHER.peer_id, delivery(first))
         assert rules(thief.receipt) == [Rule.UNKNOWN_LEASE] * 2
         assert len(learner.run.buffer) == 4
+        nursery.cancel_scope.cancel()
+
+
+class Slow:
+    """Whoever is asked: each question waits until `gates` has opened for its delivery, in the order of asking."""
+
+    def __init__(self, learner: Learner) -> None:
+        self.gates: list[trio.Event] = []
+        self._ask = learner.intake.ask
+        object.__setattr__(learner.intake, "ask", self.ask)
+
+    async def ask(self, questions: Sequence[Question]) -> Sequence[Reply]:
+        self.gates.append(trio.Event())
+        await self.gates[-1].wait()
+        return await self._ask(questions)
+
+    async def asked(self, number: int) -> None:
+        while len(self.gates) < number:
+            await trio.lowlevel.checkpoint()
+
+
+async def test_a_reward_that_takes_long_holds_up_no_other(tmp_path: Path) -> None:
+    async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
+        slow = Slow(learner)
+        open_chain(learner)
+        [first] = lend(learner, 1)
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        waiting = send(learner, delivery(first))
+        await slow.asked(1)
+        assert learner.run.asked == 2
+        for number in range(2, 6):  # these come meanwhile
+            [lease] = lend(learner, number)
+            answers = send(learner, delivery(lease))
+            again = send(learner, delivery(first))
+            await slow.asked(number)
+            slow.gates[-1].set()
+            while not answers:
+                await learner.run.wait_changed()
+            assert rules(answers[0].receipt) == [Rule.ADMITTED] * 2  # type: ignore[union-attr]
+            assert waiting == again == []
+        assert (learner.run.asked, len(learner.run.buffer), len(learner.ledger.unconsumed())) == (2, 8, 8)
+        slow.gates[0].set()
+        while not again:
+            await learner.run.wait_changed()
+        assert again == waiting
+        assert rules(waiting[0].receipt) == [Rule.ADMITTED] * 2  # type: ignore[union-attr]
+        assert (learner.run.asked, len(learner.run.buffer), len(learner.ledger.unconsumed())) == (0, 10, 10)
+        assert learner.run.judged == 10
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_repeats_what_is_being_judged_takes_no_room(tmp_path: Path) -> None:
+    async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
+        slow = Slow(learner)
+        open_chain(learner)
+        first, second = lend(learner, 1, 2)
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        answers = [send(learner, delivery(first))]
+        await slow.asked(1)
+        answers += [send(learner, delivery(first)) for _ in range(2 * MAX_UNDER_WAY)]
+        answers.append(send(learner, delivery(second)))
+        await slow.asked(2)
+        told_to_come_again = answers[1 : -1 - MAX_REPEATS]
+        assert all(isinstance(*told, InboxFull) for told in told_to_come_again)
+        for gate in slow.gates:
+            gate.set()
+        while not all(answers):
+            await learner.run.wait_changed()
+        assert [answers[0]] * MAX_REPEATS == answers[-1 - MAX_REPEATS : -1]
+        assert len(learner.run.buffer) == 4
+        nursery.cancel_scope.cancel()
+
+
+async def test_so_many_are_under_way_and_no_more(tmp_path: Path) -> None:
+    async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
+        slow = Slow(learner)
+        open_chain(learner)
+        answers = [send(learner, delivery(lease)) for lease in lend(learner, *range(1, MAX_UNDER_WAY + 9))]
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        await slow.asked(MAX_UNDER_WAY)
+        await wait_all_tasks_blocked()
+        assert (len(slow.gates), learner.arriving.statistics().current_buffer_used) == (MAX_UNDER_WAY, 8)
+        learner.inbox.close()
+        while not all(answers):
+            for gate in slow.gates:
+                gate.set()
+            await trio.lowlevel.checkpoint()
+        assert len(learner.run.buffer) == 2 * len(answers)
+
+
+async def test_who_wants_another_chain_waits_for_what_was_begun_with_and_no_longer(tmp_path: Path) -> None:
+    async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
+        slow = Slow(learner)
+        open_chain(learner)
+        leases = lend(learner, 1, 2, 3)
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        answers = [send(learner, delivery(leases[0]))]
+        await slow.asked(1)
+        has_it = trio.Event()
+
+        async def put_another_chain_in_place() -> None:
+            async with learner.run.judging:
+                has_it.set()
+                await trio.sleep_forever()
+
+        nursery.start_soon(put_another_chain_in_place)
+        await wait_all_tasks_blocked()
+        answers.append(send(learner, delivery(leases[1])))  # it was waited for already
+        await slow.asked(2)
+        answers.append(send(learner, delivery(leases[2])))
+        slow.gates[0].set()
+        slow.gates[1].set()
+        while not (answers[0] and answers[1]):
+            await learner.run.wait_changed()
+        await has_it.wait()
+        await wait_all_tasks_blocked()
+        assert len(slow.gates) == 2
+        assert answers[2] == []
         nursery.cancel_scope.cancel()
 
 

@@ -3,7 +3,9 @@
 What always holds: a program runs in `node.tasks.sandbox` or not at all; what it should print never enters the sandbox,
 each test of input and output runs in one of its own, and the reward is 0 for whatever does not end in time, with a stop
 id, or with exit code 0. Asserts run in the policy's own process, after its program, and end with a word that nobody
-knew before, so that leaving early passes nothing; a program that goes looking for that word there could find it.
+knew before, so that leaving early passes nothing; a program that goes looking for that word there could find it, or
+return what says that it is equal to anything. With `asserts=apart` they run in a sandbox of their own
+(`node.tasks.apart`), where it can do neither, and are about plain data.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from node.tasks.apart import asserted
 from node.tasks.files import FILE_OPTIONS, ProblemFile, PromptRow, prompt_of, read_problems, read_row
 from node.tasks.port import Chat, Completion, Option, Problem, Task, TaskArguments, TaskKind
 from node.tasks.sandbox import SandboxLimits, require_sandbox, run
@@ -55,7 +58,7 @@ class CodeTask(ProblemFile):
     """See the module's paragraph.
 
     `total_s` is for all tests of a completion; `partial`: the share of them that passes counts; `bare`: a completion
-    without a block is a program as a whole.
+    without a block is a program as a whole; `apart`: asserts run where the program cannot reach them.
     """
 
     name: str
@@ -63,12 +66,13 @@ class CodeTask(ProblemFile):
     total_s: float
     partial: bool
     bare: bool
+    apart: bool = False
     python: str = ""
     levels: int = 1
 
     @property
     def fingerprint(self) -> str:
-        how = f"{'share' if self.partial else 'all'}{'/bare' if self.bare else ''}"
+        how = f"{'share' if self.partial else 'all'}{'/bare' if self.bare else ''}{'/apart' if self.apart else ''}"
         return f"code/{self.digest}/{how}/{len(self.kept_back)}/{self.trained}"
 
     def require(self) -> None:
@@ -102,7 +106,10 @@ class CodeTask(ProblemFile):
 
     def _holds(self, program: str, asserts: str, limits: SandboxLimits) -> bool:
         word = secrets.token_hex(16)
-        ran = run(program, tests=f"{asserts}\nprint('\\n{word}')\n", limits=limits, python=self.python)
+        if self.apart:
+            ran = asserted(program, asserts, word, limits=limits, python=self.python)
+        else:
+            ran = run(program, tests=f"{asserts}\nprint('\\n{word}')\n", limits=limits, python=self.python)
         return ran.exit_code == 0 and ran.output.decode(errors="replace").rstrip().endswith(word)
 
 
@@ -165,6 +172,7 @@ def _build_code(arguments: TaskArguments) -> Task:
         total_s=arguments.number("total_s"),
         partial=arguments.text("reward") == "share",
         bare=arguments.text("bare") == "yes",
+        apart=arguments.text("asserts") == "apart",
         python=arguments.text("python"),
         **fields,
     )
@@ -177,6 +185,7 @@ CODE = TaskKind(
     argument="PATH",
     options=(
         Option(key="reward", default="all", help="1 if all tests pass, or their share", choices=("all", "share")),
+        Option(key="asserts", default="inside", help="where they run", choices=("inside", "apart")),
         Option(key="time_s", default=5.0, help="seconds for each test", minimum=0.1, maximum=600),
         Option(key="total_s", default=20.0, help="seconds for all tests of a completion", minimum=0.1, maximum=3600),
         Option(key="memory_mb", default=512, help="of each process of a program", minimum=64, maximum=65_536),

@@ -131,6 +131,46 @@ def run(
 
     Blocks, for `time_s` and START_S at most. Raises TaskError when there is no sandbox to be had.
     """
+    with sandboxed(program, stdin=stdin, tests=tests, limits=limits, python=python) as running:
+        return running.wait()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """A program in its sandbox. Obtained from `sandboxed`; the numbers are descriptors."""
+
+    process: subprocess.Popen[bytes]
+    bounds: SandboxLimits
+    hear: int
+    named: int
+    printed: int
+    complained: int
+
+    def wait(self) -> Ran:
+        """Wait until it ends or its time is up, and all that it started is gone. Raises TaskError if it never began."""
+        began, exit_code = _wait(self.process, self.hear, self.named, self.bounds.time_s)
+        if not began:
+            said = os.pread(self.complained, 4096, 0).decode(errors="replace").strip()
+            raise TaskError(_broken(said or f"bwrap ended with exit code {exit_code}"))
+        return Ran(output=os.pread(self.printed, self.bounds.output_mb * MB, 0), exit_code=exit_code)
+
+    def end(self) -> None:
+        """End it, with all that it started; does nothing when that is done."""
+        if self.process.returncode is None:
+            _wait(self.process, self.hear, self.named, 0.0)
+
+
+@contextmanager
+def sandboxed(
+    program: str,
+    *,
+    stdin: bytes = b"",
+    tests: str | None = None,
+    limits: SandboxLimits | None = None,
+    python: str = "",
+    line: int = -1,
+) -> Iterator[Running]:
+    """Start what `run` runs, with the descriptor `line` open there, too, unless it is -1; end it with the scope."""
     bounds = limits or SandboxLimits()
     with (
         _given(program.encode(errors="replace")) as source,
@@ -146,13 +186,16 @@ def run(
         inside = _launched(python, bounds, (tell, source, wanted))
         told = ("--info-fd", str(named), "--seccomp", str(forbidden))
         command = [*_walls(bounds, python), *_doors(), *told, *inside]
-        process = _start(command, (fed, printed, complained), (tell, source, asserted, named, forbidden))
+        handed = [tell, source, asserted, named, forbidden, *([] if line < 0 else [line])]
+        process = _start(command, (fed, printed, complained), handed)
         os.close(tell)
-        began, exit_code = _wait(process, hear, named, bounds.time_s)
-        if not began:
-            said = os.pread(complained, 4096, 0).decode(errors="replace").strip()
-            raise TaskError(_broken(said or f"bwrap ended with exit code {exit_code}"))
-        return Ran(output=os.pread(printed, bounds.output_mb * MB, 0), exit_code=exit_code)
+        running = Running(
+            process=process, bounds=bounds, hear=hear, named=named, printed=printed, complained=complained
+        )
+        try:
+            yield running
+        finally:
+            running.end()
 
 
 def _walls(bounds: SandboxLimits, python: str) -> list[str]:

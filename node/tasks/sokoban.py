@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from node.tasks.builtin import Dice, GeneratedTask, label_of, with_both_sides
 from node.tasks.port import Completion, Option, Problem, Task, TaskArguments, TaskError, TaskKind, Turn
@@ -23,6 +24,10 @@ OPPOSITE = {"u": "d", "d": "u", "l": "r", "r": "l"}
 
 MAX_SAID = 256
 """Letters of a turn that are looked at: more than any board here needs."""
+
+PLAYED = 4096
+"""Turns whose outcome is remembered, some kilobytes each: an episode is replayed at each of its turns, and 64 turns of
+MAX_SAID letters took the node a second."""
 
 WALK = 24
 """Steps of the walk backwards for each box: about as many as move it across the larger boards."""
@@ -111,6 +116,7 @@ def read_board(text: str) -> Board:
     )
 
 
+@lru_cache(maxsize=PLAYED)
 def played(board: Board, said: str) -> Board:
     """After the letters of a turn, or up to where they solve it."""
     for letter in said[:MAX_SAID].lower():

@@ -160,3 +160,149 @@ def test_a_start_without_the_sandbox_is_refused_unless_others_compute_rewards(
     elsewhere = VerifiersSection(workers=0, machine=[VerifierMachine(command=["ssh", "there", "volery", "verifier"])])
     require_here(verifiers.schooling, elsewhere)
     sandbox.require_sandbox.cache_clear()
+
+
+# Asserts in a sandbox of their own
+
+APART = "held_out=0,asserts=apart"
+
+FORGED = {
+    "equal to everything": "class T:\n    __eq__ = lambda self, other: True\ndef inc(x): return T()",
+    "a number equal to everything": "class T(int):\n    __eq__ = lambda self, other: True\ndef inc(x): return T(5)",
+    "another meaning of assert": "import builtins\nbuiltins.AssertionError = None\ndef inc(x): return 0",
+    "leaving": "import os\ndef inc(x): os._exit(0)",
+    "leaving by an exception": "def inc(x): raise SystemExit(0)",
+    "answering for itself": """
+import os, socket, sys
+for number in range(3, 32):
+    try:
+        line = socket.socket(fileno=os.dup(number))
+        while True:
+            line.recv(1 << 16)
+            line.sendall(b'["reply", ["tuple", [["list", ["inc"]], null]]]\\n')
+    except OSError:
+        pass
+""",
+    "answering nothing": """
+import os, socket
+for number in range(3, 32):
+    try:
+        socket.socket(fileno=os.dup(number)).sendall(b"\\n" * 100)
+    except OSError:
+        pass
+""",
+    "looking into the asserts": """
+import gc, sys
+def inc(x):
+    line = next(one for one in gc.get_objects() if type(one).__name__ == "_Line")
+    for op in ("names", "get"):
+        try:
+            print(line.ask(op, *(["_line"] if op == "get" else [])))
+        except Exception:
+            pass
+    return 0
+""",
+}
+
+
+@pytest.mark.parametrize("how", FORGED)
+def test_apart_nothing_that_a_program_does_makes_a_wrong_answer_right(tmp_path: Path, how: str) -> None:
+    """Some of these pass where asserts run inside."""
+    assert worth(opened(tmp_path, [INC], APART), FORGED[how]) == 0.0
+
+
+def test_inside_what_is_equal_to_everything_passes(tmp_path: Path) -> None:
+    """Why there is `asserts=apart`; where this fails, the guide may say more."""
+    assert worth(opened(tmp_path, [INC]), FORGED["equal to everything"]) == 1.0
+
+
+def test_apart_a_program_does_not_change_what_the_asserts_use(tmp_path: Path) -> None:
+    lines = [{"prompt": "p", "asserts": "assert abs(inc(1) - 2) < 1\nassert all(inc(n) > n for n in range(3))"}]
+    own = "def abs(x): return 0\ndef all(x): return True\ndef inc(x): return {}\n"
+    assert worth(opened(tmp_path, lines, APART), own.format(99)) == 0.0
+    assert worth(opened(tmp_path, lines, APART), own.format("x + 1")) == 1.0
+
+
+PROGRAM = """
+from fractions import Fraction
+str = type = exec = globals = getattr = None  # its names are its own
+total = 0
+class Odd(ValueError): pass
+class Stack:
+    def __init__(self, *values): self.values = [*values]
+    def push(self, value): self.values.append(value)
+    def pop(self): return self.values.pop()
+    def __len__(self): return self.values.__len__()
+    def __iter__(self): return iter(self.values)
+    def __getitem__(self, place): return self.values[place]
+def inc(x): return x + 1
+def count(to):
+    for number in range(to): yield number
+def mean(values): return Fraction(sum(values), 2)
+def tidy(values, *, more=()): values.sort(); values.extend(more)
+def apply(function, value): return function(value)
+def half(x):
+    if x % 2: raise Odd("odd", x)
+    return x // 2
+def add(x):
+    global total
+    total += x
+def shapes(): return {"a": (1, 2.5, None), 3: {1, 2}, "b": b"x", "c": [True, [1j]]}
+def many(): return 1 << 20000
+"""
+ASSERTS = """
+import math
+from fractions import Fraction
+
+def check(candidate):
+    assert candidate(1) == 2
+    for given, wanted in ((0, 1), (-1, 0)):
+        assert candidate(given) == wanted, "with a reason"
+
+check(inc)
+assert shapes() == {"a": (1, 2.5, None), 3: {1, 2}, "b": b"x", "c": [True, [1j]]}
+assert [*count(3)] == list(count(3)) == [0, 1, 2] and next(count(1)) == 0
+assert mean([1, 2]) == Fraction(3, 2) and math.isclose(mean([1, 2]), 1.5)
+values = [3, 1, 2]
+assert tidy(values, more=(9,)) is None and values == [1, 2, 3, 9]
+assert apply(lambda value: [value, inc(value)], 1) == [1, 2]
+assert sorted([3, 1, 2], key=inc) == [1, 2, 3]
+stack = Stack(1)
+stack.push([2])
+assert len(stack) == 2 and [*stack] == [1, [2]] and stack[0] == 1 and stack.pop() == [2] and stack.values == [1]
+assert isinstance(stack, Stack) and stack != Stack(1) and stack == stack
+try:
+    half(3)
+except ValueError as error:
+    assert error.args == ("odd", "3")
+else:
+    assert False
+try:
+    half(3)
+except Odd:
+    pass
+try:
+    half("x")
+except TypeError:
+    pass
+else:
+    assert False
+add(2)
+add(3)
+assert total == 5
+assert many() == 1 << 20000
+"""
+
+
+def test_apart_asserts_are_about_plain_data_and_what_can_be_called(tmp_path: Path) -> None:
+    lines = [{"prompt": "p", "asserts": ASSERTS}]
+    assert worth(opened(tmp_path, lines, APART), PROGRAM) == 1.0
+    assert (
+        worth(opened(tmp_path, lines, APART), PROGRAM.replace("x // 2", "x").replace("number in", "number, in")) == 0.0
+    )
+    assert opened(tmp_path, lines, APART).fingerprint != opened(tmp_path, lines).fingerprint
+
+
+@pytest.mark.parametrize("wrong", ["assert half(4) == 3", "assert Stack(1) == Stack(1)", "assert nothing", "inc('a')"])
+def test_apart_a_wrong_assert_fails(tmp_path: Path, wrong: str) -> None:
+    assert worth(opened(tmp_path, [{"prompt": "p", "asserts": wrong}], APART), PROGRAM) == 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from node.errors import UsageError
 from node.limits import LIMITS, in_force
 from node.presence import open_transport
 from node.programs import adjusted
+from node.vllm_environment import has_gpu
 from swarm.libp2p.host import Host
 
 SEED = bytes(range(32))
@@ -158,7 +160,12 @@ def test_every_limit_is_named_in_words() -> None:
         )
     )
     assert said["[limits] ram_gb"] == said["[limits] ram_share"] == "4.0 GB"
-    assert said["[limits] vram_share"] == "50 % of a GPU"
+    lacking = "" if has_gpu() or sys.platform != "linux" else ", and this machine has none of NVIDIA's"
+    assert said["[limits] vram_share"] == f"50 % of a GPU{lacking}"
+    for too_much in (LimitsSection(ram_gb=1e6), LimitsSection(ram_share=1.0)):
+        assert in_force(NodeConfig(limits=too_much))["[limits] ram_gb"].endswith(
+            " GB, which is no limit on this machine"
+        )
     assert said["[limits] pause_for"] == "blender, steam"
     assert (said["[network] upload_mbit"], said["[network] download_mbit"]) == ("8 Mbit/s", "none")
 

@@ -12,12 +12,17 @@ from learner.provisioning.recording import FILE, Delivered, Published, Stepped, 
 from protocol.digest import cid_of
 from protocol.genesis import read_genesis
 from protocol.manifest import open_manifest
+from tests.e2e.auditing import audit
 from tests.e2e.ledger_rules import Run, check_ledger, check_receipts, peer_of
 from tests.e2e.programs import Program, Swarm, stopped, wait_done, wait_event, wait_for
 
 STEPS = 12
 NODE_MIB = 200
 """What a process of ours may take without its children: they hold the tensor libraries, it does not."""
+
+
+AUDIT_TOLERANCE = 1e-3
+"""Nats; float32 on both sides."""
 
 
 def test_a_swarm_runs_to_its_end(swarm: Swarm) -> None:
@@ -50,6 +55,7 @@ def test_a_swarm_runs_to_its_end(swarm: Swarm) -> None:
     check_views_of_learner(swarm, nodes)
     check_export(swarm)
     check_recording(swarm, nodes)
+    check_audit(swarm, nodes)
     assert wait_event(nodes[1], "swarm_found")  # it wrote a log of its own
     assert not list((swarm.state / "exports").iterdir())  # or every version would stay on the disk for ever
 
@@ -98,6 +104,15 @@ def _high_water_mib(pid: int) -> float:
     except OSError:
         return 0.0
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), 0.0)
+
+
+def check_audit(swarm: Swarm, nodes: list[Program]) -> None:
+    """What is left of the records is what their leases' seeds draw with the weights that they name."""
+    audited = audit(swarm.state)
+    assert audited.tokens
+    assert audited.tokens.keys() <= {peer_of(swarm, node) for node in nodes}
+    assert max(audited.gap.values()) <= AUDIT_TOLERANCE
+    assert max(audited.apart.values()) <= AUDIT_TOLERANCE
 
 
 def check_recording(swarm: Swarm, nodes: list[Program]) -> None:

@@ -18,11 +18,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -64,6 +64,9 @@ SHAPES: dict[str, dict[str, Any]] = {
     "3 M": {"vocab_size": 2048, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4},
     "50 M": {"vocab_size": 32_000, "hidden_size": 512, "num_hidden_layers": 11, "num_attention_heads": 8},
 }
+SETTLE_S = 2.0
+"""Between two measurements: for a second after it was last asked, a worker of vLLM's spins on a core (its queue in
+shared memory, `SpinCondition`), which on two cores slows whoever is next."""
 LEAVING_S = 20.0
 """For a peer to end its own processes."""
 
@@ -226,6 +229,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 Figures = dict[str, list[float]]
+Measured = TypeVar("Measured")
 
 
 async def measure_transformers(models: Models, repetitions: range, log: Path) -> Figures:
@@ -254,15 +258,21 @@ async def measure_vllm(python: Path, models: Models, repetitions: range, log: Pa
             await ours.install()
             for seed in repetitions:
                 taken = {
-                    OURS_SEEDED: await ours.generate(seed),
-                    BARE_SAMPLED: await end.generate("sampled", seed + 1),
-                    OURS_GREEDY: await ours.generate(seed + 2, greedy=True),
-                    BARE_GREEDY: await end.generate("greedy", seed + 3),
-                    SWAP: await ours.install(),
-                    BARE_SWAP: (await end.ask("swap", seed))["seconds"],
+                    OURS_SEEDED: await settled(ours.generate(seed)),
+                    BARE_SAMPLED: await settled(end.generate("sampled", seed + 1)),
+                    OURS_GREEDY: await settled(ours.generate(seed + 2, greedy=True)),
+                    BARE_GREEDY: await settled(end.generate("greedy", seed + 3)),
+                    SWAP: await settled(ours.install()),
+                    BARE_SWAP: (await settled(end.ask("swap", seed)))["seconds"],
                 }
                 _note(found, taken, counts=seed != repetitions[0])
     return found
+
+
+async def settled(measured: Awaitable[Measured]) -> Measured:
+    """What comes of `measured`, begun when nobody spins any more."""
+    await trio.sleep(SETTLE_S)
+    return await measured
 
 
 def _note(found: Figures, taken: dict[str, float], *, counts: bool) -> None:

@@ -53,7 +53,13 @@ def study(record: Record, recipes: Sequence[str], workers: int) -> None:
             _run_all(pool, record, [cell for recipe in recipes for cell in fresh_cells(recipe)], models)
             rates = {recipe: best_rate(record.read(), recipe) for recipe in recipes}
             stale = [cell for recipe in recipes for cell in stale_cells(recipe, rates[recipe])]
+            stale.sort(key=_is_beside)  # what the bars rest on first
             _run_all(pool, record, stale, models)
+
+
+def _is_beside(cell: Cell) -> bool:
+    """Whether a cell is there to be compared with, and no bar rests on it."""
+    return cell.objective != DEFAULT or cell.constant
 
 
 def be_quiet() -> None:
@@ -144,7 +150,7 @@ def _judge_recipe(records: Records, recipe: str, figures: dict[str, float | None
     bounds: dict[int, float | None] = {}
     for staleness in (6, 11):
         lost = loss(found(0), found(staleness))
-        bounds[staleness] = lost.bound if lost is not None and lost.seeds == SEEDS else None
+        bounds[staleness] = lost.bound if lost is not None and lost.seeds == len(SEEDS) else None
         figures[f"{recipe}_loss_s{staleness}"] = lost.mean if lost else None
     fresh, stale = (steps_to_target(list(found(staleness).values())) for staleness in (0, 6))
     return _Verdict(
@@ -181,7 +187,7 @@ def _worst(values: Sequence[float | None]) -> float | None:
 
 
 def options() -> Namespace:
-    parser = arguments(__doc__ or "", reps=SEEDS)
+    parser = arguments(__doc__ or "", reps=len(SEEDS))
     parser.add_argument("--record", type=Path, default=RECORDED, help="the file of the study")
     parser.add_argument("--recipe", choices=sorted(RECIPES), action="append", help="only this one; may be repeated")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")

@@ -49,7 +49,7 @@ class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     warmup_steps: Annotated[int, Meta(ge=0)] = 0
     decay_steps: Annotated[int, Meta(ge=0)] = 0
     decay_floor: Annotated[float, Meta(ge=0, le=1)] = 0.1
-    betas: tuple[Share, Share] = (0.9, 0.95)
+    betas: tuple[Share, Share] = (0.5, 0.95)
     weight_decay: Annotated[float, Meta(ge=0)] = 0.0
     grad_clip: Positive = 1.0
     updates_per_step: Count = 1

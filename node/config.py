@@ -233,7 +233,7 @@ class TrainerSection(Section, frozen=True, kw_only=True):
     warmup_steps: Annotated[int, Meta(ge=0)] = 0
     decay_steps: Annotated[int, Meta(ge=0)] | None = None
     decay_floor: Share = 0.1
-    beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.5
     beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.95
     weight_decay: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     grad_clip: PositiveFloat = 1.0

@@ -14,9 +14,11 @@ from types import MappingProxyType
 from node.warm_start import TINY_QWEN3
 
 LAGS = (0, 1, 3, 6, 11)
-SEEDS = 10
+SEEDS = range(10, 20)
+"""Those that judge the default. Seeds 0 to 9 were used to choose it, and would flatter it."""
+
 RATES: Mapping[str, tuple[float, ...]] = MappingProxyType(
-    {"reversal": (8e-4, 1.2e-3, 1.8e-3, 2.7e-3, 4e-3), "arithmetic": (6e-4, 9e-4, 1.35e-3, 2e-3, 3e-3)}
+    {"reversal": (8e-4, 1.2e-3, 1.8e-3, 2.7e-3), "arithmetic": (6e-4, 9e-4, 1.35e-3, 2e-3)}
 )
 """By recipe, the candidates for the best learning rate of S = 0, a factor of 1.5 apart."""
 
@@ -24,12 +26,12 @@ DEFAULT = "topr"
 OTHERS = ("grpo", "tis", "reinforce")
 """Plain GRPO, truncated importance sampling, no correction."""
 
-SEEDS_BESIDE: Mapping[str, int] = MappingProxyType({"reversal": SEEDS, "arithmetic": 5})
-"""By recipe, the seeds of what stands beside the default: half of them where a cell takes three times as long."""
+SEEDS_BESIDE = SEEDS[:5]
+"""The seeds of what stands beside the default."""
 
 CONSTANT: Mapping[str, tuple[tuple[str, int], ...]] = MappingProxyType(
     {
-        "reversal": ((DEFAULT, 0), (DEFAULT, 6), (DEFAULT, 11), ("grpo", 6), ("grpo", 11), ("tis", 6), ("tis", 11)),
+        "reversal": ((DEFAULT, 0), (DEFAULT, 6), (DEFAULT, 11)),
         "arithmetic": (),
     }
 )
@@ -100,7 +102,7 @@ class Cell:
 
 def fresh_cells(recipe: str) -> Iterator[Cell]:
     """S = 0 at every rate: where nothing is stale the objectives are one and the same."""
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         for rate in RATES[recipe]:
             yield Cell(recipe=recipe, objective=DEFAULT, staleness=0, learning_rate=rate, seed=seed)
 
@@ -110,10 +112,10 @@ def stale_cells(recipe: str, rate: float) -> Iterator[Cell]:
     does not fall does to some of them.
     """
     for objective in (DEFAULT, *OTHERS):
-        for seed in range(SEEDS if objective == DEFAULT else SEEDS_BESIDE[recipe]):
+        for seed in SEEDS if objective == DEFAULT else SEEDS_BESIDE:
             for staleness in LAGS[1:]:
                 yield Cell(recipe=recipe, objective=objective, staleness=staleness, learning_rate=rate, seed=seed)
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         for objective, staleness in CONSTANT[recipe]:
             yield Cell(
                 recipe=recipe, objective=objective, staleness=staleness, learning_rate=rate, seed=seed, constant=True

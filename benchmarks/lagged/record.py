@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lagged.laboratory import Outcome
+from benchmarks.lagged.laboratory import Outcome, hyperparameters
 from benchmarks.lagged.recipe import MODEL, RECIPES, Cell
 
 Records = dict[Cell, Outcome]
@@ -56,7 +56,8 @@ class Record:
 
 def recipe_of(cell: Cell) -> dict[str, Any]:
     """All of what the outcome of a cell rests on beside its own fields, as a record says it."""
-    return {**asdict(RECIPES[cell.recipe]), "model": dict(MODEL)}
+    recipe = RECIPES[cell.recipe]
+    return {**asdict(recipe), "model": dict(MODEL), "betas": list(hyperparameters(cell, recipe).betas)}
 
 
 def _outcome(row: Mapping[str, Any]) -> Outcome:

@@ -134,7 +134,7 @@ def literal_step(directory: Path, arrays: Arrays) -> tuple[float, float, dict[st
     weights)
     """
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.0, foreach=False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.5, 0.95), weight_decay=0.0, foreach=False)
     sequences = np.split(arrays["tokens"], np.cumsum(arrays["lengths"])[:-1])
     behaviour = np.split(arrays["behaviour_logprobs"], np.cumsum(counts_of(arrays))[:-1])
     means = np.repeat([arrays["rewards"][:4].mean(), arrays["rewards"][4:].mean()], 4)

@@ -89,7 +89,7 @@ class Literal:
         self.weight = torch.zeros(CONFIG["hidden_size"], requires_grad=True)
         self.bias = torch.zeros(1, requires_grad=True)
         self.adamw, self.head = (
-            torch.optim.AdamW(parameters, lr=rate, betas=(0.9, 0.95), weight_decay=0.0, foreach=False)
+            torch.optim.AdamW(parameters, lr=rate, betas=(0.5, 0.95), weight_decay=0.0, foreach=False)
             for parameters, rate in ((list(self.model.parameters()), RATE), ([self.weight, self.bias], 0.05))
         )
 

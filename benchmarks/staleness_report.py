@@ -1,8 +1,8 @@
 """Claim "staleness_report": the recorded study of staleness says what it says, and one of its cells can be had again.
 
 Judges `benchmarks/recorded/staleness.jsonl` by the bars of `benchmarks/staleness.py` without running anything, then
-runs one recorded cell anew, the default objective at S = 6 with the first seed (or --seed after it), and compares. Bars: those of the study;
-rerun_points, how many points of accuracy the cell ends away from its record. What always holds: the record is only
+runs one recorded cell anew, the default objective at S = 6 with the study's first seed (or --seed more), and compares.
+Bars: those of the study; rerun_points, how many points of accuracy the cell ends away from its record. What always holds: the record is only
 read; on the machine and the software that it was made with, the cell's curve is the recorded one to the last digit.
 """
 

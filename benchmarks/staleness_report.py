@@ -2,8 +2,9 @@
 
 Judges `benchmarks/recorded/staleness.jsonl` by the bars of `benchmarks/staleness.py` without running anything, then
 runs one recorded cell anew, the default objective at S = 6 with the study's first seed (or --seed more), and compares.
-Bars: those of the study; rerun_points, how many points of accuracy the cell ends away from its record. What always holds: the record is only
-read; on the machine and the software that it was made with, the cell's curve is the recorded one to the last digit.
+Bars: those of the study; rerun_points, how many points of accuracy the cell ends away from its record. What always
+holds: the record is only read; on the machine and the software that it was made with, the cell's curve is the recorded
+one to the last digit.
 """
 
 from __future__ import annotations

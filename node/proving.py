@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from node.engine.port import EngineRefused, InstallFailed
+from node.engine.port import EngineCrashed, EngineRefused, InstallFailed
 from protocol.errors import PeerError
 from protocol.manifest import SignedManifest
 from protocol.pipe import Header
@@ -51,6 +51,8 @@ async def require_proven(engine: object, signed: SignedManifest) -> None:
     try:  # last, so that what is compared is of the process that is there now
         scored = await engine.score(probed.sequences, 1.0)
     except EngineRefused as refusal:
+        if refusal.kind == "nothing_installed":  # nothing is known of the version
+            raise EngineCrashed("the engine was started again, and has not loaded anything yet") from refusal
         raise InstallFailed(f"the engine cannot score the probe of version {signed.version}: {refusal}") from refusal
     found = [max(logprob, LEAST) for row in scored for logprob in row]  # in this order NaN stays NaN
     apart = sum(abs(a - b) for a, b in zip(found, probed.logprobs, strict=True)) / len(found)

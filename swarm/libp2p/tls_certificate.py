@@ -83,6 +83,7 @@ def verify(der: bytes, now: datetime) -> PublicKey:
         _check_validity(certificate, now)
         signed_key = _signed_key(certificate)
         _check_self_signature(certificate)
+        _check_whole_bytes(certificate, der)
         spki = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     except UNREADABLE as error:
         raise CertificateRefused(f"the certificate cannot be read: {error}") from error
@@ -126,6 +127,13 @@ def _signed_key(certificate: x509.Certificate) -> bytes:
     except x509.ExtensionNotFound:
         raise CertificateRefused("the certificate has no libp2p extension") from None
     return value.public_bytes()
+
+
+def _check_whole_bytes(certificate: x509.Certificate, der: bytes) -> None:
+    """Before its bytes a signature says how many of its last bits do not count: none, or one certificate would have
+    several forms."""
+    if der[-len(certificate.signature) - 1] != 0:
+        raise CertificateRefused("the certificate's signature is no whole number of bytes")
 
 
 def _check_self_signature(certificate: x509.Certificate) -> None:

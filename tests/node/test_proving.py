@@ -12,7 +12,7 @@ import trio
 from learner.probing import coarsest, probe_batch, told
 from learner.publication import Publisher
 from learner.trainer import Trainer
-from node.engine.port import InstalledVersion, InstallFailed
+from node.engine.port import EngineCrashed, EngineRefused, InstalledVersion, InstallFailed
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.events import EventLog
 from node.proving import require_proven, tolerance
@@ -51,6 +51,8 @@ async def test_an_engine_proves_what_the_trainer_exported_and_nothing_else(model
     first, directory = published(trainer, models.first, tmp_path, 1)
     second, _ = published(trainer, models.second, tmp_path, 2)
     async with open_transformers_engine(TransformersConfig()) as engine:
+        with pytest.raises(EngineCrashed, match="has not loaded anything"):  # and nothing is said of the version
+            await require_proven(engine, first)
         await engine.install(InstalledVersion(name=first.version, manifest=first.hash), directory)
         await require_proven(engine, first)
         probed = probe_of(first.manifest)
@@ -124,6 +126,8 @@ class Doubtful:
 
         async def score(sequences: Any, temperature: float) -> list[tuple[float, ...]]:
             await trio.lowlevel.checkpoint()
+            if engine.installed is None:
+                raise EngineRefused("nothing_installed", "no policy version is installed")
             off = 0.0
             if engine.installed.name.version in self.wrong:
                 with trio.move_on_after(MADE_S):

@@ -263,6 +263,15 @@ def test_a_damaged_certificate_is_refused(at: int, change: int) -> None:
         verify(bytes(damaged), NOW)
 
 
+def test_bits_of_a_signature_that_would_not_count_are_refused() -> None:
+    """Where its last bit is 0, as in every other certificate, nobody else would notice."""
+    ends_in_zero = next(der for der in iter(lambda: issued().public_bytes(Encoding.DER), b"") if not der[-1] & 1)
+    damaged = bytearray(ends_in_zero)
+    damaged[-len(x509.load_der_x509_certificate(ends_in_zero).signature) - 1] = 1
+    with pytest.raises(CertificateRefused, match="no whole number of bytes"):
+        verify(bytes(damaged), NOW)
+
+
 @given(st.integers(0, len(OURS)), st.binary(max_size=40), st.integers(0, 40))
 def test_a_certificate_with_bytes_put_in_or_left_out_is_refused(at: int, inserted: bytes, left_out: int) -> None:
     changed = OURS[:at] + inserted + OURS[at + left_out :]

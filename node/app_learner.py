@@ -211,6 +211,7 @@ class _Learner:
             witness=witness,
             token=config.network.join_token,
             heartbeat_s=config.network.heartbeat_s,
+            quantized_engines=config.learn.quantized_engines,
             peers_changed=lambda: self.steward.call(),
             now_ms=Clock.now_ms,
             events=events,

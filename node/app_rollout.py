@@ -292,6 +292,7 @@ class _Rollout:
             self.role.arrived(Arrival(signed=signed, seconds=0.0, obtained=Obtained(fetched=Fetched(by_peer={}))))
 
     def hello(self) -> Hello:
+        scheme = self.config.engine.scheme_in_force
         return Hello(
             protocol=PROTOCOL_VERSION,
             name=self.config.name,
@@ -301,7 +302,7 @@ class _Rollout:
             engine=self.config.engine.kind,
             machine=machine_name(),
             leases=sorted(self.role.holding),
-            ext={LEASE_RECALLS: b""},
+            ext={LEASE_RECALLS: b""} | ({exchange.QUANTIZED: scheme.encode()} if scheme else {}),
         )
 
     def heartbeat(self) -> Heartbeat:

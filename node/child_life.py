@@ -1,12 +1,14 @@
 """One process of a child, from its start until it is buried.
 
 What always holds: a frame is written whole or not at all, whoever is cancelled, because one task does all the writing;
-every request gets one reply, an error or `ChildCrashed`; the process and all of its group are gone when `run` returns,
+every request gets one reply, an error or `ChildCrashed`, also when the process hangs, if its spec says how long it may
+be silent; the process and all of its group are gone when `run` returns,
 within `grace_s` + `TERM_S` + `KILL_S` of being told to end.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -33,6 +35,10 @@ READ_BYTES = 1 << 20
 """Largest single read from a pipe; Linux hands out at most the pipe's 64 KiB anyway unless it was enlarged."""
 TERM_S = 1.0
 """Between SIGTERM and SIGKILL. With the default grace of 2 s a child is gone in 3 s; the promise to people is 5 s."""
+LOOK_S = 5.0
+"""How often it is asked at most whether the child hangs."""
+LOOKS = 4
+"""At least so many times is it asked before a child is found to hang."""
 KILL_S = 1.0
 """For the kernel to bury a killed process, and to drain what it last wrote on stderr."""
 
@@ -43,7 +49,12 @@ class Caller(Protocol):
     """What `prepare` is given: the child of this life, before others may call it."""
 
     async def call(
-        self, op: str, header: Mapping[str, object] | None = None, arrays: Arrays | None = None
+        self,
+        op: str,
+        header: Mapping[str, object] | None = None,
+        arrays: Arrays | None = None,
+        *,
+        silence_s: float | None = None,
     ) -> tuple[Header, Arrays]: ...
 
 
@@ -71,8 +82,9 @@ async def open_process(spec: ChildSpec) -> trio.Process:
 
 @dataclass(eq=False)
 class _Waiting:
-    """A caller of this life. `reply` stays None when the child ended first."""
+    """A caller of this life, who allows so much silence. `reply` stays None when the child ended first."""
 
+    silence_s: float
     replied: trio.Event = field(default_factory=trio.Event)
     reply: tuple[Header, Arrays] | None = None
 
@@ -95,6 +107,7 @@ class Life:
         self._tail: deque[str] = deque(maxlen=STDERR_TAIL_LINES)
         self._reason: str | None = None
         self._exit: ChildExit | None = None
+        self._silent_s = 0.0
         self._carrying: trio.CancelScope | None = None
         self._dismissed = False
 
@@ -103,12 +116,17 @@ class Life:
         return self._process.pid
 
     async def call(
-        self, op: str, header: Mapping[str, object] | None = None, arrays: Arrays | None = None
+        self,
+        op: str,
+        header: Mapping[str, object] | None = None,
+        arrays: Arrays | None = None,
+        *,
+        silence_s: float | None = None,
     ) -> tuple[Header, Arrays]:
         """As `Child.call`, to this process only."""
         request = next(self._ids)
         frame = encode_frame({**(header or {}), "id": request, "op": op}, arrays)
-        waiting = await self._send(request, frame)
+        waiting = await self._send(request, frame, self._spec.silence_s if silence_s is None else silence_s)
         try:
             await waiting.replied.wait()
         except trio.Cancelled:
@@ -122,11 +140,13 @@ class Life:
             raise ChildRefused(str(reply.get("kind", "error")), str(reply.get("error", "no reason given")))
         return reply, reply_arrays
 
-    async def _send(self, request: int, frame: bytes) -> _Waiting:
+    async def _send(self, request: int, frame: bytes, silence_s: float) -> _Waiting:
         """Hand `frame` to the writer. The slot taken here is given back when the reply comes, not when the caller
         leaves."""
         await self._slots.acquire()
-        waiting = self._waiting[request] = _Waiting()
+        if not self._waiting:
+            self._silent_s = 0.0  # it owed nothing
+        waiting = self._waiting[request] = _Waiting(silence_s)
         try:
             await self._outgoing.send(frame)
         except BaseException as error:
@@ -170,6 +190,7 @@ class Life:
                         nursery.cancel_scope.cancel()
                     nursery.start_soon(self._write_frames)
                     nursery.start_soon(enter_service)
+                    nursery.start_soon(self._watch_silence)
                     if self._spec.memory_bytes is not None:
                         nursery.start_soon(self._watch_memory, self._spec.memory_bytes)
                     await self._read_frames()
@@ -194,6 +215,16 @@ class Life:
     async def _watch_memory(self, limit_bytes: int) -> None:
         held = await wait_over(self.pid, limit_bytes)
         self.condemn(f"it held {held / 1e9:.2f} GB of memory, more than its limit of {limit_bytes / 1e9:.2f} GB")
+
+    async def _watch_silence(self) -> None:
+        every_s = min(LOOK_S, self._spec.silence_s / LOOKS)
+        while True:
+            await trio.sleep(every_s)
+            # Looks are counted: while the machine slept, or this process was stopped, nobody could be heard.
+            self._silent_s += every_s
+            allowed_s = max((waiting.silence_s for waiting in self._waiting.values()), default=math.inf)
+            if self._silent_s >= allowed_s:
+                self.condemn(f"it owed replies, and was silent for {allowed_s:g} s: it hangs")
 
     def _end(self) -> ChildExit:
         if self._exit is None:
@@ -244,6 +275,7 @@ class Life:
         return bytes(data)
 
     def _take_frame(self, header: Header, arrays: Arrays) -> None:
+        self._silent_s = 0.0
         match header:
             case {"event": "ready"}:
                 self._ready.set()

@@ -6,6 +6,7 @@ spec says.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,7 +55,8 @@ class ChildSpec:
     at a time, those of cancelled callers included, and further callers wait; `cancel_op`: tell the child when a caller
     is cancelled. A child that holds more than `memory_bytes` with all below it is ended as if it had crashed
     (`node.memory_watch`); None: no bound. One that `yields_memory` is what the kernel ends first when memory runs out.
-    Its temporary files lie in `scratch` (`node.scratch`); None: where the system has them.
+    Its temporary files lie in `scratch` (`node.scratch`); None: where the system has them. One that owes a reply and
+    sends no frame for `silence_s` hangs, and is ended as if it had crashed; a call may allow it more.
     """
 
     name: str
@@ -69,6 +71,7 @@ class ChildSpec:
     memory_bytes: int | None = None
     yields_memory: bool = False
     scratch: Path | None = None
+    silence_s: float = math.inf
     restarts: RestartLimits = field(default_factory=RestartLimits)
 
 

@@ -63,9 +63,16 @@ class Child:
         return None if self._life is None else self._life.pid
 
     async def call(
-        self, op: str, header: Mapping[str, object] | None = None, arrays: Arrays | None = None
+        self,
+        op: str,
+        header: Mapping[str, object] | None = None,
+        arrays: Arrays | None = None,
+        *,
+        silence_s: float | None = None,
     ) -> tuple[Header, Arrays]:
         """Send one request and return the reply's header and arrays. Callers may be many; replies come in any order.
+
+        `silence_s`: how long the child may send nothing while it owes this reply, if not what its spec says.
 
         Raises ChildRefused, ChildCrashed (the call may be made again), ChildGaveUp. A cancelled call leaves the pipe
         sound: its reply is thrown away when it comes.
@@ -74,7 +81,7 @@ class Child:
             if self._gave_up is not None:
                 raise ChildGaveUp(self._gave_up.exit, self._spec.restarts)
             await self._changed.wait()
-        return await self._life.call(op, header, arrays)
+        return await self._life.call(op, header, arrays, silence_s=silence_s)
 
     def end(self, reason: str) -> None:
         """Kill the process in service, all of its group with it, if there is one; it is started again as after any

@@ -171,6 +171,7 @@ class LearnSection(Section, frozen=True, kw_only=True):
     the model takes.
     `ahead`: batches leased or waiting at most; unset, as many as measurements ask for. In mode "sequential" the file's
     `staleness`, `publish_every` and `ahead` do not count: what `read_swarm_config` returns has 0, 1 and 1.
+    `quantized_engines`: whether a node may join whose engine computes with fewer bits than the versions have.
     """
 
     steps: Positive
@@ -188,6 +189,7 @@ class LearnSection(Section, frozen=True, kw_only=True):
     seed: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
     keep_checkpoints: Annotated[int, Meta(ge=1, le=1000)] = 2
+    quantized_engines: bool = False
 
 
 class OfflineSection(Section, frozen=True, kw_only=True):
@@ -366,6 +368,11 @@ class EngineSection(Section, frozen=True, kw_only=True):
     max_model_len: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
     quantization: Literal["", "fp8"] = ""
     fake_token_s: Annotated[float, Meta(ge=0, le=3600)] = 0.0
+
+    @property
+    def scheme_in_force(self) -> str:
+        """How weights are quantised, once `kind` was chosen; "" when they are not."""
+        return self.quantization if self.kind == "vllm" else ""
 
 
 class NodeNetworkSection(Section, frozen=True, kw_only=True):

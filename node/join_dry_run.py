@@ -47,6 +47,7 @@ COMFORTABLE = 3.25
 ABOUT_CHARS, FILES_SHOWN = 160, 8
 """Of what an operator says of a task, and of a model's files: what fits a line or two."""
 
+REFUSED = ", which this swarm refuses: leave it out"
 NOT_TOLD = "not told before a node joins: by an older volery, or the line broke"
 
 
@@ -123,7 +124,7 @@ def story(found: Found, invite: Invite, config: NodeConfig, *, state: Path | Non
     yield from _paragraph("Operator and swarm, checked", _who(found, invite))
     yield from _paragraph("What would run, as the operator says", _claims(found.terms))
     yield from _paragraph("The model, from the signed manifest", _model(found.newest, config))
-    yield from _paragraph("This node", _node(invite, config, state, why))
+    yield from _paragraph("This node", _node(invite, config, state, why, found.terms))
     yield from _paragraph("Limits in force", list(in_force(config).items()))
     yield from _paragraph("What would be sent", _sent(config))
 
@@ -160,6 +161,8 @@ def _claims(terms: exchange.TellTerms | None) -> list[tuple[str, str]]:
     turns = f", in up to {terms.max_turns} turns" if terms.max_turns > 1 else ""
     tokens = f"at most {terms.max_new_tokens} tokens"
     rows.append(("work", f"{terms.group_size} completions of a prompt, of {tokens}{turns}"))
+    engines = "also with quantised weights" if exchange.QUANTIZED in terms.ext else "with the weights as they are"
+    rows.append(("engines", engines))
     rows.append(("run", f"training step {terms.step} of {terms.steps}, staleness window {terms.staleness}"))
     return rows
 
@@ -184,15 +187,20 @@ def _model(newest: SignedManifest | None, config: NodeConfig) -> list[tuple[str,
     ]
 
 
-def _node(invite: Invite, config: NodeConfig, state: Path | None, why: str) -> list[tuple[str, str]]:
+def _node(
+    invite: Invite, config: NodeConfig, state: Path | None, why: str, terms: exchange.TellTerms | None
+) -> list[tuple[str, str]]:
     home = state or data_directory() / invite.swarm.hex()[:16] / "node-1"
     key = home / "node.key"
     free = shutil.disk_usage(next(parent for parent in (home, *home.absolute().parents) if parent.exists())).free
     engine = config.engine
+    scheme = engine.scheme_in_force
+    welcome = terms is None or exchange.QUANTIZED in terms.ext
     return [
         ("state", f"{home}{'' if state else ', or the next that is free'}; {size(free)} free there"),
         ("key", str(load_key(key).peer_id) if key.exists() else "made when you join"),
         ("engine", f"{engine.kind} ({why}), device {engine.device}"),
+        *([("", f"quantization {scheme}{'' if welcome else REFUSED}")] if scheme else []),
         ("listens", ", ".join(config.network.listen) or "nowhere: it only dials out"),
     ]
 
@@ -202,7 +210,7 @@ def _sent(config: NodeConfig) -> list[tuple[str, str]]:
     addresses = ", ".join(config.network.announce) or "those you listen on"
     return [
         ("to the learner", f"name {config.name!r}, price {price.per_hour:g} {price.currency} an hour,"),
-        ("", f"engine {config.engine.kind!r}, machine {machine_name()!r};"),
+        ("", f"engine {config.engine.kind!r} and how its weights are quantised, machine {machine_name()!r};"),
         ("", "every few seconds what is installed, work pending, bytes moved, seconds of generation,"),
         ("", "tokens per second of a first trial, for how long your hours go on;"),
         ("", "completions with log probabilities and timings, and who gave you which chunks, signed"),

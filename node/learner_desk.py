@@ -21,8 +21,9 @@ from node.learner_run import LearnerRun, Presence
 from node.lease_desk import LeaseDesk
 from node.relay_desk import RelayDesk
 from node.terms import WRONG_TOKEN, is_token
+from node.visible import visible
 from node.witness import Witness
-from protocol.exchange import PeerAddresses
+from protocol.exchange import QUANTIZED, PeerAddresses
 from protocol.ids import LeaseId, PeerId
 from protocol.limits import MAX_PEERS_TOLD, PROTOCOL_VERSION
 from protocol.work import (
@@ -44,6 +45,9 @@ from protocol.work import (
 from swarm.membership import Gone, Heard, Joined, Lost, Tick
 from swarm.neighbourhood import neighbourhoods
 from swarm.reception import IN_GOOD_ORDER, Reception
+
+SCHEME_BYTES = 32
+"""Of what a peer calls its quantisation, said back to it."""
 
 TICK_S = 1.0
 """How often silence and deadlines are looked at."""
@@ -67,6 +71,7 @@ class LearnerDesk:
     events: EventLog
     peers_changed: Callable[[], None] = lambda: None
     reception: Reception | None = None
+    quantized_engines: bool = False
     _ended: list[StayRow] = field(default_factory=list)
     _counted: dict[PeerId, Heartbeat | None] = field(default_factory=dict)
     _introduced: dict[PeerId, list[PeerAddresses]] = field(default_factory=dict)
@@ -82,6 +87,11 @@ class LearnerDesk:
             )
         if not is_token(hello.token, self.token):
             return Refused(reason=WRONG_TOKEN)
+        if (scheme := hello.ext.get(QUANTIZED)) is not None and not self.quantized_engines:
+            return Refused(
+                reason=f"This swarm takes no rollouts of engines with quantised weights, and yours has "
+                f"{visible(scheme[:SCHEME_BYTES].decode(errors='replace'))}: leave [engine] quantization out."
+            )
         known, row = await trio.to_thread.run_sync(self._write_joined, peer, hello)
         if known:
             self._counted.setdefault(peer, None)

@@ -39,6 +39,9 @@ ASK = "/volery/ask/1"
 EXCHANGE = "/volery/exchange/1"
 CHUNKS = "/volery/chunks/1"
 
+QUANTIZED = "volery.quantized"
+"""The extension of Hello by which a rollout node names how its engine's weights are quantised, and of TellTerms, empty,
+by which a learner says that such engines are welcome."""
 TERMS = "volery.terms"
 """The extension of TellGenesis, empty, by which a learner says that it answers AskTerms."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from node.child_outcomes import OnEvent
 from node.child_spec import ChildSpec, RestartLimits
-from node.engine.worker_engine import WorkerEngine, open_worker_engine, worker_argv
+from node.engine.worker_engine import HANG_S, WorkerEngine, open_worker_engine, worker_argv
 
 WORKER = "transformers_worker"
 
@@ -22,7 +22,8 @@ class TransformersConfig:
     `python` of any environment with torch, transformers and numpy; `device` auto|cpu|cuda|cuda:N|mps; `compute_dtype`
     auto|float32|bfloat16|float16, where auto is float32 on a CPU and as stored elsewhere; `max_batch` completions at a
     time; `kv_cache_bytes` that a batch may fill, 0 for half a GPU's free memory or 1 GiB. The worker may hold
-    `ram_bytes` of memory and `vram_share` of its GPU's; None: no bound. `scratch` as in `ChildSpec`.
+    `ram_bytes` of memory and `vram_share` of its GPU's; None: no bound. `scratch` as in `ChildSpec`, and
+    `hang_s` as its `silence_s`.
     """
 
     name: str = "engine"
@@ -36,6 +37,7 @@ class TransformersConfig:
     ram_bytes: int | None = None
     vram_share: float | None = None
     scratch: Path | None = None
+    hang_s: float = HANG_S
     restarts: RestartLimits = field(default_factory=RestartLimits)
 
     def spec(self) -> ChildSpec:
@@ -55,6 +57,7 @@ class TransformersConfig:
             nice=self.nice,
             cancel_op="cancel",
             memory_bytes=self.ram_bytes,
+            silence_s=self.hang_s,
             yields_memory=True,
             scratch=self.scratch,
             restarts=self.restarts,

@@ -12,7 +12,7 @@ from pathlib import Path
 from node.child_outcomes import OnEvent
 from node.child_spec import ChildSpec, RestartLimits
 from node.config import GPU_MEMORY_UTILIZATION, OnNewVersion
-from node.engine.worker_engine import WorkerEngine, open_worker_engine, worker_argv
+from node.engine.worker_engine import HANG_S, WorkerEngine, open_worker_engine, worker_argv
 
 WORKER = "vllm_worker"
 
@@ -43,6 +43,7 @@ class VllmConfig:
     on_new_version: OnNewVersion = "finish"
     eager: bool | None = None
     """None: where no C++ compiler is, which a CPU needs to compile anything."""
+    hang_s: float = HANG_S
     restarts: RestartLimits = field(default_factory=RestartLimits)
 
     def spec(self) -> ChildSpec:
@@ -69,6 +70,7 @@ class VllmConfig:
             scratch=self.scratch,
             ready_timeout_s=READY_S,
             memory_bytes=self.ram_bytes,
+            silence_s=self.hang_s,
             yields_memory=True,
             restarts=self.restarts,
         )

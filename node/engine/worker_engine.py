@@ -34,6 +34,12 @@ from node.engine.port import (
 from protocol.ids import ManifestHash, PolicyVersion
 from protocol.pipe import Arrays, Header
 
+HANG_S = 900.0
+"""A worker that generates or scores says that it lives before every step, at most every ALIVE_S of its own. A step
+takes milliseconds; the longest, a full prefill of a large model on a slow processor, minutes."""
+INSTALL_S = 3600.0
+"""The same for an install, during which a worker is silent: the largest models from the slowest disks."""
+
 LAUNCHER = Path(__file__).with_name("common_worker") / "__main__.py"
 
 
@@ -67,7 +73,8 @@ class WorkerEngine:
         try:
             with _as_engine_errors():
                 request = _install_request(version, directory)
-                await self._service.call("install", request | {"on_new_version": self.on_new_version})
+                request["on_new_version"] = self.on_new_version
+                await self._service.call("install", request, silence_s=INSTALL_S)
         except EngineRefused as refusal:
             raise InstallFailed(str(refusal)) from refusal
 
@@ -123,7 +130,7 @@ class WorkerEngine:
         if self._installed is None or self._directory is None:
             return
         try:
-            await worker.call("install", _install_request(self._installed, self._directory))
+            await worker.call("install", _install_request(self._installed, self._directory), silence_s=INSTALL_S)
         except ChildRefused:
             self._installed = self._directory = None
         self.on_restart()

@@ -74,6 +74,11 @@ while True:
         case "hold":
             held.append(header["id"])
             send({"event": "held", "held": len(held)})
+        case "mutter":
+            for word in range(header["words"]):
+                time.sleep(header["every_s"])
+                send({"event": "word", "word": word})
+            send({"id": header["id"], "ok": True})
         case "release":
             release()
             send({"id": header["id"], "ok": True})
@@ -190,6 +195,21 @@ async def test_a_refusal_says_why_and_leaves_the_child_in_service(make_spec: Mak
             await child.call("refuse")
         assert refused.value.kind == "bad_request"
         assert (await child.call("echo", {"still": "here"}))[0] == {"still": "here"}
+
+
+async def test_a_child_that_owes_a_reply_and_is_silent_hangs_and_is_started_again(make_spec: Make) -> None:
+    async with open_child(make_spec(silence_s=1.0)) as child:
+        with pytest.raises(ChildCrashed, match="was silent for 1 s: it hangs"):
+            await child.call("hold")
+        assert (await child.call("echo", {"still": "here"}))[0] == {"still": "here"}
+
+
+async def test_a_child_that_says_something_or_owes_nothing_does_not_hang(make_spec: Make) -> None:
+    async with open_child(make_spec(silence_s=2.0)) as busy, open_child(make_spec(silence_s=0.5)) as idle:
+        pids = busy.pid, idle.pid
+        await busy.call("mutter", {"words": 12, "every_s": 0.25})
+        await idle.call("mutter", {"words": 1, "every_s": 1.0}, silence_s=60.0)  # it was allowed more
+        assert (busy.pid, idle.pid) == pids
 
 
 async def test_a_cancelled_call_leaves_the_pipe_sound(make_spec: Make, recorder: Recorder) -> None:

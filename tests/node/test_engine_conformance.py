@@ -17,10 +17,12 @@ from trio.testing import MockClock
 from node.child_outcomes import ChildDied, ChildEvent, ChildRestarting, ChildStarted
 from node.child_spec import RestartLimits
 from node.config import EngineSection
+from node.engine.common_worker.alive import ALIVE_S, Alive
 from node.engine.conformance import BAD, FIRST, SECOND, Subject, check_engine
 from node.engine.fake import FakeConfig, open_fake_engine
 from node.engine.port import EngineCrashed, EngineRefused, GenerationRequest, InstallFailed
 from node.engine.transformers import TransformersConfig, open_transformers_engine
+from node.engine.worker_engine import HANG_S
 from node.engines import open_engine
 from node.events import EventLog
 from tests.node.conforming import subject_of
@@ -94,6 +96,28 @@ async def test_a_version_whose_directory_is_gone_is_not_in_service_after_a_crash
         await engine.install(SECOND, models.second)
         [generation] = await engine.generate([REQUEST])
         assert generation.spans[0].version == SECOND
+
+
+async def test_an_engine_that_hangs_is_started_again_with_its_version(models: Models) -> None:
+    async with open_transformers_engine(TransformersConfig(restarts=AT_ONCE, hang_s=6.0)) as engine:
+        await engine.install(FIRST, models.first)
+        first = await engine.generate([REQUEST])
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGSTOP)
+        with pytest.raises(EngineCrashed, match="it hangs"):
+            await engine.generate([REQUEST])
+        [again] = await engine.generate([REQUEST])
+        assert (again.tokens, again.spans) == (first[0].tokens, first[0].spans)
+
+
+def test_a_worker_says_that_it_lives_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, said = [100.0], []
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    alive = Alive(said.append)
+    for now[0] in (100.0, 109.0, 110.0, 111.0, 119.0, 121.0):
+        alive.step()
+    assert said == [{"event": "alive"}] * 2
+    assert 2 * ALIVE_S < HANG_S, "one that is lost in a stall is none that hangs"
 
 
 @pytest.mark.parametrize("kind", ["transformers", "vllm"])

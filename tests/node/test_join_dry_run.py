@@ -183,6 +183,20 @@ async def test_an_older_learner_is_not_asked_what_it_does_not_understand(tmp_pat
     assert "not told before a node joins" in told
 
 
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_whether_quantised_weights_are_welcome_is_told(tmp_path: Path, allowed: bool) -> None:
+    learn = msgspec.structs.replace(CONFIG.learn, quantized_engines=allowed)
+    terms = dataclasses.replace(terms_with(), config=msgspec.structs.replace(CONFIG, learn=learn))
+    async with learner(tmp_path, terms) as (transport, _):
+        invite = invite_to(transport)
+        found = await look(invite, NODE, 20.0)
+    fast = msgspec.structs.replace(NODE, engine=EngineSection(kind="vllm", quantization="fp8"))
+    told = "\n".join(story(found, invite, fast, state=tmp_path, why=WHY))
+    assert ("with quantised weights" in told) == allowed
+    assert ("quantization fp8, which this swarm refuses: leave it out" in told) == (not allowed)
+    assert "quantization fp8" not in "\n".join(story(found, invite, NODE, state=tmp_path, why=WHY))
+
+
 def test_what_is_told_of_tasks_is_their_share_and_kind() -> None:
     assert [(task.name, task.share) for task in tasks_of(CONFIG)] == [("reverse", 0.75), ("numbers", 0.25)]
     assert all(task.about for task in tasks_of(CONFIG))

@@ -18,7 +18,7 @@ from node.learner_desk import TICK_S
 from node.lease_desk import GRANT_WAIT_S, LATE_GRACE_MS
 from protocol.codec import encode
 from protocol.cost import Price
-from protocol.exchange import PeerAddresses
+from protocol.exchange import QUANTIZED, PeerAddresses
 from protocol.ids import LeaseId, PeerId
 from protocol.limits import MAX_LEASES_PER_GRANT, MAX_PROMPT_TOKENS, MAX_WORK_BYTES, PROTOCOL_VERSION
 from protocol.work import (
@@ -130,6 +130,19 @@ async def test_the_join_token_is_asked_for(tmp_path: Path, token: str) -> None:
         assert answer.retry_after_ms is None, "never: it will not get better by itself"
         assert learner.run.present == {}
         assert isinstance(await learner.desk.welcome(HERE, hello(token="sesame")), Welcome)
+
+
+async def test_an_engine_with_quantised_weights_joins_where_the_operator_allows_it(tmp_path: Path) -> None:
+    quantised = hello(ext={QUANTIZED: b"fp8\x1b"})
+    async with opened(tmp_path) as learner:
+        answer = await learner.desk.welcome(HERE, quantised)
+        assert isinstance(answer, Refused)
+        assert "quantised weights, and yours has fp8" in answer.reason
+        assert "\x1b" not in answer.reason
+        assert answer.retry_after_ms is None
+        assert learner.run.present == {}
+        learner.desk.quantized_engines = True
+        assert isinstance(await learner.desk.welcome(HERE, quantised), Welcome)
 
 
 async def test_another_protocol_version_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,12 @@ SCORE_LOGIT_BYTES = 256 * 1024 * 1024
 
 
 class Scorer:
-    """Logprobs of given completions under the installed weights: one causal pass over prompt and completion."""
+    """Logprobs of given completions under the installed weights: one causal pass over prompt and completion. `poll` is
+    called before every pass."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, poll: Callable[[], None]) -> None:
         self._policy = policy
+        self._poll = poll
 
     @torch.inference_mode()
     def run(self, header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
@@ -38,6 +40,7 @@ class Scorer:
             raise Refused("bad_request", f"a token id is outside the vocabulary of {self._policy.vocab_size}")
         results: list[Any] = [None] * len(sequences)
         for batch in self._batches([len(sequence) for sequence in sequences]):
+            self._poll()
             kept = max(len(sequences[i]) - prompts[i] for i in batch) + 1
             kept = max(kept, max(len(sequences[i]) for i in batch) - min(prompts[i] for i in batch) + 1)
             logits = self._logits([sequences[i] for i in batch], kept)  # (N, kept, V), of the last columns

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, NoReturn
 import torch
 from transformers.utils import logging as transformers_logging
 
+from ..common_worker.alive import Alive
 from ..common_worker.calls import Call, Row
 from ..common_worker.frames import Arrays, Header, encode_frame
 from ..common_worker.refusal import Broken, Refused
@@ -39,8 +40,9 @@ class Server:
         self._intake = intake
         self._output = output
         self._policy = Policy(settings)
-        self._generator = Generator(self._policy, sampling, self._drop_cancelled)
-        self._scorer = Scorer(self._policy)
+        self._alive = Alive(self._send)
+        self._generator = Generator(self._policy, sampling, self._between_steps)
+        self._scorer = Scorer(self._policy, self._alive.step)
         self._calls: dict[int, Call] = {}
         self._queue: deque[Row] = deque()
         self._kv_limit_bytes = settings.kv_cache_bytes
@@ -93,6 +95,10 @@ class Server:
             self._queue.extend(call.rows)
             if not call.rows:
                 self._finish(call)
+
+    def _between_steps(self) -> bool:
+        self._alive.step()
+        return self._drop_cancelled()
 
     def _drop_cancelled(self) -> bool:
         """Answer cancelled calls, whose rows are then dropped wherever they are. True when there was one."""

@@ -8,7 +8,7 @@ them as slots are free. One task does installs and other short requests, in thei
     abort       they are stopped, and begun again with the new version
 
 What always holds: a request is answered once; the process ends with its standard input, with vLLM's core, and when the
-core answers nothing for HANG_S.
+core answers nothing for HANG_S, and of a loop that hangs the node hears nothing (`alive`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import numpy as np
 import psutil
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from ..common_worker.alive import Alive
 from ..common_worker.calls import Call, Row
 from ..common_worker.frames import Arrays, Header, encode_frame
 from ..common_worker.intake import start_reading
@@ -50,6 +51,7 @@ class Server:
         self._gate_open = True
         self._short: asyncio.Queue[tuple[Header, Arrays]] = asyncio.Queue()
         self._clock = Clock()
+        self._alive = Alive(self._send)
         self._ids = count()
 
     async def serve(self, stream: BinaryIO) -> NoReturn:
@@ -242,6 +244,7 @@ class Server:
             except Exception as error:
                 why = f"vLLM's core cannot be asked any more: {error}"
             else:
+                self._alive.step()
                 continue
             if asked is self._engine.core:
                 leave(1, why)

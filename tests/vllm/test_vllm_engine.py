@@ -38,6 +38,8 @@ KV_CACHE_BYTES = 48 * 2**20
 ROOM, IN_FLIGHT = 400, 48
 """New tokens of a completion that is to be in flight while weights change, and how many there are: for some seconds,
 also where this process is kept waiting by others."""
+ATTEMPTS = 5
+"""At swaps that something is in flight over: on a busy machine this process may sleep until all is done."""
 
 
 def config(python: Path) -> VllmConfig:
@@ -157,12 +159,15 @@ async def require_swaps(engine: WorkerEngine, reference: WorkerEngine, models: M
     """As often in flight, by `continue`: of every token it is known which version made it."""
     engine.on_new_version = "continue"
     asked = requests(IN_FLIGHT, room=ROOM)
-    made, _ = await swap_in_flight(engine, asked, models, swaps)
-    assert max(len(one.spans) for one in made) > 2
-    for one in made:
-        assert [span.start for span in one.spans] == [0, *(span.end for span in one.spans[:-1])]
-        assert one.spans[-1].end == len(one.tokens)
-    await require_made_by(reference, {FIRST: models.first, SECOND: models.second}, asked, made)
+    for _ in range(ATTEMPTS):
+        made, _ = await swap_in_flight(engine, asked, models, swaps)
+        for one in made:
+            assert [span.start for span in one.spans] == [0, *(span.end for span in one.spans[:-1])]
+            assert one.spans[-1].end == len(one.tokens)
+        await require_made_by(reference, {FIRST: models.first, SECOND: models.second}, asked, made)
+        if max(len(one.spans) for one in made) > 2:
+            return
+    pytest.fail(f"nothing was in flight over two swaps, in {ATTEMPTS} attempts")
 
 
 async def test_it_generates_what_transformers_does_and_swaps_in_flight(

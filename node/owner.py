@@ -100,4 +100,4 @@ class Owner:
         if shift.is_on:
             return "at work"
         why = shift.held or f"outside its hours, until {shift.turns_at}"
-        return f"{why}; the engine's memory is free" if self.role.has_freed_memory else why
+        return f"{why}; the engine's memory is free" if self.role.service.has_freed_memory else why

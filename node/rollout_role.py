@@ -3,11 +3,10 @@
 What always holds: a record is signed with the version that made it and names its manifest; a lease is worked on only
 with a version at least as new as it asks for; at most two batches of leases are in hand (one generating, one waiting),
 so that a node never hoards work; what the learner recalls as too late is dropped at once; nothing is made while the
-machine is not lent (`node.shift`); what was in service stays in service while a new version is fetched or when it
-cannot be installed.
+machine is not lent (`node.shift`). Which version is in service, `node.in_service` sees to.
 
-Loops: `_install` consumes arrivals, wakes on the newest; `_free_memory` waits for a long rest; `_lease` keeps one batch
-of leases waiting; `_generate` consumes them; each delivery waits for its receipt in a task of its own.
+Loops: `_lease` keeps one batch of leases waiting; `_generate` consumes them; each delivery waits for its receipt in a
+task of its own.
 """
 
 from __future__ import annotations
@@ -26,19 +25,16 @@ from node.engine.port import (
     EngineRefused,
     Generation,
     GenerationRequest,
-    InstalledVersion,
-    InstallFailed,
     PolicyEngine,
 )
 from node.events import EventLog
 from node.evidence import record_of, requests_of
-from node.proving import require_proven
+from node.in_service import InService
 from node.receipts import Receipts
 from node.shift import Shift
 from node.speed import measure_speed
 from protocol.identity import Keypair
 from protocol.ids import LeaseId, ManifestHash, PolicyVersion, SwarmId
-from protocol.manifest import SignedManifest
 from protocol.relay import relay_receipt, sign_relay_receipt
 from protocol.work import Lease, LeaseRecall, Rule, Started, sign_record
 from swarm.delivery import MAX_UNDELIVERED, Granted, WorkLine
@@ -57,13 +53,6 @@ DRAINED = "this node ends, and its owner gave it no longer"
 ASK_AGAIN_S = 10.0
 """Pause after a batch none of which would be made within the owner's hours: who granted it thinks us faster than we
 are, and would grant as much again at once."""
-
-FREE_AFTER_S = 60.0
-"""So long may a pause be before the engine's memory is freed: loading a model again takes seconds to a minute, and a
-short pause should cost no more than it lasts."""
-
-INSTALL_RETRY_S = 5.0
-"""Pause after an installation failed for a reason that may pass."""
 
 
 @dataclass(kw_only=True)
@@ -89,10 +78,7 @@ class _Begun:
 
 @dataclass(kw_only=True)
 class RolloutRole:
-    """See the module's paragraph. The application opens `line`; the engine takes `batch_rollouts` at a time.
-
-    `has_freed_memory`: it rests, and its engine holds no memory.
-    """
+    """See the module's paragraph. The application opens `line`; the engine takes `batch_rollouts` at a time."""
 
     engine: PolicyEngine
     store: ChunkStore
@@ -107,31 +93,32 @@ class RolloutRole:
     shift: Shift = field(default_factory=Shift)
     counts: RolloutCounts = field(default_factory=RolloutCounts)
     holding: set[LeaseId] = field(default_factory=set)
-    free_after_s: float = FREE_AFTER_S
-    has_freed_memory: bool = False
-    _newest: Arrival | None = None
-    _proving: set[ManifestHash] = field(default_factory=set)
-    _unproven: set[ManifestHash] = field(default_factory=set)
-    _disproven: set[ManifestHash] = field(default_factory=set)
+    service: InService = field(init=False)
     _speed: Speed = field(default_factory=Speed)
-    _pinned: set[ManifestHash] = field(default_factory=set)
     _undelivered: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MAX_UNDELIVERED))
-    _arrived: trio.Event = field(default_factory=trio.Event)
     _stirred: trio.Event = field(default_factory=trio.Event)
     _in_hand: dict[LeaseId, Granted] = field(default_factory=dict)
     _begun: _Begun | None = None
     _asks_again_s: float = -math.inf
-    _loading: trio.Lock = field(default_factory=trio.Lock)
     _asking: trio.CancelScope | None = None
     _draining: bool = False
     _paused: bool = False
 
+    def __post_init__(self) -> None:
+        self.service = InService(
+            engine=self.engine,
+            store=self.store,
+            in_flight=self.in_flight,
+            shift=self.shift,
+            events=self.events,
+            on_change=self._stir,
+            on_installed=self.line.beat_now,
+        )
+
     @property
     def installed(self) -> PolicyVersion | None:
-        """The version in service, None before the first, and while there is none but one that is not what it is
-        called."""
-        found = self.engine.installed
-        return None if found is None or found.manifest in self._disproven else found.name
+        """The version in service (`InService.installed`)."""
+        return self.service.installed
 
     def arrived(self, arrival: Arrival) -> None:
         """A version is complete in the store; the newest one is installed next."""
@@ -144,20 +131,16 @@ class RolloutRole:
             patches=arrival.obtained.num_patches,
             sources=len(arrival.obtained.fetched.by_peer),
         )
-        self._newest = arrival
-        self._pin()
-        self._arrived.set()
+        self.service.offer(arrival.signed)
         self._thank(arrival)
 
     async def run(self) -> None:
         """Work until cancelled. Raises EngineError when the engine cannot go on at all."""
-        self.engine.on_restart = self._restarted
         # Nothing waits in the channel: `_lease` holds the batch that is next, which is enough to keep the engine busy.
         send, receive = trio.open_memory_channel[list[Granted]](0)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.shift.run, self._shift_changed)
-            nursery.start_soon(self._install)
-            nursery.start_soon(self._free_memory)
+            nursery.start_soon(self.service.run)
             nursery.start_soon(self._lease, send)
             nursery.start_soon(self._generate, receive, nursery)
 
@@ -188,108 +171,6 @@ class RolloutRole:
         with trio.move_on_after(GOODBYE_S):
             await self.line.leave("the node was stopped")
 
-    async def _install(self) -> None:
-        while True:
-            await self._arrived.wait()
-            async with self._loading:
-                self._arrived = trio.Event()
-                installed = await self._install_newest()
-                if not self._arrived.is_set():  # else the engine may have been started again meanwhile
-                    self._proving.clear()
-                    self._stir()
-            if not installed:
-                await trio.sleep(INSTALL_RETRY_S)
-                self._arrived.set()
-
-    async def _install_newest(self) -> bool:
-        """Have the newest version in service, and prove first what is, if that is owed; False if either failed."""
-        newest = None if self._newest is None else self._newest.signed
-        proven = True
-        if (found := self.engine.installed) is not None and (newest is None or found.manifest != newest.hash):
-            owed = self.store.manifest(found.manifest) if found.manifest in self._unproven else None
-            proven = owed is None or await self._serve(owed)
-        return (newest is None or await self._serve(newest)) and proven
-
-    async def _serve(self, signed: SignedManifest) -> bool:
-        """Have this version in service, and proven; False if that may be tried again."""
-        if self._is_installed(signed) or signed.hash in self._disproven:
-            return True
-        version = InstalledVersion(name=signed.version, manifest=signed.hash)
-        began = trio.current_time()
-        try:
-            await self._bring_into_service(version, signed)
-        except (InstallFailed, EngineCrashed) as error:
-            self.events.emit("install_failed", version=str(version.name), reason=str(error).splitlines()[0])
-            return False
-        seconds = round(trio.current_time() - began, 3)
-        self.events.emit("version_installed", version=str(version.name), seconds=seconds)
-        self.line.beat_now()
-        self._pin()
-        self._stir()
-        await trio.to_thread.run_sync(self.store.evict, self._keep())
-        return True
-
-    def _restarted(self) -> None:
-        """The engine's process is another one: what it has loaded is proven before anything made with it is signed,
-        and what it could not load is loaded as soon as it can."""
-        if (found := self.engine.installed) is not None:
-            self._unproven.add(found.manifest)
-            self._proving.add(found.manifest)
-        self._arrived.set()
-        self._stir()
-
-    async def _free_memory(self) -> None:
-        """While the machine is not lent for longer than `free_after_s`, the engine's memory is its owner's, too.
-
-        Versions that arrive meanwhile wait; the newest is installed when it is lent again.
-        """
-        while True:
-            await self.shift.wait_off()
-            with trio.move_on_after(self.free_after_s):
-                await self.shift.wait_on()
-                continue
-            async with self._loading:
-                await self.engine.rest()
-                self.has_freed_memory = True
-                self.events.emit("engine_rests")
-                self._pin()
-                await self.shift.wait_on()
-                self.engine.wake()
-                self.has_freed_memory = False
-                self.events.emit("engine_wakes")
-                self._arrived.set()
-
-    async def _bring_into_service(self, version: InstalledVersion, signed: SignedManifest) -> None:
-        """Install, unless that was done, and prove. What is disproven is not tried again, and what was in service
-        before is again.
-
-        Raises InstallFailed, EngineCrashed.
-        """
-        before = self.engine.installed
-        self._proving.add(signed.hash)
-        self._unproven.add(signed.hash)
-        try:
-            if before != version:
-                await self.engine.install(version, self.store.directory(signed.hash))
-            try:
-                await require_proven(self.engine, signed)
-            except InstallFailed:
-                self._disproven.add(signed.hash)
-                if before is not None and before != version:
-                    await self.engine.install(before, self.store.directory(before.manifest))
-                raise
-            self._unproven.discard(signed.hash)
-        finally:
-            self._proving.discard(signed.hash)
-            self._stir()
-
-    async def _trusted(self, made: Sequence[tuple[Granted, Sequence[Generation]]]) -> bool:
-        """Whether all of it came from weights that are what they are called; waits while that is being found out."""
-        manifests = {span.version.manifest for _, mine in made for one in mine for span in one.spans}
-        while manifests & self._proving:
-            await self._stirred.wait()
-        return not manifests & self._unproven
-
     async def _measure(self) -> None:
         speed = self.counts.tokens_per_s = await measure_speed(self.engine, self.batch_rollouts)
         self.events.emit("speed_measured", tokens_per_s=round(speed, 1))
@@ -301,31 +182,6 @@ class RolloutRole:
         givers = {chunk: peer for chunk, peer in arrival.obtained.fetched.givers.items() if peer != signed.signer}
         if (receipt := relay_receipt(signed.hash, givers)) is not None:
             self.line.relayed(sign_relay_receipt(self.keypair, self.swarm, receipt))
-
-    def _is_installed(self, signed: SignedManifest) -> bool:
-        found, wanted = self.engine.installed, signed.hash
-        return found is not None and found.manifest == wanted and wanted not in self._unproven
-
-    def _pin(self) -> None:
-        """Let the store make no room by evicting what is in service, or what will be next; anything else it may."""
-        wanted = {self._newest.signed.hash} if self._newest is not None else set()
-        if self.engine.installed is not None:
-            wanted.add(self.engine.installed.manifest)
-        for manifest in wanted - self._pinned:
-            self.store.pin(manifest)
-        for manifest in self._pinned - wanted:
-            self.store.unpin(manifest)
-        self._pinned = wanted
-
-    def _keep(self) -> set[ManifestHash]:
-        """The version in service, the newest one, what is being fetched, and what its patches start from."""
-        keep = {flying} if (flying := self.in_flight()) is not None else set()
-        if self.engine.installed is not None:
-            keep.add(self.engine.installed.manifest)
-        if self._newest is not None:
-            keep.add(self._newest.signed.hash)
-            keep.update(patch.base_hash for patch in self._newest.signed.manifest.patches)
-        return keep
 
     async def _lease(self, batches: trio.MemorySendChannel[list[Granted]]) -> None:
         while True:
@@ -404,7 +260,9 @@ class RolloutRole:
                 continue
             finally:
                 self._begun = None
-            if not await self._trusted(made):
+            if not await self.service.trusts(
+                span.version.manifest for _, mine in made for one in mine for span in one.spans
+            ):
                 self._give_up(self._held(granted), "they were made with weights that are not the version's")
                 continue
             if made:

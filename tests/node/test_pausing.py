@@ -66,7 +66,7 @@ class Owned:
 
 def never_tried(role: RolloutRole) -> None:
     role.counts.tokens_per_s = 1.0  # no trial: this engine would not end it
-    role.free_after_s = 3600.0  # however slow the machine is on which this is tested
+    role.service.free_after_s = 3600.0  # however slow the machine is on which this is tested
 
 
 async def run_owned(owned: Owned, tmp_path: Path, seconds: float, check: Callable[[Learner], Any]) -> None:
@@ -123,7 +123,7 @@ async def test_paused_it_gives_back_says_so_and_resumed_it_works(tmp_path: Path)
 
 async def test_a_long_pause_frees_the_engines_memory_and_ends_with_the_newest_version(tmp_path: Path) -> None:
     def impatient(role: RolloutRole) -> None:
-        role.free_after_s = 0.0
+        role.service.free_after_s = 0.0
 
     owned = Owned(tmp_path, impatient)
 

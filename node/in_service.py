@@ -1,0 +1,212 @@
+"""Which version a node's engine serves: the newest that is complete here, installed and proven.
+
+What always holds: what was in service stays in service while another is loaded, and when that cannot be; nothing that
+was made with weights is trusted before they were proven to be the version's; the store evicts neither what is in
+service nor what is next; while the machine is not lent for long, the engine holds no memory.
+
+Loops: `_install` waits for a newer version, or for an engine that was started again; `_free_memory` for a long rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import trio
+
+from node.engine.port import EngineCrashed, InstalledVersion, InstallFailed, PolicyEngine
+from node.events import EventLog
+from node.proving import require_proven
+from node.shift import Shift
+from protocol.ids import ManifestHash, PolicyVersion
+from protocol.manifest import SignedManifest
+from swarm.causes import first_cause
+from swarm.store import ChunkStore
+
+FREE_AFTER_S = 60.0
+"""So long may a pause be before the engine's memory is freed: loading a model again takes seconds to a minute, and a
+short pause should cost no more than it lasts."""
+
+INSTALL_RETRY_S = 5.0
+"""Pause after an installation failed for a reason that may pass."""
+
+
+@dataclass(kw_only=True)
+class InService:
+    """See the module's paragraph. `in_flight` says what is being fetched; `on_change` is told whenever a version may be
+    in service, or trusted, that was not before, and `on_installed` once one is.
+
+    `has_freed_memory`: the machine is not lent, and the engine holds no memory.
+    """
+
+    engine: PolicyEngine
+    store: ChunkStore
+    in_flight: Callable[[], ManifestHash | None]
+    shift: Shift
+    events: EventLog
+    on_change: Callable[[], None]
+    on_installed: Callable[[], None]
+    free_after_s: float = FREE_AFTER_S
+    has_freed_memory: bool = False
+    _newest: SignedManifest | None = None
+    _proving: set[ManifestHash] = field(default_factory=set)
+    _unproven: set[ManifestHash] = field(default_factory=set)
+    _disproven: set[ManifestHash] = field(default_factory=set)
+    _pinned: set[ManifestHash] = field(default_factory=set)
+    _arrived: trio.Event = field(default_factory=trio.Event)
+    _stirred: trio.Event = field(default_factory=trio.Event)
+    _loading: trio.Lock = field(default_factory=trio.Lock)
+
+    @property
+    def installed(self) -> PolicyVersion | None:
+        """The version in service, None before the first, and while there is none but one that is not what it is
+        called."""
+        found = self.engine.installed
+        return None if found is None or found.manifest in self._disproven else found.name
+
+    def offer(self, signed: SignedManifest) -> None:
+        """A version is complete in the store; the newest one is installed next."""
+        self._newest = signed
+        self._pin()
+        self._arrived.set()
+
+    async def run(self) -> None:
+        """Keep the newest version in service until cancelled. Raises EngineError when the engine cannot go on."""
+        self.engine.on_restart = self._restarted
+        with first_cause():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._install)
+                nursery.start_soon(self._free_memory)
+
+    async def trusts(self, manifests: Iterable[ManifestHash]) -> bool:
+        """Whether these weights are what they are called; waits while that is being found out."""
+        asked = set(manifests)
+        while asked & self._proving:
+            await self._stirred.wait()
+        return not asked & self._unproven
+
+    async def _install(self) -> None:
+        while True:
+            await self._arrived.wait()
+            async with self._loading:
+                self._arrived = trio.Event()
+                installed = await self._install_newest()
+                if not self._arrived.is_set():  # else the engine may have been started again meanwhile
+                    self._proving.clear()
+                    self._stir()
+            if not installed:
+                await trio.sleep(INSTALL_RETRY_S)
+                self._arrived.set()
+
+    async def _install_newest(self) -> bool:
+        """Have the newest version in service, and prove first what is, if that is owed; False if either failed."""
+        newest = self._newest
+        proven = True
+        if (found := self.engine.installed) is not None and (newest is None or found.manifest != newest.hash):
+            owed = self.store.manifest(found.manifest) if found.manifest in self._unproven else None
+            proven = owed is None or await self._serve(owed)
+        return (newest is None or await self._serve(newest)) and proven
+
+    async def _serve(self, signed: SignedManifest) -> bool:
+        """Have this version in service, and proven; False if that may be tried again."""
+        if self._is_installed(signed) or signed.hash in self._disproven:
+            return True
+        version = InstalledVersion(name=signed.version, manifest=signed.hash)
+        began = trio.current_time()
+        try:
+            await self._bring_into_service(version, signed)
+        except (InstallFailed, EngineCrashed) as error:
+            self.events.emit("install_failed", version=str(version.name), reason=str(error).splitlines()[0])
+            return False
+        seconds = round(trio.current_time() - began, 3)
+        self.events.emit("version_installed", version=str(version.name), seconds=seconds)
+        self.on_installed()
+        self._pin()
+        self._stir()
+        await trio.to_thread.run_sync(self.store.evict, self._keep())
+        return True
+
+    def _restarted(self) -> None:
+        """The engine's process is another one: what it has loaded is proven before anything made with it is signed,
+        and what it could not load is loaded as soon as it can."""
+        if (found := self.engine.installed) is not None:
+            self._unproven.add(found.manifest)
+            self._proving.add(found.manifest)
+        self._arrived.set()
+        self._stir()
+
+    async def _free_memory(self) -> None:
+        """While the machine is not lent for longer than `free_after_s`, the engine's memory is its owner's, too.
+
+        Versions that arrive meanwhile wait; the newest is installed when it is lent again.
+        """
+        while True:
+            await self.shift.wait_off()
+            with trio.move_on_after(self.free_after_s):
+                await self.shift.wait_on()
+                continue
+            async with self._loading:
+                await self.engine.rest()
+                self.has_freed_memory = True
+                self.events.emit("engine_rests")
+                self._pin()
+                await self.shift.wait_on()
+                self.engine.wake()
+                self.has_freed_memory = False
+                self.events.emit("engine_wakes")
+                self._arrived.set()
+
+    async def _bring_into_service(self, version: InstalledVersion, signed: SignedManifest) -> None:
+        """Install, unless that was done, and prove. What is disproven is not tried again, and what was in service
+        before is again.
+
+        Raises InstallFailed, EngineCrashed.
+        """
+        before = self.engine.installed
+        self._proving.add(signed.hash)
+        self._unproven.add(signed.hash)
+        try:
+            if before != version:
+                await self.engine.install(version, self.store.directory(signed.hash))
+            try:
+                await require_proven(self.engine, signed)
+            except InstallFailed:
+                self._disproven.add(signed.hash)
+                if before is not None and before != version:
+                    await self.engine.install(before, self.store.directory(before.manifest))
+                raise
+            self._unproven.discard(signed.hash)
+        finally:
+            self._proving.discard(signed.hash)
+            self._stir()
+
+    def _is_installed(self, signed: SignedManifest) -> bool:
+        found, wanted = self.engine.installed, signed.hash
+        return found is not None and found.manifest == wanted and wanted not in self._unproven
+
+    def _pin(self) -> None:
+        """Let the store make no room by evicting what is in service, or what will be next; anything else it may."""
+        wanted = {self._newest.hash} if self._newest is not None else set()
+        if self.engine.installed is not None:
+            wanted.add(self.engine.installed.manifest)
+        for manifest in wanted - self._pinned:
+            self.store.pin(manifest)
+        for manifest in self._pinned - wanted:
+            self.store.unpin(manifest)
+        self._pinned = wanted
+
+    def _keep(self) -> set[ManifestHash]:
+        """The version in service, the newest one, what is being fetched, and what its patches start from."""
+        keep = {flying} if (flying := self.in_flight()) is not None else set()
+        if self.engine.installed is not None:
+            keep.add(self.engine.installed.manifest)
+        if self._newest is not None:
+            keep.add(self._newest.hash)
+            keep.update(patch.base_hash for patch in self._newest.manifest.patches)
+        return keep
+
+    def _stir(self) -> None:
+        """Wake who waits for a version."""
+        self._stirred.set()
+        self._stirred = trio.Event()
+        self.on_change()

@@ -18,6 +18,7 @@ import trio
 import trio.testing
 
 from node.engine.port import (
+    Claim,
     EngineCrashed,
     EngineRefused,
     FinishReason,
@@ -26,6 +27,8 @@ from node.engine.port import (
     InstalledVersion,
     InstallFailed,
     PolicyEngine,
+    Verified,
+    VerifyingEngine,
 )
 from protocol.ids import ManifestHash, PolicyVersion
 
@@ -160,6 +163,37 @@ async def check_logprobs(engine: PolicyEngine, subject: Subject) -> None:
         pairs = [(request.prompt, g.tokens) for request, g in zip(requests, generations, strict=True)]
         for scored, generation in zip(await subject.score(pairs, temperature), generations, strict=True):
             assert _close(generation.logprobs, scored, subject.tolerance), f"temperature {temperature}, greedy {greedy}"
+
+
+async def check_verifying(engine: VerifyingEngine, subject: Subject) -> None:
+    """What an engine drew itself it finds without a gap, also where only a part is claimed, and with the logprobs that
+    it told; another seed's, another version's, or another token has one. Not among CHECKS: not every engine can."""
+    requests = [replace(request, greedy=False) for request in _mixed(subject)]
+    generations = await engine.generate(requests)
+    claims = [
+        Claim(prompt=r.prompt, tokens=g.tokens, seed=r.seed, temperature=r.temperature)
+        for r, g in zip(requests, generations, strict=True)
+    ]
+    for verified, generation in zip(await engine.verify(claims), generations, strict=True):
+        assert len(verified.gaps) == len(generation.tokens)
+        assert max(verified.gaps) <= 2 * subject.tolerance
+        assert _close(verified.logprobs, generation.logprobs, subject.tolerance)
+    [part] = await engine.verify([replace(claims[-1], tokens=claims[-1].tokens[:2])])
+    assert len(part.gaps) == 2
+    assert max(part.gaps) <= 2 * subject.tolerance
+    assert await engine.verify([]) == []
+    [nothing] = await engine.verify([replace(claims[0], tokens=())])
+    assert nothing.gaps == nothing.logprobs == ()
+    others = await engine.verify([replace(claim, seed=claim.seed ^ 1 << 63) for claim in claims])
+    assert _share_above(others, 2 * subject.tolerance) > 0.5, "another seed draws the same tokens"
+    await engine.install(SECOND, subject.second)
+    assert _share_above(await engine.verify(claims), 2 * subject.tolerance) > 0.2, "so does another version"
+    await engine.install(FIRST, subject.first)
+
+
+def _share_above(verified: Sequence[Verified], gap: float) -> float:
+    gaps = [one for each in verified for one in each.gaps]
+    return sum(one > gap for one in gaps) / len(gaps)
 
 
 async def check_bad_requests(engine: PolicyEngine, subject: Subject) -> None:

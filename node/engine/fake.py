@@ -7,6 +7,7 @@ of version changes what is generated. Time passes only as `seconds_per_token` sa
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from pathlib import Path
 import trio
 
 from node.engine.port import (
+    Claim,
     EngineCrashed,
     EngineRefused,
     FinishReason,
@@ -25,6 +27,7 @@ from node.engine.port import (
     GenerationRequest,
     InstalledVersion,
     InstallFailed,
+    Verified,
 )
 
 
@@ -73,6 +76,30 @@ class FakeEngine:
         if life.cancelled_caught:
             raise EngineCrashed("the fake engine was told to crash; make the call again")
         return [replace(g, generation_s=seconds * len(g.tokens) / num_tokens) for g in generations]
+
+    async def verify(self, claims: Sequence[Claim]) -> list[Verified]:
+        await trio.lowlevel.checkpoint()
+        if self._installed is None:
+            raise EngineRefused("nothing_installed", "no policy version is installed; install one before verifying")
+        return [self._verified(self._installed, claim) for claim in claims]
+
+    def _verified(self, version: InstalledVersion, claim: Claim) -> Verified:
+        """A token that this engine does not draw is one that it cannot."""
+        own = self._complete(
+            version,
+            GenerationRequest(
+                prompt=claim.prompt,
+                seed=claim.seed,
+                temperature=claim.temperature,
+                max_new_tokens=max(1, len(claim.tokens)),
+                stop_ids=frozenset(),
+            ),
+        )
+        pairs = list(zip(claim.tokens, own.tokens, own.logprobs, strict=False))
+        return Verified(
+            gaps=tuple(0.0 if mine == theirs else math.inf for theirs, mine, _ in pairs),
+            logprobs=tuple(logprob if mine == theirs else -math.inf for theirs, mine, logprob in pairs),
+        )
 
     async def release(self) -> None:
         await trio.lowlevel.checkpoint()

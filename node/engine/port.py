@@ -73,6 +73,25 @@ class Generation:
     generation_s: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """`tokens` that somebody says the seeded sampler drew after `prompt`, with this seed and temperature."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    seed: int
+    temperature: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """Of each claimed token how far, in nats, it falls short of what the installed weights draw (0: it is that token;
+    inf: they cannot draw it; NaN: they draw nothing at all), and its logprob under them."""
+
+    gaps: tuple[float, ...]
+    logprobs: tuple[float, ...]
+
+
 class EngineError(Exception):
     """Base of what an engine raises; the message says what to do next."""
 
@@ -128,3 +147,10 @@ class PolicyEngine(Protocol):
 
     async def release(self) -> None:
         """Give back the memory that is only kept for batches to come; what is installed stays. Raises EngineCrashed."""
+
+
+class VerifyingEngine(PolicyEngine, Protocol):
+    """An engine that can also say whether tokens are those that the seeded sampler draws."""
+
+    async def verify(self, claims: Sequence[Claim]) -> list[Verified]:
+        """Hold claimed tokens against the installed weights, in their order. Raises EngineCrashed, EngineRefused."""

@@ -11,6 +11,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from node.child_spec import ChildSpec
 from node.children import Child, open_child
 from node.config import OnNewVersion
 from node.engine.port import (
+    Claim,
     EngineCrashed,
     EngineError,
     EngineRefused,
@@ -30,6 +32,7 @@ from node.engine.port import (
     GenerationRequest,
     InstalledVersion,
     InstallFailed,
+    Verified,
 )
 from protocol.ids import ManifestHash, PolicyVersion
 from protocol.pipe import Arrays, Header
@@ -103,16 +106,18 @@ class WorkerEngine:
     ) -> list[tuple[float, ...]]:
         """Return the logprobs of every completion's tokens under the installed weights; `sequences` are (prompt,
         completion)."""
-        prompts, completions = [len(prompt) for prompt, _ in sequences], [len(tokens) for _, tokens in sequences]
-        arrays: Arrays = {
-            "tokens": np.array([token for prompt, tokens in sequences for token in prompt + tokens], np.int32),
-            "prompt_lengths": np.array(prompts, np.int32),
-            "completion_lengths": np.array(completions, np.int32),
-            "temperatures": np.full(len(sequences), temperature, np.float64),
-        }
+        arrays = _given(sequences, [temperature] * len(sequences))
         with _as_engine_errors():
             _, reply = await self._service.call("score", arrays=arrays)
-        return [tuple(part.tolist()) for part in np.split(reply["logprobs"], np.cumsum(completions)[:-1])]
+        return _by_completion(reply["logprobs"], arrays)
+
+    async def verify(self, claims: Sequence[Claim]) -> list[Verified]:
+        arrays = _given([(claim.prompt, claim.tokens) for claim in claims], [claim.temperature for claim in claims])
+        arrays["seeds"] = np.array([claim.seed for claim in claims], np.uint64)
+        with _as_engine_errors():
+            _, reply = await self._service.call("verify", arrays=arrays)
+        gaps, logprobs = _by_completion(reply["gaps"], arrays), _by_completion(reply["logprobs"], arrays)
+        return [Verified(gaps=one, logprobs=other) for one, other in zip(gaps, logprobs, strict=True)]
 
     async def describe(self) -> Header:
         """Return device, dtype, torch version, threads and parameter count, for people and for a node's greeting."""
@@ -165,6 +170,21 @@ def _as_engine_errors() -> Iterator[None]:
         raise EngineError(str(error)) from error
     except ChildRefused as error:
         raise EngineRefused(error.kind, error.error) from error
+
+
+def _given(sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], temperatures: Sequence[float]) -> Arrays:
+    """(prompt, completion) by sequence, as workers take them."""
+    return {
+        "tokens": np.array([token for prompt, tokens in sequences for token in prompt + tokens], np.int32),
+        "prompt_lengths": np.array([len(prompt) for prompt, _ in sequences], np.int32),
+        "completion_lengths": np.array([len(tokens) for _, tokens in sequences], np.int32),
+        "temperatures": np.array(temperatures, np.float64),
+    }
+
+
+def _by_completion(values: np.ndarray[Any, Any], given: Arrays) -> list[tuple[float, ...]]:
+    lengths = given["completion_lengths"]
+    return [tuple(part.tolist()) for part in np.split(values, np.cumsum(lengths)[:-1])][: len(lengths)]
 
 
 def _install_request(version: InstalledVersion, directory: Path) -> Header:

@@ -18,7 +18,7 @@ from node.child_outcomes import ChildDied, ChildEvent, ChildRestarting, ChildSta
 from node.child_spec import RestartLimits
 from node.config import EngineSection
 from node.engine.common_worker.alive import ALIVE_S, Alive
-from node.engine.conformance import BAD, FIRST, SECOND, Subject, check_engine
+from node.engine.conformance import BAD, FIRST, SECOND, Subject, check_engine, check_verifying
 from node.engine.fake import FakeConfig, open_fake_engine
 from node.engine.port import EngineCrashed, EngineRefused, GenerationRequest, InstallFailed
 from node.engine.transformers import TransformersConfig, open_transformers_engine
@@ -51,12 +51,14 @@ async def test_the_fake_conforms(tmp_path: Path, autojump_clock: MockClock) -> N
             crash=crash,
         )
         await check_engine(engine, subject)
+        await check_verifying(engine, subject)
 
 
 async def test_the_transformers_engine_conforms(models: Models) -> None:
     events: list[ChildEvent] = []
     async with open_transformers_engine(TransformersConfig(restarts=AT_ONCE), on_event=events.append) as engine:
         await check_engine(engine, subject_of(engine, models, engine.score))
+        await check_verifying(engine, subject_of(engine, models, engine.score))
         # Other architectures, tied and not, with a full load between the swaps in place.
         for directory in (models.untied, models.llama):
             await engine.install(SECOND, directory)

@@ -127,7 +127,7 @@ def test_scores_are_the_librarys_logprobs_whatever_the_batch(policy: Policy, mon
     }
     for limit in (scoring.SCORE_LOGIT_BYTES, 1):  # all at once, one by one
         monkeypatch.setattr(scoring, "SCORE_LOGIT_BYTES", limit)
-        _, reply = Scorer(policy, lambda: None).run({}, request)
+        _, reply = Scorer(policy, protocol.sampling, lambda: None).run({}, request)
         assert reply["logprobs"] == pytest.approx(expected, abs=1e-5)
 
 

@@ -1,8 +1,8 @@
-"""Logprobs of given completions under the installed weights."""
+"""Given completions under the installed weights: their logprobs, and whether the seeded sampler draws them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,28 +17,59 @@ SCORE_LOGIT_BYTES = 256 * 1024 * 1024
 
 
 class Scorer:
-    """Logprobs of given completions under the installed weights: one causal pass over prompt and completion. `poll` is
-    called before every pass."""
+    """Given completions under the installed weights: one causal pass over prompt and completion. `poll` is called
+    before every pass."""
 
-    def __init__(self, policy: Policy, poll: Callable[[], None]) -> None:
+    def __init__(self, policy: Policy, sampling: Any, poll: Callable[[], None]) -> None:
         self._policy = policy
+        self._sampling = sampling
         self._poll = poll
 
     @torch.inference_mode()
     def run(self, header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
         """Request: `tokens` int32 flat, `prompt_lengths`, `completion_lengths`, `temperatures`. Reply: `logprobs`
         float32 flat, log_softmax(logits / T) of every completion token."""
+        parts = [np.zeros(0, np.float32)] * len(arrays["prompt_lengths"])
+        for i, logits, tokens in self._passes(arrays):
+            scores = logits.float() / float(arrays["temperatures"][i])
+            parts[i] = (scores.gather(1, tokens[:, None])[:, 0] - scores.logsumexp(-1)).cpu().numpy()
+        return {}, {"logprobs": _joined(parts)}
+
+    @torch.inference_mode()
+    def verify(self, header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+        """Request: as `run`, and `seeds` u64, one for each completion. Reply: by completion token `gaps` float32, how
+        far it falls short of what the seeded sampler draws (`sampling.verify_tokens`), and `logprobs`."""
+        seeds = arrays["seeds"].view(np.int64).tolist()
+        gaps = [np.zeros(0, np.float32)] * len(seeds)
+        logprobs = list(gaps)
+        for i, logits, tokens in self._passes(arrays):
+            device = "cpu" if logits.device.type == "mps" else logits.device  # Apple's GPUs have no float64
+            found = self._sampling.verify_tokens(
+                torch,
+                logits.to(device),
+                torch.full((len(tokens),), seeds[i], dtype=torch.int64, device=device),
+                torch.arange(len(tokens), device=device),
+                tokens.to(device),
+                torch.full((len(tokens), 1), float(arrays["temperatures"][i]), device=device),
+            )
+            gaps[i], logprobs[i] = found.worst.float().cpu().numpy(), found.logprobs.float().cpu().numpy()
+        return {}, {"gaps": _joined(gaps), "logprobs": _joined(logprobs)}
+
+    def _passes(self, arrays: Arrays) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+        """Of each sequence, in any order: its number, the logits (N, V) that its completion's tokens were chosen by,
+        and these tokens (N,)."""
         prompts, completions = arrays["prompt_lengths"].tolist(), arrays["completion_lengths"].tolist()
+        if not prompts:
+            return
         ends = np.cumsum(arrays["prompt_lengths"] + arrays["completion_lengths"])
         sequences = np.split(arrays["tokens"].astype(np.int64), ends[:-1])
-        if min(prompts, default=1) < 1:
+        if min(prompts) < 1:
             raise Refused("bad_request", "an empty prompt: the first completion token would have no distribution")
         if (
             len(arrays["tokens"])
             and not 0 <= arrays["tokens"].min() <= arrays["tokens"].max() < self._policy.vocab_size
         ):
             raise Refused("bad_request", f"a token id is outside the vocabulary of {self._policy.vocab_size}")
-        results: list[Any] = [None] * len(sequences)
         for batch in self._batches([len(sequence) for sequence in sequences]):
             self._poll()
             kept = max(len(sequences[i]) - prompts[i] for i in batch) + 1
@@ -47,10 +78,8 @@ class Scorer:
             first = max(len(sequences[i]) for i in batch) - logits.shape[1]
             for i, row in zip(batch, logits, strict=True):
                 start = prompts[i] - 1 - first
-                scores = row[start : start + completions[i]].float() / float(arrays["temperatures"][i])
-                picked = torch.as_tensor(sequences[i][prompts[i] :], device=scores.device)[:, None]
-                results[i] = (scores.gather(1, picked)[:, 0] - scores.logsumexp(-1)).cpu().numpy()
-        return {}, {"logprobs": np.concatenate([np.zeros(0, np.float32), *results])}
+                tokens = torch.as_tensor(sequences[i][prompts[i] :], device=row.device)
+                yield i, row[start : start + completions[i]], tokens
 
     def _batches(self, lengths: Sequence[int]) -> Iterable[list[int]]:
         """Yield indices, like lengths together, so that a batch's logits stay within SCORE_LOGIT_BYTES."""
@@ -75,3 +104,7 @@ class Scorer:
             use_cache=False,
             logits_to_keep=min(kept, ids.shape[1]),
         ).logits
+
+
+def _joined(parts: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    return np.concatenate([np.zeros(0, np.float32), *parts])

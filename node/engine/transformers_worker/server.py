@@ -42,7 +42,7 @@ class Server:
         self._policy = Policy(settings)
         self._alive = Alive(self._send)
         self._generator = Generator(self._policy, sampling, self._between_steps)
-        self._scorer = Scorer(self._policy, self._alive.step)
+        self._scorer = Scorer(self._policy, sampling, self._alive.step)
         self._calls: dict[int, Call] = {}
         self._queue: deque[Row] = deque()
         self._kv_limit_bytes = settings.kv_cache_bytes
@@ -76,12 +76,14 @@ class Server:
                 return {}, {}
             case "score":
                 return self._scorer.run(header, arrays)
+            case "verify":
+                return self._scorer.verify(header, arrays)
             case "describe":
                 return self._policy.describe(), {}
             case op:
                 raise Refused(
                     "unknown_op",
-                    f"this worker knows install, generate, release, score, describe and cancel, not {op!r}",
+                    f"this worker knows install, generate, release, score, verify, describe and cancel, not {op!r}",
                 )
 
     def _admit(self) -> None:

@@ -1,0 +1,126 @@
+"""Whether a peer's audited tokens can still be an honest peer's: a test that may be looked at after every audit.
+
+An honest token falls short of the verifier's own draw (`protocol.sampling.verify_tokens`) by more than a margin only
+where float arithmetic differs, with a probability of at most that margin's `rate`, which was measured for the pair of
+engines and number formats. What always holds: whatever an honest peer is dealt, and however often one looks, the
+probability that its evidence ever reaches 1/a is at most a (Ville's inequality). What was honest for long buys nothing:
+a peer that turns is found about as soon as a newcomer, for the logarithm of the audits that went well.
+
+Evidence is the wealth of a gambler who bets on dishonesty at fair odds: a mixture over margins, over rates that a
+dishonest peer might have, and over the audit at which it may have turned. With weights w_k that sum to 1, and the
+likelihood ratio f_t of audit t, E_t = sum_k w_k f_k f_(k+1) ... f_t is a non-negative supermartingale of mean <= 1
+under honesty, and is computed by S_t = f_t (S_(t-1) + w_t). (Ville 1939; Shafer, "Testing by betting", 2021; the
+mixture over the time of the change is Shiryaev's.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LIFETIME_ERROR = 1e-6
+"""Probability at most that an honest peer is ever convicted."""
+
+MULTIPLES = (4.0, 16.0, 64.0, 256.0)
+"""Rates bet on, in multiples of the honest one."""
+
+HIGHEST_RATE = 0.5
+"""None above is bet on: a margin that half of all tokens pass is of no use, and a cheat has seldom more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Margin:
+    """At most the share `rate`, 0 < rate < 1, of an honest peer's tokens has a gap above `gap` nats."""
+
+    gap: float
+    rate: float
+
+    def __post_init__(self) -> None:
+        if not (self.gap >= 0 and 0 < self.rate < 1):
+            raise ValueError(f"a margin of {self.gap} nats at a rate of {self.rate} tells nothing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audited:
+    """One audit: of `tokens` that were judged, `above[m]` had a gap above margin m."""
+
+    tokens: int
+    above: tuple[int, ...]
+
+
+def count_above(gaps: Sequence[float], margins: Sequence[Margin]) -> Audited:
+    """The audit of tokens with these gaps; NaN, where the verifier itself has no distribution, counts as no token."""
+    judged = [gap for gap in gaps if not math.isnan(gap)]
+    return Audited(tokens=len(judged), above=tuple(sum(gap > margin.gap for gap in judged) for margin in margins))
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """What is known of one peer: the `audits` so far, and the logarithm of each bet's S; none before the first."""
+
+    audits: int = 0
+    log_wealth: tuple[float, ...] = ()
+
+
+def heard(history: History, audited: Audited, margins: Sequence[Margin]) -> History:
+    """The history with one more audit; `margins` are those that its gaps were counted by.
+
+    They may differ from audit to audit, in number not: what was calibrated anew is bet on from then on.
+    """
+    if len(audited.above) != len(margins):
+        raise ValueError(f"{len(audited.above)} counts for {len(margins)} margins")
+    counted = zip(margins, audited.above, strict=True)
+    bets = [(margin, above, rate) for margin, above in counted for rate in _bets(margin)]
+    before = history.log_wealth or (-math.inf,) * len(bets)
+    if len(before) != len(bets):
+        raise ValueError(f"a history of {len(before)} bets cannot go on with {len(bets)}")
+    audits = history.audits + 1
+    enters = math.log(_weight(audits))
+    after = tuple(
+        _log_add(wealth, enters) + _log_ratio(audited.tokens, above, margin.rate, rate)
+        for wealth, (margin, above, rate) in zip(before, bets, strict=True)
+    )
+    return History(audits=audits, log_wealth=after)
+
+
+def log_evidence(history: History) -> float:
+    """The logarithm of the evidence against honesty; 0 before the first audit, and seldom above it for the honest."""
+    if not history.log_wealth:
+        return 0.0
+    waiting = math.log(_weight_after(history.audits))  # bet on a change that is still to come
+    bets = len(history.log_wealth)
+    total = -math.inf
+    for wealth in history.log_wealth:
+        total = _log_add(total, _log_add(wealth, waiting) - math.log(bets))
+    return total
+
+
+def is_convicted(history: History, error: float = LIFETIME_ERROR) -> bool:
+    """Whether an honest peer would look like this once in 1/`error` lives at most."""
+    return log_evidence(history) >= -math.log(error)
+
+
+def _bets(margin: Margin) -> tuple[float, ...]:
+    """Rates of a dishonest peer above that of the margin."""
+    return tuple(max(margin.rate, min(HIGHEST_RATE, multiple * margin.rate)) for multiple in MULTIPLES)
+
+
+def _log_ratio(tokens: int, above: int, honest: float, dishonest: float) -> float:
+    """Of `above` in `tokens`, at one rate over the other. Its expectation is at most 1 at any rate below `honest`."""
+    return above * math.log(dishonest / honest) + (tokens - above) * math.log((1 - dishonest) / (1 - honest))
+
+
+def _weight(audit: int) -> float:
+    """That the peer turns at this audit, from 1: 1/(k (k + 1)), which sums to 1."""
+    return 1.0 / (audit * (audit + 1))
+
+
+def _weight_after(audit: int) -> float:
+    """That it turns later."""
+    return 1.0 / (audit + 1)
+
+
+def _log_add(one: float, other: float) -> float:
+    high, low = max(one, other), min(one, other)
+    return high if low == -math.inf else high + math.log1p(math.exp(low - high))

@@ -1,0 +1,87 @@
+"""Completions that repeat what another lease brought: a reason to look, never a verdict.
+
+What always holds: equal answers that anybody would give are no copies; memory is bounded by REMEMBERED completions, the
+oldest going first. Who was copied looks like who copies, so nobody is blamed here: both are audited, and the seeds tell
+them apart.
+
+Compared are shingles of SHINGLE tokens, of which a completion keeps the least hashes (bottom-k sketch, Broder 1997):
+the share that two sketches have in common estimates that of their shingles. A completion is of interest only if it
+was unlikely: two independent draws of a text of log probability p coincide with probability exp(p).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from protocol.codec import pack_tokens
+from protocol.ids import LeaseId
+
+SHINGLE = 4
+SKETCH = 64
+"""Hashes kept of a completion."""
+
+ALIKE = 0.35
+"""Of two sketches that must be the same: with one token in ten changed, half of the shingles still are."""
+
+UNLIKELY = -24.0
+"""Log probability above which equal completions may be chance, in a swarm of millions of rollouts."""
+
+COMMON = 64
+"""Completions that share a shingle from which on it is everybody's, and says nothing."""
+
+REMEMBERED = 8192
+"""Completions whose sketches are kept: some 50 MB."""
+
+
+def sketch(tokens: tuple[int, ...]) -> frozenset[int]:
+    """The least hashes of the shingles of a completion; of one shorter than a shingle, the hash of all of it."""
+    width = min(SHINGLE, len(tokens))
+    starts = range(len(tokens) - width + 1) if width else range(0)
+    hashes = {_hash(tokens[start : start + width]) for start in starts}
+    return frozenset(sorted(hashes)[:SKETCH])
+
+
+def likeness(one: frozenset[int], other: frozenset[int]) -> float:
+    """The estimated share of shingles in common, in [0, 1]."""
+    least = sorted(one | other)[:SKETCH]
+    return sum(value in one and value in other for value in least) / len(least) if least else 0.0
+
+
+@dataclass(kw_only=True)
+class NearCopies:
+    """What was brought of late."""
+
+    remembered: int = REMEMBERED
+    _sketches: OrderedDict[tuple[LeaseId, int], frozenset[int]] = field(default_factory=OrderedDict)
+    _holders: dict[int, set[tuple[LeaseId, int]]] = field(default_factory=dict)
+
+    def seen(self, lease: LeaseId, index: int, tokens: tuple[int, ...], log_probability: float) -> LeaseId | None:
+        """Remember completion `index` of `lease`; return another lease that brought nearly the same, if one did.
+
+        `log_probability`: of the whole completion, by the learner's own count where it has one.
+        """
+        if log_probability > UNLIKELY:
+            return None
+        mine = sketch(tokens)
+        rare = [holders for value in mine if (holders := self._holders.get(value)) and len(holders) < COMMON]
+        candidates = {holder for holders in rare for holder in holders if holder[0] != lease}
+        alike = [holder for holder in candidates if likeness(mine, self._sketches[holder]) >= ALIKE]
+        self._remember((lease, index), mine)
+        return min(alike)[0] if alike else None
+
+    def _remember(self, holder: tuple[LeaseId, int], mine: frozenset[int]) -> None:
+        self._sketches[holder] = mine
+        for value in mine:
+            self._holders.setdefault(value, set()).add(holder)
+        while len(self._sketches) > self.remembered:
+            oldest, values = self._sketches.popitem(last=False)
+            for value in values:
+                self._holders[value].discard(oldest)
+                if not self._holders[value]:
+                    del self._holders[value]
+
+
+def _hash(shingle: tuple[int, ...]) -> int:
+    return int.from_bytes(blake2b(pack_tokens(shingle), digest_size=8).digest(), "big")

@@ -190,7 +190,8 @@ class Life:
                         nursery.cancel_scope.cancel()
                     nursery.start_soon(self._write_frames)
                     nursery.start_soon(enter_service)
-                    nursery.start_soon(self._watch_silence)
+                    if self._spec.silence_s < math.inf:
+                        nursery.start_soon(self._watch_silence)
                     if self._spec.memory_bytes is not None:
                         nursery.start_soon(self._watch_memory, self._spec.memory_bytes)
                     await self._read_frames()

@@ -72,7 +72,8 @@ class Child:
     ) -> tuple[Header, Arrays]:
         """Send one request and return the reply's header and arrays. Callers may be many; replies come in any order.
 
-        `silence_s`: how long the child may send nothing while it owes this reply, if not what its spec says.
+        `silence_s`: how long the child may send nothing while it owes this reply, if its spec bounds that and this call
+        has another bound.
 
         Raises ChildRefused, ChildCrashed (the call may be made again), ChildGaveUp. A cancelled call leaves the pipe
         sound: its reply is thrown away when it comes.

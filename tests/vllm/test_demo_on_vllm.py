@@ -35,6 +35,8 @@ def test_the_demo_learns_and_its_records_pass_the_audit(
     on_vllm = {peer for peer, engine in engines.items() if engine.startswith("vllm")}
     assert (len(on_vllm), len(engines)) == ((3, 3) if engine == "vllm" else (1, 3))
     audited = audit(out / "learner")
-    assert on_vllm & audited.tokens.keys()
+    assert on_vllm <= audited.tokens.keys(), "a node on vLLM made nothing that could be audited"
+    admitted = {peer["id"]: peer["admitted"] for peer in facts["peers"]}
+    assert all(admitted[peer] for peer in on_vllm)
     assert max(audited.gap.values()) <= TOLERANCE
     assert max(audited.apart.values()) <= TOLERANCE

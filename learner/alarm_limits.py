@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from learner.presets import Borne
+
 
 class Alarm(Enum):
     """What may be wrong. The value is its name in events, metrics and reports."""
@@ -55,18 +57,19 @@ class Limits:
     """Nats per token at lag 0, where engine and trainer hold the same weights: bfloat16 weights and kernels of another
     kind gave 1e-5 to 1e-3, a wrong temperature or a stale engine 0.02 and more."""
 
-    kl_stale: float = 0.08
-    """Nats per token: at this the ratio's standard deviation is 0.4, more than the clip range. Of 137 runs of small
-    models under a dozen corrections, S from 0 to 11, it was raised in all 41 whose accuracy ever fell by 15 points or
-    more, in 36 of them before that; in 31 of 33 that fell by 5 to 15 points, in 11 of 34 that held at S = 6 or 11, and
-    in none of 29 at S = 0."""
+    kl_stale: float = Borne().kl
+    """Nats per token, where a step does not tell what its objective bears: at this the ratio's standard deviation is
+    0.4, more than the clip range. Of 137 runs of small models under a dozen corrections, S from 0 to 11, it was raised
+    in all 41 whose accuracy ever fell by 15 points or more, in 36 of them before that; in 31 of 33 that fell by 5 to 15
+    points, in 11 of 34 that held at S = 6 or 11, and in none of 29 at S = 0."""
 
     growth: float = 2.0
     """The KL of the oldest tokens is at least so many times that of tokens of lag 0 where lag is what drives it."""
 
-    effective: float = 0.5
-    """Of a batch's tokens, by their ratios before any bound: (sum r)^2 / (n sum r^2). Below, two tokens say as much of
-    the policy as one of its own; small models that learned at S = 6 had 0.98 and more."""
+    effective: float = Borne().ess
+    """Of a batch's tokens, by their ratios before any bound, where a step does not tell what its objective bears:
+    (sum r)^2 / (n sum r^2). Below, two tokens say as much of the policy as one of its own; small models that learned at
+    S = 6 had 0.98 and more."""
 
     clipped: float = 0.5
     """Of the tokens: beyond, bounds decide about most of a batch, and what a mask or a clip leaves is one-sided."""
@@ -113,7 +116,8 @@ class Observation:
     """One training step; None is not measured.
 
     `reward` is the mean over the batch, `kl` and `lag` over its tokens, `evaluation` the score of the newest version
-    evaluated since the step before, a mean over `evaluated_on` completions; `difficulty` is what the batch's problems
+    evaluated since the step before, a mean over `evaluated_on` completions; `borne_kl` and `borne_ess` what the
+    objective bears of `kl` and `effective`; `difficulty` is what the batch's problems
     were expected to miss of a reward of 1, by what was known of them before; `effective` the effective sample size of
     the ratios, a share of 1; `diverged` counts batches, and updates, that were left out since the step before because
     their loss was not finite.
@@ -130,6 +134,8 @@ class Observation:
     effective: float | None = None
     clip_share: float | None = None
     grad_norm: float | None = None
+    borne_kl: float | None = None
+    borne_ess: float | None = None
     by_lag: Mapping[int, AtLag] = field(default_factory=dict)
     diverged: int = 0
 

@@ -65,13 +65,14 @@ def too_stale(steps: Steps, limits: Limits) -> Finding | None:
     now = _recent(steps, limits, lambda s: s.kl if _grows_with_lag(s, limits) else 0.0)
     if now is None or len(steps) < limits.least:
         return None
+    borne = steps[-1].borne_kl or limits.kl_stale
     oldest = {lag: at.kl for lag, at in steps[-1].by_lag.items() if at.kl is not None}
     most = f", and {oldest[max(oldest)]:.2g} at lag {max(oldest)}" if len(oldest) > 1 else ""
     said = (
         f"What is trained on is far from the policy: a KL of {now:.2g} nats per token{most}, where up to "
-        f"{limits.kl_stale:g} is borne."
+        f"{borne:g} is borne."
     )
-    return Finding(severity=now / limits.kl_stale, measured=now, usual=limits.kl_stale, said=said)
+    return Finding(severity=now / borne, measured=now, usual=borne, said=said)
 
 
 def _grows_with_lag(step: Observation, limits: Limits) -> bool:
@@ -90,8 +91,9 @@ def few_effective(steps: Steps, limits: Limits) -> Finding | None:
     now = _recent(steps, limits, lambda s: s.effective)
     if now is None:
         return None
-    said = f"The ratios' effective sample size is {now:.0%} of the tokens, where {limits.effective:.0%} is little."
-    return Finding(severity=(1 - now) / (1 - limits.effective), measured=now, usual=limits.effective, said=said)
+    least = steps[-1].borne_ess or limits.effective
+    said = f"The ratios' effective sample size is {now:.0%} of the tokens, where {least:.0%} is little."
+    return Finding(severity=(1 - now) / (1 - least), measured=now, usual=least, said=said)
 
 
 def clipped(steps: Steps, limits: Limits) -> Finding | None:

@@ -140,6 +140,8 @@ def observation(row: Mapping[str, Any]) -> Observation:
         effective=_figure(row, "ess"),
         clip_share=_figure(row, "clip_share"),
         grad_norm=_figure(row, "grad_norm"),
+        borne_kl=_figure(row, "borne_kl"),
+        borne_ess=_figure(row, "borne_ess"),
         by_lag={int(lag): _at_lag(told) for lag, told in row.get("by_lag", {}).items() if lag.isdecimal()},
         diverged=int(row.get("diverged", 0)),
     )

@@ -136,7 +136,8 @@ class Step(Request, tag="step", frozen=True, kw_only=True):
     parts that were trained on, weighted by their sequences; `grad_norm` the largest of the updates'.
 
     When the first update diverges the step fails, and everything is as it was. When a later one does, the step ends
-    there: the updates before it stand, and `diverged` is 1.
+    there: the updates before it stand, and `diverged` is 1. `borne_kl` and `borne_ess` are what the objective's
+    correction bears (`presets.Borne`).
     """
 
 

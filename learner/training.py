@@ -26,7 +26,7 @@ from learner.optimizer import MOMENTS, learning_rate_at, make_adamw, set_learnin
 from learner.packing import Microbatch, dealt_microbatches
 from learner.policy import Policy
 from learner.preparation import Columns, prepare
-from learner.presets import recipe_of
+from learner.presets import BORNE, Borne, recipe_of
 from learner.reference import Reference
 from learner.requests import Hyperparameters
 from learner.sequences import Flags, Prepared, Ragged, Rollouts
@@ -71,6 +71,7 @@ class Training:
         """Put `hyperparameters` in force, with fresh moments. Raises UnknownName."""
         self.hyperparameters = hyperparameters
         self._recipe = recipe_of(hyperparameters)
+        self._borne = BORNE.get(self._recipe.correction, Borne())
         self._objective = objective_of(self._recipe)
         self._optimizer = make_adamw(self.policy, hyperparameters, hyperparameters.learning_rate)
         if self._recipe.needs_reference and self._reference is None:
@@ -121,6 +122,8 @@ class Training:
             "trained_tokens": taken.statistics.tokens,
             "updates": len(taken.norms),
             "diverged": int(taken.diverged),
+            "borne_kl": self._borne.kl,
+            "borne_ess": self._borne.ess,
             "by_lag": taken.statistics.by_lag(),
         }
 

@@ -89,6 +89,8 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge("max_log_ratio", "nats", "The largest logarithm of these ratios, of either sign."),
         _gauge("ess", "share", "Effective sample size of the ratios as weights: (sum r)^2 / (n sum r^2)."),
         _gauge("weight_ess", "share", "The same of the weights that the objective's bounds made of the ratios."),
+        _gauge("borne_kl", "nats", "The `mismatch_kl` that the objective was seen to bear: beyond is `too_stale`."),
+        _gauge("borne_ess", "share", "The `ess` that it bears: below is `few_effective_tokens`."),
         _gauge("reference_kl", "nats", "KL of the policy from the reference, a token's mean; 0 without one."),
         _gauge("mean_lag", "steps", "Mean lag of all tokens of the step."),
         _gauge("diverged", "flag", "1 where an update after the step's first made the loss infinite: it was left out."),

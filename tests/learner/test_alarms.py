@@ -316,6 +316,17 @@ def test_a_recorded_run_that_fell_is_told_before_it_falls() -> None:
     assert first.step < 20
 
 
+def test_what_the_default_objective_bears_is_no_alarm_and_what_it_does_not_is_one() -> None:
+    """200 steps of the default, the first as it comes at S = 3: 0.98 at the end, as with S = 0; the second with a
+    learning rate that never falls, at S = 6: 0.51, where S = 0 has 0.85."""
+    bore, strayed = recorded("bore"), recorded("strayed")
+    of_staleness = {Alarm.TOO_STALE, Alarm.FEW_EFFECTIVE}
+    assert not of_staleness & raised(alarms(bore)).keys()
+    assert raised(alarms(strayed))[Alarm.TOO_STALE] < 150
+    unsaid = [{name: value for name, value in row.items() if not name.startswith("borne_")} for row in bore]
+    assert raised(alarms(unsaid)).keys() & of_staleness == of_staleness, "another objective would not bear it"
+
+
 def with_logs(row: Row) -> Row:
     """A batch half of which is from a log that another policy made, with the swarm's half as it is in `row`."""
     by_lag = {

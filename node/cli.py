@@ -242,13 +242,14 @@ def report(
     as_json: Json = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, a row per peer.")] = False,
     picture: Annotated[Path | None, typer.Option(help="Also draw a learner's run to this PNG file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write it as a page for a browser, to this HTML file.")] = None,
 ) -> None:
     """Who did what, at what cost: the whole swarm on the learner, one's own work on a volunteer's node."""
     from node.lookups import show_report
 
     if as_json and as_csv:
         raise typer.BadParameter("choose --json or --csv, not both")
-    typer.echo(show_report(target, as_json=as_json, as_csv=as_csv, picture=picture), nl=False)
+    typer.echo(show_report(target, as_json=as_json, as_csv=as_csv, picture=picture, html=html), nl=False)
 
 
 @app.command()

@@ -33,7 +33,7 @@ from node.evaluation import EvaluationTerms
 from node.events import EventLog
 from node.init import free_port
 from node.processes import NodeProcess, family_pss_bytes, stop_all
-from node.reports import as_terminal, as_text, draw_reward, roads_taken, summary, swarm_report
+from node.reports import as_terminal, as_text, draw_reward, roads_taken, summary, swarm_report, write_html
 from node.reports.facts import Role
 from node.schooling import held_out_of
 from node.stopping import STOPPED_EXIT_CODE, Stopped
@@ -422,9 +422,10 @@ class _Demo:
                     apply(state, fields.pop("event"), fields)
 
     def conclude(self, console: Terminal) -> int:
-        """Write picture, report and summary; print the report."""
-        report = swarm_report(self.ledger, staleness=self.staleness)
+        """Write picture, report, page and summary; print the report."""
+        report = swarm_report(self.ledger, staleness=self.staleness, with_history=True)
         draw_reward(report, self.out / "reward.png")
+        write_html(report, self.out / "report.html")
         (self.out / "report.txt").write_text(as_text(report), encoding="utf-8")
         facts = summary(
             report,
@@ -439,6 +440,7 @@ class _Demo:
         console.console.file.write(text + "\n")
         console.say(
             f"Greedy accuracy on {HELD_OUT} held-out words: {facts['greedy_start']:.2f} -> {facts['greedy_end']:.2f} "
-            f"in {facts['wall_s']:.0f} s. Picture: {self.out / 'reward.png'}. Figures: {self.out / 'summary.json'}."
+            f"in {facts['wall_s']:.0f} s. Picture: {self.out / 'reward.png'}. Figures: {self.out / 'summary.json'}. "
+            f"All of it, for a browser: {self.out / 'report.html'}."
         )
         return 0

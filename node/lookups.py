@@ -33,7 +33,7 @@ from node.standing import standing_of
 from node.tasks.options import usage
 from node.tasks.registry import list_kinds
 from node.volunteer import data_directory
-from node.whole_file import PICTURE, cannot_write, require_place
+from node.whole_file import PAGE, PICTURE, cannot_write, require_place
 from protocol.errors import PeerError
 from protocol.genesis import read_genesis
 from protocol.invite import read_invite, write_invite
@@ -110,13 +110,19 @@ def identities(state: Path | None) -> list[str]:
     ]
 
 
-def show_report(target: Path | None, *, as_json: bool, as_csv: bool, picture: Path | None = None) -> str:
-    """The report of `target`, in the form asked for; drawn as well if there is a file to draw to."""
+def show_report(
+    target: Path | None, *, as_json: bool, as_csv: bool, picture: Path | None = None, html: Path | None = None
+) -> str:
+    """The report of `target`, in the form asked for; drawn as well, and written as a page, where a file is named."""
     if picture is not None:
         require_place(picture, "--picture", ending=PICTURE)
-    report = read_report(find_place(target))
+    if html is not None:
+        require_place(html, "--html", ending=PAGE)
+    report = read_report(find_place(target), with_history=html is not None)
     if picture is not None:
         _draw(report, picture)
+    if html is not None:
+        _write_page(report, html)
     if as_json:
         return reports.as_json(report)
     if as_csv:
@@ -136,11 +142,19 @@ def _draw(report: SwarmReport | OwnReport, picture: Path) -> None:
         raise cannot_write(picture, "--picture", error) from None
 
 
-def read_report(place: Place) -> SwarmReport | OwnReport:
-    """What the ledger or the receipts at `place` say. Raises RunError."""
+def _write_page(report: SwarmReport | OwnReport, path: Path) -> None:
+    try:
+        reports.write_html(report, path)
+    except OSError as error:
+        raise cannot_write(path, "--html", error) from None
+
+
+def read_report(place: Place, *, with_history: bool = False) -> SwarmReport | OwnReport:
+    """What the ledger or the receipts at `place` say, for a page with what happened when. Raises RunError."""
     try:
         if place.is_learner:
-            return swarm_report(place.state / "ledger.sqlite", staleness=place.staleness)
+            ledger = place.state / "ledger.sqlite"
+            return swarm_report(ledger, staleness=place.staleness, with_history=with_history)
         receipts = Receipts(place.state / "receipts.sqlite", read_only=True)
         try:
             about = _about(place.state)
@@ -150,6 +164,7 @@ def read_report(place: Place) -> SwarmReport | OwnReport:
                 name=about.get("name", ""),
                 engine=about.get("engine", ""),
                 machine=about.get("machine", ""),
+                with_history=with_history,
             )
         finally:
             receipts.close()

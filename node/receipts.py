@@ -260,6 +260,17 @@ class Receipts:
             )
         ]
 
+    def judged(self, began_ms: int, width_ms: float) -> list[tuple[int, int, int]]:
+        """How many records were admitted and how many refused, by stretch of `width_ms` from `began_ms` on."""
+        return [
+            (stretch, admitted, total - admitted)
+            for stretch, admitted, total in self._query(
+                "SELECT CAST((r.issued_ms - ?) / ? AS INTEGER) AS stretch, sum(v.rule = ?), count(*)"
+                " FROM verdicts v JOIN receipts r USING (lease) GROUP BY stretch",
+                (began_ms, width_ms, Rule.ADMITTED.value),
+            )
+        ]
+
     def leases_with(self, *rules: Rule) -> int:
         """How many leases have a record that one of `rules` decided."""
         marks = ", ".join("?" * len(rules))

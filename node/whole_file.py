@@ -15,6 +15,7 @@ from pathlib import Path
 from node.errors import RunError, UsageError
 
 PICTURE = ".png"
+PAGE = ".html"
 
 
 def require_place(path: Path, option: str, *, ending: str = "", makes_directory: bool = False) -> None:

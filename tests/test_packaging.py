@@ -84,6 +84,10 @@ def test_wheel_holds_every_module(wheel: list[str]) -> None:
     assert sources <= set(wheel)
 
 
+def test_wheel_holds_what_modules_read_beside_them(wheel: list[str]) -> None:
+    assert {"node/reports/html/page.css", "node/reports/html/page.js"} <= set(wheel)
+
+
 def test_constraints_pin_every_direct_dependency() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if not line.startswith("#")]

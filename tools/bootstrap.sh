@@ -165,6 +165,18 @@ offer_sandbox() { # the tests of programs in a sandbox need bubblewrap; whoever 
     fi
 }
 
+offer_browser() { # the tests of the report's page need a browser without a screen; 400 MB, half a minute
+    case ",$EXTRAS," in *,dev,*) ;; *) return 0 ;; esac
+    for browser in chromium chromium-browser google-chrome; do
+        if command -v "$browser" >/dev/null; then return 0; fi
+    done
+    if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+        (install_debian_package_set chromium) || true
+    else
+        say "Chromium is not installed; tests of the report's page will fail without: sudo apt-get install -y chromium"
+    fi
+}
+
 install_torch() {
     [ -n "${TORCH_INDEX+set}" ] || install_cpu_torch
     [ -n "${TORCH_INDEX:-}" ] || return 0
@@ -194,6 +206,7 @@ esac
 find_python
 require_system_parts
 offer_sandbox
+offer_browser
 say "setting up $VENV [$EXTRAS] with Python $(version_of "$PYTHON"): 1 to 10 minutes the first time, 2 to 5 GB of disk"
 make_environment
 log=$VENV/bootstrap.log

@@ -33,12 +33,21 @@ NARROW_NAME_CHARS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """What one column shows of a peer, and of all together. Headings have one line or two."""
+    """What one column shows of a peer, and of all together. Headings have one line or two.
+
+    `number` is what the cell writes out, by which peers are put in order; None where the cell is text, or not known.
+    """
 
     heading: str
     cell: Callable[[PeerReport], str]
     total: Callable[[SwarmReport], str] = lambda _: ""
     left: bool = False
+    number: Callable[[PeerReport], float | None] = lambda _: None
+
+    @property
+    def title(self) -> str:
+        """The heading on one line."""
+        return self.heading.replace("-\n", "").replace("\n", " ")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +81,10 @@ def _of_rollouts(show: Callable[[PeerReport], str]) -> Callable[[PeerReport], st
     return lambda peer: show(peer) if peer.role is Role.ROLLOUT else words.NOTHING
 
 
+def _rollouts_only(number: Callable[[PeerReport], float | None]) -> Callable[[PeerReport], float | None]:
+    return lambda peer: number(peer) if peer.role is Role.ROLLOUT else None
+
+
 def _added(number: Callable[[PeerReport], float], show: Callable[[Any], str]) -> Callable[[SwarmReport], str]:
     return lambda report: show(sum(number(peer) for peer in report.peers))
 
@@ -79,34 +92,52 @@ def _added(number: Callable[[PeerReport], float], show: Callable[[Any], str]) ->
 def _counted(heading: str, number: Callable[[PeerReport], int]) -> Column:
     """A count of what rollout peers did, added up."""
     cell = _of_rollouts(lambda peer: words.count(number(peer)))
-    return Column(heading=heading, cell=cell, total=_added(number, words.count))
+    return Column(heading=heading, cell=cell, total=_added(number, words.count), number=_rollouts_only(number))
 
 
 def _moved(way: str, number: Callable[[PeerReport], int]) -> Column:
-    return Column(heading=f"bytes\n{way}", cell=lambda p: words.size(number(p)), total=_added(number, words.size))
+    cell, total = (lambda p: words.size(number(p))), _added(number, words.size)
+    return Column(heading=f"bytes\n{way}", cell=cell, total=total, number=number)
 
 
-def _score(which: str) -> Callable[[PeerReport], str]:
-    return lambda peer: words.NOTHING if peer.reputation is None else f"{getattr(peer.reputation, which):.2f}"
+def _scored(heading: str, which: str, *, of_learners: bool = False) -> Column:
+    def number(peer: PeerReport) -> float | None:
+        is_scored = peer.reputation is not None and (of_learners or peer.role is Role.ROLLOUT)
+        return float(getattr(peer.reputation, which)) if is_scored else None
+
+    def cell(peer: PeerReport) -> str:
+        return words.NOTHING if (score := number(peer)) is None else f"{score:.2f}"
+
+    return Column(heading=heading, cell=cell, number=number)
 
 
 WORK = (
     Column(heading="role", cell=lambda p: p.role.value, left=True),
     _counted("rollouts\nadmitted", lambda p: p.admitted),
     _counted("rollouts\nrejected", lambda p: p.rejected),
-    Column(heading="admitted\nper s", cell=_of_rollouts(lambda p: words.rate(p.admitted_per_s))),
+    Column(
+        heading="admitted\nper s",
+        cell=_of_rollouts(lambda p: words.rate(p.admitted_per_s)),
+        number=lambda p: p.admitted_per_s,
+    ),
     _counted("tokens\nadmitted", lambda p: p.tokens),
-    Column(heading="share of\nbatches", cell=_of_rollouts(lambda p: words.share(p.share))),
+    Column(
+        heading="share of\nbatches",
+        cell=_of_rollouts(lambda p: words.share(p.share)),
+        number=_rollouts_only(lambda p: p.share),
+    ),
 )
 RELAYED = Column(
     heading="bytes\nrelayed",
     cell=_of_rollouts(lambda p: words.size(p.bytes_relayed or 0)),
     total=_added(lambda p: p.bytes_relayed or 0, words.size),
+    number=_rollouts_only(lambda p: p.bytes_relayed),
 )
 STANDBY = Column(
     heading="hours\nstanding by",
     cell=_of_rollouts(lambda p: words.hours(p.standby_s)),
     total=_added(lambda p: p.standby_s, words.hours),
+    number=_rollouts_only(lambda p: p.standby_s),
 )
 LEASES = (
     _counted("leases\nissued", lambda p: p.leases.issued),
@@ -119,9 +150,9 @@ LEASES = (
 )
 RECALLED = _counted("recalled", lambda p: p.leases.recalled)
 REPUTATION = (
-    Column(heading="availa-\nbility", cell=_score("availability")),
-    Column(heading="timeli-\nness", cell=_of_rollouts(_score("timeliness"))),
-    Column(heading="honesty", cell=_of_rollouts(_score("honesty"))),
+    _scored("availa-\nbility", "availability", of_learners=True),
+    _scored("timeli-\nness", "timeliness"),
+    _scored("honesty", "honesty"),
 )
 
 
@@ -147,13 +178,24 @@ def _cost_columns(currency: str | None) -> tuple[Column, ...]:
             heading="hours\nactive",
             cell=lambda p: words.hours(p.active_s),
             total=_added(lambda p: p.active_s, words.hours),
+            number=lambda p: p.active_s,
         ),
-        Column(heading=f"price per\nhour{unit}", cell=money(lambda p: p.price_per_hour)),
-        Column(heading=f"cost{unit}", cell=money(lambda p: p.cost), total=total(lambda _: MICROS)),
+        Column(
+            heading=f"price per\nhour{unit}",
+            cell=money(lambda p: p.price_per_hour),
+            number=lambda p: p.price_per_hour,
+        ),
+        Column(
+            heading=f"cost{unit}",
+            cell=money(lambda p: p.cost),
+            total=total(lambda _: MICROS),
+            number=lambda p: p.cost,
+        ),
         Column(
             heading="cost per\n1k tokens",
             cell=_of_rollouts(money(lambda p: p.cost_per_1000_tokens)),
             total=total(lambda report: MICROS * report.tokens / 1000),
+            number=_rollouts_only(lambda p: p.cost_per_1000_tokens),
         ),
         _moved("up", lambda p: p.bytes_up),
         _moved("down", lambda p: p.bytes_down),

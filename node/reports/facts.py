@@ -16,6 +16,7 @@ from typing import Any
 from learner.alarms import Change
 from node.config import Mode, mode_of
 from node.receipts import PeerTraffic
+from node.reports.history import History, PeerHistory, Span
 from node.reports.rules import BLAMED
 from protocol.cost import MICROS, Price, cost_micros, per_thousand_tokens
 from protocol.ids import LeaseId, PeerId, PolicyVersion, SwarmId
@@ -214,7 +215,7 @@ class SwarmReport:
     the last moment the ledger knows of: a run that ended yesterday reads the same tomorrow. `staleness` is the window
     S, when told. `uninformative` of the dropped records are of groups whose rewards are all equal;
     `later_turns` of the admitted ones go on with an episode that another began. `alarms` are those
-    that were raised and cleared, oldest first.
+    that were raised and cleared, oldest first. `history` is there where it was asked for.
     """
 
     swarm: SwarmId
@@ -231,6 +232,7 @@ class SwarmReport:
     uninformative: int = 0
     alarms: tuple[Change, ...] = ()
     later_turns: int = 0
+    history: History | None = None
 
     @property
     def wall_s(self) -> float:
@@ -354,7 +356,8 @@ class OwnReport:
     """A node's own work, from the receipts that it keeps: the row it has at the learner, as far as known here.
 
     `newest` and `oldest` are the learner's versions when it judged. `refused` are the latest, newest first. `traffic`
-    is with those peers with whom most was exchanged.
+    is with those peers with whom most was exchanged. `spans`, when it was in the swarm, and `history` are there where
+    they were asked for; their times are seconds since it was first seen.
     """
 
     peer: PeerReport
@@ -363,6 +366,8 @@ class OwnReport:
     newest: PolicyVersion | None
     refused: tuple[RefusedRecord, ...]
     traffic: tuple[PeerTraffic, ...]
+    spans: tuple[Span, ...] = ()
+    history: PeerHistory | None = None
 
     @property
     def peers(self) -> tuple[PeerReport, ...]:

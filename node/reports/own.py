@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from node.receipts import Receipts, Session
 from node.reports.facts import LeaseCounts, OwnReport, PeerReport, RefusedRecord, Role
+from node.reports.history import FINEST, Bins, PeerHistory, Span, joined
 from node.reports.peers import Presence, present_s
 from protocol.cost import Price
 from protocol.ids import PeerId
@@ -25,9 +26,17 @@ TRAFFIC_SHOWN = 64
 
 
 def own_report(
-    receipts: Receipts, *, peer: PeerId, name: str = "", engine: str = "", machine: str = "", price: Price | None = None
+    receipts: Receipts,
+    *,
+    peer: PeerId,
+    name: str = "",
+    engine: str = "",
+    machine: str = "",
+    price: Price | None = None,
+    with_history: bool = False,
 ) -> OwnReport:
-    """Return the report of the node `peer`, as it calls itself, from what is in `receipts`.
+    """Return the report of the node `peer`, as it calls itself, from what is in `receipts`, with when it did what if so
+    asked.
 
     `price` is what it asks today, for a node without any session yet. Raises ReceiptsError.
     """
@@ -69,7 +78,20 @@ def own_report(
         newest=sums.newest,
         refused=refused,
         traffic=tuple(receipts.traffic(TRAFFIC_SHOWN)),
+        spans=_spans(sessions, row) if with_history else (),
+        history=_history(receipts, row) if with_history else None,
     )
+
+
+def _spans(sessions: Sequence[Session], row: PeerReport) -> tuple[Span, ...]:
+    wall_s = (row.last_seen_ms - row.first_seen_ms) / 1000
+    stays = [((s.began_ms - row.first_seen_ms) / 1000, (s.ended_ms - row.first_seen_ms) / 1000) for s in sessions]
+    return joined(stays, gap_s=wall_s / FINEST)
+
+
+def _history(receipts: Receipts, row: PeerReport) -> PeerHistory:
+    bins = Bins(wall_s=(row.last_seen_ms - row.first_seen_ms) / 1000)
+    return PeerHistory(judged=bins.filled(receipts.judged(row.first_seen_ms, 1000 * bins.width_s)))
 
 
 def _active_s(sessions: Sequence[Session]) -> float:

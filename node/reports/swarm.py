@@ -17,6 +17,7 @@ from typing import Any
 
 from learner.buffer import UNINFORMATIVE
 from learner.ledger_file import snapshot
+from node.reports.chronicle import read_history
 from node.reports.facts import Evaluation, Incarnation, LeaseCounts, Plan, Publication, Step, SwarmReport
 from node.reports.objective import changes_of
 from node.reports.peers import PeerFacts, Presence, in_order, peer_report
@@ -37,8 +38,10 @@ SELECT max(t) FROM (
 Row = tuple[Any, ...]
 
 
-def swarm_report(path: Path, *, staleness: int | None = None) -> SwarmReport:
+def swarm_report(path: Path, *, staleness: int | None = None, with_history: bool = False) -> SwarmReport:
     """Return the report of the ledger at `path`; `staleness` is the window S, which the ledger does not hold.
+
+    The history, which only a page tells, is read if asked for: it goes through all records twice more.
 
     Raises LedgerError, naming the file and the next step, when it is missing, unreadable, or of another program.
     """
@@ -58,14 +61,19 @@ def swarm_report(path: Path, *, staleness: int | None = None) -> SwarmReport:
             )
         )
         trained = sum(lags.values())
-        peers = [peer_report(facts, trained=trained, ended_ms=ended_ms) for facts in _peers(db)]
+        peers = in_order(peer_report(facts, trained=trained, ended_ms=ended_ms) for facts in _peers(db))
         evaluations = _evaluations(db, started_ms, chain)
+        history = None
+        if with_history:
+            history = read_history(
+                db, started_ms=started_ms, ended_ms=ended_ms, peers=peers, has_relays=_has(db, "relayed")
+            )
         return SwarmReport(
             swarm=swarm,
             started_ms=started_ms,
             ended_ms=ended_ms,
             staleness=staleness,
-            peers=in_order(peers),
+            peers=peers,
             incarnations=incarnations,
             versions=_versions(db, started_ms),
             steps=steps,
@@ -75,6 +83,7 @@ def swarm_report(path: Path, *, staleness: int | None = None) -> SwarmReport:
             uninformative=_uninformative(db),
             alarms=changes_of(steps, [score for score in evaluations if score.survives], _diverged(db)),
             later_turns=_later_turns(db),
+            history=history,
         )
 
 

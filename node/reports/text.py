@@ -67,10 +67,10 @@ def _drawn(report: SwarmReport | OwnReport, width: int, box: Box, *, color: bool
     )  # fmt: skip
     match report:
         case SwarmReport():
-            parts = [_heading(f"Swarm {short(report.swarm)}"), _pairs(_story(report))]
+            parts = [_heading(f"Swarm {short(report.swarm)}"), _pairs(story(report))]
             verdicts = report.verdicts
         case OwnReport():
-            parts = [_heading(f"Work of {known_as(report.peer)}"), _pairs(_own_story(report))]
+            parts = [_heading(f"Work of {known_as(report.peer)}"), _pairs(own_story(report))]
             verdicts = report.peer.verdicts
     parts += _alarms(report) + _by_lag(report) if isinstance(report, SwarmReport) else []
     parts += [tables(report, width=width, box=box)] if isinstance(report, OwnReport) or report.peers else []
@@ -81,7 +81,7 @@ def _drawn(report: SwarmReport | OwnReport, width: int, box: Box, *, color: bool
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def _story(report: SwarmReport) -> Iterator[tuple[str, str]]:
+def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
     began = datetime.fromtimestamp(report.started_ms / 1000, UTC)
     yield "time", f"{words.duration(report.wall_s)} from {began:%Y-%m-%d %H:%M} UTC"
     restarts = len(report.incarnations) - 1
@@ -133,7 +133,7 @@ def _task_name(task: str) -> str:
     return f" {words.plain_name(task, 12)}"
 
 
-def _own_story(report: OwnReport) -> Iterator[tuple[str, str]]:
+def own_story(report: OwnReport) -> Iterator[tuple[str, str]]:
     yield "peer", report.peer.peer
     if report.newest is None:
         yield "receipts", "none yet: the learner has judged nothing of this node's work"

@@ -27,6 +27,8 @@ BAR = 0.62
 def stretches(report: SwarmReport) -> dict[PeerId, list[tuple[float, float]]]:
     """From when to when each peer was on, in seconds, joined where one plan follows another; who came first first."""
     found: dict[PeerId, list[tuple[float, float]]] = {}
+    if not report.plans:
+        return found
     ends = [*(plan.at_s for plan in report.plans[1:]), report.wall_s]
     for plan, end_s in zip(report.plans, ends, strict=True):
         for peer in plan.active:

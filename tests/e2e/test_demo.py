@@ -46,6 +46,7 @@ def test_the_demo_ends_well_without_a_node_and_with_a_learner_that_came_back(mac
     )
     assert (out / "reward.png").read_bytes().startswith(b"\x89PNG")
     assert "node-2" in (out / "report.txt").read_text()
+    assert "node-2" in (out / "report.html").read_text()
     assert len(rows_of(out / "learner" / "ledger.sqlite", "SELECT * FROM incarnations")) == 2
 
 

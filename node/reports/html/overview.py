@@ -1,0 +1,188 @@
+"""The part of the page about the whole run.
+
+Pure. What always holds: it says in words what the plots show; what there is nothing of is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from node.reports import words
+from node.reports.facts import SwarmReport
+from node.reports.history import PEERS_TOLD
+from node.reports.html.costs import Costs, costs_of
+from node.reports.html.curves import lead, plots
+from node.reports.html.markup import Child, Fragment, strangers, tag
+from node.reports.html.peer_table import peer_table
+from node.reports.html.pieces import Tile, link_to, moment, pairs, section, shortened, small_share, table, tiles
+from node.reports.html.svg import WIDE, figure
+from node.reports.objective import RECENT, by_lag, spells
+from node.reports.rules import MEANINGS
+from node.reports.text import story
+from protocol.cost import MICROS
+from protocol.ids import PeerId, short
+from protocol.work import Rule
+
+ALARMS_LISTED = 50
+"""The newest; the JSON form has all."""
+
+PLANS_LISTED = 50
+"""The newest; the JSON form has all."""
+
+NAMES_LISTED = 8
+"""Of the peers that a plan wanted to be on; wider plans are told by their number."""
+
+REASON_CHARS = 512
+
+
+def overview(report: SwarmReport, pages: Collection[PeerId]) -> Fragment:
+    """All that is told of the run; `pages` are the peers with a part of their own."""
+    costs = costs_of(report)
+    parts = [
+        tiles(_figures(report, costs)),
+        _learned(report),
+        section("plots", "What happened", tag("div", [figure(plot) for plot in plots(report, costs)], class_="grid")),
+        section("story", "In words", pairs(story(report))),
+        _alarms(report),
+        _peers(report, pages),
+        _rejected(report),
+        _by_lag(report),
+        _plans(report, costs, pages),
+    ]
+    return tag("div", parts, id="overview")
+
+
+def _figures(report: SwarmReport, costs: Costs) -> Iterator[Tile]:
+    scores = report.surviving_evaluations
+    if scores:
+        yield Tile(
+            name="greedy, held-out prompts",
+            value=f"{scores[-1].greedy:.3f}",
+            more=f"{scores[0].greedy:.3f} at first",
+        )
+    yield Tile(name="training steps", value=words.count(len(report.steps)), more=f"{len(report.versions):,} versions")
+    yield Tile(name="rollouts admitted", value=words.count(report.admitted), more=f"{report.rejected:,} rejected")
+    yield Tile(name="learner trained", value=words.share(report.utilisation), more="of its time")
+    planned = (
+        "no plan" if costs.planned_total is None else f"{words.money(costs.planned_total, costs.currency)} planned"
+    )
+    yield Tile(name="rollout peers cost", value=words.money(costs.total, costs.currency), more=planned)
+    found = spells(report.alarms)
+    standing = sum(spell.ended is None for spell in found)
+    yield Tile(name="alarms", value=words.count(len(found)), more=f"{standing or 'none'} standing")
+
+
+def _learned(report: SwarmReport) -> Fragment:
+    plot = lead(report)
+    if plot.is_empty:
+        return section("learned", "What was learned", tag("p", "Nothing was trained and nothing evaluated yet."))
+    return section("learned", "What was learned", figure(plot, wide=WIDE))
+
+
+def _alarms(report: SwarmReport) -> Fragment | None:
+    found = spells(report.alarms)
+    if not found:
+        return None
+    rows = [
+        (
+            spell.alarm.replace("_", " "),
+            f"step {spell.began} on" if spell.ended is None else f"steps {spell.began} to {spell.ended}",
+            "yes" if spell.ended is None else "no",
+            spell.said,
+        )
+        for spell in reversed(found[-ALARMS_LISTED:])
+    ]
+    last = "" if len(found) <= ALARMS_LISTED else f"the last {ALARMS_LISTED} of {len(found)}, "
+    caption = f"Alarms, {last}the newest first"
+    headings = ["alarm", "when", "stands", "what was measured, and what to do"]
+    return section("alarms", "Alarms", table(caption, headings, rows, kind="alarms"))
+
+
+def _peers(report: SwarmReport, pages: Collection[PeerId]) -> Fragment:
+    if not report.peers:
+        return section("peers", "Peers", tag("p", "Nobody has joined yet."))
+    without = len(report.peers) - len(pages)
+    said = "Each name leads to a page about that peer. The table is wider than most screens: it scrolls sideways."
+    if without > 0:
+        said = (
+            f"Names that are links lead to a page about that peer: {PEERS_TOLD} have one, those who are blamed for most"
+            f" records among them; {without:,} have not."
+        )
+    return section("peers", "Peers", tag("p", said, id="peers-said"), peer_table(report, pages))
+
+
+def _rejected(report: SwarmReport) -> Fragment:
+    judged = report.admitted + report.rejected
+    rows = [
+        (
+            tag("code", rule.value),
+            words.count(number),
+            small_share(number / judged),
+            MEANINGS[rule].words,
+            "yes" if MEANINGS[rule].blames else "no",
+        )
+        for rule, number in report.verdicts.items()
+        if rule is not Rule.ADMITTED
+    ]
+    if not rows:
+        said = "No record was rejected." if judged else "No record was judged yet."
+        return section("rejected", "Rejected, and why", tag("p", said))
+    headings = ["rule", "records", "share of judged", "it was not counted because ...", "counts against honesty"]
+    return section("rejected", "Rejected, and why", table("Rejected records by rule", headings, rows, kind="verdicts"))
+
+
+def _by_lag(report: SwarmReport) -> Fragment | None:
+    """What the trainer made of tokens, by their lag, of late."""
+    found = by_lag(report.steps)
+    if not any("kl" in row for row in found.values()):
+        return None
+    rows = [
+        (
+            lag, words.count(round(row["tokens"])), words.figure(row.get("ratio")), words.figure(row.get("kl")),
+            words.share(row.get("clip_share")), words.share(row.get("ess")), words.figure(row.get("reward")),
+        )
+        for lag, row in found.items()
+    ]  # fmt: skip
+    title = f"Trained tokens by lag, last {min(RECENT, len(report.steps))} steps"
+    headings = ["lag (steps)", "tokens", "mean ratio", "KL (nats)", "clipped", "effective sample", "mean reward"]
+    return section("by-lag", "By lag", table(title, headings, rows))
+
+
+def _plans(report: SwarmReport, costs: Costs, pages: Collection[PeerId]) -> Fragment | None:
+    if not report.plans:
+        return None
+    rows = [
+        (
+            words.duration(max(0.0, plan.at_s)),
+            _active(report, plan.active, pages),
+            f"{words.money(plan.micros_per_hour / MICROS, costs.currency)} an hour",
+            f"every {plan.kappa} {'step' if plan.kappa == 1 else 'steps'}",
+            [tag("p", strangers(shortened(words.plain_name(one, REASON_CHARS), REASON_CHARS))) for one in plan.reasons],
+        )
+        for plan in reversed(report.plans[-PLANS_LISTED:])
+    ]
+    caption = "Plans, the newest first"
+    if len(report.plans) > PLANS_LISTED:
+        caption = f"Plans, the last {PLANS_LISTED} of {len(report.plans)}, the newest first"
+    headings = ["from, since the start", "who was to be on", "price", "versions", "why"]
+    return section("plans", "Plans", table(caption, headings, rows, kind="plans"))
+
+
+def _active(report: SwarmReport, active: tuple[PeerId, ...], pages: Collection[PeerId]) -> list[Child]:
+    if not active:
+        return ["nobody"]
+    if len(active) > NAMES_LISTED:
+        return [f"{len(active):,} peers"]
+    names = {peer.peer: words.plain_name(peer.name) for peer in report.peers}
+    found: list[Child] = []
+    for peer in active:
+        name = strangers(names.get(peer) or short(peer))
+        found += [", " if found else None, link_to(peer, name) if peer in pages else name]
+    return found
+
+
+def heading(report: SwarmReport) -> tuple[str, str]:
+    """The page's title, and the line below it."""
+    window = "" if report.staleness is None else f"; {words.regime(report.staleness)}"
+    said = f"{moment(report.started_ms)} to {moment(report.ended_ms)}, {words.duration(report.wall_s)}{window}."
+    return f"Swarm {short(report.swarm)}", said

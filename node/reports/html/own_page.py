@@ -1,0 +1,91 @@
+"""The page of a volunteer: what its own node did, from the receipts that it keeps.
+
+Pure. What always holds: nothing is told that only the learner knows, and the page says where that can be had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from node.reports import words
+from node.reports.facts import OwnReport
+from node.reports.history import DETAIL_CHARS, PeerHistory
+from node.reports.html.curves import timeline
+from node.reports.html.markup import Child, Fragment, strangers, tag
+from node.reports.html.peer_page import verdicts
+from node.reports.html.pieces import Tile, moment, name_of, pairs, section, shortened, table, tiles
+from node.reports.html.plot import Look, Row
+from node.reports.html.svg import STRIP, figure
+from node.reports.text import own_story
+from protocol.ids import short
+
+
+def own_page(report: OwnReport) -> Fragment:
+    """All that is told of the node."""
+    peer, history = report.peer, report.history or PeerHistory()
+    wall_s = (peer.last_seen_ms - peer.first_seen_ms) / 1000
+    plot = timeline("timeline", history.judged, [Row(name="here", spans=report.spans, look=Look.BLUE)], wall_s)
+    parts = [
+        tiles(_figures(report)),
+        section("plots", "What happened", figure(plot, wide=STRIP)),
+        section("story", "In words", pairs((name, value) for name, value in own_story(report))),
+        section("verdicts", "Verdicts", verdicts(peer.verdicts, {}, peer.first_seen_ms)[1:], _refused(report)),
+        section("earnings", "Earnings and machine", pairs(_earnings(report))),
+        _traffic(report),
+    ]
+    return tag("div", parts, id="overview")
+
+
+def heading(report: OwnReport) -> tuple[str, str]:
+    """The page's title, and the line below it."""
+    peer = report.peer
+    if not peer.last_seen_ms:
+        return f"Work of {name_of(peer)}", "This node was in no swarm yet."
+    return f"Work of {name_of(peer)}", f"{moment(peer.first_seen_ms)} to {moment(peer.last_seen_ms)}."
+
+
+def _figures(report: OwnReport) -> Iterator[Tile]:
+    peer = report.peer
+    yield Tile(name="rollouts admitted", value=words.count(peer.admitted), more=f"{peer.rejected:,} rejected")
+    yield Tile(name="tokens admitted", value=words.count(peer.tokens))
+    yield Tile(
+        name="earned",
+        value=words.money(peer.cost, peer.price.currency),
+        more=f"in {words.duration(peer.active_s)} of work",
+    )
+    yield Tile(name="receipts", value=words.count(report.receipts), more="signed by the learner")
+    yield Tile(name="chunks sent", value=words.size(peer.bytes_up), more=f"{words.size(peer.bytes_down)} received")
+
+
+def _refused(report: OwnReport) -> Fragment | None:
+    if not report.refused:
+        return None
+    rows = [
+        (
+            tag("code", one.rule.value),
+            moment(one.at_ms),
+            tag("code", f"{short(one.lease)}/{one.index}"),
+            strangers(shortened(one.detail, DETAIL_CHARS)),
+        )
+        for one in report.refused
+    ]
+    caption = "The newest rejected records, in the learner's words"
+    return table(caption, ["rule", "when", "lease/record", "what was found"], rows, kind="evidence")
+
+
+def _earnings(report: OwnReport) -> Iterator[tuple[str, Child]]:
+    peer, currency = report.peer, report.peer.price.currency
+    yield "price asked", f"{words.money(peer.price_per_hour, currency)} an hour"
+    yield "time in the swarm", f"{words.duration(peer.active_s)} ({words.hours(peer.active_s)} h)"
+    yield "earned", words.money(peer.cost, currency)
+    yield "per 1000 admitted tokens", words.money(peer.cost_per_1000_tokens, currency)
+    yield "engine", strangers(words.plain_name(peer.engine, 48) or words.NOTHING)
+    yield "machine", strangers(words.plain_name(peer.machine, 200) or words.NOTHING)
+
+
+def _traffic(report: OwnReport) -> Fragment | None:
+    if not report.traffic:
+        return None
+    rows = [(tag("code", one.peer), words.size(one.bytes_up), words.size(one.bytes_down)) for one in report.traffic]
+    caption = "Chunks exchanged, as counted here"
+    return section("traffic", "Chunks", table(caption, ["peer", "bytes sent to it", "bytes had of it"], rows))

@@ -1,0 +1,93 @@
+"""The whole page: its head, its style and script, and what it tells.
+
+Pure but for reading the two files beside it, and for writing it. What always holds: the page names nothing outside of
+itself, and its Content-Security-Policy lets nothing but our style and our script, which it names by their hashes, take
+effect; the same report gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from pathlib import Path
+
+from node.reports.facts import OwnReport, SwarmReport
+from node.reports.history import History
+from node.reports.html import overview, own_page
+from node.reports.html.markup import Child, Fragment, inlined, tag
+from node.reports.html.peer_page import peer_pages
+from node.whole_file import write_whole
+
+STYLE, SCRIPT = "page.css", "page.js"
+
+NAVIGATION = (("learned", "Learned"), ("plots", "Plots"), ("story", "In words"), ("peers", "Peers"),
+              ("rejected", "Rejected"))  # fmt: skip
+OWN_NAVIGATION = (("plots", "Timeline"), ("story", "In words"), ("verdicts", "Verdicts"), ("earnings", "Earnings"))
+
+
+def as_html(report: SwarmReport | OwnReport) -> str:
+    """The page of `report`, which was read with its history."""
+    match report:
+        case SwarmReport():
+            history = report.history or History()
+            links = [*NAVIGATION, *([("plans", "Plans")] if report.plans else [])]
+            return _document(
+                *overview.heading(report), links, overview.overview(report, history.peers), peer_pages(report)
+            )
+        case OwnReport():
+            return _document(*own_page.heading(report), list(OWN_NAVIGATION), own_page.own_page(report), [])
+
+
+def write_html(report: SwarmReport | OwnReport, path: Path) -> None:
+    """Write the page of `report` to `path`, whole or not at all. Raises OSError."""
+    text = as_html(report)
+    write_whole(path, lambda partial: partial.write_text(text, encoding="utf-8", newline="\n"))
+
+
+def _document(title: str, said: str, links: list[tuple[str, str]], main: Fragment, pages: list[Fragment]) -> str:
+    name = f"{title}, Volery report"
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy()),
+        tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name_="color-scheme", content="light dark"),
+        tag("meta", name_="referrer", content="no-referrer"),
+        tag("title", name),
+        inlined("style", _file(STYLE)),
+    )
+    body = tag(
+        "body",
+        tag("a", "To the content", href="#main", class_="skip"),
+        tag(
+            "header",
+            tag("h1", tag("bdi", title)),
+            tag("p", said),
+            tag("nav", [tag("a", text, href=f"#{key}") for key, text in links], aria_label="Parts of this page"),
+        ),
+        tag("main", main, _peers(pages), id="main", tabindex=-1),
+        tag("footer", tag("p", "Made by volery report --html. This file is whole: it asks nothing of any network.")),
+        tag("div", id="said", role="status", class_="unseen"),
+        inlined("script", _file(SCRIPT)),
+    )
+    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en').text}\n"
+
+
+def _peers(pages: list[Fragment]) -> Child:
+    return tag("div", pages, id="pages") if pages else None
+
+
+def policy() -> str:
+    """What a browser lets take effect: our style and script, and nothing else."""
+    style, script = _hash(_file(STYLE)), _hash(_file(SCRIPT))
+    return f"default-src 'none'; style-src '{style}'; script-src '{script}'; base-uri 'none'; form-action 'none'"
+
+
+def _hash(content: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
+
+
+@cache
+def _file(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")

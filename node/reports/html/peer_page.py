@@ -1,0 +1,210 @@
+"""The part of the page about one peer: what it did when, what was refused and why, what it relayed and earned.
+
+Pure. What always holds: a rule that refused something stands with what it means, whether it blames, and its newest
+evidence in the learner's own words; what a peer says of itself is named as its own word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from node.reports import words
+from node.reports.facts import PeerReport, Role, SwarmReport
+from node.reports.history import DETAIL_CHARS, Evidence, History, PeerHistory, Span
+from node.reports.html.audits import audits
+from node.reports.html.curves import presence_rows, timeline
+from node.reports.html.markup import Child, Fragment, strangers, tag
+from node.reports.html.pieces import (
+    NAME_CHARS,
+    Tile,
+    link_to,
+    moment,
+    name_of,
+    page_id,
+    pairs,
+    shortened,
+    small_share,
+    table,
+    tiles,
+)
+from node.reports.html.svg import STRIP, figure
+from node.reports.rules import MEANINGS
+from node.reports.turns import stretches
+from protocol.ids import PeerId, short
+from protocol.work import Rule
+
+FATES = ("issued", "in_time", "late", "expired", "returned", "recalled", "lost", "open")
+
+
+def peer_pages(report: SwarmReport) -> list[Fragment]:
+    """A part for each peer that has a history, in the order of the report."""
+    history = report.history or History()
+    among = _Among(
+        report=report,
+        history=history,
+        names={peer.peer: name_of(peer) for peer in report.peers},
+        planned=stretches(report),
+    )
+    return [_peer_page(peer, history.peers[peer.peer], among) for peer in report.peers if peer.peer in history.peers]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Among:
+    """What the pages of all peers need: the run, what each peer is called, and when each was to be on."""
+
+    report: SwarmReport
+    history: History
+    names: Mapping[PeerId, str]
+    planned: Mapping[PeerId, Sequence[Span]]
+
+    def receiver(self, peer: PeerId) -> Fragment:
+        """Another peer, with a link to its page if there is one."""
+        known = tag("span", strangers(self.names.get(peer, "")), " ", tag("code", short(peer)))
+        return link_to(peer, known) if peer in self.history.peers else known
+
+
+def _peer_page(peer: PeerReport, history: PeerHistory, among: _Among) -> Fragment:
+    key = f"of-{peer.peer}"
+    rows = presence_rows(among.history.spans.get(peer.peer, ()), among.planned.get(peer.peer, ()))
+    plot = timeline(f"time-{peer.peer}", history.judged, list(rows), among.report.wall_s)
+    parts: list[Child] = [
+        tag("p", tag("a", "All peers", href="#peers"), class_="back"),
+        tag("h2", strangers(name_of(peer)), " ", tag("small", peer.role.value), id=key, tabindex=-1),
+        tag("p", tag("code", peer.peer), class_="id"),
+        tiles(_figures(peer)),
+        figure(plot, wide=STRIP),
+    ]
+    if peer.role is Role.ROLLOUT:
+        parts += [
+            verdicts(peer.verdicts, history.evidence, among.report.started_ms),
+            audits(peer, history),
+            tag("h3", "Leases"),
+            tiles(_leases(peer), kind="small"),
+            *_relayed(history, among),
+        ]
+    about = (
+        _part("Earnings", _earnings(peer)),
+        _part("Machine, as it says itself", _machine(peer)),
+        _part("Presence and reputation", _standing(peer, among.history.stays.get(peer.peer, 0))),
+    )
+    parts.append(tag("div", about, class_="about"))
+    return tag("section", parts, class_="peer", id=page_id(peer.peer), aria_labelledby=key)
+
+
+def verdicts(
+    counts: Mapping[Rule, int], evidence: Mapping[Rule, tuple[Evidence, ...]], started_ms: int
+) -> list[Fragment]:
+    """What was refused, by rule: what each means, and the newest records that it refused."""
+    judged, refused = sum(counts.values()), [rule for rule in counts if rule is not Rule.ADMITTED]
+    if not refused:
+        said = f"All {judged:,} judged records were admitted." if judged else "No record was judged yet."
+        return [tag("h3", "Verdicts"), tag("p", said)]
+    rows = [
+        (
+            tag("code", rule.value),
+            words.count(counts[rule]),
+            small_share(counts[rule] / judged),
+            f"not counted because {MEANINGS[rule].words}" if rule is not Rule.ADMITTED else MEANINGS[rule].words,
+            "yes" if MEANINGS[rule].blames else "no",
+        )
+        for rule in Rule
+        if rule in counts
+    ]
+    headings = ["rule", "records", "share", "meaning", "counts against honesty"]
+    return [
+        tag("h3", "Verdicts"),
+        table("Judged records by the rule that decided", headings, rows, kind="verdicts"),
+        *_evidence(evidence, started_ms),
+    ]
+
+
+def _evidence(evidence: Mapping[Rule, tuple[Evidence, ...]], started_ms: int) -> Iterator[Fragment]:
+    """The newest records that each rule refused."""
+    rows = [
+        (
+            tag("code", rule.value),
+            moment(started_ms + round(1000 * one.at_s)),
+            tag("code", f"{short(one.lease)}/{one.index}"),
+            words.NOTHING if one.version is None else str(one.version),
+            words.NOTHING if one.lag is None else f"{one.lag} {'step' if one.lag == 1 else 'steps'}",
+            strangers(shortened(one.detail, DETAIL_CHARS)),
+        )
+        for rule in Rule
+        for one in evidence.get(rule, ())
+    ]
+    if rows:
+        headings = ["rule", "when", "lease/record", "made with version", "lag", "what was found"]
+        yield table("The newest rejected records of each rule", headings, rows, kind="evidence")
+
+
+def _figures(peer: PeerReport) -> Iterator[Tile]:
+    if peer.role is Role.LEARNER:
+        yield Tile(name="sent", value=words.size(peer.bytes_up), more="of chunks")
+        yield Tile(name="cost", value=words.money(peer.cost, peer.price.currency))
+        yield Tile(name="here", value=words.duration(peer.active_s + peer.standby_s))
+        return
+    yield Tile(name="rollouts admitted", value=words.count(peer.admitted), more=f"{peer.rejected:,} rejected")
+    yield Tile(name="share of batches", value=words.share(peer.share))
+    yield Tile(name="tokens admitted", value=words.count(peer.tokens))
+    yield Tile(
+        name="earned",
+        value=words.money(peer.cost, peer.price.currency),
+        more=f"in {words.duration(peer.active_s)} of work",
+    )
+    yield Tile(name="relayed, credited", value=words.size(peer.bytes_relayed or 0))
+    if peer.reputation is not None:
+        yield Tile(name="honesty", value=f"{peer.reputation.honesty:.2f}", more="of 1")
+
+
+def _leases(peer: PeerReport) -> Iterator[Tile]:
+    for fate in FATES:
+        yield Tile(name=fate.replace("_", " "), value=words.count(getattr(peer.leases, fate)))
+
+
+def _relayed(history: PeerHistory, among: _Among) -> Iterator[Fragment]:
+    """Who signed to have had chunks of this peer."""
+    yield tag("h3", "Relaying")
+    if not history.given:
+        yield tag("p", "Nobody whose work was admitted has signed to have had chunks of it.")
+        return
+    rows = [
+        (among.receiver(one.receiver), words.size(one.num_bytes), words.count(one.versions)) for one in history.given
+    ]
+    yield table("Credited for what it gave, by who signed for it", ["receiver", "bytes", "versions"], rows)
+
+
+def _part(title: str, rows: Iterator[tuple[str, Child]]) -> Fragment:
+    return tag("div", tag("h3", title), pairs(rows))
+
+
+def _earnings(peer: PeerReport) -> Iterator[tuple[str, Child]]:
+    currency = peer.price.currency
+    yield "price asked", f"{words.money(peer.price_per_hour, currency)} an hour"
+    yield "time active", f"{words.duration(peer.active_s)} ({words.hours(peer.active_s)} h)"
+    yield "time standing by", words.duration(peer.standby_s)
+    yield "earned", words.money(peer.cost, currency)
+    if peer.role is Role.ROLLOUT:
+        yield "per 1000 admitted tokens", words.money(peer.cost_per_1000_tokens, currency)
+    yield "chunks sent, as it says", words.size(peer.bytes_up)
+    yield "chunks received, as it says", words.size(peer.bytes_down)
+
+
+def _machine(peer: PeerReport) -> Iterator[tuple[str, Child]]:
+    yield "engine", strangers(words.plain_name(peer.engine, NAME_CHARS) or words.NOTHING)
+    yield "machine", strangers(shortened(words.plain_name(peer.machine, 200), 200) or words.NOTHING)
+    if peer.role is Role.ROLLOUT:
+        yield "its engine generated for", words.duration(peer.engine_s)
+        per_s = peer.admitted_per_s
+        yield "admitted", words.NOTHING if per_s is None else f"{words.rate(per_s)} rollouts per second of work"
+
+
+def _standing(peer: PeerReport, stays: int) -> Iterator[tuple[str, Child]]:
+    yield "first seen", moment(peer.first_seen_ms)
+    yield "last seen", moment(peer.last_seen_ms)
+    yield "came", "once" if stays == 1 else f"{stays:,} times"
+    if peer.reputation is not None:
+        yield "availability", f"{peer.reputation.availability:.2f} of 1"
+        if peer.role is Role.ROLLOUT:
+            yield "timeliness", f"{peer.reputation.timeliness:.2f} of 1"
+            yield "honesty", f"{peer.reputation.honesty:.2f} of 1"

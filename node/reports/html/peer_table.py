@@ -1,0 +1,83 @@
+"""The table of peers: a row each, columns as in a terminal's report, for sorting by any of them.
+
+Pure. What always holds: a cell that shows a number carries it whole, so that sorting is by what was measured and not by
+how it is written; at most PEERS_LISTED rows and those with a page of their own are there, and one below adds up the
+rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from node.reports import words
+from node.reports.columns import Column, Section, sections
+from node.reports.facts import PeerReport, SwarmReport
+from node.reports.html.markup import Fragment, tag
+from node.reports.html.pieces import known_as, link_to, name_of
+from node.reports.html.svg import scrolling
+from protocol.ids import PeerId, short
+
+PEERS_LISTED = 2000
+"""Rows: about 3 MB, which a phone still opens and sorts at once."""
+
+ENGINE_CHARS = 24
+
+ENGINE = Column(heading="engine", cell=lambda peer: words.plain_name(peer.engine, ENGINE_CHARS), left=True)
+
+
+def peer_table(report: SwarmReport, pages: Collection[PeerId]) -> Fragment:
+    """All peers of `report`; those of `pages` are links to their part of the page."""
+    shown = [peer for place, peer in enumerate(report.peers) if place < PEERS_LISTED or peer.peer in pages]
+    listed = {peer.peer for peer in shown}
+    rest = [peer for peer in report.peers if peer.peer not in listed]
+    parts = _parts(report)
+    columns = [column for part in parts for column in part.columns]
+    rows = [_row(peer, columns, has_page=peer.peer in pages) for peer in shown]
+    feet = [_foot(f"{len(rest):,} others", replace(report, peers=tuple(rest)), columns)] if rest else []
+    feet.append(_foot("together", report, columns))
+    whole = tag(
+        "table",
+        tag("caption", "Peers, by how many of their rollouts were admitted"),
+        tag("thead", _groups(parts), _headings(columns)),
+        tag("tbody", rows),
+        tag("tfoot", feet),
+        class_="peers",
+        id="peer-table",
+    )
+    return scrolling("Table of peers", whole)
+
+
+def _parts(report: SwarmReport) -> Sequence[Section]:
+    work, *others = sections(report)
+    return (replace(work, columns=(work.columns[0], ENGINE, *work.columns[1:])), *others)
+
+
+def _groups(parts: Sequence[Section]) -> Fragment:
+    """A heading above all columns of one subject."""
+    above = [tag("th", part.title, scope="colgroup", colspan=len(part.columns)) for part in parts]
+    return tag("tr", tag("td"), above, class_="groups")
+
+
+def _headings(columns: Sequence[Column]) -> Fragment:
+    cells = [tag("th", column.title, scope="col", class_="left" if column.left else None) for column in columns]
+    return tag("tr", tag("th", "peer", scope="col", class_="left"), cells, class_="columns")
+
+
+def _row(peer: PeerReport, columns: Sequence[Column], *, has_page: bool) -> Fragment:
+    name = link_to(peer.peer, known_as(peer)) if has_page else known_as(peer)
+    head = tag("th", name, scope="row", data_v=f"{name_of(peer).lower()} {short(peer.peer)}")
+    return tag("tr", head, [_cell(peer, column) for column in columns])
+
+
+def _cell(peer: PeerReport, column: Column) -> Fragment:
+    number = column.number(peer)
+    written = column.cell(peer)
+    if number is None:
+        return tag("td", written, class_="left" if column.left else None, data_v="" if not column.left else None)
+    return tag("td", written, data_v=f"{number:.12g}")
+
+
+def _foot(name: str, report: SwarmReport, columns: Sequence[Column]) -> Fragment:
+    cells = [tag("td", column.total(report) if report.peers else "") for column in columns]
+    return tag("tr", tag("th", name, scope="row"), cells)

@@ -1,0 +1,67 @@
+"""Runs whose pages are looked at: one like the demo's with refusals and hostile names, one of very many peers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from learner.ledger import Ledger
+from learner.ledger_rows import PeerRow
+from node.reports import SwarmReport, swarm_report
+from protocol.ids import PeerId, PolicyVersion
+from protocol.work import Rule
+from tests.node.ledgers import ALPHA, BETA, SWARM, Story, demo_run, key, open_story, peer_row
+
+HOSTILE = key(9).peer_id
+NAMES = (
+    "<script>alert(1)</script>",
+    "</style><style>*{display:none}",
+    '" onmouseover="alert(1)" x=\'',
+    "-->\u202eevol\u2066\u200b<!--",
+    "&lt;b&gt; &amp; <b>",
+    "tab\there\nand a line\x1b[31m\x00",
+    "<svg/onload=alert(1)>" + "x" * 3000,
+)
+"""What strangers may call themselves."""
+
+
+def hostile_row(peer: PeerId, name: str) -> PeerRow:
+    return PeerRow(
+        peer=peer, name=name, role="rollout", engine=name, machine=name, micros_per_hour=90_000, currency="USD"
+    )
+
+
+def rich_report(path: Path, *, name: str = NAMES[0], detail: str = "") -> SwarmReport:
+    """The run of a demo with a restart, then a peer called `name` of which every rule refused something."""
+    demo_run(path, steps=30, restart_at=16)
+    story = Story(ledger=Ledger(path, swarm=SWARM), now_s=150, leases=10**6)
+    story.join(hostile_row(HOSTILE, name))
+    story.plan(ALPHA, BETA, micros=370_000, reasons=(f"{name} on: the operator wants everybody to work",))
+    for rule in Rule:
+        if rule is not Rule.ADMITTED:
+            story.now_s += 2
+            story.deliver(story.lease(HOSTILE), HOSTILE, *[rule] * 4, version=PolicyVersion(2, 20), lag=5)
+    story.now_s += 10
+    story.here(HOSTILE, up=10**6)
+    for number in range(20, 32):
+        peer = key(number).peer_id
+        story.join(peer_row(peer, f"peer {number}", micros=1000 * number))
+        story.here(peer)
+    if detail:
+        with story.ledger.transaction() as db:
+            db.execute("UPDATE records SET detail = ? WHERE rule <> 'admitted'", (detail,))
+    story.ledger.close()
+    return swarm_report(path, staleness=2, with_history=True)
+
+
+def crowd(path: Path, num_peers: int, *, blamed: int = 0) -> SwarmReport:
+    """`num_peers`, each of which delivered one group; the last `blamed` of them something malformed."""
+    story = open_story(path)
+    for number in range(num_peers):
+        peer = PeerId(f"12D3KooW{number:06d}")
+        story.join(peer_row(peer, f"peer {number}"))
+        rule = Rule.MALFORMED if number >= num_peers - blamed else Rule.ADMITTED
+        story.deliver(story.lease(peer), peer, *[rule] * 2, version=PolicyVersion(1, 0))
+        story.now_s += 1
+        story.here(peer)
+    story.ledger.close()
+    return swarm_report(path, with_history=True)

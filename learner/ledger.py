@@ -7,9 +7,10 @@ belongs together is on disk together (`transaction`). Synchronous: the node call
 from __future__ import annotations
 
 from learner.ledger_chain import ChainBook
+from learner.ledger_evidence import EvidenceBook
 from learner.ledger_peers import PeerBook
 from learner.ledger_work import WorkBook
 
 
-class Ledger(WorkBook, ChainBook, PeerBook):
+class Ledger(WorkBook, ChainBook, PeerBook, EvidenceBook):
     """See the module's paragraph. Safe to call from several threads; calls are serialised."""

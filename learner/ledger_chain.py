@@ -1,7 +1,8 @@
 """The ledger of training: incarnations, steps, published versions, evaluations and checkpoints.
 
 What always holds: a record is consumed by at most one step of the surviving chain, because going back to a checkpoint
-un-consumes what later steps took; and its payload is kept for as long as the oldest checkpoint kept could need it.
+un-consumes what later steps took, and forgets the tallies that were signed of them; and its payload is kept for as long
+as the oldest checkpoint kept could need it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from learner.ledger_file import LedgerFile, snapshot
-from learner.ledger_rows import CheckpointRow, StepRow
+from learner.ledger_rows import CheckpointRow, StepRow, TallyRow
 from protocol.errors import LocalProtocolError
 from protocol.ids import LeaseId, ManifestHash, PolicyVersion
 
@@ -44,6 +45,7 @@ class ChainBook(LedgerFile):
             db.execute("DELETE FROM dropped WHERE step > ?", (base,))
             db.execute("DELETE FROM steps WHERE step > ?", (base,))
             db.execute("DELETE FROM checkpoints WHERE step > ?", (base,))
+            db.execute("DELETE FROM tallies WHERE version > ?", (base,))
         return int(incarnation)
 
     def forked(self, row: CheckpointRow, origin: bytes, now_ms: int) -> None:
@@ -109,7 +111,14 @@ class ChainBook(LedgerFile):
             )
 
     def version_published(
-        self, version: PolicyVersion, manifest: ManifestHash, now_ms: int, *, total_bytes: int, new_bytes: int
+        self,
+        version: PolicyVersion,
+        manifest: ManifestHash,
+        now_ms: int,
+        *,
+        total_bytes: int,
+        new_bytes: int,
+        tally: TallyRow | None = None,
     ) -> None:
         """A version was signed; `new_bytes` of its chunks were not in the version before it."""
         with self.transaction() as db:
@@ -117,6 +126,11 @@ class ChainBook(LedgerFile):
                 "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?)",
                 (version.incarnation, version.version, manifest, now_ms, total_bytes, new_bytes),
             )
+            if tally is not None:
+                db.execute(
+                    "INSERT INTO tallies VALUES (?, ?, ?, ?)",
+                    (tally.version.incarnation, tally.version.version, tally.after, tally.envelope),
+                )
 
     def versions(self) -> list[tuple[PolicyVersion, ManifestHash]]:
         """Published versions with the hashes of their manifests, oldest first."""

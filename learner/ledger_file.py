@@ -24,6 +24,7 @@ from learner.ledger_schema import (
     SCHEMA,
     SCHEMA_VERSION,
     SCORES,
+    TALLIES,
 )
 
 BUSY_S = 10.0
@@ -105,6 +106,7 @@ class LedgerFile:
             _execute(db, CONTINUATIONS)
             _execute(db, SCORES)
             _execute(db, ORPHANS)
+            _execute(db, TALLIES)
             db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (str(SCHEMA_VERSION).encode(),))
         self._require_ours(swarm)
 

@@ -6,7 +6,7 @@ What always holds: of one receiver and version one relay receipt counts.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from learner.ledger_file import LedgerFile
 from learner.ledger_rows import PeerRow, PlanRow, StayRow
@@ -87,8 +87,13 @@ class PeerBook(LedgerFile):
         found = [(PeerId(peer), PolicyVersion(incarnation, version)) for peer, incarnation, version in rows]
         return [(peer, version) for peer, version in found if version in versions]
 
-    def relays_credited(self, credits: Sequence[Credit], now_ms: int) -> list[Credit]:
-        """Write these credits; return those that were new, since a receiver's receipt for a version counts once."""
+    def relays_credited(
+        self, credits: Sequence[Credit], now_ms: int, noted: Callable[[Credit], bytes] | None = None
+    ) -> list[Credit]:
+        """Write these credits; return those that were new, since a receiver's receipt for a version counts once.
+
+        `noted` is asked for the credit note of each that is new.
+        """
         fresh = []
         with self.transaction() as db:
             for credit in credits:
@@ -97,5 +102,7 @@ class PeerBook(LedgerFile):
                 if db.execute(insert, (*key, now_ms, credit.raw)).rowcount:
                     rows = [(*key, relay, size) for relay, size in credit.shares.items()]
                     db.executemany("INSERT INTO relayed VALUES (?, ?, ?, ?)", rows)
+                    if noted is not None:
+                        db.execute("INSERT INTO credit_notes VALUES (?, ?, ?)", (*key, noted(credit)))
                     fresh.append(credit)
         return fresh

@@ -135,3 +135,12 @@ class CheckpointRow:
     state: Mapping[str, Any]
     leases: int = 0
     records: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TallyRow:
+    """What was signed of the records that trained a version: those of the steps after `after`, up to its own."""
+
+    version: PolicyVersion
+    after: int
+    envelope: bytes

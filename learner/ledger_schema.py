@@ -8,11 +8,12 @@ are the accounts.
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 2
-"""Goes up when an old program could misread a new ledger: one of before episodes takes a turn for a group."""
+SCHEMA_VERSION = 3
+"""Goes up when an old program could misread a new ledger, or spoil it: one of before episodes takes a turn for a group,
+one of before tallies leaves those of versions that it cuts off."""
 
-READABLE = frozenset({1, SCHEMA_VERSION})
-"""What this program reads, and makes SCHEMA_VERSION of when it writes: format 1 lacks tables, and that is all."""
+READABLE = frozenset({1, 2, SCHEMA_VERSION})
+"""What this program reads, and makes SCHEMA_VERSION of when it writes: older formats lack tables, and that is all."""
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
@@ -126,3 +127,18 @@ CREATE TABLE IF NOT EXISTS relayed (
 """Made in every ledger that is opened for writing: those of before relays were credited have no such tables, and a
 program of then reads the others as before. Of one receiver and version there is one receipt: that is what keeps a
 restart from crediting twice. It is kept as the evidence, a byte for each chunk of at least 256 KiB that was relayed."""
+
+TALLIES = """
+CREATE TABLE IF NOT EXISTS tallies (
+    incarnation INTEGER NOT NULL, version INTEGER NOT NULL, after INTEGER NOT NULL, envelope BLOB NOT NULL,
+    PRIMARY KEY (incarnation, version)
+) STRICT;
+CREATE INDEX IF NOT EXISTS records_trained ON records (peer, step) WHERE step IS NOT NULL;
+CREATE TABLE IF NOT EXISTS credit_notes (
+    manifest BLOB NOT NULL, receiver TEXT NOT NULL, envelope BLOB NOT NULL, PRIMARY KEY (manifest, receiver),
+    FOREIGN KEY (manifest, receiver) REFERENCES relay_receipts
+) STRICT;
+"""
+"""What the learner signed of a version, and of a relay receipt. Of versions on the surviving line there is one tally
+each, and their steps, beyond `after` up to `version`, do not overlap; those of versions that a restart cuts off are
+forgotten, since their records are free again. Made like RELAYS."""

@@ -7,7 +7,7 @@ replaces. Nothing here writes but the files of patches; the store adopts those a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from protocol.patch import encode_patch
 from protocol.patch_chunks import num_patch_chunks, with_patches
 from protocol.pipe import Arrays
 from protocol.probe import Probed, probe_extension
+from protocol.tally import Tally, TrainedRecord, sign_tally, tally_extension, tree_of
 
 PATCH_WORTH = 0.75
 """Of the bytes that a peer with the base must fetch without it. Rebuilding reads, hashes and writes a whole model,
@@ -68,6 +69,19 @@ class Publisher:
     certificate: bytes
     names: ChunkNames = field(default_factory=ChunkNames)
 
+    def tally(self, version: PolicyVersion, after: int, trained: Iterable[TrainedRecord], now_ms: int) -> bytes:
+        """The signed tally of what the steps after `after`, up to that of `version`, consumed."""
+        tree = tree_of(trained)[1]
+        tally = Tally(
+            version=version,
+            after=after,
+            records=tree.size,
+            root=tree.root,
+            issued_ms=now_ms,
+            certificate=self.certificate,
+        )
+        return sign_tally(self.learner, self.authority, tally)
+
     def publish(
         self,
         directory: Path,
@@ -77,15 +91,16 @@ class Publisher:
         bases: Sequence[Base] = (),
         names: Arrays | None = None,
         probed: Probed | None = None,
+        tally: bytes | None = None,
         look: Callable[[], None] = lambda: None,
     ) -> Published:
         """Read `directory` and return its signed manifest.
 
-        What the trainer told of the files in `names` is not read again (`learner.chunk_names`); `probed` is told to
-        all. Patches from `bases` are written beside it, into DIRECTORY.patches. Files whose names no peer would accept
-        (hidden ones, say) stay out, and so do patches that the manifest has no room to list. `look` is called between
-        blocks, and may raise to end it. Raises OSError, LayoutError, and LocalProtocolError when the model itself is
-        more than a manifest can list.
+        What the trainer told of the files in `names` is not read again (`learner.chunk_names`); `probed` and `tally`
+        are told to all. Patches from `bases` are written beside it, into DIRECTORY.patches. Files whose names no peer
+        would accept (hidden ones, say) stay out, and so do patches that the manifest has no room to list. `look` is
+        called between blocks, and may raise to end it. Raises OSError, LayoutError, and LocalProtocolError when the
+        model itself is more than a manifest can list.
         """
 
         def manifest_of(tables: Tables) -> Manifest:
@@ -98,7 +113,10 @@ class Publisher:
                 chunks=tables.chunks,
                 tensors=tables.tensors,
                 patches=tables.patches,
-                ext={} if probed is None else dict(probe_extension(probed)),
+                ext={
+                    **({} if probed is None else probe_extension(probed)),
+                    **({} if tally is None else tally_extension(tally)),
+                },
             )
 
         with ExitStack() as opened:

@@ -42,6 +42,7 @@ from node.metrics.opening import open_sinks, slug
 from node.metrics.prometheus import served
 from node.metrics.watch import Watch
 from node.presence import open_transport
+from node.proof_desk import ProofDesk
 from node.recorder import Recorder
 from node.relay_desk import RelayDesk
 from node.samples.store import FILE as SAMPLES
@@ -60,6 +61,7 @@ from protocol.layout import file_chunks
 from protocol.manifest import SignedManifest
 from protocol.pipe import Arrays, Header
 from protocol.staleness import Chain
+from protocol.tally import tally_of
 from swarm.causes import first_cause
 from swarm.distribution import Distribution
 from swarm.membership import HEARTBEATS_MISSED, Membership
@@ -67,6 +69,9 @@ from swarm.reception import INBOX, Incoming, Reception
 from swarm.serving import Knowledge, Serving
 from swarm.store import ChunkStore, StoreError
 from swarm.transport import ListenFailed, Transport
+
+LAST_PROOFS_S = 3.0
+"""How long the run may wait at its end for nodes to fetch what the last version was trained on."""
 
 GOODBYE_S = 2.0
 """How long the farewell may take to reach the peers before the connections close."""
@@ -189,11 +194,13 @@ class _Learner:
             run=self.run,
             ledger=ledger,
             store=store,
-            learner=home.learner.peer_id,
-            swarm=home.authority.swarm,
+            keypair=home.learner,
+            authority=home.authority,
+            certificate=home.certificate,
             now_ms=Clock.now_ms,
             events=events,
         )
+        self.proofs = ProofDesk(ledger=ledger, authority=home.authority)
         self.leases = LeaseDesk(
             run=self.run,
             ledger=ledger,
@@ -208,6 +215,7 @@ class _Learner:
             ledger=ledger,
             leases=self.leases,
             relays=self.relays,
+            proofs=self.proofs,
             witness=witness,
             token=config.network.join_token,
             heartbeat_s=config.network.heartbeat_s,
@@ -313,6 +321,7 @@ class _Learner:
             nursery.start_soon(self.leases.serve)
             nursery.start_soon(self.steward.work)
             nursery.start_soon(self.relays.work)
+            nursery.start_soon(self.proofs.work)
             nursery.start_soon(self.presence.tell, stay)
             nursery.start_soon(self.watch.look)
             on_ready(self.presence.write_invite(self.transport.addresses()), self.run)
@@ -425,6 +434,8 @@ class _Learner:
         await self.watch.began(incarnation, base)
 
     async def _say_farewell(self) -> None:
+        with trio.move_on_after(LAST_PROOFS_S):
+            await self.proofs.wait_settled()
         self.desk.farewell("The run is finished: the learner took its last step.")
         with trio.move_on_after(GOODBYE_S):
             while self.run.present:
@@ -441,6 +452,7 @@ class _Learner:
 
     async def _published(self, signed: SignedManifest) -> None:
         self.serving.gained(signed.hash)
+        self.desk.published(tally_of(signed.manifest) or b"")
         for task, figures in self.schooling.curriculum.standing().items():
             self.events.emit("curriculum", task=task, **figures)
         last = signed.version.version >= self.config.learn.steps

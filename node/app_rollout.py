@@ -31,6 +31,7 @@ from node.occupants import make_room
 from node.orders import OwnerSignals
 from node.owner import Drained, Owner
 from node.presence import machine_name, open_transport
+from node.proofs import ProofKeeper, tally_in
 from node.receipts import PeerTraffic, Receipts, ReceiptsError
 from node.rollout_role import RolloutRole
 from node.shift import Shift
@@ -43,7 +44,7 @@ from protocol.identity import Keypair
 from protocol.ids import ManifestHash, PeerId
 from protocol.invite import Invite
 from protocol.limits import PROTOCOL_VERSION
-from protocol.work import LEASE_RECALLS, Heartbeat, Hello, Introduction
+from protocol.work import LEASE_RECALLS, PROOFS, Heartbeat, Hello, Introduction
 from swarm.asking import ask
 from swarm.causes import first_cause
 from swarm.delivery import NotWelcome, RunFinished, WorkLine
@@ -223,6 +224,15 @@ class _Rollout:
             now_ms=Clock.now_ms,
             on_event=line_reporter(events, self.introduce, lambda recall: self.role.recalled(recall)),
             report=self.report,
+            on_proofs=lambda: self.proofs.news(),
+        )
+        self.proofs = ProofKeeper(
+            line=self.line,
+            receipts=receipts,
+            authority=invite.authority,
+            peer=keypair.peer_id,
+            tally_held=partial(tally_in, store),
+            events=events,
         )
         self.role = RolloutRole(
             engine=engine,
@@ -250,6 +260,7 @@ class _Rollout:
             nursery.start_soon(self.meet)
             nursery.start_soon(self.role.run)
             nursery.start_soon(self.line.run)
+            nursery.start_soon(self.proofs.work)
             nursery.start_soon(self.note_session)
             nursery.start_soon(self.owner.obey)
             if self.config.limits.pause_for:
@@ -302,7 +313,7 @@ class _Rollout:
             engine=self.config.engine.kind,
             machine=machine_name(),
             leases=sorted(self.role.holding),
-            ext={LEASE_RECALLS: b""} | ({exchange.QUANTIZED: scheme.encode()} if scheme else {}),
+            ext={LEASE_RECALLS: b"", PROOFS: b""} | ({exchange.QUANTIZED: scheme.encode()} if scheme else {}),
         )
 
     def heartbeat(self) -> Heartbeat:

@@ -19,6 +19,7 @@ from learner.ledger_rows import PeerRow, StayRow
 from node.events import EventLog
 from node.learner_run import LearnerRun, Presence
 from node.lease_desk import LeaseDesk
+from node.proof_desk import ProofDesk
 from node.relay_desk import RelayDesk
 from node.terms import WRONG_TOKEN, is_token
 from node.visible import visible
@@ -28,6 +29,7 @@ from protocol.ids import LeaseId, PeerId
 from protocol.limits import MAX_PEERS_TOLD, PROTOCOL_VERSION
 from protocol.work import (
     LEASE_RECALLS,
+    PROOFS,
     RELAY_RECEIPTS,
     Farewell,
     FromLearner,
@@ -37,6 +39,7 @@ from protocol.work import (
     Introduction,
     LeaseRequest,
     LeaseReturn,
+    ProofRequest,
     Refused,
     Relayed,
     Started,
@@ -64,6 +67,7 @@ class LearnerDesk:
     ledger: Ledger
     leases: LeaseDesk
     relays: RelayDesk
+    proofs: ProofDesk
     witness: Witness
     token: str
     heartbeat_s: float
@@ -77,7 +81,7 @@ class LearnerDesk:
     _introduced: dict[PeerId, list[PeerAddresses]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.leases.tell = self._tell
+        self.leases.tell = self.proofs.tell = self._tell
 
     async def welcome(self, peer: PeerId, hello: Hello) -> Welcome | Refused:
         """Check protocol and join token; a Welcome makes the peer present."""
@@ -103,6 +107,7 @@ class LearnerDesk:
             name=hello.name,
             addresses=tuple(hello.addresses),
             takes_recalls=LEASE_RECALLS in hello.ext,
+            takes_proofs=PROOFS in hello.ext,
         )
         self.events.emit("peer_joined", peer=peer, name=hello.name, engine=hello.engine, machine=hello.machine)
         self.witness.joined(peer, hello)
@@ -117,7 +122,7 @@ class LearnerDesk:
             publish_every=self.run.kappa,
             newest=self.run.published.version if self.run.published else None,
             peers=self._neighbours()[peer],
-            ext={RELAY_RECEIPTS: b""},
+            ext={RELAY_RECEIPTS: b"", PROOFS: b""},
         )
 
     async def grant(self, peer: PeerId, request: LeaseRequest) -> Grant:
@@ -165,8 +170,17 @@ class LearnerDesk:
         """Hand on who relayed a version to the peer."""
         self.relays.heard(peer, relayed.receipt)
 
+    def proofs_asked(self, peer: PeerId, request: ProofRequest) -> None:
+        """Hand on which proofs the peer asks for."""
+        self.proofs.asked(peer, request)
+
+    def published(self, tally: bytes) -> None:
+        """A version was published: whoever keeps proofs is told, and asks for its own."""
+        self.proofs.published(tally, [peer for peer, presence in self.run.present.items() if presence.takes_proofs])
+
     def left(self, peer: PeerId, reason: str) -> None:
         """The peer's line ended. After a goodbye its leases go to others at once, else when it stays away."""
+        self.proofs.left(peer)
         if reason == IN_GOOD_ORDER:
             self._lose(self.run.membership.handle(Gone(peer=peer, reason=reason), trio.current_time()))
         elif self._end_presence(peer, reason):

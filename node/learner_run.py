@@ -31,6 +31,7 @@ class Presence:
     name: str
     addresses: tuple[str, ...]
     takes_recalls: bool = False
+    takes_proofs: bool = False
     bytes_up: int = 0
     bytes_down: int = 0
     engine_s: float = 0.0

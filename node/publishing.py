@@ -1,9 +1,10 @@
 """What the trainer made becomes a version: exported, signed, adopted into the store, written down, announced.
 
-    export -> sign -> adopt into the store -> ledger: version -> announce
+    export, beside it the tally -> sign -> adopt into the store -> ledger: version and tally -> announce
 
 What always holds: a version is announced only when the store can serve it and the ledger knows it; killed before that,
-nobody has heard of it, and the name is never given again, since the next start takes the next incarnation.
+nobody has heard of it, and the name is never given again, since the next start takes the next incarnation. Its tally
+counts what the ledger says that the steps since the version before it consumed, which nothing adds to any more.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 import trio
 
 from learner.ledger import Ledger
+from learner.ledger_rows import TallyRow
 from learner.provisioning.recording import Published
 from learner.publication import Base, Publisher, new_bytes
 from node.child_outcomes import ChildRefused
@@ -29,6 +31,7 @@ from protocol.manifest import SignedManifest
 from protocol.pipe import Arrays, Header
 from protocol.probe import Probed
 from protocol.tensors import LayoutError
+from swarm.causes import first_cause
 from swarm.store import ChunkStore, StoreError
 from swarm.transport import Transport
 
@@ -64,13 +67,14 @@ class Publishing:
     recorder: Recorder
     newest: bytes = b""
     _previous: ManifestHash | None = None
+    _after: int | None = None
     _pinned: ManifestHash | None = None
 
     def go_on(self, published: Sequence[tuple[PolicyVersion, ManifestHash]]) -> None:
         """These were published before, oldest first; what of them belongs to the chain of `run` is gone on from."""
         self.run.manifests = dict(published)
-        kept = (manifest for version, manifest in reversed(published) if self.run.chain.contains(version))
-        self._previous = next(kept, None)
+        kept = [(version.version, manifest) for version, manifest in published if self.run.chain.contains(version)]
+        self._after, self._previous = kept[-1] if kept else (None, None)
         self._forget_manifests()
 
     def sweep(self) -> None:
@@ -90,13 +94,9 @@ class Publishing:
         run, version = self.run, self.run.chain.head
         began = trio.current_time()
         export = self.exports / str(version)
-        try:
-            reply, names = await self.ask("export", {"directory": str(export), "dtype": self.weights_dtype})
-        except ChildRefused as refused:
-            place = f" See the disk of {self.exports}." if refused.kind == "disk" else ""
-            raise RunError(f"Version {version} cannot be published: {refused.error}.{place}") from None
+        reply, names, tally = await self._export(version, export)
         probed = _probed(reply.get("probe"))
-        signed, fresh_bytes = await trio.to_thread.run_sync(self._seal, version, export, names, probed)
+        signed, fresh_bytes = await trio.to_thread.run_sync(self._seal, version, export, names, probed, tally)
         self._pin(signed.hash)
         self.adopted(signed)
         self.newest = announce(
@@ -112,6 +112,7 @@ class Publishing:
         )
         run.published = signed
         run.manifests[version] = self._previous = signed.hash
+        self._after = version.version
         self._forget_manifests()
         await self.transport.publish(topic_of(self.publisher.authority.swarm), self.newest)
         self.events.emit(
@@ -138,6 +139,30 @@ class Publishing:
         keep = set(self.run.manifests.values())
         await trio.to_thread.run_sync(self._clean, keep)
 
+    async def _export(self, version: PolicyVersion, export: Path) -> tuple[Header, Arrays, TallyRow]:
+        """Have the trainer export, and count meanwhile what trained the version. Raises TrainerLost, RunError."""
+        tallies: list[TallyRow] = []
+
+        async def count() -> None:
+            tallies.append(await trio.to_thread.run_sync(self._tally, version))
+
+        try:
+            with first_cause():
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(count)
+                    reply, names = await self.ask("export", {"directory": str(export), "dtype": self.weights_dtype})
+        except ChildRefused as refused:
+            place = f" See the disk of {self.exports}." if refused.kind == "disk" else ""
+            raise RunError(f"Version {version} cannot be published: {refused.error}.{place}") from None
+        return reply, names, tallies[0]
+
+    def _tally(self, version: PolicyVersion) -> TallyRow:
+        """What the steps since the version before consumed, signed. 100,000 records take a second: for a thread."""
+        after = version.version if self._after is None else self._after
+        trained = self.ledger.evidence.trained(after, version.version)
+        signed = self.publisher.tally(version, after, trained, self.now_ms())
+        return TallyRow(version=version, after=after, envelope=signed)
+
     def _pin(self, newest: ManifestHash) -> None:
         """Let the store never make room by evicting the newest version; older ones it may, if there is a quota."""
         self.store.pin(newest)
@@ -146,7 +171,7 @@ class Publishing:
         self._pinned = newest
 
     def _seal(
-        self, version: PolicyVersion, export: Path, names: Arrays, probed: Probed | None
+        self, version: PolicyVersion, export: Path, names: Arrays, probed: Probed | None, tally: TallyRow
     ) -> tuple[SignedManifest, int]:
         """Sign and adopt what was exported, and write down that it exists; return it and how many bytes are new.
 
@@ -162,6 +187,7 @@ class Publishing:
                 self._bases(),
                 names,
                 probed,
+                tally.envelope,
                 look=trio.from_thread.check_cancelled,
             )
             signed = published.signed
@@ -176,7 +202,12 @@ class Publishing:
             shutil.rmtree(made, ignore_errors=True)
         fresh_bytes = new_bytes(signed.manifest, before.manifest if before else None)
         self.ledger.version_published(
-            version, signed.hash, self.now_ms(), total_bytes=signed.manifest.total_bytes, new_bytes=fresh_bytes
+            version,
+            signed.hash,
+            self.now_ms(),
+            total_bytes=signed.manifest.total_bytes,
+            new_bytes=fresh_bytes,
+            tally=tally,
         )
         return signed, fresh_bytes
 

@@ -9,15 +9,17 @@ several threads.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
+from protocol.codec import encode
 from protocol.cost import Price
-from protocol.ids import LeaseId, PeerId, PolicyVersion
+from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId
+from protocol.tally import Proof
 from protocol.work import Receipt, Rule
 
 SCHEMA_VERSION = 1
@@ -47,6 +49,22 @@ CREATE TABLE IF NOT EXISTS traffic (
 ) STRICT
 """
 """Made in every file that is opened for writing: those of before traffic was kept by peer have no such table."""
+
+EVIDENCE = """
+CREATE TABLE IF NOT EXISTS tallies (
+    incarnation INTEGER NOT NULL, version INTEGER NOT NULL, raw BLOB NOT NULL, PRIMARY KEY (incarnation, version)
+) STRICT;
+CREATE TABLE IF NOT EXISTS proofs (
+    record BLOB NOT NULL, incarnation INTEGER NOT NULL, version INTEGER NOT NULL, place INTEGER NOT NULL,
+    raw BLOB NOT NULL, PRIMARY KEY (incarnation, version, place),
+    FOREIGN KEY (incarnation, version) REFERENCES tallies
+) STRICT;
+CREATE INDEX IF NOT EXISTS proofs_by_record ON proofs (record);
+CREATE TABLE IF NOT EXISTS relay_receipts (
+    manifest BLOB PRIMARY KEY, signed_ms INTEGER NOT NULL, raw BLOB NOT NULL
+) STRICT
+"""
+"""Which versions one's records trained, and what one signed of others' relaying. Made like TRAFFIC."""
 
 
 class ReceiptsError(Exception):
@@ -99,6 +117,35 @@ class RefusedVerdict:
     rule: Rule
     detail: str
     issued_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedRecord:
+    """A record, and what its receipt says of it."""
+
+    record: RecordId
+    lease: LeaseId
+    rule: Rule
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptProof:
+    """That a record trained a version: its place among those that the version's tally counts."""
+
+    record: RecordId
+    version: PolicyVersion
+    proof: Proof
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredProof:
+    """The same as it is kept: the envelope of the tally, and the bytes of the Proof."""
+
+    record: RecordId
+    version: PolicyVersion
+    tally: bytes
+    proof: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +214,26 @@ class Receipts:
                 [(receipt.lease, v.index, v.record, v.rule.value, v.reward, v.detail) for v in receipt.verdicts],
             )
         return True
+
+    def add_proofs(self, tally: bytes, proofs: Sequence[KeptProof]) -> None:
+        """Keep proofs that were checked, all of one version, whose tally has the envelope `tally`."""
+        with self._transaction() as db:
+            db.executemany(
+                "INSERT INTO tallies VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                {(one.version.incarnation, one.version.version, tally) for one in proofs},
+            )
+            db.executemany(
+                "INSERT INTO proofs VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                [
+                    (one.record, one.version.incarnation, one.version.version, one.proof.place, encode(one.proof))
+                    for one in proofs
+                ],
+            )
+
+    def relayed(self, manifest: ManifestHash, raw: bytes, now_ms: int) -> None:
+        """Keep the relay receipt that this node signed, the last one of a version."""
+        with self._transaction() as db:
+            db.execute("INSERT OR REPLACE INTO relay_receipts VALUES (?, ?, ?)", (manifest, now_ms, raw))
 
     def session_began(self, price: Price, now_ms: int) -> int:
         """Note that the node is at work from now on; return the id of the session."""
@@ -238,7 +305,7 @@ class Receipts:
 
     def traffic(self, limit: int) -> list[PeerTraffic]:
         """The `limit` peers with whom most was exchanged in all sessions, most first."""
-        if not self._query("SELECT 1 FROM sqlite_master WHERE name = 'traffic'"):
+        if not self._has("traffic"):
             return []
         return [
             PeerTraffic(peer=PeerId(peer), bytes_up=up, bytes_down=down)
@@ -289,7 +356,57 @@ class Receipts:
                 yield StoredReceipt(lease=LeaseId(lease), peer=PeerId(peer), issued_ms=issued_ms, raw=raw)
             after = (page[-1][0], page[-1][1])
 
+    def proven_upto(self) -> tuple[PolicyVersion, int]:
+        """Behind the last proof that is kept: its version, and the place after its own."""
+        rows = self._query(
+            "SELECT incarnation, version, place FROM proofs ORDER BY incarnation DESC, version DESC, place DESC LIMIT 1"
+        )
+        return (PolicyVersion(rows[0][0], rows[0][1]), rows[0][2] + 1) if rows else (PolicyVersion(0, 0), 0)
+
+    def proofs(self, record: RecordId | None = None) -> Iterator[StoredProof]:
+        """Every proof, or those of one record, in the order of versions and places."""
+        after = (-1, -1, -1)
+        while self._has("proofs") and (
+            page := self._query(
+                "SELECT p.record, p.incarnation, p.version, p.place, t.raw, p.raw FROM proofs p"
+                " JOIN tallies t USING (incarnation, version)"
+                " WHERE (p.incarnation, p.version, p.place) > (?1, ?2, ?3) AND (?4 IS NULL OR p.record = ?4)"
+                " ORDER BY p.incarnation, p.version, p.place LIMIT 256",
+                (*after, record),
+            )
+        ):
+            for found, incarnation, version, _, tally, proof in page:
+                yield StoredProof(
+                    record=RecordId(found), version=PolicyVersion(incarnation, version), tally=tally, proof=proof
+                )
+            after = (page[-1][1], page[-1][2], page[-1][3])
+
+    def find(self, prefix: str, limit: int) -> list[JudgedRecord]:
+        """Up to `limit` records whose ids begin with `prefix`, in hex, as their receipts judge them."""
+        return [
+            JudgedRecord(record=RecordId(record), lease=LeaseId(lease), rule=Rule(rule), detail=detail)
+            for record, lease, rule, detail in self._query(
+                "SELECT record, lease, rule, detail FROM verdicts WHERE substr(lower(hex(record)), 1, ?) = ? LIMIT ?",
+                (len(prefix), prefix.lower(), limit),
+            )
+        ]
+
+    def receipt_for(self, lease: LeaseId) -> bytes | None:
+        """The receipt of a lease as it was sent."""
+        rows = self._query("SELECT raw FROM receipts WHERE lease = ?", (lease,))
+        return rows[0][0] if rows else None
+
+    def relay_receipts(self) -> Iterator[bytes]:
+        """The relay receipts that this node signed, oldest first."""
+        if self._has("relay_receipts"):
+            for (raw,) in self._query("SELECT raw FROM relay_receipts ORDER BY signed_ms, manifest"):
+                yield raw
+
     # Inside
+
+    def _has(self, table: str) -> bool:
+        """Files that no program has written to since it was invented lack a table."""
+        return bool(self._query("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)))
 
     @contextmanager
     def _named(self, advice: str) -> Iterator[None]:
@@ -331,6 +448,8 @@ class Receipts:
             self._require_schema()
             if not read_only:
                 self._db.execute(TRAFFIC)
+                for statement in EVIDENCE.split(";"):
+                    self._db.execute(statement)
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._db.execute("PRAGMA synchronous = NORMAL")
 

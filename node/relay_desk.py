@@ -1,7 +1,8 @@
 """Relay receipts on the learner: taken in, held against the versions that are fresh, credited in the ledger.
 
 What always holds: a receipt is believed to be of its sender only after its signature was checked, and then
-`learner.relay_credit` decides; a credit is in the ledger once, whatever was credited before a restart. Neither what is
+`learner.relay_credit` decides; a credit is in the ledger once, with our signed note of it, whatever was credited before
+a restart. Neither what is
 heard nor what is admitted ever waits for this desk. A crash loses the receipts that wait for a record; nodes say the
 latest again when they come back, and who had records admitted before is read from the ledger.
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import trio
 
@@ -28,7 +30,11 @@ from learner.relay_credit import (
 )
 from node.events import EventLog
 from node.learner_run import LearnerRun
-from protocol.ids import ManifestHash, PeerId, PolicyVersion, SwarmId
+from protocol.credit import CreditNote, RelayShare, sign_credit_note
+from protocol.digest import digest_of
+from protocol.genesis import Authority
+from protocol.identity import Keypair
+from protocol.ids import ManifestHash, PeerId, PolicyVersion
 from protocol.relay import RelayReceipt, open_relay_receipt
 from swarm.delivery import RELAYED_KEPT
 from swarm.store import ChunkStore
@@ -54,13 +60,14 @@ class _Heard:
 
 @dataclass(kw_only=True)
 class RelayDesk:
-    """See the module's paragraph. `learner` is our own peer id."""
+    """See the module's paragraph. Credit is noted under `keypair`, by the operator's `certificate` for it."""
 
     run: LearnerRun
     ledger: Ledger
     store: ChunkStore
-    learner: PeerId
-    swarm: SwarmId
+    keypair: Keypair
+    authority: Authority
+    certificate: bytes
     now_ms: Callable[[], int]
     events: EventLog
     _heard: list[_Heard] = field(default_factory=list)
@@ -68,12 +75,12 @@ class RelayDesk:
     _news: trio.Event = field(default_factory=trio.Event)
 
     def __post_init__(self) -> None:
-        self._core = RelayCredit(learner=self.learner)
+        self._core = RelayCredit(learner=self.keypair.peer_id)
 
     def heard(self, peer: PeerId, raw: bytes) -> None:
         """Take in a receipt that `peer` brought, if there is room; PeerError when it is not one of its own."""
         if self._has_room_for(peer, raw):
-            receipt = open_relay_receipt(raw, self.swarm, receiver=peer)
+            receipt = open_relay_receipt(raw, self.authority.swarm, receiver=peer)
             self._heard.append(_Heard(peer=peer, receipt=receipt, raw=raw))
             self._news.set()
 
@@ -137,7 +144,20 @@ class RelayDesk:
                 credits += self._core.handle(self._event(one))
         for peer, manifest in used:
             credits += self._core.handle(RecordAdmitted(receiver=peer, manifest=manifest))
-        return self.ledger.relays_credited(credits, now_ms) if credits else []
+        noted = partial(self._note, now_ms)
+        return self.ledger.relays_credited(credits, now_ms, noted) if credits else []
+
+    def _note(self, now_ms: int, credit: Credit) -> bytes:
+        """Our signed word on a credit, for whoever checks the books without the manifest."""
+        note = CreditNote(
+            receipt=digest_of(credit.raw),
+            manifest=credit.manifest,
+            receiver=credit.receiver,
+            shares=[RelayShare(relay, size) for relay, size in sorted(credit.shares.items())],
+            issued_ms=now_ms,
+            certificate=self.certificate,
+        )
+        return sign_credit_note(self.keypair, self.authority, note)
 
     def _event(self, heard: _Heard) -> ReceiptHeard:
         return ReceiptHeard(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -53,6 +54,10 @@ DRAINED = "this node ends, and its owner gave it no longer"
 ASK_AGAIN_S = 10.0
 """Pause after a batch none of which would be made within the owner's hours: who granted it thinks us faster than we
 are, and would grant as much again at once."""
+
+
+THANKS_WAITING = 16
+"""Relay receipts that wait to be written: one comes with a version, which takes seconds at least."""
 
 
 @dataclass(kw_only=True)
@@ -105,6 +110,7 @@ class RolloutRole:
     _paused: bool = False
 
     def __post_init__(self) -> None:
+        self._thanks, self._thanked = trio.open_memory_channel[tuple[ManifestHash, bytes]](THANKS_WAITING)
         self.service = InService(
             engine=self.engine,
             store=self.store,
@@ -141,6 +147,7 @@ class RolloutRole:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.shift.run, self._shift_changed)
             nursery.start_soon(self.service.run)
+            nursery.start_soon(self._keep_thanks)
             nursery.start_soon(self._lease, send)
             nursery.start_soon(self._generate, receive, nursery)
 
@@ -181,7 +188,15 @@ class RolloutRole:
         signed = arrival.signed
         givers = {chunk: peer for chunk, peer in arrival.obtained.fetched.givers.items() if peer != signed.signer}
         if (receipt := relay_receipt(signed.hash, givers)) is not None:
-            self.line.relayed(sign_relay_receipt(self.keypair, self.swarm, receipt))
+            raw = sign_relay_receipt(self.keypair, self.swarm, receipt)
+            self.line.relayed(raw)
+            with suppress(trio.WouldBlock):
+                self._thanks.send_nowait((signed.hash, raw))
+
+    async def _keep_thanks(self) -> None:
+        """Keep what we signed of others, for our own books."""
+        async for manifest, raw in self._thanked:
+            await trio.to_thread.run_sync(self.receipts.relayed, manifest, raw, self.now_ms())
 
     async def _lease(self, batches: trio.MemorySendChannel[list[Granted]]) -> None:
         while True:

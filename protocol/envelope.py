@@ -42,6 +42,8 @@ class Kind(Enum):
     RECORD = "record"
     RECEIPT = "receipt"
     RELAY_RECEIPT = "relay-receipt"
+    CREDIT_NOTE = "credit-note"
+    TALLY = "tally"
     REPUTATION = "reputation"
 
 

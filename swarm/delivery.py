@@ -25,6 +25,7 @@ from protocol.ids import LeaseId, PeerId, short
 from protocol.limits import MAX_LEASES_PER_GRANT, MAX_REASON_CHARS, MAX_WORK_BYTES
 from protocol.work import (
     MAX_LEASES_HELD,
+    PROOFS,
     RELAY_RECEIPTS,
     WORK,
     Acknowledgement,
@@ -42,6 +43,8 @@ from protocol.work import (
     LeaseRecall,
     LeaseRequest,
     LeaseReturn,
+    ProofRequest,
+    Proofs,
     Receipt,
     Refused,
     Relayed,
@@ -138,12 +141,20 @@ class _Ask:
 
 
 @dataclass(kw_only=True, eq=False)
+class _Question:
+    request: ProofRequest
+    done: trio.Event = field(default_factory=trio.Event)
+    answer: Proofs = field(default_factory=Proofs)
+
+
+@dataclass(kw_only=True, eq=False)
 class _Line:
     """One line that is up: its queue, and the scope in which its tasks live and die together."""
 
     outgoing: trio.MemorySendChannel[FromNode]
     scope: trio.CancelScope
     takes_relayed: bool = False
+    proves: bool = False
     down: trio.Event = field(default_factory=trio.Event)
     reason: str = ""
     beating: bool = False
@@ -180,6 +191,7 @@ class WorkLine:
         now_ms: our clock, milliseconds since 1970.
         on_event: told when the line goes up or down, when peers are introduced and when leases are recalled.
         report: told of the learner's faults.
+        on_proofs: told when the learner may have proofs for us: on each line to one that has any, and on its word.
     """
 
     transport: Transport
@@ -190,11 +202,13 @@ class WorkLine:
     now_ms: Callable[[], int]
     on_event: Callable[[LineEvent], None]
     report: Report
+    on_proofs: Callable[[], None] = lambda: None
     rng: random.Random = field(default_factory=random.Random)
     _pending: dict[LeaseId, _Pending] = field(default_factory=dict)
     _relayed: deque[Relayed] = field(default_factory=lambda: deque(maxlen=RELAYED_KEPT))
     _line: _Line | None = None
     _ask: _Ask | None = None
+    _question: _Question | None = None
     _reason: str = ""
 
     async def run(self) -> None:
@@ -252,6 +266,21 @@ class WorkLine:
             del self._pending[lease]
         assert pending.receipt is not None
         return pending.receipt
+
+    async def request_proofs(self, request: ProofRequest) -> Proofs:
+        """Ask for proofs and wait for the answer, which is not checked; over as many lines as that takes, and for ever
+        where the learner has none. One caller at a time.
+        """
+        if self._question is not None:
+            raise LocalProtocolError("proofs are asked for already")
+        self._question = question = _Question(request=request)
+        try:
+            if self._line is not None and self._line.proves:
+                self._line.say(request)
+            await question.done.wait()
+        finally:
+            self._question = None
+        return question.answer
 
     def beat_now(self) -> None:
         """Tell our state now, not only with the next beat; without a line, the next one begins with it."""
@@ -313,7 +342,10 @@ class WorkLine:
         outgoing, queue = trio.open_memory_channel[FromNode](OUTGOING)
         async with trio.open_nursery() as nursery:
             line = self._line = _Line(
-                outgoing=outgoing, scope=nursery.cancel_scope, takes_relayed=RELAY_RECEIPTS in welcome.ext
+                outgoing=outgoing,
+                scope=nursery.cancel_scope,
+                takes_relayed=RELAY_RECEIPTS in welcome.ext,
+                proves=PROOFS in welcome.ext,
             )
             try:
                 nursery.start_soon(self._write, frames, queue, line)
@@ -351,6 +383,10 @@ class WorkLine:
             line.say(LeaseRequest(rollouts=self._ask.rollouts))
         for relayed in self._relayed if line.takes_relayed else ():  # last: they can wait
             line.say(relayed)
+        if line.proves:
+            if self._question is not None:
+                line.say(self._question.request)
+            self.on_proofs()
 
     async def _write(self, frames: FrameStream, queue: trio.MemoryReceiveChannel[FromNode], line: _Line) -> None:
         try:
@@ -392,6 +428,8 @@ class WorkLine:
                         nursery.start_soon(self._redeliver, pending, retry / 1000)
                 case Introduction() | LeaseRecall():
                     self.on_event(message)
+                case Proofs():
+                    self._heard_proofs(message)
                 case Refused():
                     raise _refusal(message)
                 case Farewell(reason=reason):
@@ -427,6 +465,14 @@ class WorkLine:
         if (pending := self._pending.get(lease)) is not None:
             pending.receipt = receipt, raw
             pending.done.set()
+
+    def _heard_proofs(self, proofs: Proofs) -> None:
+        """A tally alone is news, all else an answer; one that nobody waits for is asked for again some day."""
+        if proofs.tally and not proofs.proofs:
+            self.on_proofs()
+        elif self._question is not None and not self._question.done.is_set():
+            self._question.answer = proofs
+            self._question.done.set()
 
     async def _redeliver(self, pending: _Pending, after_s: float) -> None:
         await trio.sleep(after_s)

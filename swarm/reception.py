@@ -37,6 +37,7 @@ from protocol.work import (
     InboxFull,
     LeaseRequest,
     LeaseReturn,
+    ProofRequest,
     Refused,
     Relayed,
     Started,
@@ -107,6 +108,9 @@ class Desk(Protocol):
 
     def relayed(self, peer: PeerId, relayed: Relayed) -> None:
         """Take in who relayed a version to the peer. May raise PeerError, which ends its line."""
+
+    def proofs_asked(self, peer: PeerId, request: ProofRequest) -> None:
+        """Take in which proofs the peer asks for; it is answered by `Reception.tell`, or not at all."""
 
     def left(self, peer: PeerId, reason: str) -> None:
         """The peer's line ended: `reason` is IN_GOOD_ORDER when it said goodbye, else what went wrong."""
@@ -266,6 +270,8 @@ class Reception:
                     self.desk.returned(line.peer, message)
                 case Relayed():
                     self.desk.relayed(line.peer, message)
+                case ProofRequest():
+                    self.desk.proofs_asked(line.peer, message)
                 case Goodbye():
                     return IN_GOOD_ORDER
                 case Hello():

@@ -859,4 +859,4 @@ def test_a_ledger_of_before_is_taken_over_and_says_so(tmp_path: Path) -> None:
     with contextlib.closing(Ledger(path, swarm=SWARM)) as ledger:
         assert ledger.unconsumed() == []
     with contextlib.closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() == (b"2",)
+        assert db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() == (b"3",)

@@ -36,6 +36,7 @@ from node.learner_desk import LearnerDesk
 from node.learner_run import LearnerRun
 from node.lease_desk import LeaseDesk
 from node.metrics.watch import Watch
+from node.proof_desk import ProofDesk
 from node.recorder import Recorder
 from node.relay_desk import RelayDesk
 from node.training_loop import TrainingLoop, TrainingTerms
@@ -45,8 +46,10 @@ from protocol.digest import digest_of
 from protocol.identity import Keypair
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
 from protocol.limits import PROTOCOL_VERSION
+from protocol.manifest import SignedManifest
 from protocol.pipe import Arrays, Header
 from protocol.staleness import Chain
+from protocol.tally import tally_of
 from protocol.work import (
     Acknowledgement,
     Delivery,
@@ -317,9 +320,11 @@ class Learner:
             nursery.start_soon(self.desk.watch)
             nursery.start_soon(self.desk.leases.serve)
             nursery.start_soon(self.desk.relays.work)
+            nursery.start_soon(self.desk.proofs.work)
             for peer in peers:
                 nursery.start_soon(peer.work, self)
             await self.training.work()
+            await self.desk.proofs.wait_settled()
             nursery.cancel_scope.cancel()
 
 
@@ -415,8 +420,9 @@ def _wire(
     )
     send, receive = trio.open_memory_channel[Incoming](INBOX)
 
-    async def published(signed: object) -> None:
+    async def published(signed: SignedManifest) -> None:
         await trio.lowlevel.checkpoint()
+        desk.published(tally_of(signed.manifest) or b"")
 
     def restore_curriculum(state: Mapping[str, Any]) -> None:
         prompts[0] = state["ordinal"]
@@ -443,8 +449,9 @@ def _wire(
         run=run,
         ledger=ledger,
         store=store,
-        learner=SWARM.learner.peer_id,
-        swarm=SWARM.authority.swarm,
+        keypair=SWARM.learner,
+        authority=SWARM.authority,
+        certificate=SWARM.certificate,
         now_ms=wall.now_ms,
         events=events,
     )
@@ -462,6 +469,7 @@ def _wire(
         ledger=ledger,
         leases=leases,
         relays=relays,
+        proofs=ProofDesk(ledger=ledger, authority=SWARM.authority),
         witness=witness,
         token=settings.token,
         heartbeat_s=HEARTBEAT_S,

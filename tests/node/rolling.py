@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -11,9 +12,11 @@ import trio
 from node.engine.fake import FakeConfig, open_fake_engine
 from node.events import EventLog
 from node.neighbours import line_reporter
+from node.proofs import ProofKeeper, tally_in
 from node.receipts import Receipts
 from node.rollout_role import RolloutRole
-from protocol.work import LEASE_RECALLS, Heartbeat
+from protocol.ids import PolicyVersion
+from protocol.work import LEASE_RECALLS, PROOFS, Heartbeat
 from swarm.delivery import WorkLine
 from swarm.following import Arrival
 from swarm.reception import Reception
@@ -46,14 +49,18 @@ async def work_with(
     root: Path,
     seconds_per_token: float = 0.0,
     on_role: Callable[[RolloutRole, EventLog], None] = ignore,
+    *,
+    keeps_proofs: bool = False,
+    tally_held: Callable[[PolicyVersion], bytes | None] | None = None,
 ) -> None:
     """Play the rollout role, as `node.app_rollout` wires it, until cancelled. `on_role` is told of it."""
     events = EventLog()
+    understood = {LEASE_RECALLS: b""} | ({PROOFS: b""} if keeps_proofs else {})
     line = WorkLine(
         transport=node.transport,
         authority=SWARM.authority,
         learner=learner.transport.addresses(),
-        hello=lambda: hello_from(node.name, leases=sorted(role.holding), ext={LEASE_RECALLS: b""}),
+        hello=lambda: hello_from(node.name, leases=sorted(role.holding), ext=understood),
         heartbeat=lambda: Heartbeat(
             installed=role.installed,
             tokens_per_s=role.counts.tokens_per_s or 0.0,
@@ -62,6 +69,7 @@ async def work_with(
         now_ms=lambda: NOW_MS,
         on_event=line_reporter(events, ignore, lambda recall: role.recalled(recall)),
         report=ignore,
+        on_proofs=lambda: keeper.news(),
     )
     async with (
         open_fake_engine(FakeConfig(seconds_per_token=seconds_per_token)) as engine,
@@ -80,9 +88,19 @@ async def work_with(
                 now_ms=lambda: NOW_MS,
                 events=events,
             )
+            keeper = ProofKeeper(
+                line=line,
+                receipts=receipts,
+                authority=SWARM.authority,
+                peer=node.peer,
+                tally_held=tally_held or partial(tally_in, node.store),
+                events=events,
+            )
             on_role(role, events)
             arrive(node, role)
             nursery.start_soon(line.run)
+            if keeps_proofs:
+                nursery.start_soon(keeper.work)
             await role.run()
 
 

@@ -23,6 +23,7 @@ from protocol.ids import LeaseId, PeerId
 from protocol.limits import MAX_LEASES_PER_GRANT, MAX_PROMPT_TOKENS, MAX_WORK_BYTES, PROTOCOL_VERSION
 from protocol.work import (
     LEASE_RECALLS,
+    PROOFS,
     RELAY_RECEIPTS,
     Farewell,
     Grant,
@@ -117,7 +118,7 @@ async def test_a_welcome_tells_the_terms(tmp_path: Path) -> None:
         assert isinstance(second, Welcome)
         assert (first.now_ms, first.heartbeat_ms) == (NOW_MS, round(HEARTBEAT_S * 1000))
         assert (first.staleness, first.publish_every, first.newest) == (1, 1, version("1.0"))
-        assert first.ext == {RELAY_RECEIPTS: b""}
+        assert first.ext == {RELAY_RECEIPTS: b"", PROOFS: b""}
         assert second.peers == [PeerAddresses(peer=HERE, addresses=["/memory/here"])]
 
 

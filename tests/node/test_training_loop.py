@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from protocol.announcement import open_announcement, topic_of
 from protocol.ids import ManifestHash, PolicyVersion
 from protocol.manifest import SignedManifest
 from protocol.pipe import Arrays
+from protocol.tally import open_tally, proofs_for, proven, tally_of, tree_of
 from protocol.work import Grant, LeaseRequest, Rule
 from tests.learner.working import OTHER, SWARM, even_share, lease_id, version
 from tests.node.learning import (
@@ -85,11 +86,32 @@ def require_sound(learner: Learner, *peers: FakePeer) -> None:
     assert all(lag <= learner.settings.staleness for _, step, lag, _ in rows if step is not None)
     waiting = Counter(lease for lease, step, _, dropped in rows if step is None and dropped is None)
     assert Counter(row.lease for row in learner.ledger.unconsumed()) == waiting
+    require_tallies(learner)
     recorded = learner.recorded()
     unrecorded = set(steps) - {event.step for event in recorded if isinstance(event, Stepped)}
     began = sum(isinstance(event, Began) for event in recorded)
     assert len(unrecorded) < began, "each end costs the recording the step that was under way, at most"
     assert all(max(event.lags) <= learner.settings.staleness for event in recorded if isinstance(event, Stepped))
+
+
+def require_tallies(learner: Learner) -> None:
+    """Every record that a surviving step consumed is counted by one tally, which its version's manifest carries."""
+    with closing(sqlite3.connect(learner.root / "ledger.sqlite")) as db:
+        rows = db.execute("SELECT incarnation, version, after, envelope FROM tallies ORDER BY incarnation, version")
+        tallies = [(PolicyVersion(incarnation, number), after, raw) for incarnation, number, after, raw in rows]
+        consumed = db.execute("SELECT record, step FROM records WHERE step IS NOT NULL").fetchall()
+    counted: list[tuple[bytes, int]] = []
+    for place, (name, after, raw) in enumerate(tallies):
+        tally = open_tally(raw, SWARM.authority)
+        leaves, tree = tree_of(learner.ledger.evidence.trained(after, name.version))
+        assert (tally.version, tally.after, tally.records, tally.root) == (name, after, tree.size, tree.root)
+        assert after == (tallies[place - 1][0].version if place else 0), "they follow each other without a gap"
+        proofs = proofs_for(leaves, tree, range(tree.size))
+        counted += [(one.record, one.version.version) for one in (proven(proof, tally) for proof in proofs)]
+        signed = learner.store.manifest(dict(learner.ledger.versions())[name])
+        assert signed is None or tally_of(signed.manifest) == raw
+    assert sorted(counted) == sorted(consumed)
+    assert tallies[-1][0] == learner.run.chain.head
 
 
 def require_chain(learner: Learner, signed: list[SignedManifest]) -> None:
@@ -190,15 +212,18 @@ async def test_who_stops_the_learner_does_not_wait_until_a_version_is_hashed(tmp
         await learner.training.begin()
         before, scope = learner.ledger.versions(), trio.CancelScope()
 
-        def stop() -> int:  # asked for by the thread that is about to hash
-            trio.from_thread.run_sync(scope.cancel)
+        asked = count(1)
+
+        def stop() -> int:  # asked for by the thread that signs the tally, and then by the one that is about to hash
+            if next(asked) == 2:
+                trio.from_thread.run_sync(scope.cancel)
             return learner.wall.ms
 
         learner.training.publishing.now_ms = stop
         learner.run.chain = learner.run.chain.advanced()
         with scope:
             await learner.training.publishing.publish()
-        assert scope.cancelled_caught
+        assert (scope.cancelled_caught, next(asked)) == (True, 3)
         assert learner.ledger.versions() == before
         assert [held.version for held in learner.store.versions()] == [one for one, _ in before]
 

@@ -21,6 +21,7 @@ import protocol
 from protocol.announcement import Announcement
 from protocol.codec import Message, decode, encode, pack_logprobs, pack_tokens
 from protocol.cost import CostClaim, Price
+from protocol.credit import CreditNote, RelayShare
 from protocol.errors import PeerError
 from protocol.exchange import (
     TERMS,
@@ -54,6 +55,7 @@ from protocol.manifest import ChunkRef, FileEntry, Manifest, PatchEntry, TensorE
 from protocol.patch import PatchFile, PatchHead
 from protocol.probe import Probe, ProbeRow
 from protocol.relay import RelayReceipt
+from protocol.tally import Proof, Tally, TrainedRecord
 from protocol.work import (
     Acknowledgement,
     Delivery,
@@ -68,6 +70,8 @@ from protocol.work import (
     LeaseRecall,
     LeaseRequest,
     LeaseReturn,
+    ProofRequest,
+    Proofs,
     Receipt,
     Refused,
     Relayed,
@@ -718,6 +722,94 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
         """,
     ),
     (
+        RelayShare(PEER, 1_000_000),
+        """
+        92                                                          # RelayShare: array of 2
+          d9 34                                                     # peer: PEER
+            313244334b6f6f5744704a3741733742574177524d6675315655325743714e6a
+            76713338374a45594b44426a346b78366e58544e
+          ce 000f4240                                               # size_bytes: 1_000_000
+        """,
+    ),
+    (
+        CreditNote(
+            receipt=HASH,
+            manifest=HASH,
+            receiver=PEER,
+            shares=[RelayShare(PEER, 1_000_000)],
+            issued_ms=1_700_000_001_000,
+            certificate=STUB,
+        ),
+        """
+        86                                                          # CreditNote: map of 6
+          a7 72656365697074                                         # receipt: HASH
+            c4 20 8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a
+          a8 6d616e6966657374                                       # manifest: HASH
+            c4 20 8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a
+          a8 7265636569766572                                       # receiver: PEER
+            d9 34
+              313244334b6f6f5744704a3741733742574177524d6675315655325743714e6a76713338
+              374a45594b44426a346b78366e58544e
+          a6 736861726573 91                                        # shares: array of 1
+            92                                                      # [0]: RelayShare, array of 2
+              d9 34                                                 # peer: PEER
+                313244334b6f6f5744704a3741733742574177524d6675315655325743714e6a
+                76713338374a45594b44426a346b78366e58544e
+              ce 000f4240                                           # size_bytes: 1_000_000
+          a9 6973737565645f6d73 cf 0000018bcfe56be8                 # issued_ms: 1_700_000_001_000
+          ab 6365727469666963617465 c4 02 e47e                      # certificate: STUB
+        """,
+    ),
+    (
+        TrainedRecord(HASH, PEER, LEASE, 1, PolicyVersion(2, 700)),
+        """
+        95                                                          # TrainedRecord: array of 5
+          c4 20                                                     # record: HASH
+            8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a
+          d9 34                                                     # peer: PEER
+            313244334b6f6f5744704a3741733742574177524d6675315655325743714e6a
+            76713338374a45594b44426a346b78366e58544e
+          c4 10 1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e                    # lease: LEASE
+          01                                                        # index: 1
+          92                                                        # version: PolicyVersion, array of 2
+            02                                                      # incarnation: 2
+            cd 02bc                                                 # version: 700
+        """,
+    ),
+    (
+        Tally(
+            version=PolicyVersion(2, 700),
+            after=698,
+            records=64,
+            root=HASH,
+            issued_ms=1_700_000_001_000,
+            certificate=STUB,
+        ),
+        """
+        86                                                          # Tally: map of 6
+          a7 76657273696f6e 92                                      # version: PolicyVersion, array of 2
+            02                                                      # incarnation: 2
+            cd 02bc                                                 # version: 700
+          a5 6166746572 cd 02ba                                     # after: 698
+          a7 7265636f726473 40                                      # records: 64
+          a4 726f6f74                                               # root: HASH
+            c4 20 8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a
+          a9 6973737565645f6d73 cf 0000018bcfe56be8                 # issued_ms: 1_700_000_001_000
+          ab 6365727469666963617465 c4 02 e47e                      # certificate: STUB
+        """,
+    ),
+    (
+        Proof(leaf=STUB, place=17, path=[HASH]),
+        """
+        83                                                          # Proof: map of 3
+          a4 6c656166 c4 02 e47e                                    # leaf: STUB
+          a5 706c616365 11                                          # place: 17
+          a4 70617468 91                                            # path: array of 1
+            c4 20                                                   # [0]: HASH
+              8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a
+        """,
+    ),
+    (
         Hello(
             protocol=1,
             name="attic",
@@ -835,6 +927,17 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
         """,
     ),
     (
+        ProofRequest(version=PolicyVersion(2, 700), place=17),
+        """
+        83                                                          # ProofRequest: map of 3
+          a4 74797065 a7 70726f6f66733f                             # type: "proofs?"
+          a7 76657273696f6e 92                                      # version: PolicyVersion, array of 2
+            02                                                      # incarnation: 2
+            cd 02bc                                                 # version: 700
+          a5 706c616365 11                                          # place: 17
+        """,
+    ),
+    (
         Goodbye(reason="shutdown"),
         """
         82                                                          # Goodbye: map of 2
@@ -920,6 +1023,21 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
           a4 74797065 a4 66756c6c                                   # type: "full"
           a5 6c65617365 c4 10 1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e      # lease: LEASE
           ae 72657472795f61667465725f6d73 cd 03e8                   # retry_after_ms: 1_000
+        """,
+    ),
+    (
+        Proofs(tally=STUB, proofs=[Proof(leaf=STUB, place=17, path=[HASH])]),
+        """
+        83                                                          # Proofs: map of 3
+          a4 74797065 a6 70726f6f6673                               # type: "proofs"
+          a5 74616c6c79 c4 02 e47e                                  # tally: STUB
+          a6 70726f6f6673 91                                        # proofs: array of 1
+            83                                                      # [0]: Proof, map of 3
+              a4 6c656166 c4 02 e47e                                # leaf: STUB
+              a5 706c616365 11                                      # place: 17
+              a4 70617468 91                                        # path: array of 1
+                c4 20                                               # [0]: HASH
+                  8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a
         """,
     ),
     (

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from protocol.announcement import Announcement, open_announcement
 from protocol.codec import decode, encode, pack_logprobs, pack_tokens, unpack_logprobs, unpack_tokens
 from protocol.cost import CostClaim
+from protocol.credit import CreditNote, RelayShare, open_credit_note
 from protocol.digest import as_cid, cid_of
 from protocol.envelope import NO_SWARM, Kind, open_envelope, read_envelope, seal
 from protocol.errors import Fault, PeerError
@@ -32,6 +33,7 @@ from protocol.invite import Invite, InviteError, read_invite, write_invite
 from protocol.limits import PROTOCOL_VERSION
 from protocol.manifest import ChunkRef, FileEntry, Manifest, PatchEntry, TensorEntry, open_manifest, require_consistent
 from protocol.relay import RelayReceipt, open_relay_receipt
+from protocol.tally import Proof, Tally, TrainedRecord, open_tally, proofs_for, proven, tree_of
 from protocol.work import (
     Delivery,
     FromLearner,
@@ -160,6 +162,25 @@ SIGNED: dict[str, Entry] = {
         signer=AUTHOR,
         kind=Kind.RELAY_RECEIPT,
     ),
+    "credit note": Entry(
+        read=lambda raw: open_credit_note(raw, SWARM),
+        payload=CreditNote(
+            receipt=HASH,
+            manifest=HASH,
+            receiver=AUTHOR.peer_id,
+            shares=[RelayShare(OPERATOR.peer_id, 9)],
+            issued_ms=5,
+            certificate=CERTIFICATE,
+        ),
+        signer=LEARNER,
+        kind=Kind.CREDIT_NOTE,
+    ),
+    "tally": Entry(
+        read=lambda raw: open_tally(raw, SWARM),
+        payload=Tally(version=VERSION, after=5, records=3, root=HASH, issued_ms=5, certificate=CERTIFICATE),
+        signer=LEARNER,
+        kind=Kind.TALLY,
+    ),
 }
 
 UNIONS: list[Any] = [Question, Answer, Want, ExchangeFrame, ChunkRequest, ChunkAnswer, FromNode, FromLearner]
@@ -238,6 +259,12 @@ def require_promise(value: Any) -> None:
             givers = value.by_chunk()
             assert set(givers.values()) <= set(value.relays)
             assert all(0 <= chunk - value.first < len(value.givers) for chunk in givers)
+        case CreditNote():
+            relays = {share.peer for share in value.shares}
+            assert len(relays) == len(value.shares)
+            assert value.receiver not in relays
+        case Tally():
+            assert value.after <= value.version.version
         case _ if hasattr(value, "manifest") and isinstance(value.manifest, Manifest):
             require_consistent(value.manifest)
 
@@ -315,3 +342,21 @@ def test_damaged_invites(text: str) -> None:
     except InviteError:
         return
     assert invite == INVITE
+
+
+TRAINED = [TrainedRecord(HASH[:-1] + bytes([n]), AUTHOR.peer_id, NAME, n, VERSION) for n in range(3)]
+LEAVES, TREE = tree_of(TRAINED)
+COUNTED = Tally(version=VERSION, after=5, records=3, root=TREE.root, issued_ms=5, certificate=CERTIFICATE)
+
+
+@many
+@given(st.integers(0, 2), st.data())
+def test_damaged_proofs_prove_nothing(place: int, data: st.DataObject) -> None:
+    (proof,) = proofs_for(LEAVES, TREE, [place])
+    raw = data.draw(damage(encode(proof)) | distortion(proof))
+    try:
+        read: Proof = decode(Proof, raw, 4096)
+        found = proven(read, COUNTED)
+    except PeerError:
+        return
+    assert (found, read.leaf, read.path) == (TRAINED[place], proof.leaf, proof.path)

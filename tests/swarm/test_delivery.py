@@ -17,7 +17,9 @@ from protocol.codec import encode
 from protocol.errors import Fault, LocalProtocolError
 from protocol.ids import LeaseId, PeerId, PolicyVersion
 from protocol.limits import MAX_LEASES_PER_GRANT, MAX_REASON_CHARS, MAX_WORK_BYTES
+from protocol.tally import Proof
 from protocol.work import (
+    PROOFS,
     RELAY_RECEIPTS,
     WORK,
     Acknowledgement,
@@ -33,6 +35,8 @@ from protocol.work import (
     LeaseRecall,
     LeaseRequest,
     LeaseReturn,
+    ProofRequest,
+    Proofs,
     Receipt,
     Refused,
     Relayed,
@@ -842,3 +846,51 @@ async def test_the_latest_are_said_again_on_the_next_line_after_the_deliveries(
     after_hello = world.heard[world.heard.index(hello_from("node")) :]
     said = [message for message in after_hello if isinstance(message, Delivery | Relayed)]
     assert said == [Delivery(lease=lease_id_of(1), records=[b"one"]), *receipts[-RELAYED_KEPT:]]
+
+
+# Proofs.
+
+
+ASKED = ProofRequest(version=PolicyVersion(1, 2), place=3)
+ANSWER = Proofs(tally=b"a tally", proofs=[Proof(leaf=b"leaf", place=3, path=[])])
+
+
+async def test_proofs_are_asked_for_until_a_line_brings_the_answer(world: World, autojump_clock: MockClock) -> None:
+    async def breaks(frames: FrameStream) -> None:
+        await world.next(frames, Hello)
+        await frames.send(welcome_with(ext={PROOFS: b""}))
+        await world.next(frames, ProofRequest)
+
+    async def answers(frames: FrameStream) -> None:
+        await world.next(frames, Hello)
+        await frames.send(welcome_with(ext={PROOFS: b""}))
+        await world.next(frames, ProofRequest)
+        await frames.send(Proofs(tally=b"news"))
+        await frames.send(ANSWER)
+        await frames.send(Proofs())
+        await trio.sleep_forever()
+
+    news: list[float] = []
+    world.line.on_proofs = lambda: news.append(trio.current_time())
+    world.script(breaks, answers)
+    world.start()
+    assert await world.line.request_proofs(ASKED) == ANSWER, "a tally alone is no answer, nor is what comes after it"
+    assert world.of(ProofRequest) == [ASKED, ASKED]
+    assert len(news) == 3, "on each line, and when it was told"
+    assert world.faults == []
+
+
+async def test_a_learner_that_proves_nothing_is_not_asked(world: World, autojump_clock: MockClock) -> None:
+    world.script(world.idle)
+    world.start()
+    with trio.move_on_after(100):
+        await world.line.request_proofs(ASKED)
+    assert world.of(ProofRequest) == []
+    assert len(world.of(Hello)) == 1
+
+
+async def test_two_questions_at_once_are_our_mistake(world: World, autojump_clock: MockClock) -> None:
+    world.nursery.start_soon(world.line.request_proofs, ASKED)
+    await trio.testing.wait_all_tasks_blocked()
+    with pytest.raises(LocalProtocolError):
+        await world.line.request_proofs(ASKED)

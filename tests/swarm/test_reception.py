@@ -31,6 +31,7 @@ from protocol.work import (
     Introduction,
     LeaseRequest,
     LeaseReturn,
+    ProofRequest,
     Refused,
     Relayed,
     Started,
@@ -89,6 +90,9 @@ class ScriptedDesk:
         if relayed.receipt == FORGED:
             raise PeerError(Fault.BAD_SIGNATURE, "a relay receipt")
         self.notes.append((peer, relayed))
+
+    def proofs_asked(self, peer: PeerId, request: ProofRequest) -> None:
+        self.notes.append((peer, request))
 
     def left(self, peer: PeerId, reason: str) -> None:
         self.notes.append((peer, reason))

@@ -1,0 +1,130 @@
+"""Proofs on the learner: who asks which of its records trained a version is answered from the ledger.
+
+What always holds: a peer is told of its own records and of nobody else's; of one peer there is one question at most,
+the latest, and it is answered no more often than every PAUSE_S; one answer is made at a time, on a worker thread, so
+that neither training nor intake ever waits for this desk; nothing is told that the ledger's tally does not bear out.
+
+Loop: `work` consumes questions, wakes when there is one whose turn has come.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from learner.ledger import Ledger
+from learner.ledger_rows import TallyRow
+from protocol.genesis import Authority
+from protocol.ids import PeerId, PolicyVersion
+from protocol.merkle import MerkleTree
+from protocol.tally import open_tally, proofs_for, tree_of
+from protocol.work import MAX_PROOFS, FromLearner, ProofRequest, Proofs
+
+PAUSE_S = 0.2
+"""Between two answers to one peer: 1280 proofs a second, more than any peer makes records, and a hundredth of what a
+worker thread could."""
+
+MAX_LEAVES_KEPT = 1 << 18
+"""Of the trees that are remembered: all peers ask about a new version at once. Takes 60 MB at most, unless one version
+has more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Counted:
+    """The records that trained a version, in their order, and whose are where."""
+
+    leaves: Sequence[bytes]
+    tree: MerkleTree
+    places: Mapping[PeerId, Sequence[int]]
+
+
+@dataclass(kw_only=True)
+class ProofDesk:
+    """See the module's paragraph. `tell` sends something to a peer, if it is here."""
+
+    ledger: Ledger
+    authority: Authority
+    tell: Callable[[PeerId, FromLearner], None] = lambda peer, message: None
+    _asked: dict[PeerId, ProofRequest] = field(default_factory=dict)
+    _due: dict[PeerId, float] = field(default_factory=dict)
+    _behind: set[PeerId] = field(default_factory=set)
+    _news: trio.Event = field(default_factory=trio.Event)
+    _settled: trio.Event = field(default_factory=trio.Event)
+    _known: dict[PolicyVersion, _Counted] = field(default_factory=dict)
+
+    def asked(self, peer: PeerId, request: ProofRequest) -> None:
+        """Take in a question; it replaces the one before."""
+        self._asked[peer] = request
+        self._news.set()
+
+    def left(self, peer: PeerId) -> None:
+        """The peer's line ended: nobody waits for an answer."""
+        self._asked.pop(peer, None)
+        self._caught_up(peer)
+
+    def published(self, tally: bytes, peers: Sequence[PeerId]) -> None:
+        """Tell `peers`, who understand it, that a version was published, so that they ask what of theirs it is."""
+        self._behind.update(peers)
+        for peer in peers:
+            self.tell(peer, Proofs(tally=tally))
+
+    async def wait_settled(self) -> None:
+        """Wait until all who were told of a version have everything of theirs, or have left."""
+        while self._behind:
+            await self._settled.wait()
+
+    async def work(self) -> None:
+        """Answer until cancelled."""
+        while True:
+            self._news = trio.Event()
+            now = trio.current_time()
+            self._due = {peer: due for peer, due in self._due.items() if due > now}
+            if (peer := next((peer for peer in self._asked if peer not in self._due), None)) is not None:
+                answer = await trio.to_thread.run_sync(self._answer, peer, self._asked.pop(peer))
+                self._due[peer] = trio.current_time() + PAUSE_S
+                if not answer.proofs:
+                    self._caught_up(peer)
+                self.tell(peer, answer)
+                continue
+            with trio.move_on_at(min((self._due[peer] for peer in self._asked), default=math.inf)):
+                await self._news.wait()
+
+    def _caught_up(self, peer: PeerId) -> None:
+        """Who asks on from where the last answer ended has kept it, and is told that there is no more."""
+        self._behind.discard(peer)
+        self._settled.set()
+        self._settled = trio.Event()
+
+    # On a worker thread, one call at a time.
+
+    def _answer(self, peer: PeerId, request: ProofRequest) -> Proofs:
+        version, place = request.version, request.place
+        while (row := self.ledger.evidence.tally_for(peer, version)) is not None:
+            counted = self._counted(row)
+            mine = () if counted is None else counted.places.get(peer, ())
+            first = bisect_left(mine, place if row.version == version else 0)
+            if counted is not None and (places := mine[first : first + MAX_PROOFS]):
+                return Proofs(tally=row.envelope, proofs=proofs_for(counted.leaves, counted.tree, places))
+            version, place = PolicyVersion(row.version.incarnation, row.version.version + 1), 0
+        return Proofs()
+
+    def _counted(self, row: TallyRow) -> _Counted | None:
+        """What a tally counts; None where a restart has freed the records since it was read."""
+        if (known := self._known.get(row.version)) is not None:
+            return known
+        trained = self.ledger.evidence.trained(row.after, row.version.version)
+        leaves, tree = tree_of(trained)
+        tally = open_tally(row.envelope, self.authority)
+        if (tally.records, tally.root) != (tree.size, tree.root):
+            return None
+        places: dict[PeerId, list[int]] = {}
+        for place, one in enumerate(sorted(trained, key=lambda one: (one.version.version, one.record))):
+            places.setdefault(PeerId(one.peer), []).append(place)
+        if sum(len(one.leaves) for one in self._known.values()) + len(leaves) > MAX_LEAVES_KEPT:
+            self._known.clear()
+        self._known[row.version] = _Counted(leaves=leaves, tree=tree, places=places)
+        return self._known[row.version]

@@ -1,0 +1,109 @@
+"""Proofs that come home: a node asks which versions its records trained, and keeps what the learner can prove.
+
+What always holds: what is kept was checked first, against the operator's key and, where this node holds the version,
+against its manifest, so that `volery prove` needs nobody any more; a question goes on from the last proof that is on
+disk, whatever was lost in between; a learner that answers wrongly is told of and asked again when it has news, and work
+goes on meanwhile.
+
+Loop: `work` consumes what it is told (`news`), and asks until there is no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from node.events import EventLog
+from node.receipts import KeptProof, Receipts
+from protocol.errors import Fault, PeerError
+from protocol.genesis import Authority
+from protocol.ids import PeerId, PolicyVersion, RecordId
+from protocol.tally import open_tally, proven, tally_of
+from protocol.work import ProofRequest, Proofs
+from swarm.delivery import WorkLine
+from swarm.store import ChunkStore
+
+
+@dataclass(kw_only=True)
+class ProofKeeper:
+    """See the module's paragraph.
+
+    Args:
+        tally_held: the tally in the manifest of a version that this node holds, None if there is none.
+    """
+
+    line: WorkLine
+    receipts: Receipts
+    authority: Authority
+    peer: PeerId
+    tally_held: Callable[[PolicyVersion], bytes | None]
+    events: EventLog
+    _news: trio.Event = field(default_factory=trio.Event)
+
+    def news(self) -> None:
+        """There may be proofs that we do not have: a new line is up, or a version was published."""
+        self._news.set()
+
+    async def work(self) -> None:
+        """Ask and keep until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news = trio.Event()
+            try:
+                await self._catch_up()
+            except PeerError as error:
+                self.events.emit(
+                    "trouble",
+                    text=f"The learner's proofs of what our records trained do not hold ({error}). They were not kept; "
+                    "it is asked again when it publishes a version.",
+                )
+
+    async def _catch_up(self) -> None:
+        """Ask until there is no more. Raises PeerError."""
+        kept = 0
+        while True:
+            version, place = await trio.to_thread.run_sync(self.receipts.proven_upto)
+            request = ProofRequest(version=version, place=place)
+            answer = await self.line.request_proofs(request)
+            if not answer.proofs:
+                break
+            checked = await trio.to_thread.run_sync(self._checked, request, answer)
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(self.receipts.add_proofs, answer.tally, checked)
+            kept += len(checked)
+        if kept:
+            self.events.emit("proofs_kept", records=kept)
+
+    def _checked(self, request: ProofRequest, answer: Proofs) -> list[KeptProof]:
+        checked = checked_proofs(request, answer, self.authority, self.peer)
+        held = self.tally_held(checked[0].version)
+        if held is not None and held != answer.tally:
+            raise PeerError(
+                Fault.EQUIVOCATION, f"version {checked[0].version} has another tally in its manifest than in its proofs"
+            )
+        return checked
+
+
+def checked_proofs(request: ProofRequest, answer: Proofs, authority: Authority, peer: PeerId) -> list[KeptProof]:
+    """The proofs in the answer to `request`, each checked, all of records of `peer`. Raises PeerError."""
+    tally = open_tally(answer.tally, authority)
+    after = (request.version, request.place - 1)
+    checked = []
+    for proof in answer.proofs:
+        leaf = proven(proof, tally)
+        if leaf.peer != peer:
+            raise PeerError(Fault.BROKEN_PROMISE, f"record {leaf.record.hex()[:8]} is {leaf.peer}'s")
+        if (tally.version, proof.place) <= after:
+            raise PeerError(Fault.BROKEN_PROMISE, "proofs that we have already, or out of order")
+        after = (tally.version, proof.place)
+        checked.append(KeptProof(record=RecordId(leaf.record), version=tally.version, proof=proof))
+    return checked
+
+
+def tally_in(store: ChunkStore, version: PolicyVersion) -> bytes | None:
+    """The tally in the manifest of `version`, None if the store does not hold that, or it has none."""
+    held = next((held.hash for held in store.versions() if held.version == version), None)
+    signed = None if held is None else store.manifest(held)
+    return None if signed is None else tally_of(signed.manifest)

@@ -4,14 +4,15 @@ A pure core. What always holds: a batch never holds a group whose lag at that mo
 the guarantee; the one at intake only saves work); groups leave in the order of their oldest version, then of arrival,
 so that none grows stale behind fresher ones; a group is handed out once. Where only informative groups are wanted, one
 whose rewards are all equal never waits: it is dropped, and makes room for another (dynamic sampling, DAPO, arXiv
-2503.14476, section 3.2). How much it holds is bounded by what is leased (`learner.leasing`).
+2503.14476, section 3.2). What is held until it was audited is in no batch, and grows too old as the rest does. How much
+waits or is held is bounded by what is leased (`learner.leasing`).
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from protocol.ids import LeaseId, PeerId, PolicyVersion
@@ -125,6 +126,11 @@ class Buffer:
     """Groups dropped at once since the last that was not."""
     by_version: Counter[int] = field(default_factory=Counter)
     """Rollouts waiting, admissible or not, by the training step of their oldest version."""
+    held_by_version: Counter[int] = field(default_factory=Counter)
+    """Rollouts held until their audit, by the training step of their oldest version."""
+    held_by_peer: Counter[PeerId] = field(default_factory=Counter)
+    """The same by the peer of their group."""
+    _held: dict[LeaseId, Group] = field(default_factory=dict)
     _heap: list[tuple[PolicyVersion, int, Group]] = field(default_factory=list)
     _arrivals: int = 0
     _judged: Chain | None = None
@@ -137,8 +143,15 @@ class Buffer:
         """Rollouts waiting, admissible or not."""
         return self.by_version.total()
 
-    def add(self, group: Group) -> bool:
-        """Take in one admitted group; False when it is dropped at once, since it teaches nothing or is void."""
+    @property
+    def held(self) -> int:
+        """Rollouts held until their audit."""
+        return self.held_by_version.total()
+
+    def add(self, group: Group, *, hold: bool = False) -> bool:
+        """Take in one admitted group, or `hold` it until `release`; False when it is dropped at once, since it teaches
+        nothing or is void.
+        """
         if any(completion.void for completion in group.completions):
             self.give_up(group.lease, VOID, len(group.completions))
             return False
@@ -150,12 +163,46 @@ class Buffer:
             self.alike += 1
             return False
         self.alike = 0
+        if hold:
+            self._held[group.lease] = group
+            self._count_held(group, len(group.completions))
+        else:
+            self._push(group)
+        return True
+
+    def release(self, lease: LeaseId) -> bool:
+        """The group that is held under this lease waits for its batch from now on; whether there was one."""
+        if (group := self._held.pop(lease, None)) is None:
+            return False
+        self._count_held(group, -len(group.completions))
+        self._push(group)
+        return True
+
+    def withdraw(self, unwanted: Callable[[Group], bool], reason: str) -> list[Group]:
+        """Give up the groups, waiting or held, of which that is so; return them."""
+        gone = [group for group in self._held.values() if unwanted(group)]
+        for group in gone:
+            self._count_held(self._held.pop(group.lease), -len(group.completions))
+        kept = []
+        for entry in self._heap:
+            if unwanted(entry[2]):
+                gone.append(entry[2])
+                self._count(entry[0], -len(entry[2].completions))
+            else:
+                kept.append(entry)
+        if len(kept) != len(self._heap):
+            heapq.heapify(kept)
+            self._heap = kept
+        for group in gone:
+            self._dropped[group.lease] = reason
+        return gone
+
+    def _push(self, group: Group) -> None:
         self._arrivals += 1
         oldest = min(group.behaviour)
         self._count(oldest, len(group.completions))
         heapq.heappush(self._heap, (oldest, self._arrivals, group))
         self._fresh.append(group)
-        return True
 
     def give_up(self, lease: LeaseId, reason: str, rollouts: int) -> None:
         """The group of `lease` will never come; it is reported in the next batch with what grew too old here."""
@@ -165,6 +212,9 @@ class Buffer:
     def clear(self) -> None:
         """Forget everything; what is durable is in the ledger."""
         self._heap.clear()
+        self._held.clear()
+        self.held_by_version.clear()
+        self.held_by_peer.clear()
         self._dropped.clear()
         self._stale = self._uninformative = 0
         self._fresh.clear()
@@ -201,8 +251,22 @@ class Buffer:
         if not self.by_version[oldest.version]:
             del self.by_version[oldest.version]
 
+    def _count_held(self, group: Group, rollouts: int) -> None:
+        version = min(group.behaviour).version
+        self.held_by_version[version] += rollouts
+        self.held_by_peer[group.peer] += rollouts
+        if not self.held_by_version[version]:
+            del self.held_by_version[version]
+        if not self.held_by_peer[group.peer]:
+            del self.held_by_peer[group.peer]
+
     def _drop_inadmissible(self, chain: Chain) -> None:
         """Judge everything again when the chain has moved, else only what has come since."""
+        for group in list(self._held.values()):
+            fate = judge(chain, group.behaviour, self.window)
+            if fate in (Admissibility.STALE, Admissibility.ORPHANED):
+                self._count_held(self._held.pop(group.lease), -len(group.completions))
+                self.give_up(group.lease, fate.value, len(group.completions))
         fresh, self._fresh = self._fresh, []
         if chain == self._judged and all(
             judge(chain, group.behaviour, self.window) is Admissibility.ADMISSIBLE for group in fresh

@@ -120,7 +120,7 @@ class Headroom:
     def _room(self) -> int:
         """Rollouts that may be leased now."""
         under_way = self.leasing.open_rollouts + len(self.episodes)
-        return math.floor((self.pace - len(self.buffer)) / self._kept) - under_way
+        return math.floor((self.pace - len(self.buffer) - self.buffer.held) / self._kept) - under_way
 
     @property
     def _kept(self) -> float:
@@ -134,7 +134,10 @@ class Headroom:
         version x and those before it, for every x from this version on. Only where some are of x itself is it strict;
         and who says that it begins with version 2^50 must not have us count up to that.
         """
-        kept, leased, waiting = self._kept, self.leasing.by_version, self.buffer.by_version
+        kept, leased = self._kept, self.leasing.by_version
+        waiting = self.buffer.by_version
+        if self.buffer.held:
+            waiting = waiting + self.buffer.held_by_version
         if self.episodes:
             leased = leased + self.episodes.by_version
         counts = {version: kept * leased[version] + waiting[version] for version in leased.keys() | waiting.keys()}
@@ -155,7 +158,7 @@ class Headroom:
         until_ms = next_ms + 1000 * tempo.train_s * batches
         # And none is formed before its rollouts are there, however quickly the others make them.
         made = self.leasing.open_rollouts + len(self.episodes) - self.episodes.stuck
-        there = len(self.buffer) + self._kept * made
+        there = len(self.buffer) + self.buffer.held + self._kept * made
         if not self.busy and there < self.batch:
             return math.inf  # the learner waits for what nobody makes yet: whoever makes it is in time
         missing = (batches + 1) * self.batch - there

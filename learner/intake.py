@@ -51,6 +51,11 @@ class GrantedLease:
     def peer(self) -> PeerId:
         return PeerId(self.lease.peer)
 
+    @property
+    def root(self) -> LeaseId:
+        """The lease that opened its group."""
+        return self.id if self.place is None else self.place.root
+
 
 @dataclass(frozen=True, kw_only=True)
 class AdmittedRecord:

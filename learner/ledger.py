@@ -9,8 +9,9 @@ from __future__ import annotations
 from learner.ledger_chain import ChainBook
 from learner.ledger_evidence import EvidenceBook
 from learner.ledger_peers import PeerBook
+from learner.ledger_trust import TrustBook
 from learner.ledger_work import WorkBook
 
 
-class Ledger(WorkBook, ChainBook, PeerBook, EvidenceBook):
+class Ledger(WorkBook, ChainBook, PeerBook, EvidenceBook, TrustBook):
     """See the module's paragraph. Safe to call from several threads; calls are serialised."""

@@ -25,6 +25,7 @@ from learner.ledger_schema import (
     SCHEMA_VERSION,
     SCORES,
     TALLIES,
+    TRUST,
 )
 
 BUSY_S = 10.0
@@ -107,6 +108,7 @@ class LedgerFile:
             _execute(db, SCORES)
             _execute(db, ORPHANS)
             _execute(db, TALLIES)
+            _execute(db, TRUST)
             db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (str(SCHEMA_VERSION).encode(),))
         self._require_ours(swarm)
 

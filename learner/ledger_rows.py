@@ -144,3 +144,19 @@ class TallyRow:
     version: PolicyVersion
     after: int
     envelope: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditRow:
+    """What the audit of one lease found: of `tokens`, `above[m]` were beyond margin m, the `worst` by so many nats;
+    `evidence` is the logarithm of that against the peer after it, `detail` what was measured where it failed."""
+
+    lease: LeaseId
+    peer: PeerId
+    at_ms: int
+    tokens: int
+    above: tuple[int, ...]
+    worst: float
+    evidence: float
+    passed: bool
+    detail: str = ""

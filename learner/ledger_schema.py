@@ -142,3 +142,28 @@ CREATE TABLE IF NOT EXISTS credit_notes (
 """What the learner signed of a version, and of a relay receipt. Of versions on the surviving line there is one tally
 each, and their steps, beyond `after` up to `version`, do not overlap; those of versions that a restart cuts off are
 forgotten, since their records are free again. Made like RELAYS."""
+
+TRUST = """
+CREATE TABLE IF NOT EXISTS audits (
+    lease BLOB PRIMARY KEY REFERENCES leases, peer TEXT NOT NULL, at_ms INTEGER NOT NULL, tokens INTEGER NOT NULL,
+    above TEXT NOT NULL, worst REAL NOT NULL, evidence REAL NOT NULL, passed INTEGER NOT NULL, detail TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS audits_by_peer ON audits (peer);
+CREATE TABLE IF NOT EXISTS confidence (
+    peer TEXT PRIMARY KEY, passed INTEGER NOT NULL, failed INTEGER NOT NULL, audits INTEGER NOT NULL,
+    log_wealth TEXT NOT NULL, banned TEXT NOT NULL, since_ms INTEGER NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS revisions (
+    lease BLOB PRIMARY KEY REFERENCES leases, peer TEXT NOT NULL, at_ms INTEGER NOT NULL,
+    told INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX IF NOT EXISTS revisions_untold ON revisions (peer) WHERE told = 0;
+CREATE TABLE IF NOT EXISTS evidence (
+    lease BLOB PRIMARY KEY REFERENCES leases, envelope BLOB NOT NULL, records BLOB NOT NULL
+) STRICT;
+"""
+"""What audits found: of each lease that was audited how many tokens were above which margin (`above`, a JSON list),
+the largest gap in nats, and the logarithm of the evidence against its peer after it; of each peer what all of them add
+up to (`log_wealth`, a JSON list), and why it is banned, "" if it is not; the leases whose receipt was replaced by a
+later one, and whether the peer has heard of it; of audits that failed the lease and the records as they were signed.
+Made like RELAYS."""

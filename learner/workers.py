@@ -19,6 +19,7 @@ class Held(Enum):
     STANDBY = "standing by"
     HOURS = "its owner's hours"
     VERSION = "the next version"
+    AUDIT = "audits of what it delivered"
     ROOM = "a batch to be taken"
 
 
@@ -33,8 +34,9 @@ class Together:
 
 @dataclass(kw_only=True, slots=True)
 class Worker:
-    """A peer: what it has installed, how fast it is, when it will have done what it holds, why it stands by if so, and
-    when its owner's hours end: that is past while it is outside them.
+    """A peer: what it has installed, how fast it is, when it will have done what it holds, why it stands by if so, when
+    its owner's hours end (that is past while it is outside them), and how many of its rollouts may be under way, leased
+    or held until their audit, at a time.
     """
 
     installed: PolicyVersion | None = None
@@ -43,4 +45,5 @@ class Worker:
     asked: int = 0
     standby: str = ""
     until_ms: float = math.inf
+    quota: float = math.inf
     newest: Together | None = None

@@ -5,7 +5,8 @@ A pure core. What always holds: a lease is granted only if
 - there is room for it among the batches to come, of its version (`learner.headroom`);
 - by what is known of the peer's speed it arrives before that version is too old, else it is made smaller, or waits for
   a newer version; if the learner waits for rollouts that nobody makes yet, anybody may;
-- it is done before the hours end in which the peer's owner lends it, else it is made smaller, or not granted.
+- it is done before the hours end in which the peer's owner lends it, else it is made smaller, or not granted;
+- no more is under way of a peer that is not trusted yet than its quota: leased, or held until its audit.
 
 What was leased may still become hopeless, since peers and links are slower than they were: then it is recalled, if no
 batch that is still to be formed can hold it, and not counted on from then on.
@@ -39,6 +40,9 @@ SMALLEST_GROUP = 2
 
 LATE_MARGIN = 1.25
 """A lease takes so much longer than its peer usually does: beyond nine of ten that were measured in simulations."""
+
+MAX_ROLLOUTS = 1 << 16
+"""In one request, by the protocol: more than that is no bound."""
 
 TOGETHER_MS = 250
 """Leases begun within so short a time are generated together."""
@@ -239,6 +243,8 @@ class Workload(Headroom):
             return Held.STANDBY
         if self._in_hours(worker, SMALLEST_GROUP, now_ms) < SMALLEST_GROUP:
             return Held.HOURS
+        if self._left_of_quota(peer, worker) < SMALLEST_GROUP:
+            return Held.AUDIT
         return Held.ROOM if self._room() <= 0 else Held.VERSION
 
     def _serve(self, peer: PeerId, rollouts: int, now_ms: int) -> list[GrantedLease]:
@@ -247,6 +253,9 @@ class Workload(Headroom):
         if worker.standby:
             return []
         frame = Frame()
+        rollouts = min(rollouts, self._left_of_quota(peer, worker))
+        if rollouts < 1:
+            return []
         if not self.episodes.waits:
             return self._begin(peer, worker, rollouts, frame, now_ms)
         granted = self._go_on(peer, worker, rollouts, frame, now_ms)
@@ -288,7 +297,8 @@ class Workload(Headroom):
         group, turns = self.leasing.terms.group_size, self.episodes.mean_turns
         if self._room() <= 0:
             return []
-        wanted = self._in_hours(worker, math.ceil(rollouts / group) * group, now_ms)
+        most = min(math.ceil(rollouts / group) * group, self._left_of_quota(peer, worker))
+        wanted = self._in_hours(worker, most, now_ms)
         if wanted < SMALLEST_GROUP:
             return []
         for minimum in self._versions(worker.installed):
@@ -303,6 +313,12 @@ class Workload(Headroom):
                 worker.free_ms = start_ms + 1000 * worker.speed.seconds(taken) if taken else start_ms
                 return granted
         return []
+
+    def _left_of_quota(self, peer: PeerId, worker: Worker) -> int:
+        """Rollouts that may be leased to it beside those that are, or that wait for their audit."""
+        if worker.quota == math.inf:
+            return MAX_ROLLOUTS
+        return max(0, int(worker.quota) - self.leasing.pending(peer) - self.buffer.held_by_peer[peer])
 
     def _in_hours(self, worker: Worker, rollouts: int, now_ms: int, step: int | None = None) -> int:
         """How many of so many it makes before its owner's hours end, once it has done what it holds."""

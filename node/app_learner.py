@@ -23,12 +23,13 @@ from learner.provisioning.planner import Planner
 from learner.provisioning.recording import FILE, Began
 from learner.provisioning.review import Settings
 from learner.publication import Publisher
+from node.audit_loop import AuditLoop
 from node.base_model import hold_to_base
 from node.child_outcomes import ChildCrashed, ChildDied, ChildEvent
 from node.children import Child, open_child
 from node.config import GB, EngineSection, SwarmConfig
-from node.engine.port import EngineError, PolicyEngine
-from node.engines import child_events, open_engine
+from node.engine.port import EngineError, PolicyEngine, VerifyingEngine
+from node.engines import child_events, open_verifying_engine
 from node.errors import RunError
 from node.evaluation import Evaluation, EvaluationTerms
 from node.events import Clock, EventLog
@@ -52,6 +53,7 @@ from node.steward import Steward
 from node.terms import LearnerTerms
 from node.trainer_process import TRAINER, advantage_of, child_spec, load_request
 from node.training_loop import TrainingLoop, TrainingTerms
+from node.trust_desk import TrustDesk
 from node.verifiers import Verifiers
 from node.witness import Witness
 from protocol.errors import Fault
@@ -151,6 +153,7 @@ class _Learner:
         schooling.told = lambda text: events.emit("trouble", text=text)
         self.verifiers = Verifiers(schooling=schooling, section=config.verifiers, events=events)
         self.training: TrainingLoop | None = None
+        self.judging_engine = trio.Lock()
         self.evaluation: Evaluation | None = None
         batch = config.swarm_rollouts
         self.run = LearnerRun(
@@ -190,6 +193,7 @@ class _Learner:
             advantage=advantage_of(config),
         )
         witness = Witness(self.run, self.recorder, events, max_new_tokens=learn.max_new_tokens)
+        self.trust = self._trust() if config.trust.audits and batch else None
         self.relays = RelayDesk(
             run=self.run,
             ledger=ledger,
@@ -210,6 +214,8 @@ class _Learner:
             now_ms=Clock.now_ms,
             events=events,
         )
+        if self.trust is not None:
+            self.trust.used = self.relays.used
         self.desk = LearnerDesk(
             run=self.run,
             ledger=ledger,
@@ -220,6 +226,7 @@ class _Learner:
             token=config.network.join_token,
             heartbeat_s=config.network.heartbeat_s,
             quantized_engines=config.learn.quantized_engines,
+            trust=self.trust,
             peers_changed=lambda: self.steward.call(),
             now_ms=Clock.now_ms,
             events=events,
@@ -253,6 +260,7 @@ class _Learner:
             ask=self.verifiers.replies,
             observe=schooling.observe,
             expected=schooling.expected,
+            trust=self.trust,
             used=self.relays.used,
             now_ms=Clock.now_ms,
             events=events,
@@ -325,13 +333,17 @@ class _Learner:
             nursery.start_soon(self.presence.tell, stay)
             nursery.start_soon(self.watch.look)
             on_ready(self.presence.write_invite(self.transport.addresses()), self.run)
-            async with self._open_children() as (trainer, engine), trio.open_nursery() as self.nursery:
-                self.evaluation = None if engine is None else self._evaluation(engine)
-                self.training = self._training(trainer)
-                self.run.leave = self.training.saving.leave
-                nursery.start_soon(self.training.publishing.announce_again)
-                await self.training.work()
-                await self._say_farewell()
+            async with self._open_children() as (trainer, engine), trio.open_nursery() as beside:
+                if engine is not None and self.trust is not None:
+                    beside.start_soon(self._audits(engine, self.trust).work)
+                async with trio.open_nursery() as self.nursery:
+                    self.evaluation = self._evaluation(engine) if engine and self.schooling.held_out else None
+                    self.training = self._training(trainer)
+                    self.run.leave = self.training.saving.leave
+                    nursery.start_soon(self.training.publishing.announce_again)
+                    await self.training.work()
+                    await self._say_farewell()
+                beside.cancel_scope.cancel()
             nursery.cancel_scope.cancel()
         scores = self.evaluation.latest if self.evaluation else None
         self.events.emit("finished", steps=self.run.chain.head.version)
@@ -342,8 +354,8 @@ class _Learner:
         )
 
     @asynccontextmanager
-    async def _open_children(self) -> AsyncIterator[tuple[Child, PolicyEngine | None]]:
-        """Verifiers, the trainer, and an engine for evaluation if there is anything to evaluate on."""
+    async def _open_children(self) -> AsyncIterator[tuple[Child, VerifyingEngine | None]]:
+        """Verifiers, the trainer, and an engine if there is anything to evaluate on, or to audit."""
         spec = child_spec(self.trainer_argv, self.config)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.verifiers.opened())
@@ -351,13 +363,13 @@ class _Learner:
                 open_child(spec, on_event=self._trainer_event(), on_frame=self._trainer_said)
             )
             engine = None
-            if self.schooling.held_out:
+            if self.schooling.held_out or self.trust is not None:
                 terms = self.config.evaluate
                 section = EngineSection(
                     kind="transformers", threads=1, nice=10, device=terms.device, kv_cache_gb=terms.kv_cache_gb
                 )
                 engine = await stack.enter_async_context(
-                    open_engine(section, self.events, name="evaluation", state=self.home.root)
+                    open_verifying_engine(section, self.events, name="evaluation", state=self.home.root)
                 )
             yield trainer, engine
 
@@ -374,6 +386,31 @@ class _Learner:
     def _trainer_said(self, header: Header, arrays: Arrays) -> None:
         if self.training is not None:
             self.training.saving.heard(header, arrays)
+
+    def _trust(self) -> TrustDesk:
+        home = self.home
+        return TrustDesk(
+            run=self.run,
+            ledger=self.ledger,
+            store=self.store,
+            keypair=home.learner,
+            swarm=home.authority.swarm,
+            certificate=home.certificate,
+            secret=home.secret,
+            floor=self.config.trust.floor,
+            now_ms=Clock.now_ms,
+            events=self.events,
+        )
+
+    def _audits(self, engine: VerifyingEngine, desk: TrustDesk) -> AuditLoop:
+        return AuditLoop(
+            engine=engine,
+            lock=self.judging_engine,
+            store=self.store,
+            desk=desk,
+            compute_share=self.config.trust.compute_share,
+            events=self.events,
+        )
 
     def _evaluation(self, engine: PolicyEngine) -> Evaluation:
         learn = self.config.learn
@@ -394,6 +431,7 @@ class _Learner:
             now_ms=Clock.now_ms,
             events=self.events,
             ask=self.verifiers.held_out_replies,
+            lock=self.judging_engine,
         )
 
     def _training(self, trainer: Child) -> TrainingLoop:
@@ -405,6 +443,7 @@ class _Learner:
             publisher=Publisher(learner=home.learner, authority=home.authority, certificate=home.certificate),
             trainer=trainer,
             transport=self.transport,
+            trust=self.trust,
             terms=TrainingTerms(
                 steps=learn.steps,
                 weights_dtype=self.config.model.weights_dtype,

@@ -33,6 +33,7 @@ from node.owner import Drained, Owner
 from node.presence import machine_name, open_transport
 from node.proofs import ProofKeeper, tally_in
 from node.receipts import PeerTraffic, Receipts, ReceiptsError
+from node.revisions import Revisions
 from node.rollout_role import RolloutRole
 from node.shift import Shift
 from node.volunteer import VolunteerHome, open_volunteer_home
@@ -44,7 +45,7 @@ from protocol.identity import Keypair
 from protocol.ids import ManifestHash, PeerId
 from protocol.invite import Invite
 from protocol.limits import PROTOCOL_VERSION
-from protocol.work import LEASE_RECALLS, PROOFS, Heartbeat, Hello, Introduction
+from protocol.work import LEASE_RECALLS, PROOFS, RECEIPT_REVISIONS, Heartbeat, Hello, Introduction
 from swarm.asking import ask
 from swarm.causes import first_cause
 from swarm.delivery import NotWelcome, RunFinished, WorkLine
@@ -191,6 +192,7 @@ class _Rollout:
         self.config, self.transport, self.events, self.store, self.invite = config, transport, events, store, invite
         self.receipts = receipts
         self.price = Price(micros_per_hour=round(config.price.per_hour * MICROS), currency=config.price.currency)
+        self.revisions = Revisions(receipts=receipts, events=events)
         self.introductions, self._introduced = trio.open_memory_channel[Introduction](INTRODUCTIONS)
         self.serving = Serving(
             transport=transport,
@@ -222,7 +224,9 @@ class _Rollout:
             hello=self.hello,
             heartbeat=self.heartbeat,
             now_ms=Clock.now_ms,
-            on_event=line_reporter(events, self.introduce, lambda recall: self.role.recalled(recall)),
+            on_event=line_reporter(
+                events, self.introduce, lambda recall: self.role.recalled(recall), self.revisions.heard
+            ),
             report=self.report,
             on_proofs=lambda: self.proofs.news(),
         )
@@ -262,6 +266,7 @@ class _Rollout:
             nursery.start_soon(self.line.run)
             nursery.start_soon(self.proofs.work)
             nursery.start_soon(self.note_session)
+            nursery.start_soon(self.revisions.work)
             nursery.start_soon(self.owner.obey)
             if self.config.limits.pause_for:
                 nursery.start_soon(make_room, self.config.limits.pause_for, self.role.shift)
@@ -304,6 +309,7 @@ class _Rollout:
 
     def hello(self) -> Hello:
         scheme = self.config.engine.scheme_in_force
+        quantized = {exchange.QUANTIZED: scheme.encode()} if scheme else {}
         return Hello(
             protocol=PROTOCOL_VERSION,
             name=self.config.name,
@@ -313,7 +319,7 @@ class _Rollout:
             engine=self.config.engine.kind,
             machine=machine_name(),
             leases=sorted(self.role.holding),
-            ext={LEASE_RECALLS: b"", PROOFS: b""} | ({exchange.QUANTIZED: scheme.encode()} if scheme else {}),
+            ext={LEASE_RECALLS: b"", PROOFS: b"", RECEIPT_REVISIONS: b"", **quantized},
         )
 
     def heartbeat(self) -> Heartbeat:

@@ -272,6 +272,18 @@ class PlanSection(Section, frozen=True, kw_only=True):
     review_s: Annotated[float, Meta(ge=0.1, le=3600)] = 30.0
 
 
+class TrustSection(Section, frozen=True, kw_only=True):
+    """Whether what peers deliver is audited: their tokens drawn again with the weights they name.
+
+    `floor`: the least share of a peer's groups, however many have passed. `compute_share`: of the time, what audits
+    take at most that training does not wait for. They are made on the engine that evaluates, see `EvaluateSection`.
+    """
+
+    audits: bool = True
+    floor: PositiveShare = 0.03
+    compute_share: PositiveShare = 0.25
+
+
 class EvaluateSection(Section, frozen=True, kw_only=True):
     """How often the held-out prompts are asked, in published versions; 0 is only at the beginning and the end.
 
@@ -326,6 +338,7 @@ class SwarmConfig(Section, frozen=True, kw_only=True):
     offline: OfflineSection = OfflineSection()
     plan: PlanSection = PlanSection()
     evaluate: EvaluateSection = EvaluateSection()
+    trust: TrustSection = TrustSection()
     store: StoreSection = StoreSection()
     metrics: MetricsSection = MetricsSection()
     price: PriceSection = PriceSection()

@@ -19,6 +19,7 @@ from learner.ledger_chain import checkpoints_of
 from learner.ledger_file import LedgerError
 from learner.presets import PRESETS, recipe_of
 from learner.requests import Hyperparameters
+from learner.verification.share import NEWCOMER_GROUPS
 from node.base_model import base_note
 from node.config import SwarmConfig
 from node.config_file import read_swarm_config
@@ -171,6 +172,13 @@ def _data(config: SwarmConfig, schooling: Schooling) -> Iterator[str]:
         most = "half of a GPU's free memory" if evaluate.kv_cache_gb is None else f"{evaluate.kv_cache_gb:g} GB"
         where = "a GPU if there is one" if evaluate.device == "auto" else evaluate.device
         yield f"It runs on {where}; beside the weights, a batch takes {most} for keys and values at most."
+    if config.trust.audits and config.swarm_rollouts:
+        yield (
+            f"Audits: on the same engine, all of a newcomer's first {NEWCOMER_GROUPS} groups, and at least "
+            f"{config.trust.floor:.0%} of everybody's."
+        )
+    else:
+        yield "Audits: none; what peers deliver is believed."
 
 
 def _model(facts: ModelFacts, config: SwarmConfig) -> Iterator[str]:

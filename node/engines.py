@@ -13,7 +13,7 @@ import psutil
 from node.child_outcomes import ChildDied, ChildEvent, ChildSaid, ChildStarted
 from node.config import GB, EngineSection, LimitsSection
 from node.engine.fake import FakeConfig, open_fake_engine
-from node.engine.port import PolicyEngine
+from node.engine.port import PolicyEngine, VerifyingEngine
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.engine.vllm import VllmConfig, open_vllm_engine
 from node.events import EventLog
@@ -25,6 +25,17 @@ NO_LIMITS = LimitsSection()
 def half_the_cores() -> int:
     """Threads of an engine where nothing else is said."""
     return max(1, (os.cpu_count() or 2) // 2)
+
+
+@asynccontextmanager
+async def open_verifying_engine(
+    section: EngineSection, events: EventLog, *, name: str, state: Path
+) -> AsyncIterator[VerifyingEngine]:
+    """As `open_engine`, the one that can also say whether tokens are those that the seeded sampler draws: on
+    transformers, whatever the section's kind is."""
+    config = transformers_config(section, NO_LIMITS, name=name, scratch=state / FOLDER / name)
+    async with open_transformers_engine(config, on_event=child_events(events, name)) as engine:
+        yield engine
 
 
 @asynccontextmanager

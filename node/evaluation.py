@@ -106,6 +106,8 @@ class Evaluation:
     now_ms: Callable[[], int]
     events: EventLog
     ask: AskHeldOut = answered_on_a_thread
+    lock: trio.Lock = field(default_factory=trio.Lock)
+    """Held while the engine is used, which others may share."""
     latest: Scores | None = None
     _published: int = 0
     _one: trio.Lock = field(default_factory=trio.Lock)
@@ -130,7 +132,7 @@ class Evaluation:
         at_ms = self.now_ms()
         try:
             with self.store.pinned(signed.hash):
-                async with self._one:
+                async with self._one, self.lock:
                     try:
                         scores = await self._scores(signed)
                     finally:

@@ -130,6 +130,11 @@ k = [1]                    # pass@k is estimated from them, for each of these
 device = "auto"            # of the engine that does it: "cpu", "cuda", "cuda:1", "mps"; auto = a GPU if there is one
 # kv_cache_gb = 4.0        # a batch's keys and values take at most so much; without it, half of a GPU's free memory
 
+[trust]
+audits = true              # draw a share of all completions again, and ban who makes them up; false: believe everybody
+floor = 0.03               # of each peer's groups at least; all of a newcomer's first
+compute_share = 0.25       # of the time, for audits that training does not wait for
+
 [metrics]
 sqlite = true              # every step's metrics into metrics.sqlite
 prometheus = ""            # or "127.0.0.1:9464", to be scraped there

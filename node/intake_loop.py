@@ -25,6 +25,7 @@ from learner.ledger import Ledger
 from learner.ledger_rows import RecordRow
 from node.events import EventLog
 from node.learner_run import LearnerRun
+from node.trust_desk import AUDIT_REASON, Fate, TrustDesk
 from node.witness import Witness
 from protocol.identity import Keypair
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId, SwarmId, short
@@ -139,7 +140,7 @@ class _Answer:
 class IntakeLoop:
     """See the module's paragraph. `observe` is told the mean reward of each complete group, by the index of its prompt,
     `used` of which versions a peer has just had records admitted; `expected` is asked what was known of a group's
-    prompt before."""
+    prompt before; `trust` says which groups wait for an audit, None: everybody is believed."""
 
     run: LearnerRun
     witness: Witness
@@ -150,6 +151,7 @@ class IntakeLoop:
     ask: Ask
     observe: Callable[[int, float], None]
     expected: Callable[[int], float | None]
+    trust: TrustDesk | None
     used: Callable[[PeerId, Collection[ManifestHash]], None]
     now_ms: Callable[[], int]
     events: EventLog
@@ -335,7 +337,8 @@ class IntakeLoop:
         if not judged.group:
             self.run.episodes.lost(granted)
             return 0, None
-        self.used(granted.peer, manifests_of(judged))
+        if self.trust is None or not self.trust.admitted(granted, judged.group):
+            self.used(granted.peer, manifests_of(judged))
         said = [utterance_of(one.signed, one.reply) for one in judged.group if one.reply is not None]
         if not said or (group := self.run.episodes.admitted(granted, said)) is None:
             return 0, None
@@ -345,7 +348,11 @@ class IntakeLoop:
         group = replace(group, expected=self.expected(group.prompt_index))
         if not is_void:
             self.observe(group.prompt_index, sum(rewards) / len(rewards))
-        if self.run.buffer.add(group):
+        fate = Fate.BELIEVED if self.trust is None else self.trust.fate(group.lease)
+        if fate is Fate.REFUSED:
+            self.run.buffer.give_up(group.lease, AUDIT_REASON, len(group.completions))
+            return len(group.completions), AUDIT_REASON
+        if self.run.buffer.add(group, hold=fate is Fate.HELD):
             return 0, None
         return len(group.completions), VOID if is_void else UNINFORMATIVE
 

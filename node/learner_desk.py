@@ -22,6 +22,7 @@ from node.lease_desk import LeaseDesk
 from node.proof_desk import ProofDesk
 from node.relay_desk import RelayDesk
 from node.terms import WRONG_TOKEN, is_token
+from node.trust_desk import TrustDesk
 from node.visible import visible
 from node.witness import Witness
 from protocol.exchange import QUANTIZED, PeerAddresses
@@ -30,6 +31,7 @@ from protocol.limits import MAX_PEERS_TOLD, PROTOCOL_VERSION
 from protocol.work import (
     LEASE_RECALLS,
     PROOFS,
+    RECEIPT_REVISIONS,
     RELAY_RECEIPTS,
     Farewell,
     FromLearner,
@@ -73,6 +75,7 @@ class LearnerDesk:
     heartbeat_s: float
     now_ms: Callable[[], int]
     events: EventLog
+    trust: TrustDesk | None = None
     peers_changed: Callable[[], None] = lambda: None
     reception: Reception | None = None
     quantized_engines: bool = False
@@ -82,6 +85,8 @@ class LearnerDesk:
 
     def __post_init__(self) -> None:
         self.leases.tell = self.proofs.tell = self._tell
+        if self.trust is not None:
+            self.trust.tell, self.trust.dismiss = self._tell, self._dismiss
 
     async def welcome(self, peer: PeerId, hello: Hello) -> Welcome | Refused:
         """Check protocol and join token; a Welcome makes the peer present."""
@@ -96,6 +101,8 @@ class LearnerDesk:
                 reason=f"This swarm takes no rollouts of engines with quantised weights, and yours has "
                 f"{visible(scheme[:SCHEME_BYTES].decode(errors='replace'))}: leave [engine] quantization out."
             )
+        if self.trust is not None and (banned := await self.trust.welcome(peer)) is not None:
+            return banned
         known, row = await trio.to_thread.run_sync(self._write_joined, peer, hello)
         if known:
             self._counted.setdefault(peer, None)
@@ -108,7 +115,10 @@ class LearnerDesk:
             addresses=tuple(hello.addresses),
             takes_recalls=LEASE_RECALLS in hello.ext,
             takes_proofs=PROOFS in hello.ext,
+            takes_revisions=RECEIPT_REVISIONS in hello.ext,
         )
+        if self.trust is not None:
+            self.trust.joined(peer)
         self.events.emit("peer_joined", peer=peer, name=hello.name, engine=hello.engine, machine=hello.machine)
         self.witness.joined(peer, hello)
         self.peers_changed()
@@ -144,6 +154,8 @@ class LearnerDesk:
         if is_back or is_newer:
             self.leases.serve_now(peer)
         self.leases.remind(peer)
+        if self.trust is not None:
+            self.trust.heard(peer)
         self._count(peer, presence, heartbeat)
         self.witness.heard(peer, heartbeat)
         if self.witness.heard_hours(peer, left_s):
@@ -251,14 +263,18 @@ class LearnerDesk:
         if len(self._counted) > PEERS_REMEMBERED:
             self._counted = {one: beat for one, beat in self._counted.items() if one in self.run.present}
 
-    def _lose(self, losses: Sequence[Lost]) -> None:
+    def _dismiss(self, peer: PeerId, last_word: Refused) -> None:
+        """The peer is not welcome any more: it loses its leases and its line."""
+        self._lose(self.run.membership.handle(Gone(peer=peer, reason="banned"), trio.current_time()), last_word)
+
+    def _lose(self, losses: Sequence[Lost], last_word: Refused | None = None) -> None:
         for lost in losses:
             self.run.forget(lost.peer)
             released = self.leases.release(lost.peer)
             self._end_presence(lost.peer, lost.reason)
             self.events.emit("peer_left", peer=lost.peer, reason=lost.reason, leases_released=released)
             if self.reception is not None:
-                self.reception.dismiss(lost.peer, Refused(reason=lost.reason, retry_after_ms=1000))
+                self.reception.dismiss(lost.peer, last_word or Refused(reason=lost.reason, retry_after_ms=1000))
         if losses:
             self._introduce()
 
@@ -308,9 +324,12 @@ class LearnerDesk:
             presence.switch(on=presence.is_on, now_s=trio.current_time())
         stays = [*ended, *(_stay(presence) for presence in self.run.present.values())]
         write_leases, now_ms = self.leases.write(), self.now_ms()
+        write_trust = None if self.trust is None else self.trust.write()
 
         def write() -> None:
             write_leases()
+            if write_trust is not None:
+                write_trust()
             if stays:
                 self.ledger.peers_present(stays, now_ms)
 

@@ -32,6 +32,7 @@ class Presence:
     addresses: tuple[str, ...]
     takes_recalls: bool = False
     takes_proofs: bool = False
+    takes_revisions: bool = False
     bytes_up: int = 0
     bytes_down: int = 0
     engine_s: float = 0.0

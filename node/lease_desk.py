@@ -238,6 +238,8 @@ class LeaseDesk:
                 return self.run.worker(peer).standby
             case Held.HOURS:
                 return "Your hours are over, or end before you could deliver more. Ask again when they begin."
+            case Held.AUDIT:
+                return "What you have delivered is being audited, as a newcomer's first groups are; there is more then."
             case Held.ROOM:
                 return "Enough rollouts are under way; wait for a batch to be trained on."
             case Held.VERSION:

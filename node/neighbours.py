@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from node.events import EventLog
 from protocol.ids import PeerId
 from protocol.work import Introduction, LeaseRecall
-from swarm.delivery import Connected, Disconnected, LineEvent, NoLease
+from swarm.delivery import Connected, Disconnected, LineEvent, NoLease, ReceiptRevised
 from swarm.transport import DialFailed, Transport
 
 
@@ -38,9 +38,12 @@ class Neighbours:
 
 
 def line_reporter(
-    events: EventLog, meet: Callable[[Introduction], None], recalled: Callable[[LeaseRecall], None]
+    events: EventLog,
+    meet: Callable[[Introduction], None],
+    recalled: Callable[[LeaseRecall], None],
+    revised: Callable[[ReceiptRevised], None],
 ) -> Callable[[LineEvent], None]:
-    """What the work line's events become: log lines, introductions to peers, and leases that are dropped."""
+    """What the work line's events become: log lines, introductions to peers, dropped leases, later receipts."""
 
     def on_event(event: LineEvent) -> None:
         match event:
@@ -54,6 +57,8 @@ def line_reporter(
                 meet(event)
             case LeaseRecall():
                 recalled(event)
+            case ReceiptRevised():
+                revised(event)
             case NoLease(reason=reason):
                 events.emit("no_lease", reason=reason)
 

@@ -1,9 +1,9 @@
 """A rollout node's own books: the receipts the learner signed for its work, when it was at work, what it exchanged.
 
 One SQLite file (WAL, synchronous NORMAL: after a power cut the last receipts may be missing, which the learner still
-has). What always holds: a lease's receipt is kept once however often it is sent; the signed bytes are kept as they
-came, so that anyone can check them later; reading never creates or changes the file. Synchronous and safe to call from
-several threads.
+has). What always holds: a lease's receipt is kept once however often it is sent, the latest where several came; the
+signed bytes are kept as they came, so that anyone can check them later; reading never creates or changes the file.
+Synchronous and safe to call from several threads.
 """
 
 from __future__ import annotations
@@ -234,6 +234,28 @@ class Receipts:
         """Keep the relay receipt that this node signed, the last one of a version."""
         with self._transaction() as db:
             db.execute("INSERT OR REPLACE INTO relay_receipts VALUES (?, ?, ?)", (manifest, now_ms, raw))
+
+    def revise(self, receipt: Receipt, raw: bytes) -> bool:
+        """Keep a later receipt instead of the one that is kept for its lease; False when there is none, or one that is
+        as new.
+        """
+        with self._transaction() as db:
+            cursor = db.execute(
+                "UPDATE receipts SET incarnation = ?, version = ?, issued_ms = ?, tokens = ?, raw = ?"
+                " WHERE lease = ? AND issued_ms < ?",
+                (
+                    receipt.version.incarnation, receipt.version.version, receipt.issued_ms, receipt.tokens, raw,
+                    receipt.lease, receipt.issued_ms,
+                ),
+            )  # fmt: skip
+            if not cursor.rowcount:
+                return False
+            db.execute("DELETE FROM verdicts WHERE lease = ?", (receipt.lease,))
+            db.executemany(
+                "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?)",
+                [(receipt.lease, v.index, v.record, v.rule.value, v.reward, v.detail) for v in receipt.verdicts],
+            )
+        return True
 
     def session_began(self, price: Price, now_ms: int) -> int:
         """Note that the node is at work from now on; return the id of the session."""

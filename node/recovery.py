@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from learner.buffer import Group
 from learner.environment import Ended, Environment
 from learner.episodes import Episodes, utterance_of
-from learner.intake import GrantedLease
+from learner.intake import AdmittedRecord, GrantedLease
 from learner.leasing import own_lease
 from learner.ledger import Ledger
 from learner.ledger_rows import UnconsumedRow
@@ -23,10 +23,11 @@ from protocol.work import read_record
 
 @dataclass(frozen=True, kw_only=True)
 class Recovered:
-    """Groups that wait for a batch, in order of arrival, and episodes that go on."""
+    """Groups that wait for a batch, in order of arrival, and episodes that go on; `leases`: what both are made of."""
 
     groups: list[Group]
     episodes: Episodes
+    leases: list[tuple[GrantedLease, tuple[AdmittedRecord, ...]]]
 
 
 def read_unconsumed(ledger: Ledger, environment: Environment, swarm: SwarmId) -> Recovered:
@@ -34,7 +35,7 @@ def read_unconsumed(ledger: Ledger, environment: Environment, swarm: SwarmId) ->
     by_lease: dict[LeaseId, list[UnconsumedRow]] = {}
     for row in ledger.unconsumed():
         by_lease.setdefault(row.lease, []).append(row)
-    recovered = Recovered(groups=[], episodes=Episodes())
+    recovered = Recovered(groups=[], episodes=Episodes(), leases=[])
     for lease, rows in by_lease.items():
         granted = GrantedLease(
             lease=own_lease(ledger.lease_envelope(lease), swarm), prompt_index=rows[0].prompt, place=rows[0].place
@@ -50,7 +51,7 @@ def _replay(
     if (said := recovered.episodes.said(granted)) is None:
         return
     before = len(unpack_tokens(granted.lease.prompt))
-    utterances = []
+    utterances, records = [], []
     for row in rows:
         signed = read_record(row.envelope, swarm)
         reply = (
@@ -59,5 +60,7 @@ def _replay(
             else Ended(reward=row.reward)
         )
         utterances.append(utterance_of(signed, reply))
+        records.append(AdmittedRecord(signed=signed, reply=reply))
+    recovered.leases.append((granted, tuple(records)))
     if (group := recovered.episodes.admitted(granted, utterances)) is not None:
         recovered.groups.append(group)

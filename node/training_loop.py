@@ -40,6 +40,7 @@ from node.publishing import Publishing
 from node.recorder import Recorder
 from node.recovery import read_unconsumed
 from node.step_rows import step_row, told_figures
+from node.trust_desk import AUDIT_REASON, Fate, TrustDesk
 from protocol.ids import PolicyVersion
 from protocol.manifest import SignedManifest
 from protocol.pipe import Arrays, Header
@@ -85,6 +86,7 @@ class TrainingLoop:
         environment: what replays episodes that had begun.
         curriculum_state: what to save beside a checkpoint; `restore_curriculum` takes it back, and `observe` what was
             admitted after it: (index, mean reward).
+        trust: says which groups of before a restart wait for an audit; None: everybody is believed.
         offline: logs of which each batch has a part; where they are all of it, `run.batch` is 0.
         adopted: told of each version that the store has taken, before anybody else hears of it.
         published: awaited after each publication.
@@ -99,6 +101,7 @@ class TrainingLoop:
     trainer: Trainer
     transport: Transport
     terms: TrainingTerms
+    trust: TrustDesk | None
     checkpoints: Path
     exports: Path
     environment: Environment
@@ -297,8 +300,14 @@ class TrainingLoop:
         run, swarm = self.run, self.publisher.authority.swarm
         found = await trio.to_thread.run_sync(read_unconsumed, self.ledger, self.environment, swarm)
         run.buffer.clear()
+        if self.trust is not None:
+            await self.trust.recover(found.leases)
         for group in found.groups:
-            run.buffer.add(group)
+            fate = Fate.BELIEVED if self.trust is None else self.trust.fate(group.lease)
+            if fate is Fate.REFUSED:
+                run.buffer.give_up(group.lease, AUDIT_REASON, len(group.completions))
+            else:
+                run.buffer.add(group, hold=fate is Fate.HELD)
         if doubled := [granted.id for granted in run.take_up(found.episodes)]:
             await trio.to_thread.run_sync(self.ledger.leases_closed, doubled, "lost", self.now_ms())
         self.events.emit("buffer_recovered", rollouts=len(run.buffer), episodes=len(run.episodes))

@@ -39,6 +39,9 @@ SENTENCES: Mapping[str, str] = {
     "evaluated": "version {version}: greedy {greedy}, sampled {sampled}",
     "period_changed": "{reason}",
     "no_lease": "no lease: {reason}",
+    "audit_failed": "an audit of lease {lease} failed: {reason}",
+    "audit_impossible": "what {version} made cannot be audited: {reason}",
+    "receipt_revised": "lease {lease} is not counted after all: {detail}",
     "finished": "finished after {steps} steps",
     "alarm_raised": "ALARM at step {step}: {text}",
     "alarm_cleared": "{text}",
@@ -84,6 +87,8 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
             state.note(f"{leases} leases of {_called(_peer(state, fields))} recalled: {rollouts} rollouts are too late")
         case "peer_fault":
             state.note(f"{_called(_peer(state, fields))}: {fields.get('fault')}, {fields.get('detail')}")
+        case "peer_banned":
+            state.note(f"{_called(_peer(state, fields))} BANNED: {fields.get('reason')}")
         case "step":
             state.step, state.buffered = _number(fields, "step"), _number(fields, "buffered")
             if isinstance(reward := fields.get("reward"), int | float):

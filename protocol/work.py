@@ -79,6 +79,8 @@ PROOFS = "volery.proofs"
 says that it takes Proofs unasked."""
 MAX_PROOFS = 256
 """Proofs in one answer: of a batch of 100,000 records they take 170 KB."""
+RECEIPT_REVISIONS = "volery.receipt-revisions"
+"""The extension of Hello, empty, by which a rollout node says that it understands Revised."""
 MAX_HOURS_LEFT_S = 7 * 86_400
 """Owner's hours are those of days and weeks; whoever stays for longer has no need to say so."""
 
@@ -167,6 +169,8 @@ class Rule(Enum):
     DUPLICATE = "duplicate"
     INCOMPLETE = "incomplete"
     REWARD = "reward"
+    AUDIT = "audit"
+    BANNED = "banned"
     OTHER = "other"
 
     @classmethod
@@ -365,6 +369,15 @@ class Proofs(Message, frozen=True, kw_only=True, tag="proofs"):
     proofs: Annotated[list[Proof], Meta(max_length=MAX_PROOFS)] = msgspec.field(default_factory=list)
 
 
+class Revised(Message, frozen=True, kw_only=True, tag="revised"):
+    """A later receipt for a lease that was acknowledged: what an audit found since. It replaces the one before.
+
+    Said on every new line until it was told once, and only to who understands it (RECEIPT_REVISIONS).
+    """
+
+    receipt: Annotated[bytes, Meta(max_length=MAX_RECEIPT_BYTES + OVERHEAD_BYTES)]
+
+
 class Introduction(Message, frozen=True, kw_only=True, tag="peers"):
     """Peers that joined or left since the Welcome: the whole list anew."""
 
@@ -378,7 +391,9 @@ class Farewell(Message, frozen=True, kw_only=True, tag="farewell"):
 
 
 FromNode = Hello | Heartbeat | LeaseRequest | Started | LeaseReturn | Delivery | Relayed | ProofRequest | Goodbye
-FromLearner = Welcome | Refused | Grant | LeaseRecall | Acknowledgement | InboxFull | Proofs | Introduction | Farewell
+FromLearner = (
+    Welcome | Refused | Grant | LeaseRecall | Acknowledgement | InboxFull | Proofs | Revised | Introduction | Farewell
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,6 +48,7 @@ from protocol.work import (
     Receipt,
     Refused,
     Relayed,
+    Revised,
     Started,
     Welcome,
     lease_id,
@@ -113,7 +114,15 @@ class NoLease:
     reason: str
 
 
-LineEvent = Connected | Disconnected | Introduction | NoLease | LeaseRecall
+@dataclass(frozen=True, kw_only=True)
+class ReceiptRevised:
+    """A later receipt for a lease of ours, whose signature was checked, and its envelope."""
+
+    receipt: Receipt
+    raw: bytes
+
+
+LineEvent = Connected | Disconnected | Introduction | NoLease | LeaseRecall | ReceiptRevised
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -426,6 +435,8 @@ class WorkLine:
                     if pending is not None and not pending.again:
                         pending.again = True
                         nursery.start_soon(self._redeliver, pending, retry / 1000)
+                case Revised(receipt=raw):
+                    self.on_event(ReceiptRevised(receipt=self._own_receipt(raw), raw=raw))
                 case Introduction() | LeaseRecall():
                     self.on_event(message)
                 case Proofs():
@@ -459,9 +470,9 @@ class WorkLine:
         self.give_back([lease_id(lease) for lease in leases], "no longer asked for")
 
     def _acknowledged(self, lease: LeaseId, raw: bytes) -> None:
-        receipt = open_receipt(raw, self.authority)
-        if receipt.lease != lease or receipt.peer != self.transport.peer_id:
-            raise PeerError(Fault.BROKEN_PROMISE, f"the receipt for lease {short(lease)} is somebody else's")
+        receipt = self._own_receipt(raw)
+        if receipt.lease != lease:
+            raise PeerError(Fault.BROKEN_PROMISE, f"the receipt for lease {short(lease)} is another's")
         if (pending := self._pending.get(lease)) is not None:
             pending.receipt = receipt, raw
             pending.done.set()
@@ -473,6 +484,12 @@ class WorkLine:
         elif self._question is not None and not self._question.done.is_set():
             self._question.answer = proofs
             self._question.done.set()
+
+    def _own_receipt(self, raw: bytes) -> Receipt:
+        receipt = open_receipt(raw, self.authority)
+        if receipt.peer != self.transport.peer_id:
+            raise PeerError(Fault.BROKEN_PROMISE, f"the receipt for lease {short(receipt.lease)} is somebody else's")
+        return receipt
 
     async def _redeliver(self, pending: _Pending, after_s: float) -> None:
         await trio.sleep(after_s)

@@ -67,6 +67,9 @@ group_size = {group}
 max_new_tokens = {tokens}
 lease_s = 120.0
 seed = {seed}
+
+[trust]
+audits = false
 """
 
 NODE_TOML = """\

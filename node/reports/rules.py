@@ -48,6 +48,8 @@ MEANINGS: Mapping[Rule, Meaning] = {
     Rule.SETTINGS: _fault("it was not generated as the lease says (sampler, stop tokens or length)"),
     Rule.INCOMPLETE: _fault("other completions of its group are missing or were refused; groups count whole"),
     Rule.REWARD: _fault("it claims a reward that the learner does not find"),
+    Rule.AUDIT: _fault("an audit found tokens in it that the policy it names does not draw from its seed"),
+    Rule.BANNED: _fault("its peer was banned before it was trained on"),
     Rule.OTHER: _misfortune("of a rule younger than this program; its detail says which"),
 }
 REFUSALS = tuple(rule for rule in Rule if rule is not Rule.ADMITTED)

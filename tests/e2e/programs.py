@@ -70,6 +70,9 @@ ranks = {ranks}
 
 [evaluate]
 every_versions = 3
+
+[trust]
+audits = {audits}
 """
 
 NODE_TOML = """\
@@ -297,14 +300,17 @@ class Swarm:
         learning_rate: float = 1e-3,
         weights_dtype: str = "float32",
         ranks: int = 1,
+        audits: bool = False,
     ) -> None:
-        """Write swarm.toml. A learner that is to be found again after a restart needs a `port`."""
+        """Write swarm.toml. A learner that is to be found again after a restart needs a `port`. No audit passes what
+        the fake engine makes.
+        """
         self.directory.mkdir(exist_ok=True)
         text = SWARM_TOML.format(
             name=self.directory.name, model=self.model, steps=steps, mode=mode, staleness=staleness,
             publish_every=publish_every, held_out=held_out, task=task, lease_s=lease_s, token=token, port=port,
             heartbeat_s=heartbeat_s, learning_rate=learning_rate, weights_dtype=weights_dtype,
-            ranks=ranks,
+            ranks=ranks, audits=str(audits).lower(),
         )  # fmt: skip
         self.config.write_text(text, encoding="utf-8")
 

@@ -9,10 +9,11 @@ to be found dead. The clock stands still unless a test moves it.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -29,7 +30,9 @@ from learner.leasing import LeaseTerms, Leasing, Prompt
 from learner.ledger import Ledger
 from learner.provisioning.recording import FILE, Began, Recorded, read_lines
 from learner.publication import Publisher
+from node.audit_loop import AuditLoop
 from node.child_outcomes import ChildCrashed, ChildExit, ChildRefused, OnFrame
+from node.engine.port import Claim, Generation, GenerationRequest, InstalledVersion, Verified
 from node.events import EventLog, Field
 from node.intake_loop import IntakeLoop, asked_on_a_thread
 from node.learner_desk import LearnerDesk
@@ -40,6 +43,7 @@ from node.proof_desk import ProofDesk
 from node.recorder import Recorder
 from node.relay_desk import RelayDesk
 from node.training_loop import TrainingLoop, TrainingTerms
+from node.trust_desk import TrustDesk
 from node.witness import Witness
 from protocol.cost import Price
 from protocol.digest import digest_of
@@ -58,6 +62,7 @@ from protocol.work import (
     Lease,
     LeaseRequest,
     Receipt,
+    Refused,
     Span,
     Started,
     open_lease,
@@ -225,6 +230,54 @@ def crash_once(op: str, moment: str, at: int = 1) -> Callable[[str, str], None]:
     return script
 
 
+def honest_tokens(seed: int) -> tuple[int, ...]:
+    """What an honest peer's engine draws for a seed, whatever the version."""
+    return (1 + seed % 60, 2, 0)
+
+
+@dataclass(kw_only=True)
+class Judge:
+    """An engine that can say whether tokens are an honest peer's. `script` is asked before every call."""
+
+    script: Callable[[str], None] = lambda op: None
+    installed: InstalledVersion | None = None
+    on_restart: Callable[[], None] = lambda: None
+    asked: list[Sequence[Claim]] = field(default_factory=list)
+
+    async def install(self, version: InstalledVersion, directory: Path) -> None:
+        await trio.lowlevel.checkpoint()
+        self.script("install")
+        assert (directory / "model.safetensors").is_file()
+        self.installed = version
+
+    async def verify(self, claims: Sequence[Claim]) -> list[Verified]:
+        await trio.lowlevel.checkpoint()
+        self.script("verify")
+        self.asked.append(claims)
+        return [
+            Verified(
+                gaps=tuple(
+                    0.0 if mine == theirs else math.inf
+                    for mine, theirs in zip(honest_tokens(claim.seed), claim.tokens, strict=True)
+                ),
+                logprobs=(-0.5,) * len(claim.tokens),
+            )
+            for claim in claims
+        ]
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        raise AssertionError("nobody asks a judge to generate")
+
+    async def rest(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def release(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def wake(self) -> None:
+        pass
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What a test varies."""
@@ -240,6 +293,7 @@ class Settings:
     keep_checkpoints: int = 2
     token: str = ""
     quota_bytes: int | None = None
+    audits: bool = False
 
 
 class DyingLedger(Ledger):
@@ -300,6 +354,8 @@ class Learner:
     wall: Wall
     log: list[tuple[str, dict[str, Field]]]
     prompts: list[int]
+    trust: TrustDesk | None
+    audits: AuditLoop | None
 
     def logged(self, event: str) -> list[dict[str, Field]]:
         return [fields for name, fields in self.log if name == event]
@@ -321,6 +377,8 @@ class Learner:
             nursery.start_soon(self.desk.leases.serve)
             nursery.start_soon(self.desk.relays.work)
             nursery.start_soon(self.desk.proofs.work)
+            if self.audits is not None:
+                nursery.start_soon(self.audits.work)
             for peer in peers:
                 nursery.start_soon(peer.work, self)
             await self.training.work()
@@ -356,7 +414,8 @@ async def open_learner(root: Path, settings: Settings | None = None, **parts: An
         try:
             with ChunkStore.open(root / "store", SWARM.authority, quota_bytes=chosen.quota_bytes) as store:
                 environment = parts.get("environment") or one_turn(even_share)
-                learner = _wire(root, chosen, trainer, transport, ledger, store, environment)
+                judge = parts.get("judge") or Judge()
+                learner = _wire(root, chosen, trainer, transport, ledger, store, environment, judge)
                 with closing(learner.recorder):
                     yield learner
         finally:
@@ -389,6 +448,7 @@ def _wire(
     ledger: DyingLedger,
     store: ChunkStore,
     environment: Environment,
+    judge: Judge,
 ) -> Learner:
     log: list[tuple[str, dict[str, Field]]] = []
     events = EventLog()
@@ -464,6 +524,21 @@ def _wire(
         now_ms=wall.now_ms,
         events=events,
     )
+    trust = None
+    if settings.audits:
+        trust = TrustDesk(
+            run=run,
+            ledger=ledger,
+            store=store,
+            keypair=SWARM.learner,
+            swarm=SWARM.authority.swarm,
+            certificate=SWARM.certificate,
+            secret=bytes(32),
+            floor=1.0,
+            now_ms=wall.now_ms,
+            events=events,
+            used=relays.used,
+        )
     desk = CountingDesk(
         run=run,
         ledger=ledger,
@@ -473,6 +548,7 @@ def _wire(
         witness=witness,
         token=settings.token,
         heartbeat_s=HEARTBEAT_S,
+        trust=trust,
         now_ms=wall.now_ms,
         events=events,
     )
@@ -486,6 +562,7 @@ def _wire(
         ask=asked_on_a_thread(environment),
         observe=lambda index, mean: None,
         expected=lambda index: 0.25,
+        trust=trust,
         used=relays.used,
         now_ms=wall.now_ms,
         events=events,
@@ -505,6 +582,7 @@ def _wire(
         publisher=Publisher(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate),
         trainer=trainer,
         transport=transport,
+        trust=trust,
         terms=TrainingTerms(
             steps=settings.steps,
             weights_dtype="float32",
@@ -524,11 +602,14 @@ def _wire(
         events=events,
         recorder=recorder,
     )
+    audits = None
+    if trust is not None:
+        audits = AuditLoop(engine=judge, lock=trio.Lock(), store=store, desk=trust, compute_share=1.0, events=events)
     trainer.on_frame, trainer.died = training.saving.heard, training.saving.died
     return Learner(
         settings=settings, root=root, run=run, ledger=ledger, store=store, trainer=trainer, transport=transport,
         recorder=recorder, desk=desk, intake=intake, training=training, watch=watch, inbox=send, arriving=receive,
-        wall=wall, log=log, prompts=prompts,
+        wall=wall, log=log, prompts=prompts, trust=trust, audits=audits,
     )  # fmt: skip
 
 
@@ -552,8 +633,10 @@ class FakePeer:
 
     key: Keypair = PEER
     rollouts: int = 4
+    draw: Callable[[int], tuple[int, ...]] = honest_tokens
     receipts: dict[LeaseId, Receipt] = field(default_factory=dict)
     undelivered: dict[LeaseId, list[bytes]] = field(default_factory=dict)
+    refused: Refused | None = None
 
     @property
     def id(self) -> PeerId:
@@ -561,7 +644,10 @@ class FakePeer:
 
     async def work(self, learner: Learner) -> None:
         """Join, deliver what is left from before, then work until cancelled."""
-        await learner.desk.welcome(self.id, hello(leases=sorted(self.undelivered)))
+        welcome = await learner.desk.welcome(self.id, hello(leases=sorted(self.undelivered)))
+        if isinstance(welcome, Refused):
+            self.refused = welcome
+            return
         for lease in list(self.undelivered):
             await self.deliver(learner, lease)
         while True:
@@ -581,7 +667,7 @@ class FakePeer:
                 lease,
                 index,
                 author=self.key,
-                tokens=(1 + seed % 60, 2, 0),
+                tokens=self.draw(seed),
                 spans=[Span(0, 3, made_by, manifest)],
             )
             for index, seed in enumerate(lease.seeds)

@@ -67,7 +67,7 @@ async def work_with(
             hours_left_s=role.shift.left_s,
         ),
         now_ms=lambda: NOW_MS,
-        on_event=line_reporter(events, ignore, lambda recall: role.recalled(recall)),
+        on_event=line_reporter(events, ignore, lambda recall: role.recalled(recall), ignore),
         report=ignore,
         on_proofs=lambda: keeper.news(),
     )

@@ -75,6 +75,7 @@ from protocol.work import (
     Receipt,
     Refused,
     Relayed,
+    Revised,
     RolloutRecord,
     Rule,
     Sampler,
@@ -1038,6 +1039,14 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
               a4 70617468 91                                        # path: array of 1
                 c4 20                                               # [0]: HASH
                   8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a
+        """,
+    ),
+    (
+        Revised(receipt=STUB),
+        """
+        82                                                          # Revised: map of 2
+          a4 74797065 a7 72657669736564                             # type: "revised"
+          a7 72656365697074 c4 02 e47e                              # receipt: STUB
         """,
     ),
     (

@@ -1,0 +1,156 @@
+"""The ledger of trust: what audits found, what they add up to of each peer, who is banned, which verdicts were revised.
+
+What always holds: an audit, what it says of its peer, and what becomes of the records that failed it, are on disk
+together; a lease is audited once; a verdict is revised only while no training step has taken its record, and the
+receipt that says so replaces the one before. What failed is kept as it was signed, so that anybody with the weights can
+look again, the newest MAX_EVIDENCE of each peer.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+import msgspec
+
+from learner.ledger_file import LedgerFile
+from learner.ledger_rows import AuditRow
+from learner.verification.confidence import Confidence
+from learner.verification.sequential import History
+from protocol.ids import LeaseId, PeerId
+from protocol.work import Rule
+
+MAX_EVIDENCE = 16
+"""Leases that failed whose lease and records are kept, of each peer: the first of them convicts most who cheat."""
+
+EMPTY: Mapping[LeaseId, tuple[Rule, str, bytes]] = MappingProxyType({})
+
+QUERY_VALUES = 500
+"""Values in one query: SQLite takes 32,766 today, and took 999 not long ago."""
+
+
+class TrustBook(LedgerFile):
+    """See the module's paragraph."""
+
+    def audited(
+        self, row: AuditRow, known: Confidence, revised: Mapping[LeaseId, tuple[Rule, str, bytes]] = EMPTY
+    ) -> None:
+        """Write what an audit found, what is known of the peer with it, and of some leases (rule, detail, receipt) by
+        which what was admitted of them, and no step has taken, is refused after all."""
+        with self.transaction() as db:
+            db.execute(
+                "INSERT INTO audits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    row.lease, row.peer, row.at_ms, row.tokens, json.dumps(row.above), row.worst, row.evidence,
+                    int(row.passed), row.detail,
+                ),
+            )  # fmt: skip
+            if not row.passed:
+                _keep_evidence(db, row)
+            _write_confidence(db, row.peer, known, row.at_ms)
+            _revise(db, revised, row.at_ms)
+
+    def verdicts_revised(self, revised: Mapping[LeaseId, tuple[Rule, str, bytes]], now_ms: int) -> None:
+        """What was admitted of these leases, and no step has taken, is refused after all, as in `audited`."""
+        with self.transaction() as db:
+            _revise(db, revised, now_ms)
+
+    def confidence_written(self, peer: PeerId, known: Confidence, now_ms: int) -> None:
+        """Write what is known of a peer."""
+        with self.transaction() as db:
+            _write_confidence(db, peer, known, now_ms)
+
+    def confidence_of(self, peers: Collection[PeerId]) -> dict[PeerId, Confidence]:
+        """What is known of those of `peers` that were ever audited, or banned."""
+        found: dict[PeerId, Confidence] = {}
+        for some in _by(QUERY_VALUES, sorted(peers)):
+            marks = ", ".join("?" * len(some))
+            rows = self._query(
+                f"SELECT peer, passed, failed, audits, log_wealth, banned FROM confidence WHERE peer IN ({marks})",
+                some,
+            )
+            for peer, passed, failed, audits, log_wealth, banned in rows:
+                history = History(audits=audits, log_wealth=tuple(json.loads(log_wealth)))
+                found[PeerId(peer)] = Confidence(passed=passed, failed=failed, history=history, banned=banned)
+        return found
+
+    def audits_of(self, leases: Collection[LeaseId]) -> set[LeaseId]:
+        """Those of `leases` that were audited and passed."""
+        found: set[LeaseId] = set()
+        for some in _by(QUERY_VALUES, sorted(leases)):
+            marks = ", ".join("?" * len(some))
+            rows = self._query(f"SELECT lease FROM audits WHERE passed = 1 AND lease IN ({marks})", some)
+            found.update(LeaseId(lease) for (lease,) in rows)
+        return found
+
+    def admitted_of(self, leases: Collection[LeaseId]) -> dict[LeaseId, list[tuple[bytes, int]]]:
+        """Of each of `leases`, and of those that go on with the group that one of them opened: (record id, index) of
+        what is admitted and no step has taken."""
+        found: dict[LeaseId, list[tuple[bytes, int]]] = {}
+        for lease in leases:
+            rows = self._query(
+                "SELECT r.lease, r.record, r.idx FROM records r WHERE r.rule = 'admitted' AND r.step IS NULL"
+                " AND r.lease IN (SELECT ? UNION SELECT c.lease FROM continuations c WHERE c.root = ?)"
+                " ORDER BY r.lease, r.idx",
+                (lease, lease),
+            )
+            for one, record, index in rows:
+                found.setdefault(LeaseId(one), []).append((record, index))
+        return found
+
+    def untold_revisions(self, peer: PeerId, most: int) -> list[tuple[LeaseId, bytes]]:
+        """(lease, receipt) of revisions that the peer has not been told, the oldest first."""
+        rows = self._query(
+            "SELECT v.lease, l.receipt FROM revisions v JOIN leases l USING (lease)"
+            " WHERE v.peer = ? AND v.told = 0 ORDER BY v.at_ms, v.lease LIMIT ?",
+            (peer, most),
+        )
+        return [(LeaseId(lease), receipt) for lease, receipt in rows]
+
+    def revisions_told(self, leases: Collection[LeaseId]) -> None:
+        """Their peers were told."""
+        with self.transaction() as db:
+            db.executemany("UPDATE revisions SET told = 1 WHERE lease = ?", [(lease,) for lease in leases])
+
+
+def _keep_evidence(db: sqlite3.Connection, row: AuditRow) -> None:
+    records = db.execute(
+        "SELECT envelope FROM records WHERE lease = ? AND envelope IS NOT NULL ORDER BY idx", (row.lease,)
+    )
+    db.execute(
+        "INSERT INTO evidence SELECT l.lease, l.envelope, ? FROM leases l WHERE l.lease = ? AND l.envelope IS NOT NULL",
+        (msgspec.msgpack.encode([envelope for (envelope,) in records]), row.lease),
+    )
+    db.execute(
+        "DELETE FROM evidence WHERE lease IN (SELECT e.lease FROM evidence e JOIN audits a USING (lease)"
+        " WHERE a.peer = ? ORDER BY a.at_ms DESC, a.lease LIMIT -1 OFFSET ?)",
+        (row.peer, MAX_EVIDENCE),
+    )
+
+
+def _write_confidence(db: sqlite3.Connection, peer: PeerId, known: Confidence, now_ms: int) -> None:
+    db.execute(
+        "INSERT OR REPLACE INTO confidence VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (
+            peer, known.passed, known.failed, known.history.audits, json.dumps(known.history.log_wealth),
+            known.banned, now_ms,
+        ),
+    )  # fmt: skip
+
+
+def _revise(db: sqlite3.Connection, revised: Mapping[LeaseId, tuple[Rule, str, bytes]], now_ms: int) -> None:
+    for lease, (rule, detail, receipt) in revised.items():
+        db.execute(
+            "UPDATE records SET rule = ?, detail = ? WHERE lease = ? AND rule = 'admitted' AND step IS NULL",
+            (rule.value, detail, lease),
+        )
+        db.execute("UPDATE leases SET receipt = ? WHERE lease = ?", (receipt, lease))
+        db.execute(
+            "INSERT OR REPLACE INTO revisions SELECT lease, peer, ?, 0 FROM leases WHERE lease = ?", (now_ms, lease)
+        )
+
+
+def _by(count: int, values: Sequence[PeerId] | Sequence[LeaseId]) -> Iterable[Sequence[PeerId] | Sequence[LeaseId]]:
+    return (values[first : first + count] for first in range(0, len(values), count))

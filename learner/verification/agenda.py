@@ -1,0 +1,199 @@
+"""Which audits wait, and which is next: by version, since changing the weights costs more than a few audits.
+
+A pure core. What always holds: what waits is bounded in number and in tokens; whose training waits for an audit comes
+first, and never makes room for what does not wait; of what does not wait, the oldest gives way, since its version goes
+first; a lease is audited whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from learner.intake import AdmittedRecord, GrantedLease
+from protocol.codec import unpack_tokens
+from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
+
+MAX_WAITING = 1024
+"""Leases that wait for an audit; of a peer whose groups wait, NEWCOMER_GROUPS at most are under way at a time."""
+
+MAX_WAITING_TOKENS = 1 << 23
+"""Prompt and completion tokens of all that wait: 64 MB or so."""
+
+TOKENS_TOGETHER = 1 << 15
+"""Prompt and completion tokens that are given to the engine at a time, unless one completion has more: some seconds of
+a small model on a CPU, so that nobody waits long for the engine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passage:
+    """Tokens [start, end) of a completion, which `manifest`'s weights are said to have made after `prompt` and the
+    tokens before them. `tokens` are those [0, end)."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    start: int
+    seed: int
+    temperature: float
+    version: PolicyVersion
+    manifest: ManifestHash
+
+    @property
+    def cost(self) -> int:
+        """Tokens that the engine reads."""
+        return len(self.prompt) + len(self.tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """The audit of one lease. `root`: the lease that opened its group; `waits`: training waits for it."""
+
+    lease: LeaseId
+    root: LeaseId
+    peer: PeerId
+    passages: tuple[Passage, ...]
+    waits: bool
+
+    @property
+    def cost(self) -> int:
+        return sum(passage.cost for passage in self.passages)
+
+    @property
+    def manifests(self) -> frozenset[ManifestHash]:
+        return frozenset(passage.manifest for passage in self.passages)
+
+
+def work_of(granted: GrantedLease, group: Sequence[AdmittedRecord], *, waits: bool) -> Work:
+    """The audit of an admitted group, `group` being in the order of the lease's seeds."""
+    lease, prompt = granted.lease, unpack_tokens(granted.lease.prompt)
+    passages = [
+        Passage(
+            prompt=prompt,
+            tokens=record.signed.tokens[: span.end],
+            start=span.start,
+            seed=lease.seeds[record.signed.record.index],
+            temperature=lease.sampler.temperature,
+            version=span.version,
+            manifest=ManifestHash(span.manifest),
+        )
+        for record in group
+        for span in record.signed.record.spans
+    ]
+    return Work(lease=granted.id, root=granted.root, peer=granted.peer, passages=tuple(passages), waits=waits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Portion:
+    """What the engine is asked next: passages that `manifest` is said to have made, each with the lease it is of."""
+
+    version: PolicyVersion
+    manifest: ManifestHash
+    passages: tuple[tuple[LeaseId, int, Passage], ...]
+
+
+@dataclass(kw_only=True)
+class _Under:
+    """A lease under audit: what was found of each passage, None while nothing was."""
+
+    work: Work
+    number: int
+    found: list[Sequence[float] | None]
+
+    @property
+    def is_over(self) -> bool:
+        return all(one is not None for one in self.found)
+
+    def open(self) -> Iterator[tuple[int, Passage]]:
+        return ((i, passage) for i, passage in enumerate(self.work.passages) if self.found[i] is None)
+
+
+@dataclass(kw_only=True)
+class Agenda:
+    """See the module's paragraph."""
+
+    max_waiting: int = MAX_WAITING
+    max_tokens: int = MAX_WAITING_TOKENS
+    _under: dict[LeaseId, _Under] = field(default_factory=dict)
+    _tokens: int = 0
+    _arrivals: int = 0
+
+    def __len__(self) -> int:
+        """Leases that wait, or are being audited."""
+        return len(self._under)
+
+    @property
+    def peers(self) -> set[PeerId]:
+        """Whose they are."""
+        return {under.work.peer for under in self._under.values()}
+
+    @property
+    def waiting(self) -> int:
+        """Those of them that training waits for."""
+        return sum(under.work.waits for under in self._under.values())
+
+    def add(self, work: Work) -> list[Work]:
+        """Put it on the agenda; return what had to give way for it, perhaps itself."""
+        if work.lease in self._under or not work.passages:
+            return []
+        self._arrivals += 1
+        self._under[work.lease] = _Under(work=work, number=self._arrivals, found=[None] * len(work.passages))
+        self._tokens += work.cost
+        gone = []
+        while len(self._under) > self.max_waiting or (self._tokens > self.max_tokens and len(self._under) > 1):
+            least = min(self._under.values(), key=lambda one: (one.work.waits, one.number))
+            gone.append(self._remove(least.work.lease))
+        return gone
+
+    def next(self) -> Portion | None:
+        """What to ask the engine now; None when nothing waits. The same again until it is `heard` or `lost`."""
+        if not self._under:
+            return None
+        first = min(self._under.values(), key=lambda one: (not one.work.waits, one.number))
+        _, passage = next(first.open())
+        chosen: list[tuple[LeaseId, int, Passage]] = []
+        cost = 0
+        for under in sorted(self._under.values(), key=lambda one: (one is not first, not one.work.waits, one.number)):
+            for place, one in under.open():
+                if one.manifest != passage.manifest:
+                    continue
+                if chosen and cost + one.cost > TOKENS_TOGETHER:
+                    return Portion(version=passage.version, manifest=passage.manifest, passages=tuple(chosen))
+                chosen.append((under.work.lease, place, one))
+                cost += one.cost
+        return Portion(version=passage.version, manifest=passage.manifest, passages=tuple(chosen))
+
+    def heard(self, portion: Portion, gaps: Sequence[Sequence[float]]) -> list[tuple[Work, tuple[float, ...]]]:
+        """The gaps of a portion's passages, those of all tokens [0, end); return the audits that are over with them,
+        with the gaps of all tokens of the lease."""
+        over = []
+        for (lease, place, passage), found in zip(portion.passages, gaps, strict=True):
+            under = self._under.get(lease)
+            if under is None or under.work.passages[place] is not passage:
+                continue
+            under.found[place] = tuple(found[passage.start :])
+            if under.is_over:
+                self._remove(lease)
+                over.append((under.work, tuple(gap for one in under.found for gap in one or ())))
+        return over
+
+    def lost(self, manifest: ManifestHash) -> list[Work]:
+        """A version is no longer there: the audits that need it cannot be made; they are returned."""
+        gone = [under.work.lease for under in self._under.values() if manifest in under.work.manifests]
+        return [self._remove(lease) for lease in gone]
+
+    def give_up(self, lease: LeaseId) -> list[Work]:
+        """This audit will not be made; it is returned if it was on the agenda."""
+        return [self._remove(lease)] if lease in self._under else []
+
+    def withdraw(self, peer: PeerId) -> list[Work]:
+        """Nothing more is to be found out about this peer."""
+        return [self._remove(under.work.lease) for under in list(self._under.values()) if under.work.peer == peer]
+
+    def clear(self) -> list[Work]:
+        """Forget everything, and return it."""
+        return [self._remove(lease) for lease in list(self._under)]
+
+    def _remove(self, lease: LeaseId) -> Work:
+        work = self._under.pop(lease).work
+        self._tokens -= work.cost
+        return work

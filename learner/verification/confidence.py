@@ -1,0 +1,112 @@
+"""What audits have shown of one peer so far, and how its next group is treated therefore.
+
+Pure. What always holds: a newcomer's groups are trained on only after each of them was audited, until enough have
+passed; so are those of a peer against whom there is some evidence, until honest audits have taken it back. Who was
+once convicted stays so until the operator says otherwise. Size does not enter. A group that fails is refused and puts
+its peer back among the newcomers, which is the soft strike; only the evidence of all audits together convicts
+(`learner.verification.sequential`), which is the hard one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from learner.verification.sequential import Audited, History, Margin, heard, is_convicted, log_evidence
+from learner.verification.share import FLOOR, NEWCOMER_GROUPS, audit_share, is_chosen
+from protocol.ids import LeaseId
+
+SUSPECT_EVIDENCE = math.log(100)
+"""Evidence from which on every group waits for its audit: an honest peer ever has it with probability 0.01 at most."""
+
+GROUP_ERROR = 1e-4
+"""Probability at most that an honest group fails its audit. It costs that group, and eight audits."""
+
+
+UNHEARD = History()
+
+
+class Standing(Enum):
+    """How a peer stands. The value is its name in the ledger, events and reports."""
+
+    NEWCOMER = "newcomer"
+    TRUSTED = "trusted"
+    SUSPECT = "suspect"
+    BANNED = "banned"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confidence:
+    """`passed`: audits passed since the peer came, or since one failed; `failed`: those that did, ever; `history`: the
+    evidence of all; `banned`: why the peer is banned, "" if it is not."""
+
+    passed: int = 0
+    failed: int = 0
+    history: History = UNHEARD
+    banned: str = ""
+
+    @property
+    def standing(self) -> Standing:
+        if self.banned:
+            return Standing.BANNED
+        if log_evidence(self.history) >= SUSPECT_EVIDENCE:
+            return Standing.SUSPECT
+        return Standing.NEWCOMER if self.passed < NEWCOMER_GROUPS else Standing.TRUSTED
+
+    @property
+    def waits(self) -> bool:
+        """Whether its groups are trained on only after their audit."""
+        return self.standing is not Standing.TRUSTED
+
+    @property
+    def share(self) -> float:
+        """The share of its groups that is audited, at the lowest floor."""
+        return 1.0 if self.waits else audit_share(self.passed)
+
+
+def is_audited(known: Confidence, secret: bytes, lease: LeaseId, *, floor: float = FLOOR, odd: bool = False) -> bool:
+    """Whether the group of this lease is audited. `odd`: something cheap to see about it asks for a look."""
+    return known.waits or odd or is_chosen(secret, lease, audit_share(known.passed, floor))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What one audit came to: whether the group may be believed, and whether its peer is convicted with it."""
+
+    passed: bool
+    convicted: bool
+    detail: str
+
+
+def after(known: Confidence, audited: Audited, margins: Sequence[Margin]) -> tuple[Confidence, Finding]:
+    """The confidence with one more audit, and what that audit came to."""
+    history = heard(known.history, audited, margins)
+    alone = log_evidence(heard(UNHEARD, audited, margins))
+    convicted = is_convicted(history)
+    passed = alone < -math.log(GROUP_ERROR) and not convicted
+    detail = "" if passed else _detail(audited, margins)
+    found = replace(
+        known,
+        passed=known.passed + 1 if passed else 0,
+        failed=known.failed + (not passed),
+        history=history,
+        banned=known.banned or (detail if convicted else ""),
+    )
+    return found, Finding(passed=passed, convicted=convicted, detail=detail)
+
+
+def pardoned(known: Confidence) -> Confidence:
+    """The operator takes a ban back: the peer begins anew, and what was counted stays counted."""
+    return replace(known, passed=0, history=UNHEARD, banned="")
+
+
+def _detail(audited: Audited, margins: Sequence[Margin]) -> str:
+    """Measured against allowed, at the margin that says most."""
+    counted = zip(audited.above, margins, strict=True)
+    above, margin = max(counted, key=lambda one: one[0] - one[1].rate * audited.tokens)
+    return (
+        f"{above} of {audited.tokens} tokens are not what the seeded sampler draws with the version named (more than "
+        f"{margin.gap:g} nats below it), where {margin.rate:.2%} may be"
+    )

@@ -1,0 +1,94 @@
+"""Audits, made beside training: what is on the agenda is asked of an engine of the learner's own, a version at a time.
+
+What always holds: training waits for an audit only where a group is held for it; audits that nobody waits for take at
+most `compute_share` of the time, so that whatever is delivered, the learner trains; the engine is used by one at a
+time, audits and evaluations taking turns; a version is in the store until it was asked about. Where the engine fails
+again and again the run ends with the reason, since newcomers' work could never be believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from learner.verification.agenda import Portion
+from node.engine.port import Claim, EngineCrashed, EngineError, EngineRefused, InstalledVersion, VerifyingEngine
+from node.errors import RunError
+from node.events import EventLog
+from node.trust_desk import TrustDesk
+from swarm.store import ChunkStore, StoreError
+
+MAX_FAILURES = 5
+"""In a row, after each of which the engine was started again or told another version: more are no accident."""
+
+
+@dataclass(kw_only=True)
+class AuditLoop:
+    """See the module's paragraph. `busy_s`: how long the engine has been at it."""
+
+    engine: VerifyingEngine
+    lock: trio.Lock
+    store: ChunkStore
+    desk: TrustDesk
+    compute_share: float
+    events: EventLog
+    busy_s: float = 0.0
+    _failures: int = field(default=0)
+
+    async def work(self) -> None:
+        """Audit what is on the agenda, until cancelled. Raises RunError when the engine cannot be used."""
+        while True:
+            self.desk.added = trio.Event()  # before we look, or what comes meanwhile would wake nobody
+            await self.desk.settle()
+            if (portion := self.desk.agenda.next()) is None:
+                await self.desk.added.wait()
+                continue
+            took_s = await self._audit(portion)
+            if not self.desk.agenda.waiting:
+                await trio.sleep(took_s * (1 / self.compute_share - 1))
+
+    async def _audit(self, portion: Portion) -> float:
+        """Make these audits; returns how long the engine took."""
+        async with self.lock:
+            began = trio.current_time()
+            try:
+                gaps = await self._gaps(portion)
+            except (EngineError, StoreError) as error:
+                self._bear(portion, error)
+                return trio.current_time() - began
+            took_s = trio.current_time() - began
+        self._failures = 0
+        self.busy_s += took_s
+        for work, found in self.desk.agenda.heard(portion, gaps):
+            await self.desk.conclude(work, found)
+        return took_s
+
+    async def _gaps(self, portion: Portion) -> list[Sequence[float]]:
+        version = InstalledVersion(name=portion.version, manifest=portion.manifest)
+        if self.engine.installed != version:
+            await self.engine.install(version, self.store.directory(portion.manifest))
+        claims = [
+            Claim(prompt=one.prompt, tokens=one.tokens, seed=one.seed, temperature=one.temperature)
+            for _, _, one in portion.passages
+        ]
+        return [one.gaps for one in await self.engine.verify(claims)]
+
+    def _bear(self, portion: Portion, error: Exception) -> None:
+        """Go on without these audits, or try again if the engine's process ended; give up after MAX_FAILURES."""
+        reason = str(error).splitlines()[0]
+        self._failures += 1
+        if self._failures >= MAX_FAILURES:
+            raise RunError(
+                f"Audits failed {self._failures} times in a row: {reason}\nMend the cause, or set [trust] audits = "
+                "false where every peer is your own, then start again: it goes on from there."
+            ) from error
+        self.events.emit("audit_impossible", version=str(portion.version), reason=reason)
+        if isinstance(error, EngineCrashed):
+            return
+        if isinstance(error, EngineRefused):
+            for lease in {lease for lease, _, _ in portion.passages}:
+                self.desk.impossible(lease)
+            return
+        self.desk.lost(portion.manifest)

@@ -1,0 +1,379 @@
+"""Who is believed: which deliveries are audited, what the audits find, and what becomes of the peer and its work.
+
+What always holds: a group of a peer that is not trusted yet is trained on only after its audit; what an audit found is
+on disk before anything follows from it, but for the group that failed, which is out of the buffer first; who is banned
+has no lease, no line and nothing in the buffer; a receipt that is revised is signed anew, replaces the one before, and
+is told to its peer, again on every new line until it was. The trio thread never waits for the disk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import trio
+
+from learner.intake import AdmittedRecord, GrantedLease
+from learner.ledger import Ledger
+from learner.ledger_rows import AuditRow
+from learner.verification.agenda import Agenda, Work, work_of
+from learner.verification.confidence import Confidence, Finding, Standing, after, is_audited
+from learner.verification.margins import MARGINS
+from learner.verification.sequential import count_above, log_evidence
+from learner.verification.share import NEWCOMER_GROUPS
+from node.events import EventLog
+from node.learner_run import LearnerRun
+from protocol.identity import Keypair
+from protocol.ids import LeaseId, ManifestHash, PeerId, RecordId, SwarmId, short
+from protocol.limits import MAX_REASON_CHARS
+from protocol.work import FromLearner, Receipt, Refused, Revised, Rule, Verdict, sign_receipt
+from swarm.store import ChunkStore, StoreError
+
+AUDIT_REASON = "audit"
+"""Why a group is dropped of which a lease failed its audit, or that was not audited in time."""
+
+BANNED_REASON = "banned"
+"""Why the groups of a peer are dropped that was just banned."""
+
+TOLD_TOGETHER = 16
+"""Revised receipts told with one heartbeat: a line has room for a few hundred answers."""
+
+PEERS_REMEMBERED = 4096
+"""Peers of whom is remembered what the ledger knows, beside those that are here."""
+
+
+SPOILED_REMEMBERED = 4096
+"""Groups that are known to be refused before they are complete: more than are ever under way."""
+
+
+class Fate(Enum):
+    """What becomes of a complete group: it waits for its batch, or for an audit first, or is dropped."""
+
+    BELIEVED = "believed"
+    HELD = "held"
+    REFUSED = "refused"
+
+
+def ban_notice(why: str) -> str:
+    """What a banned peer is told when it comes back."""
+    said = f"This key is banned from the swarm: {why}. If that is wrong, ask the operator to look at the evidence."
+    return said[:MAX_REASON_CHARS]
+
+
+@dataclass(kw_only=True)
+class TrustDesk:
+    """See the module's paragraph.
+
+    Args:
+        secret: of the learner; decides who is audited.
+        floor: the least share of anybody's groups that is audited.
+        tell: says something to a peer, if its line is up.
+        dismiss: ends a peer's line after telling it why, and withdraws its leases.
+        used: told of which versions a peer has work that may be believed.
+        added: something is on the agenda.
+    """
+
+    run: LearnerRun
+    ledger: Ledger
+    store: ChunkStore
+    keypair: Keypair
+    swarm: SwarmId
+    certificate: bytes
+    secret: bytes
+    floor: float
+    now_ms: Callable[[], int]
+    events: EventLog
+    tell: Callable[[PeerId, FromLearner], None] = lambda peer, message: None
+    dismiss: Callable[[PeerId, Refused], None] = lambda peer, last_word: None
+    used: Callable[[PeerId, Collection[ManifestHash]], None] = lambda peer, manifests: None
+    agenda: Agenda = field(default_factory=Agenda)
+    added: trio.Event = field(default_factory=trio.Event)
+    audited: int = 0
+    failed: int = 0
+    unaudited: int = 0
+    _one: trio.Lock = field(default_factory=trio.Lock)
+    """Held while an audit is written, or all that waits is given anew: a lease is audited once."""
+    _known: dict[PeerId, Confidence] = field(default_factory=dict)
+    _pending: dict[LeaseId, set[LeaseId]] = field(default_factory=dict)
+    _late: list[tuple[LeaseId, PeerId]] = field(default_factory=list)
+    _spoiled: dict[LeaseId, None] = field(default_factory=dict)
+    _untold: dict[PeerId, list[tuple[LeaseId, bytes]]] = field(default_factory=dict)
+    _told: list[LeaseId] = field(default_factory=list)
+
+    # Who comes
+
+    async def welcome(self, peer: PeerId) -> Refused | None:
+        """Recall what is known of a peer that wants to join; the refusal if it is banned. What is remembered is newer
+        than the ledger for as long as an audit is being written."""
+        known, untold = await trio.to_thread.run_sync(self._recall, peer)
+        known = self._known.setdefault(peer, known)
+        if known.banned:
+            return Refused(reason=ban_notice(known.banned))
+        if untold:
+            self._untold[peer] = untold
+        if len(self._known) > PEERS_REMEMBERED:
+            busy = {*self.run.present, peer, *self.agenda.peers}
+            self._known = {one: known for one, known in self._known.items() if one in busy}
+        return None
+
+    def joined(self, peer: PeerId) -> None:
+        """The peer is here: how much of its work may be under way."""
+        self._set_quota(peer)
+
+    def heard(self, peer: PeerId) -> None:
+        """A sign of life: tell the peer what was revised, if it understands that."""
+        presence = self.run.present.get(peer)
+        if presence is None or not presence.takes_revisions or not (untold := self._untold.get(peer)):
+            return
+        told, rest = untold[:TOLD_TOGETHER], untold[TOLD_TOGETHER:]
+        for _, receipt in told:
+            self.tell(peer, Revised(receipt=receipt))
+        if rest:
+            self._untold[peer] = rest
+        else:
+            del self._untold[peer]
+        self._told += [lease for lease, _ in told]
+
+    def standing(self, peer: PeerId) -> Standing:
+        """How a peer stands that is here."""
+        return self._known.get(peer, Confidence()).standing
+
+    # What comes
+
+    def admitted(self, granted: GrantedLease, group: Sequence[AdmittedRecord], *, odd: bool = False) -> bool:
+        """A lease was delivered and every record admitted: put its audit on the agenda, if there is to be one. Returns
+        whether anything that rests on it waits for that: then `used` is told once it has passed."""
+        known = self._known.get(granted.peer, Confidence())
+        if known.banned:  # since it was taken from the inbox
+            self._spoil(granted.root)
+            self._late.append((granted.id, granted.peer))
+            self.added.set()
+            return True
+        if not is_audited(known, self.secret, granted.id, floor=self.floor, odd=odd):
+            return False
+        work = work_of(granted, group, waits=known.waits)
+        if not self._pin(work.manifests):
+            self._unaudited([work])
+            return work.waits
+        if work.waits:
+            self._pending.setdefault(work.root, set()).add(work.lease)
+        self._unaudited(self._unpinned(self.agenda.add(work)))
+        self.added.set()
+        return work.waits
+
+    def fate(self, root: LeaseId) -> Fate:
+        """What is to become of the group that this lease opened, now that it is complete."""
+        if root in self._spoiled:
+            del self._spoiled[root]
+            return Fate.REFUSED
+        return Fate.HELD if root in self._pending else Fate.BELIEVED
+
+    async def recover(self, leases: Sequence[tuple[GrantedLease, Sequence[AdmittedRecord]]]) -> None:
+        """Another chain is put in place: forget what was on the agenda, and take up these leases, whose records were
+        admitted and not trained on, but for those whose audit passed."""
+        async with self._one:
+            known, passed = await trio.to_thread.run_sync(self._recall_all, [granted for granted, _ in leases])
+            self._unpinned(self.agenda.clear())
+            self._pending.clear()
+            self._spoiled.clear()
+            for peer, confidence in known.items():
+                self._known.setdefault(peer, confidence)
+            for granted, group in leases:
+                if granted.id not in passed:
+                    self.admitted(granted, group)
+
+    # What is found
+
+    def lost(self, manifest: ManifestHash) -> None:
+        """A version is gone: what it made cannot be audited."""
+        self._unaudited(self._unpinned(self.agenda.lost(manifest)))
+
+    def impossible(self, lease: LeaseId) -> None:
+        """The engine cannot judge this lease."""
+        self._unaudited(self._unpinned(self.agenda.give_up(lease)))
+
+    async def conclude(self, work: Work, gaps: Sequence[float]) -> None:
+        """An audit is over: write it, and do what follows."""
+        async with self._one:
+            await self._conclude(work, gaps)
+
+    async def _conclude(self, work: Work, gaps: Sequence[float]) -> None:
+        self._unpinned([work])
+        before = self._known.get(work.peer, Confidence())
+        if before.banned:
+            return
+        counted = count_above(gaps, MARGINS)
+        known, finding = after(before, counted, MARGINS)
+        self._known[work.peer] = known
+        self.audited += 1
+        self.failed += not finding.passed
+        refused = self._refuse(work, finding)
+        row = AuditRow(
+            lease=work.lease,
+            peer=work.peer,
+            at_ms=self.now_ms(),
+            tokens=counted.tokens,
+            above=counted.above,
+            worst=max((gap for gap in gaps if math.isfinite(gap)), default=0.0),
+            evidence=log_evidence(known.history),
+            passed=finding.passed,
+            detail=finding.detail,
+        )
+        receipts = await trio.to_thread.run_sync(self._write, row, known, refused)
+        self._follow(work, known, finding, row, receipts)
+
+    async def settle(self) -> None:
+        """Refuse what was admitted of peers that were banned meanwhile."""
+        if not self._late:
+            return
+        async with self._one:
+            late, self._late = self._late, []
+            why = {peer: f"its peer is banned: {self._known[peer].banned}"[:MAX_REASON_CHARS] for _, peer in late}
+
+            def write() -> None:
+                now_ms, revised = self.now_ms(), {}
+                for lease, peer in late:
+                    for one, records in self.ledger.admitted_of([lease]).items():
+                        receipt = self._receipt(one, peer, records, Rule.BANNED, why[peer], now_ms)
+                        revised[one] = Rule.BANNED, why[peer], receipt
+                self.ledger.verdicts_revised(revised, now_ms)
+
+            await trio.to_thread.run_sync(write)
+
+    def write(self) -> Callable[[], None]:
+        """What the ledger does not know yet, to be called on a thread."""
+        told, self._told = self._told, []
+        return lambda: self.ledger.revisions_told(told) if told else None
+
+    def _refuse(self, work: Work, finding: Finding) -> list[LeaseId]:
+        """Take out of the buffer what must not be trained on; return the leases that opened it."""
+        if finding.passed:
+            return []
+        buffer, wrong = self.run.buffer, AUDIT_REASON
+        gone = buffer.withdraw(lambda group: group.lease == work.root, wrong)
+        if finding.convicted:
+            gone += buffer.withdraw(lambda group: group.peer == work.peer, BANNED_REASON)
+            self._unpinned(self.agenda.withdraw(work.peer))
+        for group in gone:
+            self._pending.pop(group.lease, None)
+        if self._pending.pop(work.root, None) is not None and not gone:
+            self._spoil(work.root)  # episodes of it go on
+        return list(dict.fromkeys([work.lease, *(group.lease for group in gone)]))
+
+    def _write(self, row: AuditRow, known: Confidence, refused: Collection[LeaseId]) -> dict[LeaseId, bytes]:
+        """On a thread. Returns the receipts that were replaced."""
+        receipts: dict[LeaseId, bytes] = {}
+        rules: dict[LeaseId, tuple[Rule, str]] = {}
+        for lease, records in self.ledger.admitted_of(refused).items():
+            is_it = lease == row.lease
+            rules[lease] = (
+                (Rule.AUDIT, row.detail)
+                if is_it
+                else (Rule.BANNED, f"its peer is banned: {row.detail}"[:MAX_REASON_CHARS])
+            )
+            receipts[lease] = self._receipt(lease, row.peer, records, *rules[lease], row.at_ms)
+        self.ledger.audited(row, known, {lease: (*rules[lease], raw) for lease, raw in receipts.items()})
+        return receipts
+
+    def _receipt(
+        self, lease: LeaseId, peer: PeerId, records: Iterable[tuple[bytes, int]], rule: Rule, detail: str, now_ms: int
+    ) -> bytes:
+        verdicts = [
+            Verdict(record=RecordId(record), index=index, rule=rule, detail=detail) for record, index in records
+        ]
+        receipt = Receipt(
+            lease=lease,
+            peer=peer,
+            version=self.run.chain.head,
+            issued_ms=now_ms,
+            tokens=0,
+            verdicts=verdicts,
+            certificate=self.certificate,
+        )
+        return sign_receipt(self.keypair, self.swarm, receipt)
+
+    def _follow(
+        self, work: Work, known: Confidence, finding: Finding, row: AuditRow, receipts: dict[LeaseId, bytes]
+    ) -> None:
+        self.events.emit(
+            "audited",
+            peer=work.peer,
+            lease=short(work.lease),
+            tokens=row.tokens,
+            above=row.above[0],
+            worst=round(row.worst, 5),
+            evidence=round(row.evidence, 3),
+            passed=finding.passed,
+            standing=known.standing.value,
+        )
+        if receipts:
+            self._untold.setdefault(work.peer, []).extend(receipts.items())
+        if finding.convicted:
+            self.events.emit("peer_banned", peer=work.peer, lease=short(work.lease), reason=finding.detail)
+            self.heard(work.peer)
+            self.dismiss(work.peer, Refused(reason=ban_notice(known.banned)))
+        elif not finding.passed:
+            self.events.emit("audit_failed", peer=work.peer, lease=short(work.lease), reason=finding.detail)
+        elif (pending := self._pending.get(work.root)) is not None:
+            self.used(work.peer, work.manifests)
+            pending.discard(work.lease)
+            if not pending:
+                del self._pending[work.root]
+                self.run.buffer.release(work.root)
+        self._set_quota(work.peer)
+        self.run.notify()
+
+    def _unaudited(self, works: Iterable[Work]) -> None:
+        """These cannot be audited, which is nobody's fault; what waited for that is not trained on."""
+        roots = set()
+        for work in works:
+            self.unaudited += 1
+            if work.waits:
+                roots.add(work.root)
+                self._pending.pop(work.root, None)
+        if roots:
+            gone = self.run.buffer.withdraw(lambda group: group.lease in roots, AUDIT_REASON)
+            for root in roots - {group.lease for group in gone}:
+                self._spoil(root)
+            self.run.notify()
+
+    def _spoil(self, root: LeaseId) -> None:
+        """The group is not complete yet, and must not be trained on when it is."""
+        self._spoiled[root] = None
+        while len(self._spoiled) > SPOILED_REMEMBERED:
+            del self._spoiled[next(iter(self._spoiled))]
+
+    def _recall(self, peer: PeerId) -> tuple[Confidence, list[tuple[LeaseId, bytes]]]:
+        known = self.ledger.confidence_of([peer]).get(peer, Confidence())
+        return known, self.ledger.untold_revisions(peer, 16 * TOLD_TOGETHER)
+
+    def _recall_all(self, leases: Sequence[GrantedLease]) -> tuple[dict[PeerId, Confidence], set[LeaseId]]:
+        peers = {granted.peer for granted in leases}
+        return self.ledger.confidence_of(peers), self.ledger.audits_of([granted.id for granted in leases])
+
+    def _set_quota(self, peer: PeerId) -> None:
+        if peer in self.run.present:
+            waits = self._known.get(peer, Confidence()).waits
+            self.run.worker(peer).quota = NEWCOMER_GROUPS * self.run.leasing.terms.group_size if waits else math.inf
+
+    def _pin(self, manifests: Collection[ManifestHash]) -> bool:
+        pinned: list[ManifestHash] = []
+        for manifest in manifests:
+            try:
+                self.store.pin(manifest)
+            except StoreError:
+                for one in pinned:
+                    self.store.unpin(one)
+                return False
+            pinned.append(manifest)
+        return True
+
+    def _unpinned(self, works: Iterable[Work]) -> list[Work]:
+        """The same works, which need their versions no more."""
+        done = list(works)
+        for work in done:
+            for manifest in work.manifests:
+                self.store.unpin(manifest)
+        return done

@@ -1,0 +1,38 @@
+"""Real processes: an honest volunteer is believed after eight audits, one that makes tokens up is banned for good."""
+
+from __future__ import annotations
+
+from learner.verification.share import NEWCOMER_GROUPS
+from tests.e2e.ledger_rules import HONEST, Run, check_ledger, peer_of
+from tests.e2e.programs import Swarm, stopped, wait_event
+
+
+def test_who_makes_tokens_up_is_banned_and_costs_the_swarm_nothing(swarm: Swarm) -> None:
+    swarm.configure(steps=14, audits=True)
+    learner = swarm.learn()
+    with stopped(learner.child("learner.trainer")):  # nothing is published before both are there
+        honest, cheat = swarm.join("honest", engine="transformers"), swarm.join("cheat")
+        for node in (honest, cheat):
+            wait_event(node, "joined", learner)
+    assert cheat.wait() == 2, cheat.story()
+    assert "This key is banned from the swarm" in cheat.err.read_text(), cheat.story()
+    assert "are not what the seeded sampler draws" in cheat.err.read_text()
+    again = swarm.join("cheat")
+    assert again.wait() == 2, again.story()
+    assert "This key is banned from the swarm" in again.err.read_text(), again.story()
+    assert [program.wait() for program in (learner, honest)] == [0, 0], learner.story()
+    check_ledger(swarm, Run(steps=14, verdicts=HONEST | {"audit", "banned", "unknown_lease"}))
+
+    honest_id, cheat_id = peer_of(swarm, honest), peer_of(swarm, cheat)
+    [(passed, failed, banned)] = swarm.rows("SELECT passed, failed, banned FROM confidence WHERE peer = ?", honest_id)
+    assert passed >= NEWCOMER_GROUPS
+    assert (failed, banned) == (0, "")
+    [(failed, banned)] = swarm.rows("SELECT failed, banned FROM confidence WHERE peer = ?", cheat_id)
+    assert failed == 1
+    assert "are not what the seeded sampler draws" in banned
+    assert swarm.rows("SELECT count(*) FROM records WHERE peer = ? AND step IS NOT NULL", cheat_id) == [(0,)]
+    assert swarm.rows("SELECT count(*) FROM records WHERE peer = ? AND rule = 'admitted'", cheat_id) == [(0,)]
+    [(worst,)] = swarm.rows("SELECT max(worst) FROM audits WHERE peer = ?", honest_id)
+    assert worst == 0.0, "float32 on both sides"
+    revised = wait_event(cheat, "receipt_revised")
+    assert revised["reason"] in ("audit", "banned")

@@ -1,0 +1,79 @@
+"""From audits to trust: who waits, who is believed, who is banned, and what an honest peer never sees."""
+
+from __future__ import annotations
+
+import random
+
+from learner.verification.confidence import Confidence, Standing, after, is_audited, pardoned
+from learner.verification.margins import MARGINS
+from learner.verification.sequential import Audited
+from learner.verification.share import FLOOR, NEWCOMER_GROUPS
+from protocol.ids import LeaseId
+
+CLEAN = Audited(tokens=512, above=(0,) * len(MARGINS))
+MADE_UP = Audited(tokens=28, above=(25,) * len(MARGINS))
+SECRET = bytes(32)
+
+
+def passed(count: int, known: Confidence | None = None) -> Confidence:
+    known = known or Confidence()
+    for _ in range(count):
+        known, _ = after(known, CLEAN, MARGINS)
+    return known
+
+
+def lease(number: int) -> LeaseId:
+    return LeaseId(number.to_bytes(16, "big"))
+
+
+def test_a_newcomer_waits_until_enough_have_passed() -> None:
+    for count in range(NEWCOMER_GROUPS):
+        known = passed(count)
+        assert (known.standing, known.waits, known.share) == (Standing.NEWCOMER, True, 1.0)
+        assert all(is_audited(known, SECRET, lease(number)) for number in range(64))
+    assert passed(NEWCOMER_GROUPS).standing is Standing.TRUSTED
+
+
+def test_who_is_trusted_is_audited_by_chance_and_where_something_is_odd() -> None:
+    known = passed(10_000)
+    share = sum(is_audited(known, SECRET, lease(number)) for number in range(20_000)) / 20_000
+    assert 0.8 * FLOOR < share < 1.2 * FLOOR
+    assert all(is_audited(known, SECRET, lease(number), odd=True) for number in range(64))
+    chosen = [is_audited(known, SECRET, lease(number), floor=0.5) for number in range(2000)]
+    assert 0.45 < sum(chosen) / 2000 < 0.55
+
+
+def test_made_up_tokens_are_found_at_once_and_however_long_one_was_honest() -> None:
+    for known in (Confidence(), passed(500)):
+        found, finding = after(known, MADE_UP, MARGINS)
+        assert (finding.passed, finding.convicted, found.standing) == (False, True, Standing.BANNED)
+        assert "25 of 28 tokens" in finding.detail
+        assert "0.02%" in finding.detail
+        assert found.banned == finding.detail
+        assert after(found, CLEAN, MARGINS)[0].standing is Standing.BANNED, "an honest audit takes nothing back"
+        again = pardoned(found)
+        assert (again.standing, again.failed) == (Standing.NEWCOMER, 1)
+
+
+def test_a_group_that_fails_is_a_soft_strike() -> None:
+    some = Audited(tokens=28, above=(6,) + (0,) * (len(MARGINS) - 1))
+    known, finding = after(passed(100), some, MARGINS)
+    assert not finding.passed
+    assert not finding.convicted
+    assert (known.passed, known.failed, known.standing) == (0, 1, Standing.SUSPECT)
+    assert finding.detail.startswith("6 of 28 tokens")
+    calm = passed(3000, known)
+    assert calm.standing is Standing.TRUSTED, "honest audits take suspicion back"
+
+
+def test_an_honest_peer_at_the_very_margin_is_never_banned() -> None:
+    """Of tokens beyond each margin just as many as an honest peer may have: 200 lives of 2000 audits."""
+    chance = random.Random(5)
+    for _ in range(200):
+        known, failed = Confidence(), 0
+        for _ in range(200):
+            above = tuple(sum(chance.random() < margin.rate for _ in range(64)) for margin in MARGINS)
+            known, finding = after(known, Audited(tokens=64, above=above), MARGINS)
+            failed += not finding.passed
+        assert known.standing is not Standing.BANNED
+        assert failed <= 2

@@ -1,0 +1,201 @@
+"""Audits beside training: newcomers wait, cheats are banned and cost nothing, restarts forget nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from learner.verification.confidence import Standing
+from learner.verification.share import NEWCOMER_GROUPS
+from node.audit_loop import MAX_FAILURES
+from node.engine.port import EngineCrashed, InstallFailed
+from node.errors import RunError
+from node.learner_run import Presence
+from protocol.work import Heartbeat, Refused, Rule, open_receipt
+from tests.learner.working import OTHER, PEER, SWARM
+from tests.node.learning import FakePeer, Judge, Killed, Settings, fast_directory, hello, open_learner, until
+
+pytestmark = pytest.mark.usefixtures("mock_clock")
+
+AUDITED = Settings(audits=True, steps=8, staleness=3)
+
+
+def made_up(seed: int) -> tuple[int, ...]:
+    return (7, 7, 0)
+
+
+def rows(root: Path, sql: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(root / "ledger.sqlite")) as db:
+        return db.execute(sql).fetchall()
+
+
+async def test_a_newcomers_groups_are_trained_on_after_their_audit(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, AUDITED) as learner:
+        peer = FakePeer(rollouts=8)
+        await learner.train(peer)
+        assert learner.trust is not None
+        assert learner.trust.standing(peer.id) is Standing.TRUSTED
+        assert learner.run.worker(peer.id).quota == float("inf")
+    assert rows(tmp_path, "SELECT count(*) FROM audits WHERE passed = 0") == [(0,)]
+    unaudited = "SELECT count(*) FROM records r WHERE step IS NOT NULL AND lease NOT IN (SELECT lease FROM audits)"
+    first = rows(tmp_path, f"{unaudited} AND step <= {NEWCOMER_GROUPS // AUDITED.prompts}")
+    assert first == [(0,)], "nothing of it was trained on unseen before enough had passed"
+    assert rows(tmp_path, "SELECT max(step) FROM steps") == [(AUDITED.steps,)]
+
+
+async def test_while_audits_wait_no_more_is_leased_than_the_quota_and_none_of_it_is_trained_on(tmp_path: Path) -> None:
+    gate = trio.Event()
+
+    class Slow(Judge):
+        async def verify(self, claims: Any) -> Any:
+            await gate.wait()
+            return await super().verify(claims)
+
+    async with (
+        open_learner(tmp_path, Settings(audits=True, steps=2, prompts=20, ahead=4.0), judge=Slow()) as learner,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(learner.train, FakePeer(rollouts=64))
+        await until(lambda: learner.run.buffer.held == NEWCOMER_GROUPS * 2)
+        for _ in range(20):
+            await trio.to_thread.run_sync(int)
+        assert learner.run.leasing.open_rollouts == 0
+        assert learner.run.chain.head.version == 0
+        assert len(learner.run.buffer) == 0
+        gate.set()
+        await until(lambda: learner.run.finished)
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_makes_tokens_up_is_banned_before_anything_is_trained_on(tmp_path: Path) -> None:
+    honest, cheat = FakePeer(), FakePeer(key=OTHER, draw=made_up)
+    async with open_learner(tmp_path, AUDITED) as learner:
+        await learner.train(honest, cheat)
+        assert learner.trust is not None
+        assert learner.trust.standing(cheat.id) is Standing.BANNED
+        assert cheat.id not in learner.run.present
+        [banned] = learner.logged("peer_banned")
+        assert banned["peer"] == cheat.id
+        assert "are not what the seeded sampler draws" in str(banned["reason"])
+        assert learner.run.leasing.pending(cheat.id) == 0
+    assert rows(tmp_path, f"SELECT count(*) FROM records WHERE peer = '{cheat.id}' AND step IS NOT NULL") == [(0,)]
+    told = dict(rows(tmp_path, f"SELECT rule, count(*) FROM records WHERE peer = '{cheat.id}' GROUP BY rule"))
+    assert set(told) <= {"audit", "banned", "unknown_lease"}
+    assert told["audit"]
+    assert rows(tmp_path, "SELECT count(*) FROM evidence") == [(1,)], "what convicted it is kept as it was signed"
+    for _ in range(2):  # the next start has it in the ledger alone
+        async with open_learner(tmp_path, AUDITED) as again:
+            answer = await again.desk.welcome(cheat.id, hello())
+            assert isinstance(answer, Refused)
+            assert answer.retry_after_ms is None
+            assert "banned" in answer.reason
+            assert "ask the operator" in answer.reason
+            assert not isinstance(await again.desk.welcome(honest.id, hello()), Refused)
+
+
+async def test_the_receipt_of_what_failed_is_replaced_and_told_on_the_next_line(tmp_path: Path) -> None:
+    honest, cheat = FakePeer(), FakePeer(key=OTHER, draw=made_up)
+    async with open_learner(tmp_path, AUDITED) as learner:
+        await learner.train(honest, cheat)
+        revised = learner.ledger.untold_revisions(cheat.id, 10)
+        assert revised
+        for lease, raw in revised:
+            receipt = open_receipt(raw, SWARM.authority)
+            assert receipt.lease == lease
+            assert receipt.peer == cheat.id
+            assert receipt.tokens == 0
+            assert {verdict.rule for verdict in receipt.verdicts} <= {Rule.AUDIT, Rule.BANNED}
+            assert learner.ledger.receipt_of(lease, cheat.id) == raw
+        assert learner.trust is not None
+        told: list[Any] = []
+        learner.trust.tell = lambda peer, message: told.append((peer, message))
+        assert isinstance(await learner.trust.welcome(cheat.id), Refused)
+        learner.trust._untold[cheat.id] = revised
+        learner.trust.heard(cheat.id)
+        assert told == [], "it is not here"
+        learner.run.present[cheat.id] = Presence(row=1, name="", addresses=())
+        learner.trust.heard(cheat.id)
+        assert told == [], "it would not understand"
+        learner.run.present[cheat.id].takes_revisions = True
+        learner.trust.heard(cheat.id)
+        assert [message.receipt for _, message in told] == [raw for _, raw in revised]
+        await trio.to_thread.run_sync(learner.trust.write())
+        assert learner.ledger.untold_revisions(cheat.id, 10) == []
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_killed_while_an_audit_is_written_nothing_is_lost_or_audited_twice(moment: str) -> None:
+    with fast_directory() as root:
+        peer = FakePeer()
+        for number in (1, 3, 9):
+            async with open_learner(root, AUDITED) as learner:
+                learner.ledger.dies = ("audited", moment, number)
+                with pytest.raises(BaseExceptionGroup) as caught:
+                    await learner.train(peer)
+                assert caught.group_contains(Killed)
+        async with open_learner(root, AUDITED) as learner:
+            await learner.train(peer)
+        assert rows(root, "SELECT max(step) FROM steps") == [(AUDITED.steps,)]
+        assert rows(root, "SELECT count(*) FROM audits WHERE passed = 0") == [(0,)]
+        twice = "SELECT lease FROM audits GROUP BY lease HAVING count(*) > 1"
+        assert rows(root, twice) == []
+
+
+async def test_a_version_that_cannot_be_loaded_is_nobodys_fault(tmp_path: Path) -> None:
+    refused = []
+
+    def script(op: str) -> None:
+        if op == "install" and not refused:
+            refused.append(op)
+            raise InstallFailed("it has no weights")
+
+    async with open_learner(tmp_path, AUDITED, judge=Judge(script=script)) as learner:
+        peer = FakePeer()
+        await learner.train(peer)
+        [told] = learner.logged("audit_impossible")
+        assert told["reason"] == "it has no weights"
+        assert learner.trust is not None
+        assert learner.trust.unaudited > 0
+        assert learner.trust.standing(peer.id) is not Standing.BANNED
+    assert rows(tmp_path, "SELECT max(step) FROM steps") == [(AUDITED.steps,)]
+    assert rows(tmp_path, "SELECT count(*) FROM dropped WHERE reason = 'audit'")[0][0] > 0
+
+
+async def test_an_engine_that_crashes_is_asked_again_and_one_that_always_does_ends_the_run(tmp_path: Path) -> None:
+    left = [MAX_FAILURES - 1]
+
+    def script(op: str) -> None:
+        if op == "verify" and left[0]:
+            left[0] -= 1
+            raise EngineCrashed("it was killed")
+
+    async with open_learner(tmp_path, AUDITED, judge=Judge(script=script)) as learner:
+        await learner.train(FakePeer())
+        assert len(learner.logged("audit_impossible")) == MAX_FAILURES - 1
+        assert learner.trust is not None
+        assert learner.trust.unaudited == 0
+        left[0] = MAX_FAILURES
+    async with open_learner(
+        tmp_path, Settings(audits=True, steps=16, staleness=3), judge=Judge(script=script)
+    ) as other:
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await other.train(FakePeer(key=OTHER))
+        assert caught.group_contains(RunError, match="Audits failed 5 times in a row: it was killed")
+
+
+async def test_the_heartbeat_of_who_came_back_brings_what_was_revised(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, AUDITED) as learner:
+        assert learner.trust is not None
+        told: list[Any] = []
+        learner.trust.tell = lambda peer, message: told.append(message)
+        await learner.desk.welcome(PEER.peer_id, hello(ext={"volery.receipt-revisions": b""}))
+        learner.trust._untold[PEER.peer_id] = [(bytes([n]) * 16, b"receipt %d" % n) for n in range(20)]  # type: ignore[misc]
+        learner.desk.heard(PEER.peer_id, Heartbeat())
+        learner.desk.heard(PEER.peer_id, Heartbeat())
+        learner.desk.heard(PEER.peer_id, Heartbeat())
+        assert [message.receipt for message in told] == [b"receipt %d" % n for n in range(20)]

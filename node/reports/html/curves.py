@@ -281,7 +281,8 @@ def _versions(report: SwarmReport) -> Plot:
     if len(numbers) > 1:
         each = f", one every {_seconds((numbers[-1][0] - numbers[0][0]) / (len(numbers) - 1))} on average"
     again = len(report.incarnations) - 1
-    restarts = f"; the learner restarted {again} {'time' if again == 1 else 'times'}" if again > 0 else ""
+    often = "once" if again == 1 else f"{again} times"
+    restarts = f"; the learner restarted {often}" if again > 0 else ""
     return Plot(
         key="versions",
         title="Policy versions",

@@ -1,4 +1,5 @@
-// The script of the page of a report: sorts and searches the table of peers, and shows one peer's part at a time.
+// The script of the page of a report: sorts and searches the table of peers, shows one peer's part at a time, and says
+// what a plot shows below the pointer.
 // What always holds: the page can be read without it; it asks nothing of any network, keeps nothing, and puts no text
 // into the page other than as text.
 "use strict";
@@ -111,7 +112,74 @@
     });
   };
 
+  // Reading values off a plot: below the pointer, the nearest of each line, from the table beside the drawing.
+  const columns = (figure) => {
+    const table = figure.querySelector("details table");
+    const names = [...table.tHead.rows[0].cells].slice(1).map((cell) => cell.textContent.replace(/ \([^)]*\)$/, ""));
+    return names.map((name, place) => {
+      const cells = [...table.tBodies[0].rows].map((row) => [row.cells[0].textContent, row.cells[place + 1].textContent]);
+      return [name, cells.filter(([, value]) => value !== "").map(([at, value]) => [Number(at), value])];
+    });
+  };
+
+  const nearest = (points, at) => {
+    let low = 0;
+    let high = points.length - 1;
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (points[middle][0] < at) low = middle; else high = middle;
+    }
+    return at - points[low][0] <= points[high][0] - at ? points[low] : points[high];
+  };
+
+  const readable = (drawing) => {
+    const figure = drawing.closest("figure");
+    const { left, right, top, bottom, wall, unit } = drawing.dataset;
+    const box = document.createElement("div");
+    box.className = "reading";
+    box.hidden = true;
+    box.setAttribute("aria-hidden", "true");
+    const pointer = document.createElementNS(drawing.namespaceURI, "line");
+    pointer.setAttribute("class", "pointer");
+    pointer.setAttribute("y1", top);
+    pointer.setAttribute("y2", bottom);
+    let lines = null;
+    const hide = () => {
+      box.hidden = true;
+      pointer.remove();
+    };
+    drawing.addEventListener("pointermove", (event) => {
+      lines = lines || columns(figure);
+      const place = drawing.getBoundingClientRect();
+      const x = (event.clientX - place.left) * drawing.viewBox.baseVal.width / place.width;
+      const at = (x - left) / (right - left) * wall;
+      if (at < 0 || at > Number(wall)) {
+        hide();
+        return;
+      }
+      const texts = [`${at.toPrecision(3)} ${unit}`];
+      for (const [name, points] of lines) if (points.length) texts.push(`${name}: ${nearest(points, at)[1]}`);
+      box.replaceChildren(...texts.map((text) => {
+        const line = document.createElement("p");
+        line.textContent = text;
+        return line;
+      }));
+      pointer.setAttribute("x1", x);
+      pointer.setAttribute("x2", x);
+      drawing.append(pointer);
+      box.hidden = false;
+      const frame = figure.getBoundingClientRect();
+      const beside = event.clientX - frame.left + 14;
+      const fits = beside + box.offsetWidth < frame.width;
+      box.style.left = `${Math.max(4, fits ? beside : beside - box.offsetWidth - 28)}px`;
+      box.style.top = `${place.top - frame.top + 26 * place.height / drawing.viewBox.baseVal.height}px`;
+    });
+    drawing.addEventListener("pointerleave", hide);
+    figure.append(box);
+  };
+
   document.documentElement.classList.add("js");
+  for (const drawing of document.querySelectorAll("svg[data-wall]")) readable(drawing);
   const table = document.getElementById("peer-table");
   if (table) {
     sortable(table);

@@ -38,7 +38,7 @@ def peer_table(report: SwarmReport, pages: Collection[PeerId]) -> Fragment:
     feet.append(_foot("together", report, columns))
     whole = tag(
         "table",
-        tag("caption", "Peers, by how many of their rollouts were admitted"),
+        tag("caption", "Peers, by rollouts admitted"),
         tag("thead", _groups(parts), _headings(columns)),
         tag("tbody", rows),
         tag("tfoot", feet),

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from node.reports.html.markup import Child, Fragment, num, tag
+from node.reports.html.markup import Attribute, Child, Fragment, num, tag
 from node.reports.html.plot import Line, Look, Plot, Row
 from node.reports.html.scale import Point, TimeUnit, ceiling, ticks, time_unit
 from node.reports.words import duration
@@ -89,6 +89,7 @@ def drawn(plot: Plot, size: Size, *, variant: str = "") -> Fragment:
         aria_labelledby=f"{name}-title",
         aria_describedby=f"{name}-desc",
         class_=variant or None,
+        **({} if plot.bars else frame.scale()),
     )
 
 
@@ -124,6 +125,14 @@ class _Frame:
             high=high,
             unit=time_unit(plot.wall),
         )
+
+    def scale(self) -> dict[str, Attribute]:
+        """What the script needs to know what stands below the pointer."""
+        wall = self.wall / self.unit.seconds
+        return {
+            "data_left": self.left, "data_right": self.right, "data_top": self.top, "data_bottom": self.bottom,
+            "data_wall": f"{wall:.12g}", "data_unit": self.unit.name,
+        }  # fmt: skip
 
     def x(self, at: float) -> float:
         share = min(max(at / self.wall, 0.0), 1.0)
@@ -288,7 +297,7 @@ def _swatch(line: Line) -> Fragment:
 
 
 def _tables(plot: Plot) -> Fragment:
-    """All that the plot shows, in numbers, behind a disclosure."""
+    """All that the plot shows, in numbers, behind a disclosure: the script reads values off there, too."""
     title = f"{plot.title}, in numbers"
     return tag(
         "details",

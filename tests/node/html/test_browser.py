@@ -130,12 +130,19 @@ def findings(page: Page) -> list[str]:
 @pytest.mark.parametrize("size", ["desk", "phone", pytest.param("tablet", marks=pytest.mark.slow)])
 def test_axe_finds_nothing(read: Open, run: Path, own: Path, size: str, scheme: str) -> None:
     reading = read(run, size=SIZES[size], scheme=scheme)
-    reading.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     assert findings(reading.page) == []
     reading.go(f"#peer={HOSTILE}")
     assert reading.page.locator("section.peer:visible").count() == 1
     assert findings(reading.page) == []
     assert findings(read(own, size=SIZES[size], scheme=scheme).page) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["desk", "phone"])
+def test_axe_finds_nothing_in_the_numbers_of_plots(read: Open, run: Path, size: str) -> None:
+    page = read(run, size=SIZES[size]).page
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    assert findings(page) == []
 
 
 def test_axe_finds_what_is_wrong(read: Open, run: Path) -> None:
@@ -183,6 +190,23 @@ def test_numbers_of_a_plot_open_by_keyboard(read: Open, run: Path) -> None:
     page.keyboard.press("Enter")
     assert table.is_visible()
     assert table.locator("thead th").all_inner_texts()[:2] == ["time since the start (s)", "reward of a step (0 to 1)"]
+
+
+def test_values_below_the_pointer_are_those_of_the_table(read: Open, run: Path, report: SwarmReport) -> None:
+    page = read(run).page
+    box = page.locator("#learned .reading").last
+    assert not box.is_visible()
+    drawing = page.locator("#learned svg.wide")
+    edges = drawing.bounding_box()
+    assert edges is not None
+    drawing.hover(position={"x": edges["width"] * 0.995 - 14, "y": edges["height"] / 2})
+    last = report.surviving_evaluations[-1]
+    assert [line for line in box.locator("p").all_inner_texts() if line.startswith(("greedy", "sampled"))] == [
+        f"greedy: {last.greedy:.3g}",
+        f"sampled: {last.sampled:.3g}",
+    ]
+    drawing.hover(position={"x": 2, "y": 2})
+    assert not box.is_visible(), "there is nothing left of the axis"
 
 
 def test_a_screen_reader_is_told_what_a_plot_shows(read: Open, run: Path) -> None:

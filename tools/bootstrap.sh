@@ -172,8 +172,10 @@ offer_browser() { # the tests of the report's page need a browser without a scre
     done
     if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
         (install_debian_package_set chromium) || true
-    else
+    elif command -v apt-get >/dev/null; then
         say "Chromium is not installed; tests of the report's page will fail without: sudo apt-get install -y chromium"
+    else
+        say "Chromium is not on PATH; tests of the report's page will fail without. Install it as \`chromium\`."
     fi
 }
 

@@ -38,8 +38,8 @@ def test_nothing_at_all_still_has_an_axis() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.floats(0, 1e6), st.floats(-1e3, 1e3)), max_size=400).map(sorted),
-    st.integers(4, 50),
+    st.lists(st.tuples(st.floats(0, 1e6), st.floats(-1e3, 1e3)), min_size=3, max_size=90).map(sorted),
+    st.integers(4, 12),
 )
 def test_a_thinned_curve_keeps_its_ends_its_order_and_its_range(points: list[tuple[float, float]], limit: int) -> None:
     found = thinned(points, limit)

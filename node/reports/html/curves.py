@@ -103,7 +103,7 @@ def timeline(key: str, judged: Sequence[Judged], rows: Sequence[Row], wall_s: fl
         key=key,
         title="Timeline",
         unit="rollouts per minute",
-        said=f"{admitted:,} rollouts admitted, {refused:,} rejected, counted by {width}; above, when it was here.",
+        said=f"{admitted:,} rollouts admitted, {refused:,} rejected, counted every {width}; above, when it was here.",
         wall=wall_s,
         lines=lines,
         rows=tuple(rows),

@@ -14,9 +14,9 @@
 
   const say = (text) => { said.textContent = text; };
 
-  const wanted = () => {
+  const named = (hash) => {
     try {
-      return decodeURIComponent(location.hash.slice(1));
+      return decodeURIComponent(hash.slice(1));
     } catch {
       return "";
     }
@@ -24,7 +24,7 @@
 
   // What the address names: a peer's part alone, or the overview, where the reader was before.
   const show = (isFirst) => {
-    const id = wanted();
+    const id = named(location.hash);
     const page = pages.get(id) || null;
     const before = shown;
     if (page && !before) left = window.scrollY;
@@ -44,7 +44,7 @@
     const target = id ? document.getElementById(id) : null;
     if (target && !id.startsWith("peer=")) target.scrollIntoView();
     else window.scrollTo(0, left);
-    const link = overview.querySelector(`a[href="#${CSS.escape(before.id).replaceAll("\\", "")}"]`);
+    const link = [...overview.querySelectorAll("#peer-table a")].find((one) => named(one.hash) === before.id);
     if (link) link.focus({ preventScroll: true });
   };
 
@@ -185,6 +185,11 @@
     sortable(table);
     if (table.tBodies[0].rows.length > 8) searchable(table);
   }
+  // A jump to the content of whatever is shown: it is not another address.
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    document.getElementById("main").focus();
+  });
   window.addEventListener("hashchange", () => show(false));
   show(true);
 })();

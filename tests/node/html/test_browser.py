@@ -314,6 +314,18 @@ def test_a_link_from_elsewhere_opens_a_peers_page(read: Open, run: Path) -> None
     assert reading.page.locator("section.peer:visible").count() == 0
 
 
+def test_the_jump_to_the_content_stays_with_the_peer(read: Open, run: Path) -> None:
+    reading = read(run)
+    reading.go(f"#peer={ALPHA}")
+    reading.page.reload()
+    skip = reading.page.get_by_role("link", name="To the content")
+    skip.focus()
+    assert skip.is_visible()
+    reading.page.keyboard.press("Enter")
+    assert reading.page.locator("section.peer:visible").count() == 1
+    assert reading.page.evaluate("document.activeElement.id") == "main"
+
+
 @pytest.mark.parametrize("fragment", ["#peer=nobody", "#peer=%", "#%E0%A4%A", "#peer="])
 def test_a_peer_that_is_not_there_is_the_overview(read: Open, run: Path, fragment: str) -> None:
     reading = read(run)

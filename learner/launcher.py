@@ -45,7 +45,7 @@ def main(words: Sequence[str], *, program: Sequence[str] = TRAINER) -> int:
     ranks, machines, machine, meeting = (*words, *("1", "0", "")[len(words) - 1 :])
     told = parse_args(arguments(int(ranks), int(machines), int(machine), meeting, program=program))  # type: ignore[no-untyped-call]
     config, command, rest = config_from_args(told)
-    deaths = Deaths()
+    deaths = Deaths(int(ranks))
     with Ear() as ear:
         try:
             elastic_launch(replace(config, logs_specs=ear), command)(*rest)

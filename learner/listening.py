@@ -1,23 +1,23 @@
 """What the launcher hears of the ranks that it started: what each says on stderr, and in which order they end.
 
 What always holds: a line of a rank is passed on whole, behind the rank's number, as soon as it is there; no file is
-made (torchrun could keep logs apart in files only, which grow for as long as a run lasts); whoever ended is known
-before torchrun looks, which is ten times a second, when all that a first death brings about has happened, too.
+made (torchrun could keep logs apart in files only, which grow for as long as a run lasts); who ended first is known
+also when torchrun looks, which it does ten times a second, after all that this death brought about has happened, too.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import selectors
-import signal
 import sys
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
 
@@ -118,36 +118,41 @@ class Ear(LogsSpecs):
                 sys.stderr.flush()
 
 
-@dataclass(eq=False)
-class Deaths:
-    """In which order the processes that this one started have ended, from when it is made, on the main thread.
+LOOKS_PER_S = 100
+"""How often new children are looked for until all are known. They take a second and more to import torch."""
 
-    Linux alone tells; elsewhere no order is known. Of two that are found at once the one that a signal killed is taken
-    for the first: what others do about a lost rank is to raise, and end with an exit code.
+
+class Deaths:
+    """In which order the processes that this one started have ended: the first `count` of them, from when it is made.
+
+    Linux alone tells, by pidfds: of those that became ready since it was last asked epoll tells the first first, so it
+    does not matter how late one looks. Elsewhere no order is known.
     """
 
-    _order: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        signal.signal(signal.SIGCHLD, self._look)
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._order: list[int] = []
+        self._pids: dict[int, int] = {}
+        self._epoll = select.epoll() if hasattr(os, "pidfd_open") and hasattr(select, "epoll") else None
+        if self._epoll is not None:
+            children = Path(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/children")
+            threading.Thread(target=self._find, args=(self._epoll, children), name="deaths", daemon=True).start()
 
     def place(self, pid: int) -> int:
         """How many ended before it; for one of which nothing is known, all."""
+        if self._epoll is not None and self._pids:
+            self._order += [one for number, _ in self._epoll.poll(0) if (one := self._pids[number]) not in self._order]
         return self._order.index(pid) if pid in self._order else len(self._order)
 
-    def _look(self, number: int, frame: FrameType | None) -> None:
-        found = []
+    def _find(self, epoll: select.epoll, children: Path) -> None:
+        """Get to know the children, which are those of the thread that made this."""
+        known: set[int] = set()
         with suppress(OSError):
-            own = os.getpid()
-            for pid in map(int, Path(f"/proc/{own}/task/{own}/children").read_text().split()):
-                if pid not in self._order and (how := _end_of(pid)) is not None:
-                    found.append((how == os.CLD_EXITED, pid))
-        self._order += [pid for _, pid in sorted(found)]
-
-
-def _end_of(pid: int) -> int | None:
-    """How a child ended, which it is left to its parent to collect; None while it lives."""
-    with suppress(ChildProcessError):
-        if (end := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-            return end.si_code
-    return None
+            while len(known) < self._count:
+                for pid in set(map(int, children.read_text().split())) - known:
+                    known.add(pid)
+                    with suppress(ProcessLookupError):  # it is gone and was collected: nobody asks about it
+                        number = os.pidfd_open(pid)
+                        self._pids[number] = pid
+                        epoll.register(number, select.EPOLLIN)
+                time.sleep(1 / LOOKS_PER_S)

@@ -373,6 +373,7 @@ LAUNCHER = "import sys; from learner.launcher import main; sys.exit(main([sys.ar
 RANK = """
 import os, signal, sys, time
 from pathlib import Path
+import torch  # as every rank does: it takes long enough to be known before one ends
 
 rank, how, first = int(os.environ["RANK"]), sys.argv[1], int(sys.argv[2])
 line = Path(sys.argv[3])

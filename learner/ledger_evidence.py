@@ -51,6 +51,7 @@ class KnownRecord:
     lease: LeaseId
     peer: PeerId
     rule: str
+    detail: str
     step: int | None
     dropped: str | None
 
@@ -91,12 +92,18 @@ class Evidence:
         """Up to `limit` records whose ids begin with `prefix`, in hex. Reads all records: for a command."""
         return [
             KnownRecord(
-                record=RecordId(record), lease=LeaseId(lease), peer=PeerId(peer), rule=rule, step=step, dropped=dropped
+                record=RecordId(record),
+                lease=LeaseId(lease),
+                peer=PeerId(peer),
+                rule=rule,
+                detail=detail,
+                step=step,
+                dropped=dropped,
             )
-            for record, lease, peer, rule, step, dropped in self.query(
-                "SELECT r.record, r.lease, r.peer, r.rule, r.step, (SELECT d.reason FROM dropped d WHERE d.lease ="
-                " coalesce((SELECT root FROM continuations c WHERE c.lease = r.lease), r.lease)) FROM records r"
-                " WHERE substr(lower(hex(r.record)), 1, ?) = ? ORDER BY r.rowid LIMIT ?",
+            for record, lease, peer, rule, detail, step, dropped in self.query(
+                "SELECT r.record, r.lease, r.peer, r.rule, r.detail, r.step, (SELECT d.reason FROM dropped d"
+                " WHERE d.lease = coalesce((SELECT root FROM continuations c WHERE c.lease = r.lease), r.lease))"
+                " FROM records r WHERE substr(lower(hex(r.record)), 1, ?) = ? ORDER BY r.rowid LIMIT ?",
                 (len(prefix), prefix.lower(), limit),
             )
         ]
@@ -105,6 +112,39 @@ class Evidence:
         """The receipt that was given for a lease."""
         rows = self.query("SELECT receipt FROM leases WHERE lease = ?", (lease,))
         return rows[0][0] if rows else None
+
+    def newest_receipts(self, limit: int, peer: PeerId | None = None) -> list[bytes]:
+        """The latest `limit` receipts, or those of one peer, newest first."""
+        rows = self.query(
+            "SELECT receipt FROM leases WHERE receipt IS NOT NULL AND (?1 IS NULL OR peer = ?1)"
+            " ORDER BY closed_ms DESC, rowid DESC LIMIT ?2",
+            (peer, limit),
+        )
+        return [raw for (raw,) in rows]
+
+    def trained_of(self, lease: LeaseId) -> dict[RecordId, PolicyVersion]:
+        """Of a lease's records those that a surviving step consumed, with the version that it made."""
+        rows = self.query(
+            "SELECT r.record, s.incarnation, s.step FROM records r JOIN steps s USING (step) WHERE r.lease = ?",
+            (lease,),
+        )
+        return {RecordId(record): PolicyVersion(incarnation, step) for record, incarnation, step in rows}
+
+    def peers(self, ending: str) -> list[PeerId]:
+        """Rollout peers whose ids end so, two at most."""
+        rows = self.query(
+            "SELECT peer FROM peers WHERE role = 'rollout' AND substr(peer, -?) = ? LIMIT 2", (len(ending), ending)
+        )
+        return [PeerId(peer) for (peer,) in rows]
+
+    def tallies(self) -> Iterator[TallyRow]:
+        """The tallies of all surviving versions, in order."""
+        after = (-1, -1)
+        while row := self._tally(
+            f"{TALLY} WHERE (incarnation, version) > (?, ?) ORDER BY incarnation, version LIMIT 1", after
+        ):
+            yield row
+            after = (row.version.incarnation, row.version.version)
 
     def receipts(self, peer: PeerId | None = None) -> Iterator[GivenReceipt]:
         """Every receipt given, or those of one peer, in the order in which leases were issued."""

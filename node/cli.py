@@ -22,6 +22,7 @@ import typer
 from node.errors import NodeError, UsageError
 from node.outlet import complain, keep_outlet
 from node.owner_commands import drain, pause, resume
+from node.receipt_commands import prove, receipts
 
 app = typer.Typer(
     name="volery",
@@ -179,6 +180,10 @@ def join(
 
 for _told in (pause, resume, drain):
     app.command()(_told)
+
+
+app.add_typer(receipts)
+app.command()(prove)
 
 
 @app.command()

@@ -14,8 +14,8 @@ from node.base_model import base_note
 from node.config import NodeConfig, PriceSection, SwarmConfig
 from node.config_file import read_node_config, read_swarm_config, replaced, require_hours
 from node.console import Terminal, open_terminal, run_shown
-from node.door import require_addresses, require_model
-from node.errors import NodeError, UsageError, about_keys_of
+from node.door import open_invite, require_addresses, require_model
+from node.errors import NodeError, about_keys_of
 from node.events import Clock, EventLog
 from node.footprint import require_targets
 from node.home import require_state
@@ -33,7 +33,6 @@ from node.verifiers import require_here
 from node.view import ViewState
 from node.view_events import follow
 from node.volunteer import VolunteerHome
-from protocol.invite import Invite, InviteError, read_invite
 
 EVENTS_FILE = "events.jsonl"
 
@@ -125,7 +124,7 @@ async def join(
     dry_run: bool = False,
 ) -> int:
     """`volery join`; with `dry_run` only what that would mean is printed."""
-    word = open_invite(invite)
+    word = open_invite(invite, now_ms=Clock.now_ms())
     settings = adjusted(
         read_node_config(config),
         name=name,
@@ -172,16 +171,6 @@ async def join(
         f"Its report: volery report {outcome.state}"
     )
     return 0
-
-
-def open_invite(text: str) -> Invite:
-    """Read an invite, or the file that holds one. Raises UsageError."""
-    if not text.startswith("volery1") and len(text) < 4096 and Path(text).is_file():
-        text = Path(text).read_text(encoding="utf-8", errors="replace")
-    try:
-        return read_invite(text, now_ms=Clock.now_ms())
-    except InviteError as error:
-        raise UsageError(str(error)) from None
 
 
 def adjusted(

@@ -21,7 +21,7 @@ from learner.ledger_rows import TallyRow
 from protocol.genesis import Authority
 from protocol.ids import PeerId, PolicyVersion
 from protocol.merkle import MerkleTree
-from protocol.tally import open_tally, proofs_for, tree_of
+from protocol.tally import in_order, open_tally, proofs_for, tree_of
 from protocol.work import MAX_PROOFS, FromLearner, ProofRequest, Proofs
 
 PAUSE_S = 0.2
@@ -122,7 +122,7 @@ class ProofDesk:
         if (tally.records, tally.root) != (tree.size, tree.root):
             return None
         places: dict[PeerId, list[int]] = {}
-        for place, one in enumerate(sorted(trained, key=lambda one: (one.version.version, one.record))):
+        for place, one in enumerate(in_order(trained)):
             places.setdefault(PeerId(one.peer), []).append(place)
         if sum(len(one.leaves) for one in self._known.values()) + len(leaves) > MAX_LEAVES_KEPT:
             self._known.clear()

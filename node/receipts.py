@@ -418,6 +418,21 @@ class Receipts:
         rows = self._query("SELECT raw FROM receipts WHERE lease = ?", (lease,))
         return rows[0][0] if rows else None
 
+    def newest(self, limit: int) -> list[bytes]:
+        """The latest `limit` receipts as they were sent, newest first."""
+        rows = self._query("SELECT raw FROM receipts ORDER BY issued_ms DESC, lease DESC LIMIT ?", (limit,))
+        return [raw for (raw,) in rows]
+
+    def trained_of(self, records: Sequence[RecordId]) -> dict[RecordId, PolicyVersion]:
+        """Of these records those of which a proof is kept, with the last version that was published with them."""
+        if not self._has("proofs"):
+            return {}
+        newest = (
+            "SELECT incarnation, version FROM proofs WHERE record = ? ORDER BY incarnation DESC, version DESC LIMIT 1"
+        )
+        found = {record: self._query(newest, (record,)) for record in records}
+        return {record: PolicyVersion(*rows[0]) for record, rows in found.items() if rows}
+
     def relay_receipts(self) -> Iterator[bytes]:
         """The relay receipts that this node signed, oldest first."""
         if self._has("relay_receipts"):

@@ -72,9 +72,14 @@ class Proof(Message, frozen=True, kw_only=True):
 MAX_PROOF_BYTES = MAX_LEAF_BYTES + 34 * MAX_PATH + 64
 
 
+def in_order(trained: Iterable[TrainedRecord]) -> list[TrainedRecord]:
+    """The records of a tally as its tree has them: by step, then by record id."""
+    return sorted(trained, key=lambda one: (one.version.version, one.record))
+
+
 def tree_of(trained: Iterable[TrainedRecord]) -> tuple[list[bytes], MerkleTree]:
-    """The leaves in their order, which is that of steps and then of record ids, and their tree."""
-    leaves = [encode(one) for one in sorted(trained, key=lambda one: (one.version.version, one.record))]
+    """The leaves in their order, and their tree."""
+    leaves = [encode(one) for one in in_order(trained)]
     return leaves, MerkleTree(leaves)
 
 

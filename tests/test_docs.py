@@ -174,8 +174,12 @@ def quoted_commands(page: Path) -> Iterator[list[str]]:
         yield shlex.split(line.split("──")[0].split("  ")[0])
 
 
-def options_of(command: str) -> set[str]:
-    return {option for p in COMMANDS[command].params for option in (*p.opts, *p.secondary_opts)} | {"--help"}
+def options_of(command: str, action: str = "") -> set[str]:
+    """Of a command; of a command with actions, of one of these or of all."""
+    found = COMMANDS[command]
+    actions = getattr(found, "commands", {"": found})
+    chosen = [actions[action]] if action in actions else actions.values()
+    return {option for one in chosen for p in one.params for option in (*p.opts, *p.secondary_opts)} | {"--help"}
 
 
 @every_page
@@ -185,7 +189,7 @@ def test_commands_and_options_exist(page: Path) -> None:
         if words[0] != "volery" or len(words) == 1 or words[1] in ("COMMAND", "--version"):
             continue
         options = {word for word in words if word.startswith("--")}
-        if words[1] not in COMMANDS or not options <= options_of(words[1]):
+        if words[1] not in COMMANDS or not options <= options_of(*words[1:3]):
             wrong.append(" ".join(words))
     assert wrong == []
 

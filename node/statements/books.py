@@ -1,0 +1,202 @@
+"""What a state directory can state: a volunteer's receipts and proofs, or all that a learner's ledger has.
+
+What always holds: signed bytes are passed on as they were stored, in one order, so that one's books make one file;
+nothing is judged here, and nothing signed; books are opened to read only, so a node or a learner may be at work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from learner.ledger_evidence import Evidence, evidence_of
+from learner.ledger_file import LedgerError, snapshot
+from node.errors import RunError, UsageError
+from node.lookups import Place
+from node.receipts import Receipts, ReceiptsError
+from node.statements.form import Head, Line, ProofLine, ReceiptLine, RelayLine
+from protocol.codec import decode, encode
+from protocol.envelope import Kind, read_envelope
+from protocol.errors import PeerError
+from protocol.genesis import Authority, read_genesis
+from protocol.ids import LeaseId, PeerId, PolicyVersion, RecordId, short
+from protocol.tally import in_order, proofs_for, tree_of
+from protocol.work import MAX_RECEIPT_BYTES, Receipt, Rule
+
+LONGER = "Name more of it; `volery receipts list --records` tells ids in full."
+
+
+class Books(Protocol):
+    """What both kinds of books can be asked."""
+
+    def newest(self, limit: int, peer: PeerId | None) -> Sequence[bytes]:
+        """The latest receipts, newest first."""
+
+    def trained_of(self, receipt: Receipt) -> Mapping[RecordId, PolicyVersion]:
+        """The versions that its records trained, as far as is known here."""
+
+    def lines(self, peer: PeerId | None, *, proofs: bool) -> Iterator[Line]:
+        """Everything that is signed, or all that concerns one peer."""
+
+    def proof_of(self, prefix: str) -> Sequence[Line]:
+        """The receipt and the proofs of the record whose id begins so. Raises UsageError or RunError, with the reason
+        when there are none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeBooks:
+    """A volunteer's, all of one peer."""
+
+    receipts: Receipts
+
+    def newest(self, limit: int, peer: PeerId | None) -> Sequence[bytes]:
+        return self.receipts.newest(limit)
+
+    def trained_of(self, receipt: Receipt) -> Mapping[RecordId, PolicyVersion]:
+        return self.receipts.trained_of([RecordId(verdict.record) for verdict in receipt.verdicts])
+
+    def lines(self, peer: PeerId | None, *, proofs: bool) -> Iterator[Line]:
+        for stored in self.receipts.stored():
+            yield ReceiptLine(envelope=stored.raw)
+        for raw in self.receipts.relay_receipts():
+            yield RelayLine(envelope=raw)
+        for proof in self.receipts.proofs() if proofs else ():
+            yield ProofLine(tally=proof.tally, proof=proof.proof)
+
+    def proof_of(self, prefix: str) -> Sequence[Line]:
+        found = self.receipts.find(prefix, 2)
+        _require_one(prefix, [one.record for one in found])
+        known = found[0]
+        _require_admitted(known.record, known.rule, known.detail)
+        proofs = [ProofLine(tally=one.tally, proof=one.proof) for one in self.receipts.proofs(known.record)]
+        if not proofs:
+            raise RunError(
+                f"Record {known.record.hex()} was admitted, and there is no proof here that it trained a version. It "
+                "waits, grew too old, was of a group that teaches nothing, or the learner is older than proofs are. A "
+                "node asks for its proofs whenever a version is published while it is joined: `volery join` again."
+            )
+        receipt = self.receipts.receipt_for(known.lease)
+        return [*([ReceiptLine(envelope=receipt)] if receipt else []), *proofs]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerBooks:
+    """An operator's."""
+
+    evidence: Evidence
+
+    def newest(self, limit: int, peer: PeerId | None) -> Sequence[bytes]:
+        return self.evidence.newest_receipts(limit, peer)
+
+    def trained_of(self, receipt: Receipt) -> Mapping[RecordId, PolicyVersion]:
+        return self.evidence.trained_of(LeaseId(receipt.lease))
+
+    def lines(self, peer: PeerId | None, *, proofs: bool) -> Iterator[Line]:
+        for given in self.evidence.receipts(peer):
+            yield ReceiptLine(envelope=given.raw)
+        for relay in self.evidence.relays(peer):
+            yield RelayLine(envelope=relay.receipt, note=relay.note)
+        for row in self.evidence.tallies() if proofs else ():
+            trained = self.evidence.trained(row.after, row.version.version)
+            leaves, tree = tree_of(trained)
+            mine = [place for place, one in enumerate(in_order(trained)) if peer is None or one.peer == peer]
+            for proof in proofs_for(leaves, tree, mine):
+                yield ProofLine(tally=row.envelope, proof=encode(proof))
+
+    def proof_of(self, prefix: str) -> Sequence[Line]:
+        found = self.evidence.find(prefix, 2)
+        _require_one(prefix, [one.record for one in found])
+        known = found[0]
+        name = f"Record {known.record.hex()}"
+        _require_admitted(known.record, Rule(known.rule), known.detail)
+        if known.dropped is not None:
+            raise RunError(f"{name} was admitted, counts for its author, and was dropped untrained: {known.dropped}.")
+        if known.step is None:
+            raise RunError(f"{name} was admitted and waits for a batch: no version was trained on it yet.")
+        if (row := self.evidence.tally_of_step(known.step)) is None:
+            raise RunError(
+                f"{name} was consumed by step {known.step}, and no tally was signed of that: its version is not "
+                "published yet, or an older volery published it."
+            )
+        leaves, tree = tree_of(trained := self.evidence.trained(row.after, row.version.version))
+        (place,) = (place for place, one in enumerate(in_order(trained)) if one.record == known.record)
+        (proof,) = proofs_for(leaves, tree, [place])
+        receipt = self.evidence.receipt_for(known.lease)
+        return [
+            *([ReceiptLine(envelope=receipt)] if receipt else []),
+            ProofLine(tally=row.envelope, proof=encode(proof)),
+        ]
+
+
+@contextmanager
+def open_books(place: Place) -> Iterator[Books]:
+    """The books in a state directory. Raises RunError."""
+    try:
+        if place.is_learner:
+            with snapshot(place.state / "ledger.sqlite") as db:
+                yield LedgerBooks(evidence=evidence_of(db))
+        else:
+            with closing(Receipts(place.state / "receipts.sqlite", read_only=True)) as receipts:
+                yield NodeBooks(receipts=receipts)
+    except (LedgerError, ReceiptsError) as error:
+        raise RunError(str(error)) from error
+
+
+def head_of(place: Place) -> tuple[Head, Authority]:
+    """How a statement of these books begins. Raises RunError."""
+    path = place.state / ("genesis" if place.is_learner else "store/genesis")
+    try:
+        raw = path.read_bytes()
+        authority = read_genesis(raw)[1]
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}. Without it nobody could check a receipt.") from None
+    except PeerError as error:
+        raise RunError(f"{path} is not a swarm's genesis ({error}). Restore it from a copy.") from None
+    return Head(swarm=authority.swarm.hex(), genesis=raw), authority
+
+
+def peer_named(place: Place, text: str) -> PeerId | None:
+    """The peer whose id is, or ends in, `text`; None for all. Raises UsageError."""
+    if not text:
+        return None
+    if not place.is_learner:
+        raise UsageError(f"--peer: the receipts in {place.state} are one node's. It is for a learner's ledger.")
+    with open_books(place) as books:
+        assert isinstance(books, LedgerBooks)
+        found = books.evidence.peers(text)
+    if not found:
+        raise UsageError(f"--peer {text}: no rollout node whose id ends so has joined. `volery report` lists them.")
+    if len(found) > 1:
+        raise UsageError(f"--peer {text}: there are several: {', '.join(found)}. Name more of it.")
+    return found[0]
+
+
+def as_receipt(raw: bytes, authority: Authority) -> Receipt:
+    """What a stored receipt says; whether it is one, `check` finds out. Raises RunError."""
+    try:
+        envelope = read_envelope(raw, kind=Kind.RECEIPT, swarm=authority.swarm, limit=MAX_RECEIPT_BYTES)
+        receipt: Receipt = decode(Receipt, envelope.payload, MAX_RECEIPT_BYTES)
+    except PeerError as error:
+        raise RunError(
+            f"A receipt here cannot be read ({error}). `volery receipts export` and `verify` say which."
+        ) from None
+    return receipt
+
+
+def _require_one(prefix: str, found: Sequence[RecordId]) -> None:
+    if not found:
+        raise RunError(
+            f"No record here has an id that begins with {prefix}. `volery receipts list --records` tells ids."
+        )
+    if len(set(found)) > 1:
+        raise UsageError(f"Several records have ids that begin with {prefix}, {short(found[0])} among them. {LONGER}")
+
+
+def _require_admitted(record: RecordId, rule: Rule, detail: str) -> None:
+    if rule is not Rule.ADMITTED:
+        raise RunError(
+            f"Record {record.hex()} was refused ({rule.value}{f': {detail}' if detail else ''}), so nothing was trained"
+            " on it."
+        )

@@ -1,0 +1,154 @@
+"""The form of a statement file: JSON lines, one signed thing on each, in one encoding.
+
+    {"volery":"statement","format":1,"swarm":HEX,"genesis":BASE64}
+    {"kind":"receipt","envelope":BASE64}
+    {"kind":"relay","envelope":BASE64,"note":BASE64}            a relay receipt; without "note": not credited
+    {"kind":"proof","tally":BASE64,"proof":BASE64}
+    {"kind":"end","lines":COUNT,"sha256":HEX}                   of all lines before it, line ends included
+
+What always holds: of one list of lines there is one file; a line is bounded before it is parsed; what is no such line
+is a FormError with the field, never another exception. The hash on the last line finds what was cut off or damaged on
+the way, and proves nothing: the envelopes do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from protocol.credit import MAX_CREDIT_NOTE_BYTES
+from protocol.envelope import OVERHEAD_BYTES
+from protocol.genesis import MAX_GENESIS_BYTES
+from protocol.relay import MAX_RELAY_RECEIPT_BYTES
+from protocol.tally import MAX_PROOF_BYTES, MAX_TALLY_BYTES
+from protocol.work import MAX_RECEIPT_BYTES
+
+FORMAT = 1
+"""Goes up when an old program could take a new file for something that it does not say."""
+
+Hex32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The first line: whose books these are. `genesis` is the envelope of which `swarm` is the hash."""
+
+    volery: Literal["statement"] = "statement"
+    format: Annotated[int, Meta(ge=1, lt=1 << 53)] = FORMAT
+    swarm: Hex32
+    genesis: Annotated[bytes, Meta(max_length=MAX_GENESIS_BYTES + OVERHEAD_BYTES)]
+
+
+class ReceiptLine(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="receipt"
+):
+    """The envelope of a Receipt."""
+
+    envelope: Annotated[bytes, Meta(max_length=MAX_RECEIPT_BYTES + OVERHEAD_BYTES)]
+
+
+class RelayLine(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="relay",
+):
+    """The envelope of a RelayReceipt, and that of the CreditNote on it, empty if there is none."""
+
+    envelope: Annotated[bytes, Meta(max_length=MAX_RELAY_RECEIPT_BYTES + OVERHEAD_BYTES)]
+    note: Annotated[bytes, Meta(max_length=MAX_CREDIT_NOTE_BYTES + OVERHEAD_BYTES)] = b""
+
+
+class ProofLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="proof"):
+    """The envelope of a Tally, and a Proof as it was encoded."""
+
+    tally: Annotated[bytes, Meta(max_length=MAX_TALLY_BYTES + OVERHEAD_BYTES)]
+    proof: Annotated[bytes, Meta(max_length=MAX_PROOF_BYTES)]
+
+
+class EndLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="end"):
+    """The last line: how many there are before it, and their hash."""
+
+    lines: Annotated[int, Meta(ge=0, lt=1 << 53)]
+    sha256: Hex32
+
+
+Line = ReceiptLine | RelayLine | ProofLine
+AnyLine = Line | EndLine
+
+MAX_LINE_BYTES = 4 * (MAX_RELAY_RECEIPT_BYTES + MAX_CREDIT_NOTE_BYTES + 2 * OVERHEAD_BYTES + 3) // 3 + 256
+"""The largest relay receipt and its note in base64: 1.4 MB."""
+
+MAX_ERROR_CHARS = 160
+"""msgspec quotes the offending value, which a file may have made long."""
+
+_encoder = msgspec.json.Encoder()
+_head = msgspec.json.Decoder(Head)
+_line = msgspec.json.Decoder(AnyLine)
+
+
+class FormError(ValueError):
+    """A line that is none. `field` is the part concerned, "line" for the whole of it."""
+
+    def __init__(self, field: str, detail: str) -> None:
+        super().__init__(detail)
+        self.field = field
+
+
+def write_lines(head: Head, lines: Iterable[Line]) -> Iterator[bytes]:
+    """The file, line by line."""
+    digest, count = hashlib.sha256(), 0
+    for line in chain[Head | Line]((head,), lines):
+        raw = _encoder.encode(line) + b"\n"
+        digest.update(raw)
+        count += 1
+        yield raw
+    yield _encoder.encode(EndLine(lines=count, sha256=digest.hexdigest())) + b"\n"
+
+
+def read_head(raw: bytes) -> Head:
+    """The first line of a file. Raises FormError."""
+    try:
+        head = _head.decode(_bounded(raw))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _form_error(error) from None
+    if head.format != FORMAT:
+        raise FormError("format", f"the file has format {head.format}, this program reads {FORMAT}: use a newer volery")
+    _require_canonical(head, raw)
+    return head
+
+
+def read_line(raw: bytes) -> AnyLine:
+    """A later line. Raises FormError."""
+    try:
+        line: AnyLine = _line.decode(_bounded(raw))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _form_error(error) from None
+    _require_canonical(line, raw)
+    return line
+
+
+def _bounded(raw: bytes) -> bytes:
+    if len(raw) > MAX_LINE_BYTES:
+        raise FormError("line", f"it has more than {MAX_LINE_BYTES} bytes")
+    return raw
+
+
+def _require_canonical(line: msgspec.Struct, raw: bytes) -> None:
+    """One line has one encoding, so that two files that say the same are the same."""
+    if _encoder.encode(line) + b"\n" != raw:
+        raise FormError("line", "it is not written as `volery receipts export` writes it (order, spaces, line end)")
+
+
+def _form_error(error: Exception) -> FormError:
+    """The field that msgspec names, as "$.envelope", and what it says of it."""
+    text = str(error)[:MAX_ERROR_CHARS]
+    what, _, path = text.partition(" - at `$.")
+    return FormError(path.rstrip("`") or "line", what)

@@ -1,0 +1,144 @@
+"""What `volery receipts list`, `export`, `verify` and `volery prove` do, up to the text that they print.
+
+What always holds: a file is written whole or not at all, and checked by the very rules of `verify` before it is said to
+prove anything; a file is read line by line, whatever its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from node.door import open_invite
+from node.errors import RunError, UsageError
+from node.lookups import find_place
+from node.statements.books import as_receipt, head_of, open_books, peer_named
+from node.statements.check import Expected, check_statement
+from node.statements.form import MAX_LINE_BYTES, write_lines
+from node.statements.text import proofs_text, receipts_json, receipts_text, verdict_json, verdict_text
+from node.whole_file import cannot_write, require_place, write_whole
+from protocol.errors import PeerError
+from protocol.identity import PEER_ID_CHARS, public_key_of
+from protocol.ids import PublicKey
+
+RECORD_HEX = 64
+"""Digits of a record's id."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What to print, and the exit code."""
+
+    text: str
+    code: int = 0
+
+
+def list_receipts(target: Path | None, *, last: int, peer: str, records: bool, as_json: bool) -> str:
+    """The latest receipts of a node or a learner, newest first."""
+    place = find_place(target)
+    who = peer_named(place, peer)
+    authority = head_of(place)[1]
+    with open_books(place) as books:
+        receipts = [as_receipt(raw, authority) for raw in books.newest(last, who)]
+        rows = [(receipt, books.trained_of(receipt)) for receipt in receipts]
+    return receipts_json(rows) if as_json else receipts_text(rows, records=records)
+
+
+def export_receipts(target: Path | None, out: Path, *, peer: str, proofs: bool) -> str:
+    """Write a statement of all receipts, or those of one peer, to `out`; return a sentence."""
+    require_place(out, "--out")
+    place = find_place(target)
+    who = peer_named(place, peer)
+    head, _ = head_of(place)
+    with open_books(place) as books:
+        count = _write(out, write_lines(head, books.lines(who, proofs=proofs)))
+    if count == 2:
+        return f"Wrote {out}: it states nothing, since there are no receipts yet."
+    return f"Wrote {out}: {count - 2} line(s). Anybody can check it: volery receipts verify {out}"
+
+
+def verify_file(file: Path, *, operator: str, invite: str, as_json: bool) -> Answer:
+    """Check a statement; code 1 where anything is wrong with it."""
+    if operator and invite:
+        raise UsageError("Choose --operator or --invite, not both: an invite names the operator.")
+    expected = Expected(
+        operator=_operator(operator) if operator else None,
+        authority=open_invite(invite, now_ms=0).authority if invite else None,
+    )
+    statement = check_statement(lines_of(file), expected)
+    pinned = bool(operator or invite)
+    text = verdict_json(statement) if as_json else verdict_text(statement, str(file), pinned=pinned)
+    return Answer(text=text, code=0 if statement.holds else 1)
+
+
+def prove_record(target: Path | None, record: str, out: Path | None) -> str:
+    """What proves that a record trained a version; written to `out` if there is one."""
+    prefix = record.lower()
+    if not prefix or len(prefix) > RECORD_HEX or prefix.strip("0123456789abcdef"):
+        raise UsageError(
+            f"{record!r} is no record's id, nor the beginning of one: those are hex digits, {RECORD_HEX} at most. "
+            "`volery receipts list --records` tells them."
+        )
+    if out is not None:
+        require_place(out, "--out")
+    place = find_place(target)
+    head, authority = head_of(place)
+    with open_books(place) as books:
+        written = list(write_lines(head, books.proof_of(prefix)))
+    statement = check_statement(written, Expected(authority=authority))
+    if not statement.holds:
+        flaw = statement.flaws[0]
+        raise RunError(f"What is kept here does not prove it (line {flaw.line}, {flaw.field}: {flaw.what}).")
+    size = sum(map(len, written))
+    if out is None:
+        return (
+            proofs_text(statement) + f"To hand the proof to others ({size} bytes): volery prove {prefix} --out FILE\n"
+        )
+    _write(out, iter(written))
+    return proofs_text(statement) + f"Wrote {out} ({size} bytes). Anybody can check it: volery receipts verify {out}\n"
+
+
+def lines_of(file: Path) -> Iterator[bytes]:
+    """Lines with their ends; of one that is too long the beginning. Raises RunError."""
+    try:
+        with file.open("rb") as opened:
+            while raw := opened.readline(MAX_LINE_BYTES + 1):
+                rest = raw
+                while not rest.endswith(b"\n") and len(rest) > MAX_LINE_BYTES // 2:
+                    rest = opened.readline(MAX_LINE_BYTES)
+                yield raw
+    except OSError as error:
+        raise RunError(f"{file} cannot be read: {error.strerror}. Name a file of `volery receipts export`.") from None
+
+
+def _operator(text: str) -> PublicKey:
+    """An operator's key: its peer id, or 64 hex digits."""
+    try:
+        if len(text) == PEER_ID_CHARS:
+            return public_key_of(text)
+        if len(text) == 64:
+            return PublicKey(bytes.fromhex(text))
+    except (PeerError, ValueError):
+        pass
+    raise UsageError(
+        f"--operator {text!r}: a key is its peer id (52 characters, 12D3KooW...) or 64 hex digits. "
+        "`volery join --dry-run` shows it; or give the invite instead, by --invite."
+    )
+
+
+def _write(out: Path, lines: Iterator[bytes]) -> int:
+    count = 0
+
+    def fill(path: Path) -> None:
+        nonlocal count
+        with path.open("wb") as file:
+            for line in lines:
+                file.write(line)
+                count += 1
+
+    try:
+        write_whole(out, fill)
+    except OSError as error:
+        raise cannot_write(out, "--out", error) from None
+    return count

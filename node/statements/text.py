@@ -1,0 +1,212 @@
+"""What `volery receipts` and `volery prove` print: pure functions from values to text or JSON.
+
+What always holds: names that strangers chose come out without control characters; every flaw is on a line of its own,
+with the line and the field of the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from node.reports.words import plain_name
+from node.statements.check import PeerSum, Proven, Statement
+from protocol.identity import peer_id_of
+from protocol.ids import PolicyVersion, RecordId
+from protocol.work import Receipt
+
+HEADINGS = ("peer", "receipts", "records", "refused", "tokens", "relayed bytes", "trained", "first", "last")
+LISTED = ("issued", "lease", "peer", "version", "records", "refused", "tokens", "trained")
+RECORDS = ("record", "lease", "index", "rule", "reward", "trained", "why refused")
+NAME_CHARS = 48
+
+
+def verdict_text(statement: Statement, file: str, *, pinned: bool) -> str:
+    """What is wrong, or the table and what it rests on."""
+    lines = []
+    if statement.flaws:
+        more = f", and {statement.more_flaws} more" if statement.more_flaws else ""
+        lines.append(f"{file} does NOT hold: {len(statement.flaws)} flaw(s){more}.")
+        lines += [f"  {_place(flaw.line)}, {flaw.field}: {plain_name(flaw.what, 400)}" for flaw in statement.flaws]
+        if statement.peers:
+            lines += ["", "What does hold of it adds up to this:"]
+    if statement.peers:
+        lines += _table(HEADINGS, [_row(peer, total) for peer, total in statement.peers.items()])
+    lines += [_told(one) for one in statement.proven]
+    if (hidden := sum(one.proven for one in statement.peers.values()) - len(statement.proven)) > 0:
+        lines.append(f"... and {hidden} more records that are proved to have trained a version.")
+    if statement.uncredited:
+        lines.append(f"{statement.uncredited} relay receipt(s) without a credit note, which count for nobody here.")
+    if statement.operator is not None:
+        lines += ["", *_foundation(statement, pinned=pinned)]
+    return "\n".join(lines) + "\n"
+
+
+def _foundation(statement: Statement, *, pinned: bool) -> list[str]:
+    assert statement.operator is not None
+    assert statement.swarm is not None
+    operator = peer_id_of(statement.operator)
+    lines = [f"Swarm {statement.swarm.hex()[:16]} ({plain_name(statement.name, NAME_CHARS)}), operator {operator}."]
+    if pinned:
+        lines.append("That is the operator you named.")
+    else:
+        lines.append(
+            "Nobody said who the operator should be: whoever made this file may have made that key as well. Compare "
+            "it, or name it by --operator or --invite."
+        )
+    if statement.holds:
+        lines.append(
+            "Every signature holds, every signer was certified at the date it gives, and nothing counts twice."
+        )
+    return lines
+
+
+def verdict_json(statement: Statement) -> str:
+    """The same for programs."""
+    told = {
+        "holds": statement.holds,
+        "swarm": None if statement.swarm is None else statement.swarm.hex(),
+        "name": statement.name,
+        "operator": None if statement.operator is None else peer_id_of(statement.operator),
+        "peers": [
+            {
+                "peer": peer,
+                "receipts": total.receipts,
+                "admitted": total.admitted,
+                "refused": total.refused,
+                "tokens": total.tokens,
+                "relayed_bytes": total.relayed_bytes,
+                "proven": total.proven,
+                "first_ms": total.first_ms,
+                "last_ms": total.last_ms,
+            }
+            for peer, total in statement.peers.items()
+        ],
+        "proven": [
+            {
+                "record": one.record.hex(),
+                "peer": one.peer,
+                "lease": one.lease.hex(),
+                "index": one.index,
+                "trained": str(one.version),
+                "published": str(one.published),
+                "place": one.place,
+                "records": one.records,
+            }
+            for one in statement.proven
+        ],
+        "uncredited_relay_receipts": statement.uncredited,
+        "flaws": [{"line": flaw.line, "field": flaw.field, "what": flaw.what} for flaw in statement.flaws],
+        "more_flaws": statement.more_flaws,
+    }
+    return json.dumps(told, indent=2) + "\n"
+
+
+def proofs_text(statement: Statement) -> str:
+    """What a statement of one record proves of it."""
+    return "".join(f"{_told(one)}\n" for one in statement.proven)
+
+
+def receipts_text(rows: Sequence[tuple[Receipt, Mapping[RecordId, PolicyVersion]]], *, records: bool) -> str:
+    """Receipts, or the records in them, in the order given."""
+    if not rows:
+        return "There are no receipts yet.\n"
+    if records:
+        return "\n".join(_table(RECORDS, [row for one, trained in rows for row in _record_rows(one, trained)])) + "\n"
+    return "\n".join(_table(LISTED, [_receipt_row(one, trained) for one, trained in rows])) + "\n"
+
+
+def receipts_json(rows: Sequence[tuple[Receipt, Mapping[RecordId, PolicyVersion]]]) -> str:
+    """The same for programs, records always."""
+    told = [
+        {
+            "issued_ms": one.issued_ms,
+            "lease": one.lease.hex(),
+            "peer": one.peer,
+            "version": str(one.version),
+            "tokens": one.tokens,
+            "records": [
+                {
+                    "record": verdict.record.hex(),
+                    "index": verdict.index,
+                    "rule": verdict.rule.value,
+                    "reward": verdict.reward,
+                    "detail": verdict.detail,
+                    "trained": str(trained[RecordId(verdict.record)]) if verdict.record in trained else None,
+                }
+                for verdict in one.verdicts
+            ],
+        }
+        for one, trained in rows
+    ]
+    return json.dumps(told, indent=2) + "\n"
+
+
+def _receipt_row(one: Receipt, trained: Mapping[RecordId, PolicyVersion]) -> tuple[str, ...]:
+    admitted = sum(verdict.admitted for verdict in one.verdicts)
+    versions = sorted(set(trained.values()))
+    return (
+        _date(one.issued_ms),
+        one.lease.hex()[:8],
+        one.peer[-6:],
+        str(one.version),
+        str(admitted),
+        str(len(one.verdicts) - admitted),
+        f"{one.tokens:,}",
+        ", ".join(map(str, versions)) if versions else "-",
+    )
+
+
+def _record_rows(one: Receipt, trained: Mapping[RecordId, PolicyVersion]) -> list[tuple[str, ...]]:
+    return [
+        (
+            verdict.record.hex(),
+            one.lease.hex()[:8],
+            str(verdict.index),
+            verdict.rule.value,
+            "-" if verdict.reward is None else f"{verdict.reward:.4g}",
+            str(trained[RecordId(verdict.record)]) if verdict.record in trained else "-",
+            plain_name(verdict.detail, 80) or "-",
+        )
+        for verdict in one.verdicts
+    ]
+
+
+def _row(peer: str, total: PeerSum) -> tuple[str, ...]:
+    counts = (total.receipts, total.admitted, total.refused, total.tokens, total.relayed_bytes, total.proven)
+    dates = (total.first_ms, total.last_ms)
+    return (peer, *(f"{value:,}" for value in counts), *("-" if one is None else _date(one) for one in dates))
+
+
+def _told(one: Proven) -> str:
+    published = "" if one.version == one.published else f", published as {one.published}"
+    return (
+        f"Record {one.record.hex()} of {one.peer} (lease {one.lease.hex()}, index {one.index}) trained version "
+        f"{one.version}{published}: number {one.place + 1} of {one.records} that were consumed for it."
+    )
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns two blanks apart, figures to the right."""
+    widths = [max(len(row[place]) for row in (headings, *rows)) for place in range(len(headings))]
+    right = [all(row[place].replace(",", "").isdigit() for row in rows) for place in range(len(headings))]
+    return [
+        "  ".join(
+            cell.rjust(width) if numeric else cell.ljust(width)
+            for cell, width, numeric in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in (headings, *rows)
+    ]
+
+
+def _place(line: int) -> str:
+    return f"line {line}" if line else "the file"
+
+
+def _date(ms: int) -> str:
+    """UTC; a date beyond what calendars hold is told in milliseconds."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return f"{ms} ms"

@@ -1,0 +1,134 @@
+"""A statement that holds, in parts that a test may change before they are signed or after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from node.statements.check import Expected, Flaw, Statement, check_statement
+from node.statements.form import Head, Line, ProofLine, ReceiptLine, RelayLine, write_lines
+from protocol.codec import encode
+from protocol.credit import CreditNote, RelayShare, sign_credit_note
+from protocol.digest import digest_of
+from protocol.genesis import Authority, certify_learner, found_swarm
+from protocol.identity import Keypair
+from protocol.ids import PeerId, PolicyVersion
+from protocol.relay import RelayReceipt, sign_relay_receipt
+from protocol.tally import Tally, TrainedRecord, proofs_for, sign_tally, tree_of
+from protocol.work import Receipt, Rule, Verdict, sign_receipt
+
+OPERATOR, LEARNER, ALPHA, BETA, STRANGER = (Keypair(bytes([n]) * 32) for n in range(1, 6))
+GENESIS, SWARM = found_swarm(OPERATOR, name="kites", created_ms=0, nonce=bytes(16))
+OTHER_GENESIS, OTHER_SWARM = found_swarm(OPERATOR, name="kites", created_ms=1, nonce=bytes(16))
+FOREIGN_GENESIS, FOREIGN_SWARM = found_swarm(STRANGER, name="kites", created_ms=0, nonce=bytes(16))
+NOW_MS = 1_760_000_000_000
+CERTIFICATE = certify_learner(
+    OPERATOR, SWARM, learner=LEARNER.public, not_before_ms=NOW_MS - 1000, not_after_ms=NOW_MS + 1_000_000
+)
+MANIFEST = b"\x8a" * 32
+V6 = PolicyVersion(1, 6)
+
+
+def record_id(lease: int, index: int) -> bytes:
+    return digest_of(b"%d %d" % (lease, index))
+
+
+def lease_id(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def receipt(
+    number: int, peer: PeerId = ALPHA.peer_id, *, rules: Sequence[Rule] = (Rule.ADMITTED,) * 2, **changes: Any
+) -> Receipt:
+    verdicts = [Verdict(record=record_id(number, i), index=i, rule=rule) for i, rule in enumerate(rules)]
+    settings: dict[str, Any] = {
+        "lease": lease_id(number),
+        "peer": peer,
+        "version": V6,
+        "issued_ms": NOW_MS + 1000 * number,
+        "tokens": 10 * sum(rule is Rule.ADMITTED for rule in rules),
+        "verdicts": verdicts,
+        "certificate": CERTIFICATE,
+    }
+    return Receipt(**settings | changes)
+
+
+def receipt_line(*args: Any, signer: Keypair = LEARNER, swarm: Authority = SWARM, **options: Any) -> ReceiptLine:
+    return ReceiptLine(envelope=sign_receipt(signer, swarm.swarm, receipt(*args, **options)))
+
+
+def relay_line(
+    by: Keypair = BETA,
+    relay: PeerId = ALPHA.peer_id,
+    *,
+    noted: bool = True,
+    signer: Keypair = LEARNER,
+    **changes: Any,
+) -> RelayLine:
+    raw = sign_relay_receipt(by, SWARM.swarm, RelayReceipt(manifest=MANIFEST, relays=[relay], givers=b"\1\0\1"))
+    settings: dict[str, Any] = {
+        "receipt": digest_of(raw),
+        "manifest": MANIFEST,
+        "receiver": by.peer_id,
+        "shares": [RelayShare(relay, 700)],
+        "issued_ms": NOW_MS,
+        "certificate": CERTIFICATE,
+    }
+    note = sign_credit_note(signer, SWARM, CreditNote(**settings | changes)) if noted else b""
+    return RelayLine(envelope=raw, note=note)
+
+
+def trained(number: int, index: int, peer: PeerId = ALPHA.peer_id, version: PolicyVersion = V6) -> TrainedRecord:
+    return TrainedRecord(record_id(number, index), peer, lease_id(number), index, version)
+
+
+TRAINED = [trained(1, 0), trained(1, 1), trained(2, 0, BETA.peer_id)]
+
+
+def tally_of_all(records: Sequence[TrainedRecord] = TRAINED, **changes: Any) -> bytes:
+    tree = tree_of(records)[1]
+    settings: dict[str, Any] = {
+        "version": V6, "after": 4, "records": tree.size, "root": tree.root, "issued_ms": NOW_MS,
+        "certificate": CERTIFICATE,
+    }  # fmt: skip
+    return sign_tally(LEARNER, SWARM, Tally(**settings | changes))
+
+
+def proof_lines(records: Sequence[TrainedRecord] = TRAINED, **changes: Any) -> list[ProofLine]:
+    leaves, tree = tree_of(records)
+    tally = tally_of_all(records, **changes)
+    return [ProofLine(tally=tally, proof=encode(one)) for one in proofs_for(leaves, tree, range(tree.size))]
+
+
+@dataclass(kw_only=True)
+class Draft:
+    """A file before it is written."""
+
+    head: Head = field(default_factory=lambda: Head(swarm=SWARM.swarm.hex(), genesis=GENESIS))
+    lines: list[Line] = field(
+        default_factory=lambda: [
+            receipt_line(1),
+            receipt_line(2, BETA.peer_id, rules=(Rule.ADMITTED, Rule.STALE)),
+            relay_line(),
+            relay_line(ALPHA, BETA.peer_id, noted=False),
+            *proof_lines(),
+        ]
+    )
+
+    def written(self) -> list[bytes]:
+        return list(write_lines(self.head, self.lines))
+
+
+def judged(raw: Sequence[bytes], expected: Expected | None = None) -> Statement:
+    return check_statement(raw, expected or Expected())
+
+
+def flaws(raw: Sequence[bytes], expected: Expected | None = None) -> list[tuple[int, str]]:
+    """(line, field) of what is wrong."""
+    return [(flaw.line, flaw.field) for flaw in judged(raw, expected).flaws]
+
+
+def only(statement: Statement) -> Flaw:
+    (flaw,) = statement.flaws
+    return flaw

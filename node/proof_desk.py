@@ -1,8 +1,9 @@
 """Proofs on the learner: who asks which of its records trained a version is answered from the ledger.
 
 What always holds: a peer is told of its own records and of nobody else's; of one peer there is one question at most,
-the latest, and it is answered no more often than every PAUSE_S; one answer is made at a time, on a worker thread, so
-that neither training nor intake ever waits for this desk; nothing is told that the ledger's tally does not bear out.
+the latest, and it is answered every PAUSE_S in the long run, ANSWERS_SAVED times at once; one answer is made at a time,
+on a worker thread, so that neither training nor intake ever waits for this desk; nothing is told that the ledger's
+tally does not bear out.
 
 Loop: `work` consumes questions, wakes when there is one whose turn has come.
 """
@@ -25,8 +26,11 @@ from protocol.tally import in_order, open_tally, proofs_for, tree_of
 from protocol.work import MAX_PROOFS, FromLearner, ProofRequest, Proofs
 
 PAUSE_S = 0.2
-"""Between two answers to one peer: 1280 proofs a second, more than any peer makes records, and a hundredth of what a
-worker thread could."""
+"""Between two answers to one peer in the long run: one is about one version, of which there are fewer."""
+
+ANSWERS_SAVED = 256
+"""Answers that a peer may have without a pause when it has asked for few before: who comes back catches up, and at the
+end of a run nobody waits. A worker thread makes them in less than a second."""
 
 MAX_LEAVES_KEPT = 1 << 18
 """Of the trees that are remembered: all peers ask about a new version at once. Takes 60 MB at most, unless one version
@@ -50,7 +54,7 @@ class ProofDesk:
     authority: Authority
     tell: Callable[[PeerId, FromLearner], None] = lambda peer, message: None
     _asked: dict[PeerId, ProofRequest] = field(default_factory=dict)
-    _due: dict[PeerId, float] = field(default_factory=dict)
+    _paid: dict[PeerId, float] = field(default_factory=dict)
     _behind: set[PeerId] = field(default_factory=set)
     _news: trio.Event = field(default_factory=trio.Event)
     _settled: trio.Event = field(default_factory=trio.Event)
@@ -82,16 +86,20 @@ class ProofDesk:
         while True:
             self._news = trio.Event()
             now = trio.current_time()
-            self._due = {peer: due for peer, due in self._due.items() if due > now}
-            if (peer := next((peer for peer in self._asked if peer not in self._due), None)) is not None:
+            self._paid = {peer: paid for peer, paid in self._paid.items() if paid > now}
+            if (peer := next((peer for peer in self._asked if self._due(peer) <= now), None)) is not None:
+                self._paid[peer] = self._paid.get(peer, now) + PAUSE_S
                 answer = await trio.to_thread.run_sync(self._answer, peer, self._asked.pop(peer))
-                self._due[peer] = trio.current_time() + PAUSE_S
                 if not answer.proofs:
                     self._caught_up(peer)
                 self.tell(peer, answer)
                 continue
-            with trio.move_on_at(min((self._due[peer] for peer in self._asked), default=math.inf)):
+            with trio.move_on_at(min(map(self._due, self._asked), default=math.inf)):
                 await self._news.wait()
+
+    def _due(self, peer: PeerId) -> float:
+        """When `peer` may be answered next. Each answer pays for PAUSE_S, and ANSWERS_SAVED may be had in advance."""
+        return self._paid.get(peer, -math.inf) - (ANSWERS_SAVED - 1) * PAUSE_S
 
     def _caught_up(self, peer: PeerId) -> None:
         """Who asks on from where the last answer ended has kept it, and is told that there is no more."""

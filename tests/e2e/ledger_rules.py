@@ -5,10 +5,15 @@ Written against `docs/protocol.md` and the schema, not with the learner's own co
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import groupby, pairwise
+from pathlib import Path
+
+import msgspec
 
 from learner.leasing import own_lease
 from protocol.codec import unpack_tokens
@@ -50,6 +55,8 @@ def check_ledger(swarm: Swarm, run: Run) -> None:
     check_orphans(swarm)
     check_leases(swarm)
     check_relays(swarm)
+    check_tallies(swarm)
+    check_statement(swarm, swarm.config)
 
 
 def check_admitted(swarm: Swarm, run: Run) -> None:
@@ -248,6 +255,58 @@ def check_relays(swarm: Swarm) -> None:
             assert said == shares
 
 
+TALLIES = """
+SELECT incarnation, version, after, envelope, manifest FROM tallies JOIN versions USING (incarnation, version)
+ORDER BY incarnation, version
+"""
+CONSUMED = """
+SELECT record, r.peer, lease, idx, s.incarnation, step FROM records r JOIN steps s USING (step)
+WHERE step > ? AND step <= ? ORDER BY step, record
+"""
+
+
+def check_tallies(swarm: Swarm) -> None:
+    """The tallies of the versions that survived follow each other from the first step to the last, and each has the
+    root of what its steps consumed; so each such record is counted once. The manifests that are left carry them.
+    """
+    authority = read_genesis((swarm.state / "genesis").read_bytes())[1]
+    counted = reached = 0
+    for incarnation, version, after, raw, manifest in swarm.rows(TALLIES):
+        envelope = open_envelope(raw, kind=Kind.TALLY, swarm=authority.swarm, limit=len(raw))
+        said = msgspec.msgpack.decode(envelope.payload)
+        assert (said["version"], said["after"], after) == ([incarnation, version], reached, reached)
+        leaves = [
+            msgspec.msgpack.encode([record, peer, lease, index, [trainer, step]])
+            for record, peer, lease, index, trainer, step in swarm.rows(CONSUMED, after, version)
+        ]
+        assert (said["records"], said["root"]) == (len(leaves), _root(leaves))
+        counted, reached = counted + len(leaves), version
+        file = swarm.state / "store" / "manifests" / manifest.hex()
+        if file.exists():
+            assert open_manifest(file.read_bytes(), authority).manifest.ext["volery.tally"] == raw
+    ((consumed,),) = swarm.rows("SELECT count(*) FROM records WHERE step IS NOT NULL")
+    ((steps,),) = swarm.rows("SELECT max(step) FROM steps")
+    assert (counted, reached) == (consumed, steps)
+
+
+def _root(leaves: list[bytes]) -> bytes:
+    """The root as RFC 9162 writes it."""
+    if len(leaves) < 2:
+        return sha256(b"\0" + leaves[0]).digest() if leaves else sha256().digest()
+    half = 1 << (len(leaves) - 1).bit_length() - 1
+    return sha256(b"\1" + _root(leaves[:half]) + _root(leaves[half:])).digest()
+
+
+def check_statement(swarm: Swarm, books: Path) -> dict[str, dict[str, int]]:
+    """What a learner or a node states holds for whoever has the invite. Return what it says of each peer."""
+    file = swarm.machine.root / f"{books.name}.jsonl"
+    told = swarm.machine.call("receipts", "export", books, "--out", file, "--proofs")
+    assert told.code in (0, None), told
+    checked = swarm.machine.call("receipts", "verify", file, "--invite", swarm.invite, "--json")
+    assert checked.code == 0, checked.out
+    return {one["peer"]: one for one in json.loads(checked.out)["peers"]}
+
+
 def check_receipts(swarm: Swarm, node: Program, *, cut_off: bool = False, lost_leases: bool = False) -> None:
     """What the node was told is what the ledger says: all of it, unless the node was `cut_off` before it was told.
 
@@ -257,8 +316,13 @@ def check_receipts(swarm: Swarm, node: Program, *, cut_off: bool = False, lost_l
     if lost_leases:
         told = {key: (record, rule) for key, (record, rule) in told.items() if rule != "unknown_lease"}
     assert told.items() <= written.items()
+    assert node.state is not None
+    peer = peer_of(swarm, node)
+    stated = check_statement(swarm, node.state).get(peer, {})
     if not cut_off:
         assert told == written
+        ((trained,),) = swarm.rows("SELECT count(*) FROM records WHERE peer = ? AND step IS NOT NULL", peer)
+        assert stated.get("proven", 0) >= trained, "more, where a restart cut off what they trained at first"
         assert counted_by(node) == counted_for(swarm, peer_of(swarm, node))
 
 

@@ -133,8 +133,9 @@ async def test_a_learner_killed_on_the_way_to_an_announcement_proves_what_surviv
 
 
 async def test_one_peer_is_answered_its_latest_question_and_not_too_often(
-    tmp_path: Path, mock_clock: MockClock
+    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(proof_desk, "ANSWERS_SAVED", 1)
     async with open_learner(tmp_path, Settings(steps=2)) as learner, trio.open_nursery() as nursery:
         await learner.train(FakePeer())
         desk = learner.desk.proofs
@@ -156,6 +157,27 @@ async def test_one_peer_is_answered_its_latest_question_and_not_too_often(
         mock_clock.jump(PAUSE_S)
         await wait_all_tasks_blocked()
         assert len(asker.told) == 3
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_has_asked_for_little_catches_up_at_once(
+    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof_desk, "ANSWERS_SAVED", 5)
+    async with open_learner(tmp_path, Settings(steps=3)) as learner, trio.open_nursery() as nursery:
+        await learner.train(FakePeer())
+        asker = Asker(learner.desk.proofs)
+        nursery.start_soon(learner.desk.proofs.work)
+        assert await asker.everything(HERE), "three versions, and the empty answer"
+        await asker.ask(HERE, START)
+        learner.desk.proofs.asked(HERE, START)
+        await wait_all_tasks_blocked()
+        assert len(asker.told) == 5
+        mock_clock.jump(PAUSE_S)
+        await until(lambda: len(asker.told) == 6)
+        learner.desk.proofs.asked(HERE, START)
+        await wait_all_tasks_blocked()
+        assert len(asker.told) == 6, "and then one at a time"
         nursery.cancel_scope.cancel()
 
 

@@ -13,8 +13,17 @@ from dataclasses import dataclass, field
 
 import trio
 
-from learner.verification.agenda import Portion
-from node.engine.port import Claim, EngineCrashed, EngineError, EngineRefused, InstalledVersion, VerifyingEngine
+from learner.verification.agenda import Passage, Portion
+from learner.verification.sequential import Found
+from node.engine.port import (
+    Claim,
+    EngineCrashed,
+    EngineError,
+    EngineRefused,
+    InstalledVersion,
+    Verified,
+    VerifyingEngine,
+)
 from node.errors import RunError
 from node.events import EventLog
 from node.trust_desk import TrustDesk
@@ -22,6 +31,12 @@ from swarm.store import ChunkStore, StoreError
 
 MAX_FAILURES = 5
 """In a row, after each of which the engine was started again or told another version: more are no accident."""
+
+
+def found_of(verified: Verified, passage: Passage) -> list[Found]:
+    """What the engine says of a passage's tokens, beside what their author claimed."""
+    rows = zip(verified.gaps, verified.logprobs, passage.logprobs, strict=True)
+    return [Found(gap=gap, apart=abs(logprob - claimed)) for gap, logprob, claimed in rows]
 
 
 @dataclass(kw_only=True)
@@ -54,18 +69,18 @@ class AuditLoop:
         async with self.lock:
             began = trio.current_time()
             try:
-                gaps = await self._gaps(portion)
+                told = await self._ask(portion)
             except (EngineError, StoreError) as error:
                 self._bear(portion, error)
                 return trio.current_time() - began
             took_s = trio.current_time() - began
         self._failures = 0
         self.busy_s += took_s
-        for work, found in self.desk.agenda.heard(portion, gaps):
+        for work, found in self.desk.agenda.heard(portion, told):
             await self.desk.conclude(work, found)
         return took_s
 
-    async def _gaps(self, portion: Portion) -> list[Sequence[float]]:
+    async def _ask(self, portion: Portion) -> list[Sequence[Found]]:
         version = InstalledVersion(name=portion.version, manifest=portion.manifest)
         if self.engine.installed != version:
             await self.engine.install(version, self.store.directory(portion.manifest))
@@ -73,7 +88,8 @@ class AuditLoop:
             Claim(prompt=one.prompt, tokens=one.tokens, seed=one.seed, temperature=one.temperature)
             for _, _, one in portion.passages
         ]
-        return [one.gaps for one in await self.engine.verify(claims)]
+        verified = await self.engine.verify(claims)
+        return [found_of(one, passage) for one, (_, _, passage) in zip(verified, portion.passages, strict=True)]
 
     def _bear(self, portion: Portion, error: Exception) -> None:
         """Go on without these audits, or try again if the engine's process ended; give up after MAX_FAILURES."""

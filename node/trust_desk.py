@@ -21,7 +21,7 @@ from learner.ledger_rows import AuditRow
 from learner.verification.agenda import Agenda, Work, work_of
 from learner.verification.confidence import Confidence, Finding, Standing, after, is_audited
 from learner.verification.margins import MARGINS
-from learner.verification.sequential import count_above, log_evidence
+from learner.verification.sequential import Found, count_above, log_evidence
 from learner.verification.share import NEWCOMER_GROUPS
 from node.events import EventLog
 from node.learner_run import LearnerRun
@@ -194,17 +194,17 @@ class TrustDesk:
         """The engine cannot judge this lease."""
         self._unaudited(self._unpinned(self.agenda.give_up(lease)))
 
-    async def conclude(self, work: Work, gaps: Sequence[float]) -> None:
+    async def conclude(self, work: Work, found: Sequence[Found]) -> None:
         """An audit is over: write it, and do what follows."""
         async with self._one:
-            await self._conclude(work, gaps)
+            await self._conclude(work, found)
 
-    async def _conclude(self, work: Work, gaps: Sequence[float]) -> None:
+    async def _conclude(self, work: Work, found: Sequence[Found]) -> None:
         self._unpinned([work])
         before = self._known.get(work.peer, Confidence())
         if before.banned:
             return
-        counted = count_above(gaps, MARGINS)
+        counted = count_above(found, MARGINS)
         known, finding = after(before, counted, MARGINS)
         self._known[work.peer] = known
         self.audited += 1
@@ -216,7 +216,7 @@ class TrustDesk:
             at_ms=self.now_ms(),
             tokens=counted.tokens,
             above=counted.above,
-            worst=max((gap for gap in gaps if math.isfinite(gap)), default=0.0),
+            worst=max((one.gap for one in found if math.isfinite(one.gap)), default=0.0),
             evidence=log_evidence(known.history),
             passed=finding.passed,
             detail=finding.detail,

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from learner.intake import AdmittedRecord, GrantedLease
+from learner.verification.sequential import Found
 from protocol.codec import unpack_tokens
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
 
@@ -28,10 +29,11 @@ a small model on a CPU, so that nobody waits long for the engine."""
 @dataclass(frozen=True, kw_only=True)
 class Passage:
     """Tokens [start, end) of a completion, which `manifest`'s weights are said to have made after `prompt` and the
-    tokens before them. `tokens` are those [0, end)."""
+    tokens before them. `tokens` are those [0, end), and `logprobs` what is claimed of each."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
     start: int
     seed: int
     temperature: float
@@ -70,6 +72,7 @@ def work_of(granted: GrantedLease, group: Sequence[AdmittedRecord], *, waits: bo
         Passage(
             prompt=prompt,
             tokens=record.signed.tokens[: span.end],
+            logprobs=record.signed.logprobs[: span.end],
             start=span.start,
             seed=lease.seeds[record.signed.record.index],
             temperature=lease.sampler.temperature,
@@ -97,7 +100,7 @@ class _Under:
 
     work: Work
     number: int
-    found: list[Sequence[float] | None]
+    found: list[Sequence[Found] | None]
 
     @property
     def is_over(self) -> bool:
@@ -162,18 +165,18 @@ class Agenda:
                 cost += one.cost
         return Portion(version=passage.version, manifest=passage.manifest, passages=tuple(chosen))
 
-    def heard(self, portion: Portion, gaps: Sequence[Sequence[float]]) -> list[tuple[Work, tuple[float, ...]]]:
-        """The gaps of a portion's passages, those of all tokens [0, end); return the audits that are over with them,
-        with the gaps of all tokens of the lease."""
+    def heard(self, portion: Portion, told: Sequence[Sequence[Found]]) -> list[tuple[Work, tuple[Found, ...]]]:
+        """What was found of a portion's passages, of all tokens [0, end); return the audits that are over with that,
+        with what was found of all tokens of the lease."""
         over = []
-        for (lease, place, passage), found in zip(portion.passages, gaps, strict=True):
+        for (lease, place, passage), found in zip(portion.passages, told, strict=True):
             under = self._under.get(lease)
             if under is None or under.work.passages[place] is not passage:
                 continue
             under.found[place] = tuple(found[passage.start :])
             if under.is_over:
                 self._remove(lease)
-                over.append((under.work, tuple(gap for one in under.found for gap in one or ())))
+                over.append((under.work, tuple(token for one in under.found for token in one or ())))
         return over
 
     def lost(self, manifest: ManifestHash) -> list[Work]:

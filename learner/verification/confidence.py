@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from learner.verification.sequential import Audited, History, Margin, heard, is_convicted, log_evidence
+from learner.verification.sequential import Audited, History, Margin, Measure, heard, is_convicted, log_evidence
 from learner.verification.share import FLOOR, NEWCOMER_GROUPS, audit_share, is_chosen
 from protocol.ids import LeaseId
 
@@ -106,7 +106,10 @@ def _detail(audited: Audited, margins: Sequence[Margin]) -> str:
     """Measured against allowed, at the margin that says most."""
     counted = zip(audited.above, margins, strict=True)
     above, margin = max(counted, key=lambda one: one[0] - one[1].rate * audited.tokens)
-    return (
-        f"{above} of {audited.tokens} tokens are not what the seeded sampler draws with the version named (more than "
-        f"{margin.gap:g} nats below it), where {margin.rate:.2%} may be"
-    )
+    if margin.measure is Measure.GAP:
+        wrong = (
+            f"tokens are not what the seeded sampler draws with the version named (more than {margin.gap:g} nats below"
+        )
+        return f"{above} of {audited.tokens} {wrong} it), where {margin.rate:.2%} may be"
+    wrong = f"log probabilities are more than {margin.gap:g} nats from those of the version named"
+    return f"{above} of {audited.tokens} {wrong}, where {margin.rate:.2%} may be"

@@ -2,9 +2,10 @@
 
 An honest token falls short of the verifier's own draw (`protocol.sampling.verify_tokens`) by more than a margin only
 where float arithmetic differs, with a probability of at most that margin's `rate`, which was measured for the pair of
-engines and number formats. What always holds: whatever an honest peer is dealt, and however often one looks, the
-probability that its evidence ever reaches 1/a is at most a (Ville's inequality). What was honest for long buys nothing:
-a peer that turns is found about as soon as a newcomer, for the logarithm of the audits that went well.
+engines and number formats; the same holds of how far its log probability is from the verifier's. What always holds:
+whatever an honest peer is dealt, and however often one looks, the probability that its evidence ever reaches 1/a is at
+most a (Ville's inequality). What was honest for long buys nothing: a peer that turns is found about as soon as a
+newcomer, for the logarithm of the audits that went well.
 
 Evidence is the wealth of a gambler who bets on dishonesty at fair odds: a mixture over margins, over rates that a
 dishonest peer might have, and over the audit at which it may have turned. With weights w_k that sum to 1, and the
@@ -18,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 LIFETIME_ERROR = 1e-6
 """Probability at most that an honest peer is ever convicted."""
@@ -29,16 +31,38 @@ HIGHEST_RATE = 0.5
 """None above is bet on: a margin that half of all tokens pass is of no use, and a cheat has seldom more."""
 
 
+class Measure(Enum):
+    """What is measured of a token: how far it falls short of the verifier's own draw, or how far its claimed log
+    probability is from the verifier's. Both in nats."""
+
+    GAP = "gap"
+    LOGPROB = "logprob"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Margin:
-    """At most the share `rate`, 0 < rate < 1, of an honest peer's tokens has a gap above `gap` nats."""
+    """Of at most the share `rate`, 0 < rate < 1, of an honest peer's tokens is `measure` above `gap` nats."""
 
     gap: float
     rate: float
+    measure: Measure = Measure.GAP
 
     def __post_init__(self) -> None:
         if not (self.gap >= 0 and 0 < self.rate < 1):
             raise ValueError(f"a margin of {self.gap} nats at a rate of {self.rate} tells nothing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a verifier found of one token: its `gap`, and how far its claimed log probability is from the verifier's, in
+    nats; NaN where the verifier itself has no distribution."""
+
+    gap: float
+    apart: float = 0.0
+
+    def of(self, measure: Measure) -> float:
+        """The one of them."""
+        return self.gap if measure is Measure.GAP else self.apart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +73,11 @@ class Audited:
     above: tuple[int, ...]
 
 
-def count_above(gaps: Sequence[float], margins: Sequence[Margin]) -> Audited:
-    """The audit of tokens with these gaps; NaN, where the verifier itself has no distribution, counts as no token."""
-    judged = [gap for gap in gaps if not math.isnan(gap)]
-    return Audited(tokens=len(judged), above=tuple(sum(gap > margin.gap for gap in judged) for margin in margins))
+def count_above(tokens: Sequence[Found], margins: Sequence[Margin]) -> Audited:
+    """The audit of these tokens; one of which the verifier has no distribution counts as none."""
+    judged = [token for token in tokens if not (math.isnan(token.gap) or math.isnan(token.apart))]
+    above = tuple(sum(token.of(margin.measure) > margin.gap for token in judged) for margin in margins)
+    return Audited(tokens=len(judged), above=above)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,6 +45,7 @@ from node.relay_desk import RelayDesk
 from node.training_loop import TrainingLoop, TrainingTerms
 from node.trust_desk import TrustDesk
 from node.witness import Witness
+from protocol.codec import pack_logprobs
 from protocol.cost import Price
 from protocol.digest import digest_of
 from protocol.identity import Keypair
@@ -634,6 +635,7 @@ class FakePeer:
     key: Keypair = PEER
     rollouts: int = 4
     draw: Callable[[int], tuple[int, ...]] = honest_tokens
+    claim: float = -0.5
     receipts: dict[LeaseId, Receipt] = field(default_factory=dict)
     undelivered: dict[LeaseId, list[bytes]] = field(default_factory=dict)
     refused: Refused | None = None
@@ -668,6 +670,7 @@ class FakePeer:
                 index,
                 author=self.key,
                 tokens=self.draw(seed),
+                logprobs=pack_logprobs([self.claim] * 3),
                 spans=[Span(0, 3, made_by, manifest)],
             )
             for index, seed in enumerate(lease.seeds)

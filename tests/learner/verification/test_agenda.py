@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learner.verification.agenda import TOKENS_TOGETHER, Agenda, Passage, Portion, Work
+from learner.verification.sequential import Found
 from protocol.ids import LeaseId, ManifestHash, PolicyVersion
 from tests.learner.working import OTHER, PEER
 
@@ -17,6 +18,7 @@ def passage(version: int = 1, *, start: int = 0, tokens: int = 3, seed: int = 7)
     return Passage(
         prompt=(5, 6),
         tokens=tuple(range(tokens)),
+        logprobs=(-0.5,) * tokens,
         start=start,
         seed=seed,
         temperature=1.0,
@@ -35,9 +37,9 @@ def numbers(portion: Portion | None) -> list[int]:
     return [int.from_bytes(lease, "big") for lease, _, _ in portion.passages]
 
 
-def gaps_of(portion: Portion) -> list[list[float]]:
+def found_of(portion: Portion) -> list[list[Found]]:
     """Each token's gap is its place, so that what comes out can be told."""
-    return [[float(place) for place in range(len(one.tokens))] for _, _, one in portion.passages]
+    return [[Found(gap=float(place)) for place in range(len(one.tokens))] for _, _, one in portion.passages]
 
 
 def test_what_training_waits_for_comes_first_and_takes_its_version_along() -> None:
@@ -53,7 +55,7 @@ def test_what_training_waits_for_comes_first_and_takes_its_version_along() -> No
     assert numbers(portion := agenda.next()) == [3, 2], "the oldest that is waited for, and what else its version made"
     assert portion is not None
     assert agenda.next() == portion, "the same again until it is heard"
-    assert [one.lease[-1] for one, _ in agenda.heard(portion, gaps_of(portion))] == [3, 2]
+    assert [one.lease[-1] for one, _ in agenda.heard(portion, found_of(portion))] == [3, 2]
     assert numbers(agenda.next()) == [4]
     assert len(agenda) == 2
 
@@ -64,12 +66,12 @@ def test_a_completion_of_two_versions_is_over_when_both_were_asked() -> None:
     first = agenda.next()
     assert first is not None
     assert first.version == PolicyVersion(1, 1)
-    assert agenda.heard(first, gaps_of(first)) == []
+    assert agenda.heard(first, found_of(first)) == []
     second = agenda.next()
     assert second is not None
     assert second.version == PolicyVersion(1, 2)
-    [(_, gaps)] = agenda.heard(second, gaps_of(second))
-    assert gaps == (0.0, 1.0, 2.0, 3.0, 4.0), "of each token by the version that made it"
+    [(_, found)] = agenda.heard(second, found_of(second))
+    assert [one.gap for one in found] == [0.0, 1.0, 2.0, 3.0, 4.0], "of each token by the version that made it"
     assert agenda.next() is None
 
 
@@ -81,7 +83,7 @@ def test_one_portion_is_bounded_unless_a_single_completion_is_more() -> None:
         portion = agenda.next()
         assert portion is not None
         assert len(portion.passages) == expected
-        agenda.heard(portion, gaps_of(portion))
+        agenda.heard(portion, found_of(portion))
     assert len(agenda) == 0
 
 
@@ -103,7 +105,7 @@ def test_what_is_gone_is_given_back() -> None:
     late = agenda.next()
     assert [one.lease[-1] for one in agenda.lost(ManifestHash(bytes([2]) * 32))] == [1, 2]
     assert late is not None
-    assert agenda.heard(late, gaps_of(late)) == [], "an answer that nobody waits for any more"
+    assert agenda.heard(late, found_of(late)) == [], "an answer that nobody waits for any more"
     assert [one.lease[-1] for one in agenda.withdraw(OTHER.peer_id)] == [3]
     assert agenda.clear() == []
     assert len(agenda) == 0
@@ -125,9 +127,9 @@ def test_every_lease_is_audited_whole_and_once(given: list[tuple[bool, list[tupl
     over: list[int] = []
     while (portion := agenda.next()) is not None:
         assert {one.manifest for _, _, one in portion.passages} == {portion.manifest}
-        for one, gaps in agenda.heard(portion, gaps_of(portion)):
+        for one, found in agenda.heard(portion, found_of(portion)):
             over.append(int.from_bytes(one.lease, "big"))
-            assert len(gaps) == sum(tokens for _, tokens in given[over[-1]][1])
+            assert len(found) == sum(tokens for _, tokens in given[over[-1]][1])
     assert sorted(over) == list(range(len(given)))
     assert agenda.waiting == 0
 

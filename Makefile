@@ -16,9 +16,9 @@ VLLM_READY := $(VLLM)/.stamp-vllm
 PACKAGES := node swarm learner protocol
 BENCHMARKS := $(subst _,-,$(filter-out harness,$(notdir $(basename $(wildcard benchmarks/*.py)))))
 
-# What `make demo SEED=1 OUT=runs/mine ENGINE=transformers OBJECTIVE=gspo` hands on.
+# What `make demo SEED=1 OUT=runs/mine ENGINE=transformers OBJECTIVE=gspo CHEATER=1` hands on.
 DEMO_OPTIONS := $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT)) $(if $(ENGINE),--engine $(ENGINE)) \
-	$(if $(OBJECTIVE),--objective $(OBJECTIVE))
+	$(if $(OBJECTIVE),--objective $(OBJECTIVE)) $(if $(CHEATER),--cheater)
 
 # ENGINE=vllm, and ENGINE=mixed for one node on vLLM among others on transformers, use the environment of `make test-vllm`.
 ON_VLLM := $(if $(filter vllm mixed,$(ENGINE)),VOLERY_HOME=$(VLLM)/home)
@@ -31,7 +31,7 @@ help: ## list the targets
 	@echo
 	@sed -n 's/^\([a-z%-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
 	@echo
-	@echo "Variables: PYTHON=python3.12 (interpreter), ARGS='...' (handed on to the program), for demo SEED= OUT= ENGINE= OBJECTIVE="
+	@echo "Variables: PYTHON=python3.12 (interpreter), ARGS='...' (handed on to the program), for demo SEED= OUT= ENGINE= OBJECTIVE= CHEATER="
 
 .PHONY: demo
 demo: $(DEV) $(if $(ON_VLLM),$(VLLM_READY)) ## a learner and three rollout nodes on this machine; a policy learns in about 3 minutes

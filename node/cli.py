@@ -446,6 +446,7 @@ def demo(
     engine: Annotated[DemoEngine, typer.Option(help="What generates on the rollout nodes.")] = DemoEngine.TRANSFORMERS,
     objective: Annotated[str, typer.Option(help="What is minimised: a preset, see docs/objectives.md.")] = "topr",
     steps: Annotated[int, typer.Option(min=1, help="Training steps; fewer for a shorter look.")] = 340,
+    cheater: Annotated[bool, typer.Option("--cheater", help="Add a node that cheats, and see it found.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")] = False,
 ) -> None:
     """Run a whole swarm on this machine: a learner and three rollout nodes teach a small model to reverse words."""
@@ -460,6 +461,7 @@ def demo(
         engine=engine.value,
         objective=objective,
         steps=steps,
+        cheater=cheater,
         plain=plain,
     )
 

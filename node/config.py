@@ -363,6 +363,7 @@ class EngineSection(Section, frozen=True, kw_only=True):
     unset, half of what a GPU has free, elsewhere 1 GiB. Of "vllm" alone: `on_new_version` (`OnNewVersion`),
     `tensor_parallel_size` GPUs, `gpu_memory_utilization` of each for weights and KV cache, `max_model_len` tokens of
     prompt and completion (0: as many as model and memory allow), `quantization` of the weights while they are loaded.
+    `cheat`: for drills against one's own swarm, see `node.engine.cheating`.
     `fake_token_s`: the "fake" engine pretends to take so many seconds for each token of a batch's longest completion.
     """
 
@@ -380,6 +381,7 @@ class EngineSection(Section, frozen=True, kw_only=True):
     gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = GPU_MEMORY_UTILIZATION
     max_model_len: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
     quantization: Literal["", "fp8"] = ""
+    cheat: Literal["", "greedy", "cold", "claims", "parrot"] = ""
     fake_token_s: Annotated[float, Meta(ge=0, le=3600)] = 0.0
 
     @property

@@ -34,7 +34,8 @@ from node.events import EventLog
 from node.init import free_port
 from node.processes import NodeProcess, family_pss_bytes, stop_all
 from node.reports import as_terminal, as_text, draw_reward, roads_taken, summary, swarm_report, write_html
-from node.reports.facts import Role
+from node.reports.facts import Role, SwarmReport
+from node.reports.trust import ban_in_words
 from node.schooling import held_out_of
 from node.stopping import STOPPED_EXIT_CODE, Stopped
 from node.tasks.encoded import EncodedTask
@@ -119,10 +120,15 @@ listen = ["/ip4/127.0.0.1/tcp/0"]
 kind = "{engine}"
 threads = 1
 batch_rollouts = {batch}
-
+{cheat}
 [price]
 per_hour = {price}
 """
+
+CHEAT_NAME = "cheat"
+CHEAT = "greedy"
+"""What the cheat does, where there is one: it takes the likeliest token each time, so its answers earn more than those
+of anybody who samples as asked. No reward tells."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +196,7 @@ async def run_demo(
     plain: bool,
     objective: str = OBJECTIVE,
     steps: int = Recipe.steps,
+    cheater: bool = False,
 ) -> int:
     """Run the demo into `out` and return the exit code. Raises UsageError or RunError."""
     began = time.monotonic()
@@ -202,7 +209,8 @@ async def run_demo(
     demo = _Demo(
         out=out,
         seed=seed,
-        num_nodes=num_nodes,
+        num_nodes=num_nodes + cheater,
+        with_cheat=cheater,
         staleness=staleness,
         engine=engine,
         objective=objective,
@@ -229,6 +237,20 @@ async def run_demo(
     return demo.conclude(console)
 
 
+def _of_the_cheat(report: SwarmReport) -> str:
+    """What became of the node that cheats."""
+    cheat = next((peer for peer in report.peers if peer.name == CHEAT_NAME), None)
+    if cheat is None or cheat.audits is None:
+        return "The cheat delivered nothing that could be audited."
+    if not cheat.audits.banned:
+        return (
+            f"The cheat was NOT found in {cheat.audits.audits} audits; {cheat.trained or 0} rollouts were trained on."
+        )
+    after_s = (cheat.audits.banned_at_s or 0.0) - (cheat.first_seen_ms - report.started_ms) / 1000
+    said = ban_in_words("It", cheat.audits, judged=cheat.judged, trained=cheat.trained or 0)
+    return f"The cheat ({CHEAT}) was found {after_s:.1f} s after it came. {said}"
+
+
 def prepare(out: Path) -> None:
     """Make `out` an empty directory of ours. Raises UsageError when something else is there."""
     try:
@@ -246,6 +268,7 @@ class _Demo:
     out: Path
     seed: int
     num_nodes: int
+    with_cheat: bool
     staleness: int
     engine: str
     objective: str
@@ -358,19 +381,23 @@ class _Demo:
         return NodeProcess(name="learner", arguments=["learn", str(config), "--plain"], log=self.out / "learner.log")
 
     def _node(self, number: int) -> NodeProcess:
-        config = self.out / f"node-{number}.toml"
+        is_cheat = self.with_cheat and number == self.num_nodes
+        name = CHEAT_NAME if is_cheat else f"node-{number}"
+        config = self.out / f"{name}.toml"
         batch = max(self.recipe.group, self.recipe.prompts * self.recipe.group // self.num_nodes)
         price = PRICES[(number - 1) % len(PRICES)]
         config.write_text(
-            NODE_CONFIG.format(name=f"node-{number}", engine=self._engine(number), batch=batch, price=price),
+            NODE_CONFIG.format(
+                name=name,
+                engine="transformers" if is_cheat else self._engine(number),
+                batch=batch,
+                price=price,
+                cheat=f'cheat = "{CHEAT}"\n' if is_cheat else "",
+            ),
             encoding="utf-8",
         )
-        state = self.out / f"node-{number}"
-        return NodeProcess(
-            name=f"node-{number}",
-            arguments=["--config", str(config), "--state", str(state), "--plain"],
-            log=self.out / f"node-{number}.log",
-        )
+        arguments = ["--config", str(config), "--state", str(self.out / name), "--plain"]
+        return NodeProcess(name=name, arguments=arguments, log=self.out / f"{name}.log")
 
     async def _wait_for_invite(self, learner: NodeProcess) -> str:
         path = self.out / "learner" / "invite"
@@ -443,4 +470,6 @@ class _Demo:
             f"in {facts['wall_s']:.0f} s. Picture: {self.out / 'reward.png'}. Figures: {self.out / 'summary.json'}. "
             f"All of it, for a browser: {self.out / 'report.html'}."
         )
+        if self.with_cheat:
+            console.say(_of_the_cheat(report))
         return 0

@@ -12,6 +12,7 @@ import psutil
 
 from node.child_outcomes import ChildDied, ChildEvent, ChildSaid, ChildStarted
 from node.config import GB, EngineSection, LimitsSection
+from node.engine.cheating import Cheat, CheatingEngine
 from node.engine.fake import FakeConfig, open_fake_engine
 from node.engine.port import PolicyEngine, VerifyingEngine
 from node.engine.transformers import TransformersConfig, open_transformers_engine
@@ -52,6 +53,14 @@ async def open_engine(
     Which one "auto" is has been decided before, by `node.engine_choice`. `state`: the directory of the node's state,
     below which the process has its temporary files; the caller holds its lock. Raises EngineError.
     """
+    async with _open_honest(section, events, name=name, limits=limits, state=state) as engine:
+        yield CheatingEngine(engine, Cheat(section.cheat)) if section.cheat else engine
+
+
+@asynccontextmanager
+async def _open_honest(
+    section: EngineSection, events: EventLog, *, name: str, limits: LimitsSection, state: Path | None
+) -> AsyncIterator[PolicyEngine]:
     on_event = child_events(events, name)
     scratch = None if state is None else state / FOLDER / name
     match section.kind:

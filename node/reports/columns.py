@@ -19,6 +19,7 @@ from rich.text import Text
 
 from node.reports import words
 from node.reports.facts import OwnReport, PeerReport, Role, SwarmReport
+from node.reports.trust import PeerAudits
 from protocol.cost import MICROS
 from protocol.ids import short
 
@@ -73,6 +74,7 @@ def sections(report: SwarmReport | OwnReport) -> tuple[Section, ...]:
         Section(title="Cost and traffic", columns=(*cost, RELAYED)),
         Section(title="Leases", columns=leases),
         Section(title="Reputation", columns=REPUTATION),
+        *((Section(title="Audits", columns=AUDITS),) if any(peer.audits for peer in peers) else ()),
     )
 
 
@@ -153,6 +155,32 @@ REPUTATION = (
     _scored("availa-\nbility", "availability", of_learners=True),
     _scored("timeli-\nness", "timeliness"),
     _scored("honesty", "honesty"),
+)
+
+
+def _audited(heading: str, number: Callable[[PeerAudits], float], show: Callable[[Any], str]) -> Column:
+    def known(peer: PeerReport) -> float | None:
+        return None if peer.audits is None else number(peer.audits)
+
+    return Column(
+        heading=heading,
+        cell=lambda peer: words.NOTHING if peer.audits is None else show(number(peer.audits)),
+        number=known,
+    )
+
+
+AUDITS = (
+    Column(
+        heading="standing",
+        cell=lambda p: words.NOTHING if p.audits is None else p.audits.standing.value,
+        left=True,
+    ),
+    _audited("groups\naudited", lambda a: a.audits, words.count),
+    _audited("failed", lambda a: a.failed, words.count),
+    _audited("tokens\naudited", lambda a: a.tokens, words.count),
+    _audited("worst\ngap, nats", lambda a: a.worst, words.figure),
+    _audited("honest once\nin so many", lambda a: a.odds, words.figure),
+    _audited("trained\nunseen", lambda a: a.unseen, words.count),
 )
 
 

@@ -37,6 +37,7 @@ from typing import Any
 from node.reports.facts import OwnReport, PeerReport, SwarmReport
 from node.reports.objective import by_lag, recent, spells
 from node.reports.rules import REFUSALS
+from node.reports.trust import PeerAudits
 from node.reports.words import plain_name
 from protocol.cost import MICROS
 
@@ -203,7 +204,22 @@ def _peer(peer: PeerReport) -> dict[str, Any]:
         "cost_per_1000_tokens": peer.cost_per_1000_tokens,
         "first_seen_ms": peer.first_seen_ms,
         "last_seen_ms": peer.last_seen_ms,
+        "audits": None if peer.audits is None else _audits(peer.audits),
         "reputation": None if peer.reputation is None else {s: getattr(peer.reputation, s) for s in SCORES},
+    }
+
+
+def _audits(audits: PeerAudits) -> dict[str, Any]:
+    return {
+        "standing": audits.standing.value,
+        "audits": audits.audits,
+        "failed": audits.failed,
+        "tokens": audits.tokens,
+        "worst": audits.worst,
+        "evidence": audits.evidence,
+        "banned": audits.banned,
+        "banned_at_s": audits.banned_at_s,
+        "unseen": audits.unseen,
     }
 
 
@@ -214,7 +230,7 @@ CSV_COLUMNS = (
     "admitted_per_s", "tokens", "trained", "dropped", "share", "bytes_up", "bytes_down", "bytes_relayed",
     "hours_active", "hours_standby", "engine_s", "price_per_hour", "currency",
     "cost", "cost_micros", "cost_per_1000_tokens",
-    "first_seen_ms", "last_seen_ms",
+    "first_seen_ms", "last_seen_ms", "standing", "audits", "audits_failed",
     *SCORES,
 )  # fmt: skip
 
@@ -222,6 +238,8 @@ CSV_COLUMNS = (
 def _flat(peer: PeerReport) -> dict[str, Any]:
     row = _peer(peer)
     leases, verdicts, reputation = row.pop("leases"), row.pop("verdicts"), row.pop("reputation") or {}
+    if audits := row.pop("audits"):
+        row |= {"standing": audits["standing"], "audits": audits["audits"], "audits_failed": audits["failed"]}
     row |= {f"leases_{fate}": number for fate, number in leases.items()} | reputation
     row |= {f"rejected_{rule.value}": verdicts.get(rule.value, 0) for rule in REFUSALS}
     return {column: _inert(row.get(column)) for column in CSV_COLUMNS}

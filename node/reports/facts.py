@@ -18,6 +18,7 @@ from node.config import Mode, mode_of
 from node.receipts import PeerTraffic
 from node.reports.history import History, PeerHistory, Span
 from node.reports.rules import BLAMED
+from node.reports.trust import PeerAudits
 from protocol.cost import MICROS, Price, cost_micros, per_thousand_tokens
 from protocol.ids import LeaseId, PeerId, PolicyVersion, SwarmId
 from protocol.work import Rule
@@ -72,6 +73,7 @@ class PeerReport:
     `active_s` is how long it was present and on, `standby_s` how long it stood by, which costs nothing; `engine_s` how
     long its engine says that it generated. `bytes_up` and
     `bytes_down` are its own word, `bytes_relayed` what others signed to have had of it and the learner credited.
+    `audits` is what was found of it, None where nobody looked.
     """
 
     peer: PeerId
@@ -95,6 +97,7 @@ class PeerReport:
     first_seen_ms: int
     last_seen_ms: int
     reputation: Reputation | None
+    audits: PeerAudits | None = None
 
     @property
     def judged(self) -> int:

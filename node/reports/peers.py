@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from node.reports.facts import LeaseCounts, PeerReport, Role
 from node.reports.rules import BLAMED
+from node.reports.trust import PeerAudits
 from protocol.cost import Price
 from protocol.ids import PeerId
 from protocol.work import Rule
@@ -48,6 +49,7 @@ class PeerFacts:
     dropped: int
     bytes_relayed: int
     standby_s: float
+    audits: PeerAudits | None = None
 
 
 def peer_report(facts: PeerFacts, *, trained: int, ended_ms: int) -> PeerReport:
@@ -84,6 +86,7 @@ def peer_report(facts: PeerFacts, *, trained: int, ended_ms: int) -> PeerReport:
         first_seen_ms=facts.first_seen_ms,
         last_seen_ms=facts.last_seen_ms,
         reputation=reputation_of(seen),
+        audits=facts.audits,
     )
 
 

@@ -21,6 +21,7 @@ from node.reports.chronicle import read_history
 from node.reports.facts import Evaluation, Incarnation, LeaseCounts, Plan, Publication, Step, SwarmReport
 from node.reports.objective import changes_of
 from node.reports.peers import PeerFacts, Presence, in_order, peer_report
+from node.reports.trust import PeerAudits, audits_by_peer
 from protocol.cost import Price
 from protocol.ids import PeerId, PolicyVersion, SwarmId
 from protocol.staleness import Chain
@@ -61,7 +62,8 @@ def swarm_report(path: Path, *, staleness: int | None = None, with_history: bool
             )
         )
         trained = sum(lags.values())
-        peers = in_order(peer_report(facts, trained=trained, ended_ms=ended_ms) for facts in _peers(db))
+        found = _peers(db, audits_by_peer(db, started_ms))
+        peers = in_order(peer_report(facts, trained=trained, ended_ms=ended_ms) for facts in found)
         evaluations = _evaluations(db, started_ms, chain)
         history = None
         if with_history:
@@ -186,7 +188,7 @@ def _has(db: sqlite3.Connection, table: str) -> bool:
     return db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is not None
 
 
-def _peers(db: sqlite3.Connection) -> list[PeerFacts]:
+def _peers(db: sqlite3.Connection, audits: Mapping[PeerId, PeerAudits]) -> list[PeerFacts]:
     presences, leases, late, recalled = _presences(db), _leases(db), _late(db), _recalled(db)
     verdicts, work, relayed, standby = _verdicts(db), _work(db), _relayed(db), _standby(db)
     rows = db.execute(
@@ -201,6 +203,7 @@ def _peers(db: sqlite3.Connection) -> list[PeerFacts]:
             leases=_counts(leases[peer], late.get(peer, 0), *recalled.get(peer, (0, 0))),
             verdicts=verdicts[peer], tokens=work[peer][0], trained=work[peer][1], dropped=work[peer][2],
             bytes_relayed=relayed.get(peer, 0), standby_s=standby.get(peer, 0.0),
+            audits=audits.get(PeerId(peer)),
         )
         for peer, name, role, engine, machine, micros, currency, engine_s, first_seen_ms, last_seen_ms in rows
     ]  # fmt: skip

@@ -22,6 +22,7 @@ from node.reports.columns import known_as, tables
 from node.reports.facts import Evaluation, OwnReport, SwarmReport
 from node.reports.objective import RECENT, by_lag, recent, spells
 from node.reports.rules import MEANINGS
+from node.reports.trust import ban_in_words
 from protocol.cost import MICROS
 from protocol.ids import short
 from protocol.work import Rule
@@ -38,6 +39,9 @@ LAGS_LISTED = 12
 """As many windows are smaller than that; the JSON form has all."""
 
 GAP = 2
+
+BANS_LISTED = 20
+"""In a report; `volery why` tells of each."""
 
 CHANGES_LISTED = 12
 """The latest changes of the plan; the JSON form has all."""
@@ -75,7 +79,7 @@ def _drawn(report: SwarmReport | OwnReport, width: int, box: Box, *, color: bool
     parts += _alarms(report) + _by_lag(report) if isinstance(report, SwarmReport) else []
     parts += [tables(report, width=width, box=box)] if isinstance(report, OwnReport) or report.peers else []
     parts += [_legend(verdicts)]
-    parts += _plans(report) if isinstance(report, SwarmReport) else []
+    parts += _bans(report) + _plans(report) if isinstance(report, SwarmReport) else []
     parts += _refusals(report) if isinstance(report, OwnReport) else []
     console.print(Group(*parts))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
@@ -264,6 +268,20 @@ def objective_line(figures: Mapping[str, float]) -> str:
         ("clip_share", "clipped {}", words.share),
     )
     return ", ".join(form.format(show(figures[name])) for name, form, show in told if name in figures)
+
+
+def _bans(report: SwarmReport) -> list[RenderableType]:
+    """Who was banned, when, why, and what it cost."""
+    banned = [peer for peer in report.peers if peer.audits is not None and peer.audits.banned]
+    if not banned:
+        return []
+    grid = _grid(fixed=1)
+    for peer in banned[:BANS_LISTED]:
+        assert peer.audits is not None
+        said = ban_in_words(known_as(peer), peer.audits, judged=peer.judged, trained=peer.trained or 0)
+        grid.add_row(Text(words.duration(peer.audits.banned_at_s or 0.0), justify="right"), Text(said))
+    title = "Bans" if len(banned) <= BANS_LISTED else f"Bans, {BANS_LISTED} of {len(banned)}"
+    return [Padding(Group(Text(title, style="bold"), grid), (1, 0, 0, 1))]
 
 
 def _plans(report: SwarmReport) -> list[RenderableType]:

@@ -1,17 +1,35 @@
-"""What audits found of a peer: the one place where its page tells of them.
+"""What audits found of a peer: how much was looked at, what was found, and what follows for it.
 
-Pure. The ledger holds no audits yet, so there is nothing to tell and the page has no such section. Whoever adds them
-puts their facts into `PeerReport` or `PeerHistory`, and fills in here what a reader needs: how many tokens were looked
-at, what was found, what follows from it for the peer, and since when.
+Pure. What always holds: a peer that nobody audited has no such section; what is said of a ban is what the ledger holds.
 """
 
 from __future__ import annotations
 
+from node.reports import words
 from node.reports.facts import PeerReport
 from node.reports.history import PeerHistory
-from node.reports.html.markup import Fragment
+from node.reports.html.markup import Fragment, strangers, tag
+from node.reports.html.pieces import Tile, tiles
+from node.reports.trust import ban_in_words
 
 
-def audits(peer: PeerReport, history: PeerHistory) -> Fragment | None:
-    """The section on the audits of `peer`; None while there are no facts."""
-    return None
+def audits(peer: PeerReport, history: PeerHistory) -> list[Fragment]:
+    """The section on the audits of `peer`, empty while there are none."""
+    del history
+    if (found := peer.audits) is None:
+        return []
+    shown = [
+        Tile(name="standing", value=found.standing.value),
+        Tile(name="groups audited", value=words.count(found.audits)),
+        Tile(name="of these failed", value=words.count(found.failed)),
+        Tile(name="tokens drawn again", value=words.count(found.tokens)),
+        Tile(name="largest gap", value=f"{words.figure(found.worst)} nats"),
+        Tile(name="an honest peer looks so once in", value=words.figure(found.odds)),
+        Tile(name="rollouts trained on unseen", value=words.count(found.unseen)),
+    ]
+    parts = [tag("h3", "Audits"), tiles(shown, kind="small")]
+    if found.banned:
+        at = words.duration(found.banned_at_s or 0.0)
+        said = ban_in_words(f"After {at} it", found, judged=peer.judged, trained=peer.trained or 0)
+        parts.append(tag("p", strangers(said)))
+    return parts

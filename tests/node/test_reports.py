@@ -7,6 +7,7 @@ import io
 import json
 import sqlite3
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,10 @@ from rich.cells import cell_len
 
 from learner.intake import Place
 from learner.ledger_file import LedgerError
-from learner.ledger_rows import StayRow
+from learner.ledger_rows import AuditRow, StayRow
+from learner.verification.confidence import Confidence, Standing, after
+from learner.verification.margins import MARGINS
+from learner.verification.sequential import Audited, log_evidence
 from node.receipts import PeerTraffic, Receipts
 from node.reports import (
     as_csv,
@@ -595,6 +599,7 @@ def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
         "cost_per_1000_tokens",
         "first_seen_ms",
         "last_seen_ms",
+        "audits",
         "reputation",
     ]
     assert told["format"] == "volery-report/1"
@@ -652,3 +657,46 @@ def test_roads_are_read_from_what_nodes_logged(tmp_path: Path) -> None:
         "full": {"versions": 2, "bytes": 1810},
         "patch": {"versions": 1, "bytes": 20},
     }
+
+
+# What audits found
+
+
+def test_audits_and_bans_are_told(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    story.join(peer_row(BETA, "borealis"))
+    passed, failed = story.lease(ALPHA), story.lease(BETA)
+    story.deliver(passed, ALPHA, Rule.ADMITTED, version=V0)
+    story.deliver(failed, BETA, Rule.AUDIT, version=V0)
+    story.now_s = 30.0
+    for lease, peer, above, detail in (
+        (passed, ALPHA, (0, 0), ""),
+        (failed, BETA, (20, 18), "20 of 28 tokens are off"),
+    ):
+        known, finding = after(Confidence(), Audited(tokens=28, above=above), MARGINS[:2])
+        row = AuditRow(
+            lease=lease, peer=peer, at_ms=story.now_ms, tokens=28, above=above, worst=float(sum(above)),
+            evidence=log_evidence(known.history), passed=finding.passed, detail=detail,
+        )  # fmt: skip
+        story.ledger.audited(row, replace(known, banned=detail))
+    report = swarm_report(story.ledger.path)
+    peers = {peer.peer: peer for peer in report.peers}
+    honest, cheat = peers[ALPHA].audits, peers[BETA].audits
+    assert honest is not None
+    assert cheat is not None
+    assert (honest.standing, honest.audits, honest.failed, honest.odds) == (Standing.NEWCOMER, 1, 0, 1.0)
+    assert (cheat.standing, cheat.failed, cheat.banned_at_s) == (Standing.BANNED, 1, 30.0)
+    assert cheat.odds > 1e6
+    text = as_text(report)
+    assert "30 s  borealis" in text
+    assert "was banned by its audit number 1: 20 of 28 tokens are off. Damage: none of its" in " ".join(text.split())
+    told = {peer["peer"]: peer["audits"] for peer in json.loads(as_json(report))["peers"]}
+    assert told[BETA]["standing"] == "banned"
+    assert told[ALPHA]["tokens"] == 28
+    rows = {row["peer"]: row for row in csv.DictReader(io.StringIO(as_csv(report)))}
+    assert (rows[BETA]["standing"], rows[BETA]["audits_failed"]) == ("banned", "1")
+
+
+def test_a_ledger_without_audits_has_no_table_of_them(demo: SwarmReport) -> None:
+    assert all(peer.audits is None for peer in demo.peers)
+    assert "Audits" not in as_text(demo)

@@ -19,8 +19,8 @@ BINS = 96
 MIN_BIN_S = 1.0
 """Less would say of a run of a minute when which delivery came, not how many do."""
 
-FINEST = 1000
-"""A gap of less than this part of the whole time is not drawn: it would be narrower than a line."""
+FINEST = 400
+"""A gap of at most this part of the whole time is not drawn: two pixels of the widest plot."""
 
 PEERS_TOLD = 200
 """Peers with a history, and a page, of their own: 22 kB each, 4.5 MB in all. The others have their row in the table."""

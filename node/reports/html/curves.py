@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from node.reports import words
 from node.reports.facts import Incarnation, Step, SwarmReport
-from node.reports.history import BINS, Bins, History, Judged, Span
+from node.reports.history import BINS, FINEST, Bins, History, Judged, Span, joined
 from node.reports.html.costs import Costs
 from node.reports.html.plot import Bar, Line, Look, Mark, Plot, Row
 from node.reports.html.scale import Point, mean, smoothed, thinned
@@ -19,6 +19,9 @@ from node.reports.objective import spells
 
 MAX_LAGS = 24
 """Bars of the lags; older ones share the last."""
+
+RESTARTS_DRAWN = 40
+"""The newest: more lines would be a tint."""
 
 BANDS_DRAWN = 100
 """Alarms shaded in a plot, the newest."""
@@ -111,11 +114,11 @@ def timeline(key: str, judged: Sequence[Judged], rows: Sequence[Row], wall_s: fl
     )
 
 
-def presence_rows(here: Sequence[Span], planned: Sequence[Span]) -> Iterator[Row]:
+def presence_rows(here: Sequence[Span], planned: Sequence[Span], wall_s: float) -> Iterator[Row]:
     """When a peer was here, and when the plan wanted it to be on, if it ever did."""
     yield Row(name="here", spans=tuple(here), look=Look.BLUE)
     if planned:
-        yield Row(name="plan", spans=tuple(planned), look=Look.GREEN)
+        yield Row(name="plan", spans=joined(planned, gap_s=wall_s / FINEST), look=Look.GREEN)
 
 
 # What each plot is made of
@@ -429,7 +432,7 @@ def _line(name: str, points: Sequence[Point], look: Look, *, markers: bool = Fal
 
 
 def _restarts(report: SwarmReport) -> tuple[Mark, ...]:
-    return tuple(Mark(at=one.at_s, name=_restarted(one)) for one in report.incarnations[1:])
+    return tuple(Mark(at=one.at_s, name=_restarted(one)) for one in report.incarnations[1:][-RESTARTS_DRAWN:])
 
 
 def _restarted(incarnation: Incarnation) -> str:

@@ -5,7 +5,7 @@ Pure. What always holds: it says in words what the plots show; what there is not
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from node.reports import words
 from node.reports.facts import SwarmReport
@@ -14,7 +14,7 @@ from node.reports.html.costs import Costs, costs_of
 from node.reports.html.curves import lead, plots
 from node.reports.html.markup import Child, Fragment, strangers, tag
 from node.reports.html.peer_table import peer_table
-from node.reports.html.pieces import Tile, link_to, moment, pairs, section, shortened, small_share, table, tiles
+from node.reports.html.pieces import Tile, link_to, moment, pairs, section, small_share, table, tiles
 from node.reports.html.svg import WIDE, figure
 from node.reports.objective import RECENT, by_lag, spells
 from node.reports.rules import MEANINGS
@@ -31,6 +31,9 @@ PLANS_LISTED = 50
 
 NAMES_LISTED = 8
 """Of the peers that a plan wanted to be on; wider plans are told by their number."""
+
+REASONS_LISTED = 12
+"""Of one plan; the JSON form has all."""
 
 REASON_CHARS = 512
 
@@ -151,13 +154,14 @@ def _by_lag(report: SwarmReport) -> Fragment | None:
 def _plans(report: SwarmReport, costs: Costs, pages: Collection[PeerId]) -> Fragment | None:
     if not report.plans:
         return None
+    names = {peer.peer: words.plain_name(peer.name) for peer in report.peers}
     rows = [
         (
             words.duration(max(0.0, plan.at_s)),
-            _active(report, plan.active, pages),
+            _active(names, plan.active, pages),
             f"{words.money(plan.micros_per_hour / MICROS, costs.currency)} an hour",
             f"every {plan.kappa} {'step' if plan.kappa == 1 else 'steps'}",
-            [tag("p", strangers(shortened(words.plain_name(one, REASON_CHARS), REASON_CHARS))) for one in plan.reasons],
+            _reasons(plan.reasons),
         )
         for plan in reversed(report.plans[-PLANS_LISTED:])
     ]
@@ -168,12 +172,18 @@ def _plans(report: SwarmReport, costs: Costs, pages: Collection[PeerId]) -> Frag
     return section("plans", "Plans", table(caption, headings, rows, kind="plans"))
 
 
-def _active(report: SwarmReport, active: tuple[PeerId, ...], pages: Collection[PeerId]) -> list[Child]:
+def _reasons(reasons: Sequence[str]) -> list[Fragment]:
+    said = [tag("p", strangers(words.plain_name(one, REASON_CHARS))) for one in reasons[:REASONS_LISTED]]
+    more = len(reasons) - REASONS_LISTED
+    return [*said, tag("p", f"and {more:,} more")] if more > 0 else said
+
+
+def _active(names: Mapping[PeerId, str], active: Sequence[PeerId], pages: Collection[PeerId]) -> list[Child]:
+    """Who that is, by name where they are few."""
     if not active:
         return ["nobody"]
     if len(active) > NAMES_LISTED:
         return [f"{len(active):,} peers"]
-    names = {peer.peer: words.plain_name(peer.name) for peer in report.peers}
     found: list[Child] = []
     for peer in active:
         name = strangers(names.get(peer) or short(peer))

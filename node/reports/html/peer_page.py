@@ -66,8 +66,9 @@ class _Among:
 
 def _peer_page(peer: PeerReport, history: PeerHistory, among: _Among) -> Fragment:
     key = f"of-{peer.peer}"
-    rows = presence_rows(among.history.spans.get(peer.peer, ()), among.planned.get(peer.peer, ()))
-    plot = timeline(f"time-{peer.peer}", history.judged, list(rows), among.report.wall_s)
+    wall_s = among.report.wall_s
+    rows = presence_rows(among.history.spans.get(peer.peer, ()), among.planned.get(peer.peer, ()), wall_s)
+    plot = timeline(f"time-{peer.peer}", history.judged, list(rows), wall_s)
     parts: list[Child] = [
         tag("p", tag("a", "All peers", href="#peers"), class_="back"),
         tag("h2", strangers(name_of(peer)), " ", tag("small", peer.role.value), id=key, tabindex=-1),

@@ -24,8 +24,14 @@ LABEL_WIDTH = 62.0
 """Room that a number below the time axis asks for."""
 
 ROW_HEIGHT = 17.0
+SPANS_LISTED = 60
+"""Of each row, in the table: who comes and goes more often than that is seen in the drawing."""
+
 MARKS_DRAWN = 60
 """More ticks than this along a plot would be a line: every k-th is drawn then."""
+
+MARK_WIDTH = 105.0
+"""Room that the name of a mark asks for; where marks stand closer, one of them is named."""
 
 MARKED = 40
 """More markers would run into each other: every k-th point has one then. The ends always have."""
@@ -160,11 +166,15 @@ def _background(plot: Plot, frame: _Frame) -> Iterator[Fragment]:
     for mark in [mark for mark in plot.marks if not mark.name][::every]:
         x = frame.x(mark.at)
         yield tag("line", x1=x, x2=x, y1=frame.top, y2=frame.top + 5, class_="tick")
+    free = frame.left
     for mark in plot.marks:
         if mark.name:
             x = frame.x(mark.at)
             yield tag("line", x1=x, x2=x, y1=frame.top, y2=frame.bottom, class_="mark")
-            yield _text(mark.name, x + 4, frame.bottom - 6, "start")
+            if x >= free:
+                fits = x + MARK_WIDTH <= frame.right
+                yield _text(mark.name, x + 4 if fits else x - 4, frame.bottom - 6, "start" if fits else "end")
+                free = x + MARK_WIDTH
 
 
 def _line(line: Line, frame: _Frame) -> Child:
@@ -257,16 +267,16 @@ def _rows(rows: Sequence[Row], frame: _Frame) -> Iterator[Fragment]:
     for number, row in enumerate(rows):
         y = 4 + ROW_HEIGHT * number
         yield _text(row.name, frame.left - 6, y + 10, "end")
-        for began, ended in row.spans:
-            left = frame.x(began)
-            yield tag(
-                "rect",
-                x=left,
-                y=y,
-                width=max(1.5, frame.x(ended) - left),
-                height=ROW_HEIGHT - 7,
-                class_=f"bar {row.look.value}",
-            )
+        boxes = [_box(frame, began, ended, y, ROW_HEIGHT - 7) for began, ended in row.spans]
+        if boxes:
+            yield tag("path", d="".join(boxes), class_=f"bar {row.look.value}")
+
+
+def _box(frame: _Frame, began: float, ended: float, y: float, height: float) -> str:
+    """A stretch of time as a part of a path, wide enough to be seen."""
+    left = frame.x(began)
+    width = max(1.5, frame.x(ended) - left)
+    return f"M{num(left)} {num(y)}h{num(width)}v{num(height)}h{num(-width)}z"
 
 
 def _text(content: str, x: float, y: float, anchor: str, kind: str = "") -> Fragment:
@@ -347,9 +357,11 @@ def _row_table(plot: Plot) -> Fragment | None:
             tag("td", duration(max(0.0, ended))),
         )
         for row in plot.rows
-        for began, ended in row.spans
+        for began, ended in row.spans[-SPANS_LISTED:]
     ]
-    return _table("Stretches of time", ["what", "from", "to, since the start"], rows)
+    more = any(len(row.spans) > SPANS_LISTED for row in plot.rows)
+    caption = f"Stretches of time, the last {SPANS_LISTED} of each" if more else "Stretches of time"
+    return _table(caption, ["what", "from", "to, since the start"], rows)
 
 
 def _table(caption: str, headings: Sequence[str], rows: Sequence[Fragment]) -> Fragment:

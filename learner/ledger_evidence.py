@@ -90,6 +90,7 @@ class Evidence:
 
     def find(self, prefix: str, limit: int) -> list[KnownRecord]:
         """Up to `limit` records whose ids begin with `prefix`, in hex. Reads all records: for a command."""
+        root = "(SELECT root FROM continuations c WHERE c.lease = r.lease)" if self._has("continuations") else "NULL"
         return [
             KnownRecord(
                 record=RecordId(record),
@@ -102,7 +103,7 @@ class Evidence:
             )
             for record, lease, peer, rule, detail, step, dropped in self.query(
                 "SELECT r.record, r.lease, r.peer, r.rule, r.detail, r.step, (SELECT d.reason FROM dropped d"
-                " WHERE d.lease = coalesce((SELECT root FROM continuations c WHERE c.lease = r.lease), r.lease))"
+                f" WHERE d.lease = coalesce({root}, r.lease))"
                 " FROM records r WHERE substr(lower(hex(r.record)), 1, ?) = ? ORDER BY r.rowid LIMIT ?",
                 (len(prefix), prefix.lower(), limit),
             )

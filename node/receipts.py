@@ -67,6 +67,11 @@ CREATE TABLE IF NOT EXISTS relay_receipts (
 """Which versions one's records trained, and what one signed of others' relaying. Made like TRAFFIC."""
 
 
+RELAY_RECEIPTS_KEPT = 1024
+"""Of one's own: one has a byte for each chunk of a version, so of a large model they take 40 MB. What was credited by
+them, the learner keeps."""
+
+
 class ReceiptsError(Exception):
     """The receipts cannot be used; what is in the file is untouched. The message names the file and the next step."""
 
@@ -231,9 +236,14 @@ class Receipts:
             )
 
     def relayed(self, manifest: ManifestHash, raw: bytes, now_ms: int) -> None:
-        """Keep the relay receipt that this node signed, the last one of a version."""
+        """Keep the relay receipt that this node signed for a version, and the latest RELAY_RECEIPTS_KEPT in all."""
         with self._transaction() as db:
             db.execute("INSERT OR REPLACE INTO relay_receipts VALUES (?, ?, ?)", (manifest, now_ms, raw))
+            db.execute(
+                "DELETE FROM relay_receipts WHERE rowid NOT IN"
+                " (SELECT rowid FROM relay_receipts ORDER BY signed_ms DESC, rowid DESC LIMIT ?)",
+                (RELAY_RECEIPTS_KEPT,),
+            )
 
     def revise(self, receipt: Receipt, raw: bytes) -> bool:
         """Keep a later receipt instead of the one that is kept for its lease; False when there is none, or one that is

@@ -21,6 +21,7 @@ from node.statements.form import (
     ProofLine,
     ReceiptLine,
     RelayLine,
+    TooLong,
     read_head,
     read_line,
 )
@@ -45,8 +46,8 @@ MAX_RECORDS = 1 << 22
 MAX_FLAWS = 1000
 """More say no more; they are counted."""
 
-PROOFS_SHOWN = 100
-"""Proven records that are listed one by one; all are counted."""
+PROOFS_LISTED = 1000
+"""Proven records that are told one by one; all are counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +91,14 @@ class Proven:
 
 @dataclass(kw_only=True)
 class Statement:
-    """What a file says, as far as it holds. `uncredited` are relay receipts without a note."""
+    """What a file says, as far as it holds. `uncredited` are relay receipts without a note; `is_expected` says whether
+    its operator, or swarm, is the one that was named, None if none was.
+    """
 
     swarm: Digest | None = None
     name: str = ""
     operator: PublicKey | None = None
+    is_expected: bool | None = None
     peers: dict[PeerId, PeerSum] = field(default_factory=dict)
     proven: list[Proven] = field(default_factory=list)
     uncredited: int = 0
@@ -118,7 +122,7 @@ class Expected:
 
 
 def check_statement(raw_lines: Iterable[bytes], expected: Expected) -> Statement:
-    """Judge a file, of which `raw_lines` are the lines with their ends; those beyond MAX_LINE_BYTES may be cut."""
+    """Judge a file, of which `raw_lines` are the lines with their ends; one beyond MAX_LINE_BYTES may be the last."""
     checker = _Checker(expected)
     for number, raw in enumerate(raw_lines, 1):
         if not checker.take(number, raw):
@@ -156,6 +160,8 @@ class _Checker:
             return self._take_head(raw)
         try:
             line = read_line(raw)
+        except TooLong as error:
+            return self._stop(number, error.field, str(error))
         except FormError as error:
             self._flaw(number, error.field, str(error))
         else:
@@ -192,6 +198,8 @@ class _Checker:
         statement = self.statement
         statement.swarm, statement.name, statement.operator = Digest(authority.swarm), genesis.name, authority.operator
         wanted = self._expected.authority.operator if self._expected.authority else self._expected.operator
+        if wanted is not None:
+            statement.is_expected = False
         if wanted is not None and authority.operator != wanted:
             mine, theirs = peer_id_of(wanted), peer_id_of(authority.operator)
             return self._stop(1, "genesis", f"the operator is {theirs}, not {mine}")
@@ -199,6 +207,8 @@ class _Checker:
             return self._stop(
                 1, "swarm", f"it is another swarm of this operator's, not {self._expected.authority.swarm.hex()}"
             )
+        if wanted is not None:
+            statement.is_expected = True
         self._authority = authority
         return True
 
@@ -315,7 +325,7 @@ class _Checker:
         self._proofs.add(key)
         self._num_records += 1
         self.statement.of(leaf.peer).proven += 1
-        if len(self.statement.proven) < PROOFS_SHOWN:
+        if len(self.statement.proven) < PROOFS_LISTED:
             self.statement.proven.append(_proven(leaf, proof, tally))
 
     def _tally(self, raw: bytes, authority: Authority) -> Tally:

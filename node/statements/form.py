@@ -102,6 +102,10 @@ class FormError(ValueError):
         self.field = field
 
 
+class TooLong(FormError):
+    """A line that is longer than any may be: where it ends, and what follows, is not looked for."""
+
+
 def write_lines(head: Head, lines: Iterable[Line]) -> Iterator[bytes]:
     """The file, line by line."""
     digest, count = hashlib.sha256(), 0
@@ -137,7 +141,7 @@ def read_line(raw: bytes) -> AnyLine:
 
 def _bounded(raw: bytes) -> bytes:
     if len(raw) > MAX_LINE_BYTES:
-        raise FormError("line", f"it has more than {MAX_LINE_BYTES} bytes")
+        raise TooLong("line", f"it has more than {MAX_LINE_BYTES} bytes: what follows was not read")
     return raw
 
 

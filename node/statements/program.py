@@ -67,8 +67,7 @@ def verify_file(file: Path, *, operator: str, invite: str, as_json: bool) -> Ans
         authority=open_invite(invite, now_ms=0).authority if invite else None,
     )
     statement = check_statement(lines_of(file), expected)
-    pinned = bool(operator or invite)
-    text = verdict_json(statement) if as_json else verdict_text(statement, str(file), pinned=pinned)
+    text = verdict_json(statement) if as_json else verdict_text(statement, str(file))
     return Answer(text=text, code=0 if statement.holds else 1)
 
 
@@ -93,21 +92,22 @@ def prove_record(target: Path | None, record: str, out: Path | None) -> str:
     size = sum(map(len, written))
     if out is None:
         return (
-            proofs_text(statement) + f"To hand the proof to others ({size} bytes): volery prove {prefix} --out FILE\n"
+            proofs_text(statement) + f"To hand the proof to others ({size:,} bytes): the same again with --out FILE\n"
         )
     _write(out, iter(written))
-    return proofs_text(statement) + f"Wrote {out} ({size} bytes). Anybody can check it: volery receipts verify {out}\n"
+    return (
+        proofs_text(statement) + f"Wrote {out} ({size:,} bytes). Anybody can check it: volery receipts verify {out}\n"
+    )
 
 
 def lines_of(file: Path) -> Iterator[bytes]:
-    """Lines with their ends; of one that is too long the beginning. Raises RunError."""
+    """Lines with their ends, up to the first that is too long, of which the beginning comes. Raises RunError."""
     try:
         with file.open("rb") as opened:
             while raw := opened.readline(MAX_LINE_BYTES + 1):
-                rest = raw
-                while not rest.endswith(b"\n") and len(rest) > MAX_LINE_BYTES // 2:
-                    rest = opened.readline(MAX_LINE_BYTES)
                 yield raw
+                if len(raw) > MAX_LINE_BYTES:
+                    return
     except OSError as error:
         raise RunError(f"{file} cannot be read: {error.strerror}. Name a file of `volery receipts export`.") from None
 

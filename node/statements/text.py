@@ -21,8 +21,11 @@ LISTED = ("issued", "lease", "peer", "version", "records", "refused", "tokens", 
 RECORDS = ("record", "lease", "index", "rule", "reward", "trained", "why refused")
 NAME_CHARS = 48
 
+PROVEN_SHOWN = 5
+"""Who has proved one record wants to read it; of a whole run nobody does."""
 
-def verdict_text(statement: Statement, file: str, *, pinned: bool) -> str:
+
+def verdict_text(statement: Statement, file: str) -> str:
     """What is wrong, or the table and what it rests on."""
     lines = []
     if statement.flaws:
@@ -33,24 +36,25 @@ def verdict_text(statement: Statement, file: str, *, pinned: bool) -> str:
             lines += ["", "What does hold of it adds up to this:"]
     if statement.peers:
         lines += _table(HEADINGS, [_row(peer, total) for peer, total in statement.peers.items()])
-    lines += [_told(one) for one in statement.proven]
-    if (hidden := sum(one.proven for one in statement.peers.values()) - len(statement.proven)) > 0:
-        lines.append(f"... and {hidden} more records that are proved to have trained a version.")
+    shown = statement.proven[:PROVEN_SHOWN]
+    lines += ["", *map(_told, shown)] if shown else []
+    if (hidden := sum(one.proven for one in statement.peers.values()) - len(shown)) > 0:
+        lines.append(f"... and {hidden:,} more records that are proved to have trained a version.")
     if statement.uncredited:
         lines.append(f"{statement.uncredited} relay receipt(s) without a credit note, which count for nobody here.")
     if statement.operator is not None:
-        lines += ["", *_foundation(statement, pinned=pinned)]
+        lines += ["", *_foundation(statement)]
     return "\n".join(lines) + "\n"
 
 
-def _foundation(statement: Statement, *, pinned: bool) -> list[str]:
+def _foundation(statement: Statement) -> list[str]:
     assert statement.operator is not None
     assert statement.swarm is not None
     operator = peer_id_of(statement.operator)
     lines = [f"Swarm {statement.swarm.hex()[:16]} ({plain_name(statement.name, NAME_CHARS)}), operator {operator}."]
-    if pinned:
+    if statement.is_expected:
         lines.append("That is the operator you named.")
-    else:
+    elif statement.is_expected is None:
         lines.append(
             "Nobody said who the operator should be: whoever made this file may have made that key as well. Compare "
             "it, or name it by --operator or --invite."
@@ -104,8 +108,9 @@ def verdict_json(statement: Statement) -> str:
 
 
 def proofs_text(statement: Statement) -> str:
-    """What a statement of one record proves of it."""
-    return "".join(f"{_told(one)}\n" for one in statement.proven)
+    """What a statement of one record proves of it, once it was checked."""
+    told = "".join(f"{_told(one)}\n" for one in statement.proven)
+    return told + "The learner signed that, and the operator had certified the learner.\n"
 
 
 def receipts_text(rows: Sequence[tuple[Receipt, Mapping[RecordId, PolicyVersion]]], *, records: bool) -> str:

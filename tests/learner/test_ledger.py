@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from learner import ledger_file as module
 from learner.intake import Place
 from learner.ledger import Ledger
-from learner.ledger_file import LedgerError
+from learner.ledger_evidence import evidence_of
+from learner.ledger_file import LedgerError, snapshot
 from learner.ledger_rows import CheckpointRow, LeaseRow, PeerRow, RecordRow, StayRow, StepRow
 from learner.ledger_schema import SCHEMA_VERSION
 from learner.relay_credit import Credit
@@ -860,3 +861,25 @@ def test_a_ledger_of_before_is_taken_over_and_says_so(tmp_path: Path) -> None:
         assert ledger.unconsumed() == []
     with contextlib.closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() == (b"3",)
+
+
+def test_evidence_is_read_from_a_ledger_of_before_there_was_any(ledger: Ledger, path: Path) -> None:
+    ledger.leases_issued([lease_row(1), lease_row(2)])
+    deliver(ledger, 1)
+    deliver(ledger, 2)
+    train(ledger, 1, 1, dropped={2: "stale"})
+    ledger.close()
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        for table in ("continuations", "tallies", "credit_notes", "relayed", "relay_receipts"):
+            db.execute(f"DROP TABLE {table}")
+        db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (b"1",))
+    with snapshot(path) as db:
+        evidence = evidence_of(db)
+        first, second = (evidence.find(digest_of(b"record %d 0" % number).hex()[:16], 2)[0] for number in (1, 2))
+        assert (first.step, first.dropped) == (1, None)
+        assert (second.step, second.dropped) == (None, "stale")
+        assert evidence.tally_of_step(1) is None
+        assert evidence.tally_for(HERE, version("0.0")) is None
+        assert (list(evidence.tallies()), list(evidence.relays())) == ([], [])
+        assert [given.lease for given in evidence.receipts(HERE)] == [lease_id(1), lease_id(2)]
+        assert list(evidence.receipts(THERE)) == []

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from node import receipts as module
 from node.receipts import PeerTraffic, Receipts, ReceiptsError
 from node.reports.own import own_report
 from protocol.cost import Price
-from protocol.ids import PeerId, PolicyVersion
+from protocol.ids import ManifestHash, PeerId, PolicyVersion, RecordId
 from protocol.work import Receipt, Rule, Verdict
 from tests.node.ledgers import ALPHA, BETA, LEARNER
 
@@ -209,3 +210,28 @@ def test_every_verdict_is_counted_once(groups: list[list[Rule]]) -> None:
         receipts.close()
     assert sum(verdicts.values()) == sum(map(len, groups))
     assert len(refused) == sum(rule is not Rule.ADMITTED for rules in groups for rule in rules)
+
+
+def test_of_what_this_node_signed_of_others_the_latest_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "receipts.sqlite"
+    monkeypatch.setattr(module, "RELAY_RECEIPTS_KEPT", 3)
+    with closing(Receipts(path)) as receipts:
+        for number in (1, 2, 3, 4, 2):
+            receipts.relayed(ManifestHash(bytes([number]) * 32), b"%d" % number, 10 * number + (number == 2) * 100)
+        assert list(receipts.relay_receipts()) == [b"3", b"4", b"2"], "one of a version, the last"
+
+
+def test_books_of_before_proofs_were_kept_have_none(tmp_path: Path) -> None:
+    path = tmp_path / "receipts.sqlite"
+    with closing(Receipts(path)) as receipts:
+        assert receipts.proven_upto() == (PolicyVersion(0, 0), 0)
+    with closing(sqlite3.connect(path)) as db, db:
+        for table in ("proofs", "tallies", "relay_receipts"):
+            db.execute(f"DROP TABLE {table}")
+    with closing(Receipts(path, read_only=True)) as before:
+        assert (list(before.proofs()), list(before.relay_receipts())) == ([], [])
+        assert before.trained_of([RecordId(bytes(32))]) == {}
+    with closing(Receipts(path)) as again:
+        assert again.proven_upto() == (PolicyVersion(0, 0), 0), "made when it is written to"

@@ -12,6 +12,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from node import relay_desk
+from protocol.credit import RelayShare, open_credit_note, require_match
 from protocol.errors import Fault, PeerError
 from protocol.identity import Keypair
 from protocol.ids import PeerId
@@ -90,8 +91,13 @@ async def test_a_relay_is_credited_once_its_receiver_has_worked_with_the_version
         ]
         with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db:
             [(evidence,)] = db.execute("SELECT envelope FROM relay_receipts").fetchall()
+            [(noted,)] = db.execute("SELECT envelope FROM credit_notes").fetchall()
         assert evidence == raw
-        assert open_relay_receipt(evidence, SWARM.authority.swarm, receiver=HERE).relays == [THERE]
+        word = open_relay_receipt(evidence, SWARM.authority.swarm, receiver=HERE)
+        assert word.relays == [THERE]
+        note = open_credit_note(noted, SWARM.authority)
+        require_match(note, evidence, word)
+        assert (note.receiver, note.shares) == (HERE, [RelayShare(THERE, sum(sizes(signed)))])
 
 
 async def test_the_record_may_come_first(tmp_path: Path) -> None:

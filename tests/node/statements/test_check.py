@@ -173,7 +173,7 @@ def test_what_is_wrong_is_named(lines: Callable[[], Sequence[Line]], line: int, 
     flaw = only(found)
     assert (flaw.line, flaw.field) == (line, field)
     assert what in flaw.what
-    assert f"line {line}, {field}: " in verdict_text(found, "FILE", pinned=False)
+    assert f"line {line}, {field}: " in verdict_text(found, "FILE")
 
 
 def test_one_flaw_does_not_hide_another_and_the_rest_is_added_up() -> None:
@@ -254,12 +254,12 @@ def test_bounds_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "MAX_FLAWS", 2)
     found = judged(with_lines(*[late()] * 5))
     assert (len(found.flaws), found.more_flaws) == (2, 3)
-    assert "2 flaw(s), and 3 more" in verdict_text(found, "FILE", pinned=True)
+    assert "2 flaw(s), and 3 more" in verdict_text(found, "FILE")
 
 
 def test_a_flaw_cannot_move_the_cursor() -> None:
     raw = resealed([GOOD[0], b'{"kind":"receipt","envelope":"","\\u001b[2J":1}\n'])
-    assert "\x1b" not in verdict_text(judged(raw), "FILE", pinned=True)
+    assert "\x1b" not in verdict_text(judged(raw), "FILE")
 
 
 # Fuzz.
@@ -283,7 +283,7 @@ def damage(draw: st.DrawFn, raw: bytes) -> bytes:
 def test_a_damaged_file_never_holds_and_never_crashes(raw: bytes) -> None:
     found = judged(raw.splitlines(keepends=True))
     assert found.holds == (raw == b"".join(GOOD))
-    assert len(verdict_text(found, "FILE", pinned=False)) < 1 << 20
+    assert len(verdict_text(found, "FILE")) < 1 << 20
     json.loads(verdict_json(found))
 
 

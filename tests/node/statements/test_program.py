@@ -128,6 +128,7 @@ def test_what_is_exported_verifies_and_adds_up_to_the_books(books: Path, who: st
     told = volery("receipts", "export", books / who, "--out", "all.jsonl", "--proofs")
     assert (told.code, told.err) == (0, "")
     assert "volery receipts verify all.jsonl" in told.out
+    assert " more records that are proved" in volery("receipts", "verify", "all.jsonl").out
     checked = volery("receipts", "verify", "all.jsonl", "--operator", operator(), "--json")
     assert checked.code == 0
     found = json.loads(checked.out)
@@ -202,6 +203,14 @@ def test_the_statement_of_another_operator_is_refused(books: Path) -> None:
     told = volery("receipts", "verify", "all", "--operator", Keypair(bytes([9]) * 32).peer_id)
     assert told.code == 1
     assert f"line 1, genesis: the operator is {operator()}" in told.out
+    assert "you named" not in told.out
+
+
+def test_a_line_without_end_is_not_read_to_its_end(books: Path) -> None:
+    if Path("/dev/zero").exists():
+        told = volery("receipts", "verify", "/dev/zero")
+        assert told.code == 1
+        assert "line 1, line: it has more than" in told.out
 
 
 # Proofs.

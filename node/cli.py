@@ -258,6 +258,17 @@ def report(
 
 
 @app.command()
+def why(
+    name: Annotated[str, typer.Argument(help="A peer id or its end; the beginning of a lease's or a record's id.")],
+    target: Annotated[Path | None, typer.Argument(help="A swarm.toml, or a node's state directory.")] = None,
+) -> None:
+    """Why something was not counted: what was decided, by which rule, what was measured, and what to do about it."""
+    from node.lookups import show_why
+
+    typer.echo(show_why(name, target))
+
+
+@app.command()
 def show(
     target: Annotated[Path | None, typer.Argument(help="A swarm.toml, or a learner's state directory.")] = None,
     version: Annotated[str, typer.Option(help="INCARNATION.VERSION or VERSION; the newest by default.")] = "",

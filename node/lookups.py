@@ -29,6 +29,7 @@ from node.outlet import is_screen
 from node.receipts import Receipts, ReceiptsError
 from node.reports import OwnReport, SwarmReport, draw_reward, own_report, swarm_report
 from node.reports.objective import spells
+from node.reports.why import why_in_ledger, why_in_receipts
 from node.standing import standing_of
 from node.tasks.options import usage
 from node.tasks.registry import list_kinds
@@ -166,6 +167,21 @@ def read_report(place: Place, *, with_history: bool = False) -> SwarmReport | Ow
                 machine=about.get("machine", ""),
                 with_history=with_history,
             )
+        finally:
+            receipts.close()
+    except (LedgerError, ReceiptsError) as error:
+        raise RunError(str(error)) from error
+
+
+def show_why(name: str, target: Path | None) -> str:
+    """Why `name`, a record, a lease or a peer, was judged as it was. Raises UsageError, RunError."""
+    place = find_place(target)
+    try:
+        if place.is_learner:
+            return why_in_ledger(place.state / "ledger.sqlite", name)
+        receipts = Receipts(place.state / "receipts.sqlite", read_only=True)
+        try:
+            return why_in_receipts(receipts, name)
         finally:
             receipts.close()
     except (LedgerError, ReceiptsError) as error:

@@ -154,6 +154,20 @@ class StoredProof:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JudgedCompletion:
+    """What a receipt says of one record; `tokens` count for all of its lease."""
+
+    lease: LeaseId
+    index: int
+    record: RecordId
+    rule: Rule
+    detail: str
+    reward: float | None
+    issued_ms: int
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class StoredReceipt:
     """A receipt's envelope as the learner sent it, and whom it names."""
 
@@ -422,6 +436,27 @@ class Receipts:
                 (len(prefix), prefix.lower(), limit),
             )
         ]
+
+    def decisions(self, prefix: str, limit: int) -> list[JudgedCompletion]:
+        """All records of the leases whose ids begin with `prefix`, in hex, or else the records whose own do; of `limit`
+        leases or records at most."""
+        select = (
+            "SELECT v.lease, v.idx, v.record, v.rule, v.detail, v.reward, r.issued_ms, r.tokens FROM verdicts v"
+            " JOIN receipts r USING (lease) WHERE"
+        )
+        start = (len(prefix), prefix)
+        rows = self._query(
+            f"{select} v.lease IN (SELECT lease FROM receipts WHERE substr(lower(hex(lease)), 1, ?) = ? LIMIT ?)"
+            " ORDER BY v.lease, v.idx",
+            (*start, limit),
+        ) or self._query(f"{select} substr(lower(hex(v.record)), 1, ?) = ? LIMIT ?", (*start, limit))
+        return [
+            JudgedCompletion(
+                lease=LeaseId(lease), index=index, record=RecordId(record), rule=Rule(rule), detail=detail,
+                reward=reward, issued_ms=issued_ms, tokens=tokens,
+            )
+            for lease, index, record, rule, detail, reward, issued_ms, tokens in rows
+        ]  # fmt: skip
 
     def receipt_for(self, lease: LeaseId) -> bytes | None:
         """The receipt of a lease as it was sent."""

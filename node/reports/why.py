@@ -1,0 +1,224 @@
+"""Why something was decided: of a record, a lease (which is a group), or a peer, what the books hold.
+
+What always holds: what is told is what was decided, by which rule, what was measured against what is allowed, and what
+to do about it, in the words that the signed verdict has; nothing is judged anew. A name is a peer id or its end, or the
+beginning of a lease's or a record's id; one that fits several is refused, with all of them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from learner.ledger_file import snapshot
+from node.errors import UsageError
+from node.receipts import Receipts
+from node.reports import words
+from node.reports.rules import MEANINGS
+from node.reports.trust import audits_by_peer, ban_in_words
+from protocol.ids import PeerId, short
+from protocol.work import Rule
+
+LEAST_CHARS = 4
+"""Of a name: fewer fit too much."""
+
+MATCHES_SHOWN = 8
+REFUSALS_SHOWN = 8
+
+NAMES = 128
+"""Characters of what a peer says of itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What was decided of one record; `fate` is what became of it then, as far as that is known."""
+
+    index: int
+    record: bytes
+    rule: Rule
+    detail: str
+    reward: float | None
+    fate: str = ""
+
+
+def why_in_ledger(path: Path, name: str) -> str:
+    """What the learner's ledger at `path` says of `name`.
+
+    Raises UsageError when nothing is called so, or several things are; LedgerError when it cannot be read.
+    """
+    _require_name(name)
+    with snapshot(path) as db:
+        like = f"{name.lower()}%" if _is_hex(name) else ""
+        ends = db.execute("SELECT peer FROM peers WHERE peer LIKE ? ESCAPE '\\'", (f"%{_plain(name)}",))
+        peers = [peer for (peer,) in ends]
+        leases = db.execute("SELECT lease FROM leases WHERE lower(hex(lease)) LIKE ? LIMIT 9", (like,)).fetchall()
+        records = db.execute("SELECT lease, record FROM records WHERE lower(hex(record)) LIKE ? LIMIT 9", (like,))
+        found = [(lease, record) for lease, record in records]
+        _require_one(
+            name,
+            [*peers, *(f"lease {lease.hex()}" for (lease,) in leases), *(f"record {one.hex()}" for _, one in found)],
+        )
+        if peers:
+            return "\n".join(_of_peer(db, PeerId(peers[0])))
+        return "\n".join(_of_lease(db, leases[0][0]) if leases else _of_lease(db, found[0][0], only=found[0][1]))
+
+
+def why_in_receipts(receipts: Receipts, name: str) -> str:
+    """What a node's own receipts say of a lease or a record. Raises UsageError, ReceiptsError."""
+    _require_name(name)
+    found = receipts.decisions(name.lower(), MATCHES_SHOWN + 1) if _is_hex(name) else []
+    _require_one(name, sorted({one.lease.hex() for one in found}))
+    first = found[0]
+    counted = f"{first.tokens:,} tokens count for this node"
+    decisions = [
+        Decision(index=one.index, record=one.record, rule=one.rule, detail=one.detail, reward=one.reward)
+        for one in found
+    ]
+    return "\n".join([f"Lease {first.lease.hex()}, judged {_date(first.issued_ms)}; {counted}.", *_told(decisions)])
+
+
+def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
+    ((name, engine, machine, first_ms),) = db.execute(
+        "SELECT name, engine, machine, first_seen_ms FROM peers WHERE peer = ?", (peer,)
+    )
+    called = words.plain_name(name) or "a peer without a name"
+    by_itself = f"engine {words.plain_name(engine, NAMES)}, {words.plain_name(machine, NAMES)}"
+    yield f"{called}, {peer}: {by_itself}, first here {_date(first_ms)}."
+    rules = db.execute(
+        "SELECT rule, count(*), sum(step IS NOT NULL) FROM records WHERE peer = ? GROUP BY rule", (peer,)
+    )
+    counts = [(Rule(rule), count, trained) for rule, count, trained in rules]
+    judged, trained = sum(count for _, count, _ in counts), sum(number for *_, number in counts)
+    yield f"{judged:,} of its records were judged, {trained:,} trained on."
+    if (audits := audits_by_peer(db, first_ms).get(peer)) is None:
+        yield "No audit of it is over yet."
+    elif audits.banned:
+        yield ban_in_words("It", audits, judged=judged, trained=trained)
+        yield "An honest peer is banned once in a million lives. The evidence is in the ledger, as it was signed."
+    else:
+        looked = f"{audits.audits:,} groups audited, {audits.tokens:,} tokens, {audits.failed:,} groups failed"
+        against = "Nothing speaks against it."
+        if audits.odds > 1:
+            against = f"An honest peer looks like this once in {words.figure(audits.odds)} lives."
+        standing = {"newcomer": "a newcomer", "suspect": "a suspect"}.get(audits.standing.value, audits.standing.value)
+        yield f"It is {standing}: {looked}, the largest gap {words.figure(audits.worst)} nats. {against}"
+    for rule, count, _ in counts:
+        if rule is not Rule.ADMITTED:
+            yield f"  {rule.value}: {count:,} records; {MEANINGS[rule].words}. {MEANINGS[rule].advice}"
+    newest = db.execute(
+        "SELECT lease, rule, detail, max(received_ms), count(*) FROM records WHERE peer = ? AND rule <> 'admitted'"
+        " GROUP BY lease, rule, detail ORDER BY max(received_ms) DESC, lease LIMIT ?",
+        (peer, REFUSALS_SHOWN),
+    ).fetchall()
+    if newest:
+        yield "The latest refusals, by lease:"
+    for lease, decided_by, detail, received_ms, count in newest:
+        said = words.plain_name(detail, 512)
+        yield f"  {_date(received_ms)}  {short(lease)}  {count} records, {decided_by}: {said}"
+
+
+def _of_lease(db: sqlite3.Connection, lease: bytes, only: bytes | None = None) -> Iterator[str]:
+    ((peer, task, prompt, rollouts, issued_ms, deadline_ms, status, closed_ms, started),) = db.execute(
+        "SELECT peer, task, prompt, rollouts, issued_ms, deadline_ms, status, closed_ms, started_version FROM leases"
+        " WHERE lease = ?",
+        (lease,),
+    )
+    begun = f", begun with version {started}" if started else ", of which nobody said that it was begun"
+    asked = f"{rollouts} completions of prompt {prompt} of {words.plain_name(task, NAMES)}"
+    yield f"Lease {lease.hex()} of {short(peer)}: {asked}, issued {_date(issued_ms)}{begun}."
+    match status:
+        case "open":
+            yield f"It is open; its deadline is {_date(deadline_ms)}."
+        case "delivered":
+            yield f"It was delivered and judged {(closed_ms - issued_ms) / 1000:.1f} s after that."
+        case "expired":
+            yield "It was not delivered by its deadline. If that happens often, lower [engine] batch_rollouts."
+        case "returned":
+            yield "Its peer gave it back."
+        case _:
+            yield "It was withdrawn: its peer had gone, or had forgotten it."
+    yield from _audit_of(db, lease)
+    rows = db.execute(
+        "SELECT r.idx, r.record, r.rule, r.detail, r.reward, r.step, r.trained_lag, d.reason FROM records r"
+        " LEFT JOIN dropped d ON d.lease = r.lease WHERE r.lease = ?1 AND (?2 IS NULL OR r.record = ?2) ORDER BY r.idx",
+        (lease, only),
+    )
+    yield from _told(
+        [
+            Decision(
+                index=index, record=record, rule=Rule(rule), detail=detail, reward=reward,
+                fate=_fate(Rule(rule), step, lag, reason),
+            )
+            for index, record, rule, detail, reward, step, lag, reason in rows
+        ]
+    )  # fmt: skip
+
+
+def _audit_of(db: sqlite3.Connection, lease: bytes) -> Iterator[str]:
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'audits'").fetchone():
+        return
+    for at_ms, tokens, worst, passed, detail in db.execute(
+        "SELECT at_ms, tokens, worst, passed, detail FROM audits WHERE lease = ?", (lease,)
+    ):
+        found = "passed" if passed else f"failed: {detail}"
+        largest = f"The largest gap was {words.figure(worst)} nats."
+        yield f"Its audit of {_date(at_ms)}, of {tokens:,} tokens, {found}. {largest}"
+
+
+def _fate(rule: Rule, step: int | None, lag: int | None, reason: str | None) -> str:
+    if rule is not Rule.ADMITTED:
+        return ""
+    if step is not None:
+        return f"trained on by step {step}, at a lag of {lag}"
+    return f"not trained on: its group was dropped ({reason})" if reason else "not trained on yet"
+
+
+def _told(decisions: Sequence[Decision]) -> Iterator[str]:
+    """Each record, those of one fate together, then what the rules mean and what to do, each once."""
+    alike: dict[tuple[Rule, str, str], list[Decision]] = {}
+    for one in decisions:
+        alike.setdefault((one.rule, one.detail, one.fate), []).append(one)
+    for (rule, detail, fate), several in alike.items():
+        noun = "record" if len(several) == 1 else "records"
+        told = f": {words.plain_name(detail, 512)}" if detail else ""
+        yield f"{len(several)} {noun} {rule.value}{told}{f'; {fate}' if fate else ''}"
+        for one in several:
+            reward = "" if one.reward is None else f", reward {words.figure(one.reward)}"
+            yield f"  {one.index}  {one.record.hex()[:16]}{reward}"
+    for rule in dict.fromkeys(one.rule for one in decisions):
+        if rule is not Rule.ADMITTED:
+            meaning = MEANINGS[rule]
+            blame = "counts against honesty" if meaning.blames else "is held against nobody"
+            yield f"{rule.value}: not counted because {meaning.words}; this {blame}. {meaning.advice}"
+
+
+def _require_name(name: str) -> None:
+    if len(name) < LEAST_CHARS:
+        raise UsageError(f"{name!r} is too short: name at least {LEAST_CHARS} characters of an id.")
+
+
+def _require_one(name: str, found: Sequence[str]) -> None:
+    if not found:
+        raise UsageError(
+            f"Nothing here is called {name!r}. Name the beginning of a lease's or a record's id (hex, as reports and "
+            "events tell them), or a peer id or its end."
+        )
+    if len(found) > 1:
+        shown = "\n".join(f"  {one}" for one in found[:MATCHES_SHOWN])
+        more = "\n  ..." if len(found) > MATCHES_SHOWN else ""
+        raise UsageError(f"{name!r} fits several; name more of it:\n{shown}{more}")
+
+
+def _is_hex(name: str) -> bool:
+    return all(character in "0123456789abcdef" for character in name.lower())
+
+
+def _plain(name: str) -> str:
+    return name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+def _date(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -6,49 +6,26 @@ no curve has more than CURVE_POINTS points.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from node.reports import words
-from node.reports.facts import Incarnation, Step, SwarmReport
+from node.reports.facts import SwarmReport
 from node.reports.history import BINS, FINEST, Bins, History, Judged, Span, joined
 from node.reports.html.costs import Costs
-from node.reports.html.plot import Bar, Line, Look, Mark, Plot, Row
+from node.reports.html.learned import reward, together
+from node.reports.html.plot import Bar, Line, Look, Plot, Row
 from node.reports.html.scale import Point, mean, smoothed, thinned
-from node.reports.objective import spells
+from node.reports.html.series import bands, line, restarts, step_points
 
 MAX_LAGS = 24
 """Bars of the lags; older ones share the last."""
-
-RESTARTS_DRAWN = 40
-"""The newest: more lines would be a tint."""
-
-BANDS_DRAWN = 100
-"""Alarms shaded in a plot, the newest."""
-
-
-def lead(report: SwarmReport) -> Plot:
-    """What was learned: evaluations and the mean training reward, both where both are shares."""
-    return Plot(
-        key="learned",
-        title="Reward and evaluation",
-        unit="0 to 1" if _all_shares(report) else "reward",
-        said=_learned(report),
-        wall=report.wall_s,
-        lines=(*(_reward_lines(report) if _together(report) else ()), *_evaluation_lines(report)),
-        marks=(*_restarts(report), *(Mark(at=version.at_s) for version in report.versions)),
-        bands=_bands(report),
-        band="an alarm stood",
-        low=0.0 if _all_shares(report) else None,
-        high=1.0 if _all_shares(report) else None,
-    )
 
 
 def plots(report: SwarmReport, costs: Costs) -> list[Plot]:
     """The other plots, those left out of which there is nothing to draw."""
     history = report.history or History()
     found = [
-        *([] if _together(report) else [_reward(report)]),
+        *([] if together(report) else [reward(report)]),
         _utilisation(report),
         _lag(report, history),
         _lags(report),
@@ -124,81 +101,6 @@ def presence_rows(here: Sequence[Span], planned: Sequence[Span], wall_s: float) 
 # What each plot is made of
 
 
-def _all_shares(report: SwarmReport) -> bool:
-    return _are_shares(_evaluated(report)) and (not _together(report) or _are_shares(_rewards(report)))
-
-
-def _together(report: SwarmReport) -> bool:
-    """Whether reward and evaluation have one axis: both are shares, or there are no evaluations."""
-    scores = _evaluated(report)
-    return not scores or (_are_shares(scores) and _are_shares(_rewards(report)))
-
-
-def _are_shares(values: Sequence[float]) -> bool:
-    return all(0 <= value <= 1 for value in values)
-
-
-def _evaluated(report: SwarmReport) -> list[float]:
-    return [value for score in report.surviving_evaluations for value in (score.greedy, score.sampled)]
-
-
-def _rewards(report: SwarmReport) -> list[float]:
-    return [step.reward for step in report.steps if math.isfinite(step.reward)]
-
-
-def _learned(report: SwarmReport) -> str:
-    scores = report.surviving_evaluations
-    if not scores:
-        return "No version was evaluated." + (_reward_sentence(report) if report.steps else "")
-    first, last = scores[0], scores[-1]
-    prompts = f"{last.prompts:,} held-out prompts"
-    said = (
-        f"On {prompts}: greedy from {first.greedy:.3f} to {last.greedy:.3f}, sampled from"
-        f" {first.sampled:.3f} to {last.sampled:.3f}, in {len(scores):,} evaluations."
-    )
-    return said + (_reward_sentence(report) if _together(report) else "") + " Ticks above: published versions."
-
-
-def _reward_sentence(report: SwarmReport) -> str:
-    curve = smoothed(_step_points(report.steps, lambda step: step.reward))
-    if not curve:
-        return ""
-    return f" Mean training reward from {curve[0][1]:.3f} to {curve[-1][1]:.3f}."
-
-
-def _evaluation_lines(report: SwarmReport) -> Iterator[Line]:
-    scores = report.surviving_evaluations
-    if not scores:
-        return
-    yield _line("greedy", [(s.at_s, s.greedy) for s in scores], Look.BLUE, markers=True)
-    yield _line("sampled", [(s.at_s, s.sampled) for s in scores], Look.ORANGE, markers=True)
-    most = max(set.intersection(*(set(score.pass_at) for score in scores)), default=1)
-    if most > 1:
-        yield _line(f"pass@{most}", [(s.at_s, s.pass_at[most]) for s in scores], Look.GREEN, markers=True)
-
-
-def _reward_lines(report: SwarmReport) -> tuple[Line, ...]:
-    """The mean over steps, and thinly behind it that of each."""
-    points = _step_points(report.steps, lambda step: step.reward)
-    return (
-        Line(name="reward of a step", points=thinned(points), look=Look.GREY, quiet=True),
-        Line(name="training reward", points=thinned(smoothed(points)), look=Look.GREY),
-    )
-
-
-def _reward(report: SwarmReport) -> Plot:
-    return Plot(
-        key="reward",
-        title="Mean training reward",
-        unit="reward",
-        said=_reward_sentence(report).strip(),
-        wall=report.wall_s,
-        lines=_reward_lines(report),
-        marks=_restarts(report),
-        low=None,
-    )
-
-
 def _utilisation(report: SwarmReport) -> Plot:
     """By stretch of time: training as a share of training and waiting, of the steps that ended in it."""
     bins = Bins(wall_s=report.wall_s)
@@ -220,7 +122,7 @@ def _utilisation(report: SwarmReport) -> Plot:
         said=said,
         wall=report.wall_s,
         lines=(Line(name="training", points=tuple(points), look=Look.BLUE, area=True),),
-        marks=_restarts(report),
+        marks=restarts(report),
         high=1.0,
         show=lambda value: f"{100 * value:.0f}%",
         exact=words.share,
@@ -242,7 +144,7 @@ def _lag(report: SwarmReport, history: History) -> Plot:
             Line(name="largest", points=thinned([(at, float(lag.largest)) for at, lag in known], take=max),
                  look=Look.ORANGE),
         ),
-        marks=_restarts(report),
+        marks=restarts(report),
         limit=None if report.staleness is None else (float(report.staleness), f"S = {report.staleness}"),
     )  # fmt: skip
 
@@ -285,15 +187,15 @@ def _versions(report: SwarmReport) -> Plot:
         each = f", one every {_seconds((numbers[-1][0] - numbers[0][0]) / (len(numbers) - 1))} on average"
     again = len(report.incarnations) - 1
     often = "once" if again == 1 else f"{again} times"
-    restarts = f"; the learner restarted {often}" if again > 0 else ""
+    restarted = f"; the learner restarted {often}" if again > 0 else ""
     return Plot(
         key="versions",
         title="Policy versions",
         unit="training step of the newest",
-        said=f"{len(numbers):,} versions were published{each}{restarts}.",
+        said=f"{len(numbers):,} versions were published{each}{restarted}.",
         wall=report.wall_s,
         lines=(Line(name="version", points=thinned(numbers, take=max), look=Look.BLUE, steps=True),),
-        marks=_restarts(report),
+        marks=restarts(report),
         exact=lambda value: f"{value:,.0f}",
     )
 
@@ -313,8 +215,8 @@ def _version_bytes(report: SwarmReport) -> Plot:
         said=f"{words.size(round(typical))} on average of {words.size(report.weight_bytes)} a version:"
         " chunks that the version before did not have.",
         wall=report.wall_s,
-        lines=(_line("new", [(at, size / power) for at, size in of_each], Look.BLUE, markers=len(of_each) < BINS),),
-        marks=_restarts(report),
+        lines=(line("new", [(at, size / power) for at, size in of_each], Look.BLUE, markers=len(of_each) < BINS),),
+        marks=restarts(report),
     )
 
 
@@ -333,7 +235,7 @@ def _judged(report: SwarmReport, history: History) -> Plot:
         said=f"{report.admitted:,} admitted and {report.rejected:,} rejected.",
         wall=report.wall_s,
         lines=_judged_lines(history.judged) if report.admitted + report.rejected else (),
-        marks=_restarts(report),
+        marks=restarts(report),
         exact=_rate,
     )
 
@@ -368,7 +270,7 @@ def _peers(report: SwarmReport, history: History) -> Plot:
             Line(name="here", points=thinned(here, take=max) if rollout else (), look=Look.BLUE, steps=True, area=True),
             Line(name="on by plan", points=thinned(planned, take=max), look=Look.GREEN, steps=True),
         ),
-        marks=_restarts(report),
+        marks=restarts(report),
         exact=lambda value: f"{value:g}",
     )
 
@@ -386,7 +288,7 @@ def _present(spans: Sequence[tuple[float, float]], wall_s: float) -> list[Point]
 
 def _length(report: SwarmReport) -> Plot:
     """How long what was trained on was."""
-    points = _step_points([step for step in report.steps if step.rollouts], lambda step: step.tokens / step.rollouts)
+    points = step_points([step for step in report.steps if step.rollouts], lambda step: step.tokens / step.rollouts)
     tokens, rollouts = sum(step.tokens for step in report.steps), sum(step.rollouts for step in report.steps)
     return Plot(
         key="length",
@@ -394,15 +296,15 @@ def _length(report: SwarmReport) -> Plot:
         unit="tokens per rollout",
         said=f"{words.figure(tokens / max(rollouts, 1))} tokens on average; drawn is the mean of each step.",
         wall=report.wall_s,
-        lines=(_line("tokens", points, Look.BLUE),),
-        marks=_restarts(report),
+        lines=(line("tokens", points, Look.BLUE),),
+        marks=restarts(report),
     )
 
 
 def _figure(report: SwarmReport, name: str, title: str, unit: str, look: Look) -> Plot:
     """One of the trainer's figures, step by step."""
     known = [step for step in report.steps if isinstance(step.metrics.get(name), int | float)]
-    points = _step_points(known, lambda step: float(step.metrics[name]))
+    points = step_points(known, lambda step: float(step.metrics[name]))
     curve = smoothed(points)
     said = f"{_small(curve[0][1])} at first, {_small(curve[-1][1])} in the end." if curve else ""
     return Plot(
@@ -411,39 +313,12 @@ def _figure(report: SwarmReport, name: str, title: str, unit: str, look: Look) -
         unit=unit,
         said=said,
         wall=report.wall_s,
-        lines=(_line(title, points, look),) if len(points) > 1 else (),
-        marks=_restarts(report),
-        bands=_bands(report),
+        lines=(line(title, points, look),) if len(points) > 1 else (),
+        marks=restarts(report),
+        bands=bands(report),
         band="an alarm stood",
     )
 
 
 def _small(value: float) -> str:
     return "less than 0.0001" if 0 < abs(value) < 1e-4 else words.figure(value)
-
-
-def _step_points(steps: Sequence[Step], of: Callable[[Step], float]) -> list[Point]:
-    """In order of time, without what is no number."""
-    return sorted((step.at_s, value) for step in steps if math.isfinite(value := of(step)))
-
-
-def _line(name: str, points: Sequence[Point], look: Look, *, markers: bool = False) -> Line:
-    return Line(name=name, points=thinned([p for p in points if math.isfinite(p[1])]), look=look, markers=markers)
-
-
-def _restarts(report: SwarmReport) -> tuple[Mark, ...]:
-    return tuple(Mark(at=one.at_s, name=_restarted(one)) for one in report.incarnations[1:][-RESTARTS_DRAWN:])
-
-
-def _restarted(incarnation: Incarnation) -> str:
-    return f"restart, step {incarnation.base}"
-
-
-def _bands(report: SwarmReport) -> tuple[tuple[float, float], ...]:
-    """When alarms stood."""
-    at = {step.step: step.at_s for step in report.steps}
-    found = [spell for spell in spells(report.alarms) if spell.began in at][-BANDS_DRAWN:]
-    return tuple(
-        (at[spell.began], report.wall_s if spell.ended is None else at.get(spell.ended, report.wall_s))
-        for spell in found
-    )

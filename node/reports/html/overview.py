@@ -11,7 +11,8 @@ from node.reports import words
 from node.reports.facts import SwarmReport
 from node.reports.history import PEERS_TOLD
 from node.reports.html.costs import Costs, costs_of
-from node.reports.html.curves import lead, plots
+from node.reports.html.curves import plots
+from node.reports.html.learned import lead
 from node.reports.html.markup import Child, Fragment, strangers, tag
 from node.reports.html.peer_table import peer_table
 from node.reports.html.pieces import Tile, link_to, moment, pairs, section, small_share, table, tiles

@@ -14,8 +14,8 @@ from node.reports import words
 from node.reports.columns import Column, Section, sections
 from node.reports.facts import PeerReport, SwarmReport
 from node.reports.html.markup import Fragment, tag
+from node.reports.html.numbers import scrolling
 from node.reports.html.pieces import known_as, link_to, name_of
-from node.reports.html.svg import scrolling
 from protocol.ids import PeerId, short
 
 PEERS_LISTED = 2000

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from node.reports import words
 from node.reports.facts import PeerReport
 from node.reports.html.markup import Child, Fragment, strangers, tag
-from node.reports.html.svg import scrolling
+from node.reports.html.numbers import scrolling
 from protocol.ids import PeerId, short
 
 NAME_CHARS = 48

@@ -1,20 +1,19 @@
 """A plot as SVG, with what it says in words and as a table.
 
-Pure. What always holds: the drawing has a title and a description, and all points that it shows are in the table below
-it; colours come from the page's style, so one drawing serves light and dark; a line that has another colour has other
-dashes or markers as well.
+Pure. What always holds: the drawing has a title and a description, and below it stands a table of its points; colours
+come from the page's style, so one drawing serves light and dark; a line that has another colour has other dashes or
+markers as well.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from node.reports.html.markup import Attribute, Child, Fragment, num, tag
+from node.reports.html.numbers import numbers, time_title
 from node.reports.html.plot import Line, Look, Plot, Row
 from node.reports.html.scale import Point, TimeUnit, ceiling, ticks, time_unit
-from node.reports.words import duration
 
 Y_TICKS = 5
 BAR_LABELS = 14
@@ -24,9 +23,6 @@ LABEL_WIDTH = 62.0
 """Room that a number below the time axis asks for."""
 
 ROW_HEIGHT = 17.0
-SPANS_LISTED = 60
-"""Of each row, in the table: who comes and goes more often than that is seen in the drawing."""
-
 MARKS_DRAWN = 60
 """More ticks than this along a plot would be a line: every k-th is drawn then."""
 
@@ -72,7 +68,7 @@ def figure(plot: Plot, *, wide: Size | None = None, level: int = 3) -> Fragment:
         ),
         _legend(plot),
         drawings,
-        _tables(plot),
+        numbers(plot),
         class_="plot",
     )
 
@@ -260,7 +256,7 @@ def _axes(plot: Plot, frame: _Frame) -> Iterator[Fragment]:
         x = frame.x(tick * frame.unit.seconds)
         yield tag("line", x1=x, x2=x, y1=frame.bottom, y2=frame.bottom + 4, class_="axis")
         yield _text(f"{tick:g}", x, frame.bottom + 16, "middle")
-    yield _text(_time_title(frame.unit), frame.right, frame.bottom + 30, "end", "unit")
+    yield _text(time_title(frame.unit), frame.right, frame.bottom + 30, "end", "unit")
 
 
 def _rows(rows: Sequence[Row], frame: _Frame) -> Iterator[Fragment]:
@@ -283,10 +279,6 @@ def _text(content: str, x: float, y: float, anchor: str, kind: str = "") -> Frag
     return tag("text", content, x=x, y=y, text_anchor=anchor, class_=kind or None)
 
 
-def _time_title(unit: TimeUnit) -> str:
-    return f"time since the start ({unit.name})"
-
-
 def _legend(plot: Plot) -> Fragment | None:
     """Which line is which, where there are several."""
     named = [line for line in plot.lines if line.points and not line.quiet]
@@ -304,70 +296,3 @@ def _swatch(line: Line) -> Fragment:
     look = line.look.value
     sign = marker(line.look, 13, 6) if line.markers else None
     return tag("svg", tag("path", d="M0 6L26 6", class_=f"line {look}"), sign, **_SIGN)
-
-
-def _tables(plot: Plot) -> Fragment:
-    """All that the plot shows, in numbers, behind a disclosure: the script reads values off there, too."""
-    title = f"{plot.title}, in numbers"
-    return tag(
-        "details",
-        tag("summary", title),
-        scrolling(title, _bar_table(plot, title) if plot.bars else _line_table(plot, title), _row_table(plot)),
-        class_="numbers",
-    )
-
-
-def scrolling(name: str, *children: Child) -> Fragment:
-    """What may be wider than a page, which then scrolls by itself, also by keyboard."""
-    return tag("div", children, class_="scroll", role="region", aria_label=name, tabindex=0)
-
-
-def _bar_table(plot: Plot, title: str) -> Fragment:
-    rows = [tag("tr", tag("th", bar.label, scope="row"), tag("td", plot.exact(bar.value))) for bar in plot.bars]
-    return _table(title, [plot.across, plot.unit], rows)
-
-
-def _line_table(plot: Plot, title: str) -> Fragment:
-    """A row for each point in time at which any line has one."""
-    unit = time_unit(plot.wall)
-    lines = [line for line in plot.lines if line.points]
-    values = [dict(line.points) for line in lines]
-    times = sorted({at for line in lines for at, _ in line.points})
-    decimals = max(0, 3 - math.ceil(math.log10(max(plot.wall / unit.seconds, 1.0))))
-    rows = [
-        tag(
-            "tr",
-            tag("th", f"{at / unit.seconds:.{decimals}f}", scope="row"),
-            [tag("td", plot.exact(of[at]) if at in of else "") for of in values],
-        )
-        for at in times
-    ]
-    return _table(title, [_time_title(unit), *(f"{line.name} ({plot.unit})" for line in lines)], rows)
-
-
-def _row_table(plot: Plot) -> Fragment | None:
-    """When what is drawn above the plot was so."""
-    if not plot.rows:
-        return None
-    rows = [
-        tag(
-            "tr",
-            tag("th", row.name, scope="row"),
-            tag("td", duration(max(0.0, began))),
-            tag("td", duration(max(0.0, ended))),
-        )
-        for row in plot.rows
-        for began, ended in row.spans[-SPANS_LISTED:]
-    ]
-    more = any(len(row.spans) > SPANS_LISTED for row in plot.rows)
-    caption = f"Stretches of time, the last {SPANS_LISTED} of each" if more else "Stretches of time"
-    return _table(caption, ["what", "from", "to, since the start"], rows)
-
-
-def _table(caption: str, headings: Sequence[str], rows: Sequence[Fragment]) -> Fragment:
-    return tag(
-        "table",
-        tag("caption", caption),
-        tag("thead", tag("tr", [tag("th", heading, scope="col") for heading in headings])),
-        tag("tbody", rows),
-    )

@@ -20,7 +20,8 @@ from node.reports import OwnReport, SwarmReport, as_html, own_report, swarm_repo
 from node.reports.history import PEERS_TOLD
 from node.reports.html import peer_table
 from node.reports.html.costs import costs_of
-from node.reports.html.curves import lead, plots
+from node.reports.html.curves import plots
+from node.reports.html.learned import lead
 from node.reports.html.scale import CURVE_POINTS
 from node.visible import visible
 from protocol.cost import Price

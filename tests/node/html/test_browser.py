@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from node.receipts import Receipts
 from node.reports import SwarmReport, own_report, write_html
@@ -29,6 +29,8 @@ NAMES_OF_CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 DESK, TABLET, PHONE = (1280, 900), (768, 1024), (390, 844)
 SIZES = {"desk": DESK, "tablet": TABLET, "phone": PHONE}
 SCHEMES = ("light", "dark")
+
+expect.set_options(timeout=30_000)  # milliseconds until what a browser does soon is held to be never done
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,17 @@ class Reading:
 
     def go(self, fragment: str = "") -> None:
         self.page.goto(self.address + fragment)
+
+    def shows_peer(self, name: str = "") -> None:
+        """Wait until the part of one peer is all that is shown; a browser tells of a new address a moment later."""
+        expect(self.page.locator("#overview")).to_be_hidden()
+        expect(self.page.locator("section.peer:visible")).to_have_count(1)
+        expect(self.page.locator("section.peer:visible h2")).to_contain_text(name)
+
+    def shows_overview(self) -> None:
+        """Wait until no peer's part is shown."""
+        expect(self.page.locator("#overview")).to_be_visible()
+        expect(self.page.locator("section.peer:visible")).to_have_count(0)
 
 
 Open = Callable[..., Reading]
@@ -132,7 +145,7 @@ def test_axe_finds_nothing(read: Open, run: Path, own: Path, size: str, scheme: 
     reading = read(run, size=SIZES[size], scheme=scheme)
     assert findings(reading.page) == []
     reading.go(f"#peer={HOSTILE}")
-    assert reading.page.locator("section.peer:visible").count() == 1
+    reading.shows_peer()
     assert findings(reading.page) == []
     assert findings(read(own, size=SIZES[size], scheme=scheme).page) == []
 
@@ -165,6 +178,7 @@ def test_the_page_is_never_wider_than_the_screen(read: Open, run: Path, own: Pat
         assert reading.page.evaluate(wide) == width
         if path is run:
             reading.go(f"#peer={HOSTILE}")
+            reading.shows_peer()
             assert reading.page.evaluate(wide) == width
 
 
@@ -188,7 +202,7 @@ def test_numbers_of_a_plot_open_by_keyboard(read: Open, run: Path) -> None:
     assert not table.is_visible()
     summary.focus()
     page.keyboard.press("Enter")
-    assert table.is_visible()
+    expect(table).to_be_visible()
     assert table.locator("thead th").all_inner_texts()[:2] == ["time since the start (s)", "reward of a step (0 to 1)"]
 
 
@@ -201,12 +215,13 @@ def test_values_below_the_pointer_are_those_of_the_table(read: Open, run: Path, 
     assert edges is not None
     drawing.hover(position={"x": edges["width"] * 0.995 - 14, "y": edges["height"] / 2})
     last = report.surviving_evaluations[-1]
+    expect(box).to_be_visible()
     assert [line for line in box.locator("p").all_inner_texts() if line.startswith(("greedy", "sampled"))] == [
         f"greedy: {last.greedy:.3g}",
         f"sampled: {last.sampled:.3g}",
     ]
     drawing.hover(position={"x": 2, "y": 2})
-    assert not box.is_visible(), "there is nothing left of the axis"
+    expect(box).to_be_hidden()  # there is nothing left of the axis
 
 
 def test_a_screen_reader_is_told_what_a_plot_shows(read: Open, run: Path) -> None:
@@ -284,54 +299,62 @@ def test_a_peer_is_found(read: Open, run: Path, report: SwarmReport) -> None:
 
 
 def test_a_link_leads_to_a_peer_and_back_returns(read: Open, run: Path) -> None:
-    page = read(run).page
+    reading = read(run)
+    page = reading.page
     link = page.locator(f'#peer-table a[href="#peer={BETA}"]')
     link.focus()
     page.keyboard.press("Enter")
-    heading = page.locator("section.peer h2:visible")
-    assert "borealis" in heading.inner_text()
+    reading.shows_peer("borealis")
+    expect(page.locator("section.peer h2:visible")).to_be_focused()  # a screen reader goes on there
     assert page.title().startswith("borealis")
-    assert heading.evaluate("(it) => it === document.activeElement"), "a screen reader goes on there"
-    assert not page.locator("#overview").is_visible()
     page.go_back()
-    assert page.locator("#overview").is_visible()
-    assert page.locator("section.peer:visible").count() == 0
-    assert link.evaluate("(it) => it === document.activeElement")
+    reading.shows_overview()
+    expect(link).to_be_focused()
     assert page.evaluate("window.scrollY") > 0
     page.go_forward()
-    assert page.locator("section.peer:visible").count() == 1
+    reading.shows_peer("borealis")
     page.get_by_role("link", name="All peers").click()
-    assert page.locator("#peers").is_visible()
+    reading.shows_overview()
+    expect(page.locator("#peers")).to_be_in_viewport()
 
 
 def test_a_link_from_elsewhere_opens_a_peers_page(read: Open, run: Path) -> None:
     reading = read(run)
     reading.go(f"#peer={ALPHA}")
     reading.page.reload()
-    assert "atlas" in reading.page.locator("section.peer h2:visible").inner_text()
+    reading.shows_peer("atlas")
     reading.page.get_by_role("navigation").get_by_role("link", name="Rejected").click()
-    assert reading.page.locator("#rejected").is_visible()
-    assert reading.page.locator("section.peer:visible").count() == 0
+    reading.shows_overview()
+    expect(reading.page.locator("#rejected")).to_be_in_viewport()
 
 
 def test_the_jump_to_the_content_stays_with_the_peer(read: Open, run: Path) -> None:
     reading = read(run)
     reading.go(f"#peer={ALPHA}")
     reading.page.reload()
+    reading.shows_peer("atlas")
     skip = reading.page.get_by_role("link", name="To the content")
     skip.focus()
-    assert skip.is_visible()
+    expect(skip).to_be_in_viewport()
     reading.page.keyboard.press("Enter")
-    assert reading.page.locator("section.peer:visible").count() == 1
-    assert reading.page.evaluate("document.activeElement.id") == "main"
+    expect(reading.page.locator("#main")).to_be_focused()
+    assert "#peer=" in reading.page.url
+    reading.shows_peer("atlas")
 
 
-@pytest.mark.parametrize("fragment", ["#peer=nobody", "#peer=%", "#%E0%A4%A", "#peer="])
-def test_a_peer_that_is_not_there_is_the_overview(read: Open, run: Path, fragment: str) -> None:
+UNKNOWN = "This report has no page about that peer."
+
+
+@pytest.mark.parametrize(
+    ("fragment", "said"), [("#peer=nobody", UNKNOWN), ("#peer=", UNKNOWN), ("#peer=%", ""), ("#%E0%A4%A", "")]
+)
+def test_a_peer_that_is_not_there_is_the_overview(read: Open, run: Path, fragment: str, said: str) -> None:
     reading = read(run)
+    reading.go(f"#peer={ALPHA}")
+    reading.shows_peer("atlas")
     reading.go(fragment)
-    assert reading.page.locator("#overview").is_visible()
-    assert reading.page.locator("section.peer:visible").count() == 0
+    reading.shows_overview()
+    expect(reading.page.get_by_role("status")).to_have_text(said)
 
 
 def test_without_the_script_all_can_be_read(read: Open, run: Path, report: SwarmReport) -> None:
@@ -339,9 +362,7 @@ def test_without_the_script_all_can_be_read(read: Open, run: Path, report: Swarm
     assert reading.page.locator("#overview").is_visible()
     assert reading.page.locator("section.peer:visible").count() == len(report.peers)
     reading.page.locator(f'#peer-table a[href="#peer={BETA}"]').click()
-    top = reading.page.locator(f'[id="peer={BETA}"]').bounding_box()
-    assert top is not None
-    assert abs(top["y"]) < 60
+    expect(reading.page.locator(f'[id="peer={BETA}"] h2')).to_be_in_viewport()
     assert reading.page.locator("#peer-table button").count() == 0, "nothing that does nothing"
 
 
@@ -363,6 +384,7 @@ def test_what_a_stranger_calls_itself_is_shown_and_does_nothing(read: Open, tmp_
     reading = read(path)
     assert reading.page.locator("h1").is_visible()
     reading.go(f"#peer={HOSTILE}")
+    reading.shows_peer()
     assert reading.page.locator("section.peer h2:visible bdi").inner_text()[:3] == " ".join(name.split())[:3]
     assert reading.page.locator("#peer-table tbody tr").count() == 4 + 1 + 12
 

@@ -69,9 +69,9 @@ class NodeBooks:
         found = self.receipts.find(prefix, 2)
         _require_one(prefix, [one.record for one in found])
         known = found[0]
-        _require_admitted(known.record, known.rule, known.detail)
         proofs = [ProofLine(tally=one.tally, proof=one.proof) for one in self.receipts.proofs(known.record)]
         if not proofs:
+            _require_admitted(known.record, known.rule, known.detail)
             raise RunError(
                 f"Record {known.record.hex()} was admitted, and there is no proof here that it trained a version. It "
                 "waits, grew too old, was of a group that teaches nothing, or the learner is older than proofs are. A "
@@ -110,7 +110,8 @@ class LedgerBooks:
         _require_one(prefix, [one.record for one in found])
         known = found[0]
         name = f"Record {known.record.hex()}"
-        _require_admitted(known.record, Rule(known.rule), known.detail)
+        if known.step is None:
+            _require_admitted(known.record, Rule(known.rule), known.detail)
         if known.dropped is not None:
             raise RunError(f"{name} was admitted, counts for its author, and was dropped untrained: {known.dropped}.")
         if known.step is None:

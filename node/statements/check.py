@@ -50,6 +50,11 @@ PROOFS_LISTED = 1000
 """Proven records that are told one by one; all are counted."""
 
 
+ADMITTED_ONCE = frozenset({Rule.ADMITTED, Rule.AUDIT, Rule.BANNED, Rule.OTHER})
+"""Rules of records that are admitted, or were before a later receipt said otherwise. Such a one may have trained a
+version that a restart cut off, so a proof of that does not contradict the receipt."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Flaw:
     """What is wrong, in which field of which line, from 1; line 0 is the file as a whole."""
@@ -238,7 +243,7 @@ class _Checker:
             self._flaw(number, "envelope", f"no receipt of the learner's: {error}")
             return
         if receipt.lease in self._leases:
-            self._flaw(number, "lease", f"lease {receipt.lease.hex()} has a receipt above: it would count twice")
+            self._flaw(number, "lease", f"lease {receipt.lease.hex()} has a receipt above, and it would count twice")
             return
         self._leases.add(receipt.lease)
         if not self._take_verdicts(number, receipt):
@@ -258,7 +263,7 @@ class _Checker:
         counts = False
         for verdict in receipt.verdicts:
             counts = counts or verdict.rule in (Rule.ADMITTED, Rule.ORPHANED)
-            if not verdict.admitted:
+            if verdict.rule not in ADMITTED_ONCE:
                 continue
             if verdict.index in indexes:
                 self._flaw(number, "verdicts", f"two records with index {verdict.index} of one lease are admitted")

@@ -182,6 +182,17 @@ def test_one_flaw_does_not_hide_another_and_the_rest_is_added_up() -> None:
     assert found.peers[ALPHA.peer_id].receipts == 2
 
 
+@pytest.mark.parametrize("rule", [Rule.AUDIT, Rule.BANNED])
+def test_a_later_receipt_that_refuses_a_record_does_not_undo_what_it_trained(rule: Rule) -> None:
+    """It had trained a version that a restart cut off, or it could not have been refused any more."""
+    revised = receipt_line(1, rules=[rule, rule], tokens=0)
+    found = judged(with_lines(revised, *proof_lines()))
+    assert found.holds
+    alpha = found.peers[ALPHA.peer_id]
+    assert (alpha.admitted, alpha.refused, alpha.tokens, alpha.proven) == (0, 2, 0, 2)
+    assert flaws(with_lines(revised, receipt_line(1))) == [(3, "lease")], "the one of before counts no more"
+
+
 def test_a_record_may_train_a_version_that_was_cut_off_and_another_one() -> None:
     again = [trained(1, 0, version=msgspec.structs.replace(V6, incarnation=2))]
     lines = [*proof_lines()[:3], *proof_lines(again, version=again[0].version)]

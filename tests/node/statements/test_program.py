@@ -276,6 +276,13 @@ def test_a_node_without_the_proof_says_how_to_get_it(books: Path) -> None:
     assert volery("receipts", "list", books / "node").code == 0
 
 
+def test_what_an_audit_refused_later_is_still_proved_to_have_trained_what_it_did(books: Path) -> None:
+    record = record_of(books, f"step = 2 AND peer = '{key_of(NODE).peer_id}'")
+    with closing(sqlite3.connect(books / "node" / "receipts.sqlite")) as db, db:
+        db.execute("UPDATE verdicts SET rule = 'audit' WHERE hex(record) = ?", (record.upper(),))
+    assert "trained version 1.2" in volery("prove", record, books / "node").out
+
+
 # Lists.
 
 

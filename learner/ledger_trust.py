@@ -57,10 +57,17 @@ class TrustBook(LedgerFile):
         with self.transaction() as db:
             _revise(db, revised, now_ms)
 
-    def confidence_written(self, peer: PeerId, known: Confidence, now_ms: int) -> None:
-        """Write what is known of a peer."""
+    def confidence_written(
+        self,
+        peer: PeerId,
+        known: Confidence,
+        now_ms: int,
+        revised: Mapping[LeaseId, tuple[Rule, str, bytes]] = EMPTY,
+    ) -> None:
+        """Write what is known of a peer, and what is refused therefore, as in `audited`."""
         with self.transaction() as db:
             _write_confidence(db, peer, known, now_ms)
+            _revise(db, revised, now_ms)
 
     def confidence_of(self, peers: Collection[PeerId]) -> dict[PeerId, Confidence]:
         """What is known of those of `peers` that were ever audited, or banned."""

@@ -42,6 +42,7 @@ from node.lease_desk import LeaseDesk
 from node.metrics.opening import open_sinks, slug
 from node.metrics.prometheus import served
 from node.metrics.watch import Watch
+from node.peer_orders import PeerOrders
 from node.presence import open_transport
 from node.proof_desk import ProofDesk
 from node.recorder import Recorder
@@ -193,7 +194,7 @@ class _Learner:
             advantage=advantage_of(config),
         )
         witness = Witness(self.run, self.recorder, events, max_new_tokens=learn.max_new_tokens)
-        self.trust = self._trust() if config.trust.audits and batch else None
+        self.trust = self._trust() if batch else None
         self.relays = RelayDesk(
             run=self.run,
             ledger=ledger,
@@ -328,13 +329,15 @@ class _Learner:
             nursery.start_soon(self.desk.watch)
             nursery.start_soon(self.leases.serve)
             nursery.start_soon(self.steward.work)
+            if self.trust is not None:
+                nursery.start_soon(self.trust.watch)
             nursery.start_soon(self.relays.work)
             nursery.start_soon(self.proofs.work)
             nursery.start_soon(self.presence.tell, stay)
             nursery.start_soon(self.watch.look)
             on_ready(self.presence.write_invite(self.transport.addresses()), self.run)
             async with self._open_children() as (trainer, engine), trio.open_nursery() as beside:
-                if engine is not None and self.trust is not None:
+                if engine is not None and self.trust is not None and self.trust.audits:
                     beside.start_soon(self._audits(engine, self.trust).work)
                 async with trio.open_nursery() as self.nursery:
                     self.evaluation = self._evaluation(engine) if engine and self.schooling.held_out else None
@@ -363,7 +366,7 @@ class _Learner:
                 open_child(spec, on_event=self._trainer_event(), on_frame=self._trainer_said)
             )
             engine = None
-            if self.schooling.held_out or self.trust is not None:
+            if self.schooling.held_out or (self.trust is not None and self.trust.audits):
                 terms = self.config.evaluate
                 section = EngineSection(
                     kind="transformers", threads=1, nice=10, device=terms.device, kv_cache_gb=terms.kv_cache_gb
@@ -398,6 +401,8 @@ class _Learner:
             certificate=home.certificate,
             secret=home.secret,
             floor=self.config.trust.floor,
+            audits=self.config.trust.audits,
+            orders=PeerOrders(home.root),
             now_ms=Clock.now_ms,
             events=self.events,
         )

@@ -56,7 +56,6 @@ class AuditLoop:
         """Audit what is on the agenda, until cancelled. Raises RunError when the engine cannot be used."""
         while True:
             self.desk.added = trio.Event()  # before we look, or what comes meanwhile would wake nobody
-            await self.desk.settle()
             if (portion := self.desk.agenda.next()) is None:
                 await self.desk.added.wait()
                 continue

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from node.errors import NodeError, UsageError
+from node.operator_commands import ban, pardon
 from node.outlet import complain, keep_outlet
 from node.owner_commands import drain, pause, resume
 from node.receipt_commands import prove, receipts
@@ -178,7 +179,7 @@ def join(
     )
 
 
-for _told in (pause, resume, drain):
+for _told in (pause, resume, drain, ban, pardon):
     app.command()(_told)
 
 

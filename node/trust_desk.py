@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from pathlib import Path
 
 import trio
 
@@ -19,12 +21,13 @@ from learner.intake import AdmittedRecord, GrantedLease
 from learner.ledger import Ledger
 from learner.ledger_rows import AuditRow
 from learner.verification.agenda import Agenda, Work, work_of
-from learner.verification.confidence import Confidence, Finding, Standing, after, is_audited
+from learner.verification.confidence import Confidence, Finding, Standing, after, is_audited, pardoned
 from learner.verification.margins import MARGINS
 from learner.verification.sequential import Found, count_above, log_evidence
 from learner.verification.share import NEWCOMER_GROUPS
 from node.events import EventLog
 from node.learner_run import LearnerRun
+from node.peer_orders import Ban, NoOrder, Pardon, PeerOrders, read_order
 from protocol.identity import Keypair
 from protocol.ids import LeaseId, ManifestHash, PeerId, RecordId, SwarmId, short
 from protocol.limits import MAX_REASON_CHARS
@@ -43,6 +46,12 @@ TOLD_TOGETHER = 16
 PEERS_REMEMBERED = 4096
 """Peers of whom is remembered what the ledger knows, beside those that are here."""
 
+
+LOOK_S = 1.0
+"""Between looks for orders of the operator's."""
+
+Refusal = tuple[Rule, str, bytes]
+"""By which rule records are refused after all, in which words, and the receipt that says so."""
 
 SPOILED_REMEMBERED = 4096
 """Groups that are known to be refused before they are complete: more than are ever under way."""
@@ -68,7 +77,9 @@ class TrustDesk:
 
     Args:
         secret: of the learner; decides who is audited.
+        audits: whether anybody is audited; bans of the operator's hold either way.
         floor: the least share of anybody's groups that is audited.
+        orders: where the operator's decisions lie.
         tell: says something to a peer, if its line is up.
         dismiss: ends a peer's line after telling it why, and withdraws its leases.
         used: told of which versions a peer has work that may be believed.
@@ -83,13 +94,17 @@ class TrustDesk:
     certificate: bytes
     secret: bytes
     floor: float
+    orders: PeerOrders
     now_ms: Callable[[], int]
     events: EventLog
+    audits: bool = True
     tell: Callable[[PeerId, FromLearner], None] = lambda peer, message: None
     dismiss: Callable[[PeerId, Refused], None] = lambda peer, last_word: None
     used: Callable[[PeerId, Collection[ManifestHash]], None] = lambda peer, manifests: None
     agenda: Agenda = field(default_factory=Agenda)
     added: trio.Event = field(default_factory=trio.Event)
+    stirred: trio.Event = field(default_factory=trio.Event)
+    """Something is to be settled."""
     audited: int = 0
     failed: int = 0
     unaudited: int = 0
@@ -99,6 +114,7 @@ class TrustDesk:
     _pending: dict[LeaseId, set[LeaseId]] = field(default_factory=dict)
     _late: list[tuple[LeaseId, PeerId]] = field(default_factory=list)
     _spoiled: dict[LeaseId, None] = field(default_factory=dict)
+    _no_orders: set[Path] = field(default_factory=set)
     _untold: dict[PeerId, list[tuple[LeaseId, bytes]]] = field(default_factory=dict)
     _told: list[LeaseId] = field(default_factory=list)
 
@@ -149,8 +165,10 @@ class TrustDesk:
         if known.banned:  # since it was taken from the inbox
             self._spoil(granted.root)
             self._late.append((granted.id, granted.peer))
-            self.added.set()
+            self.stirred.set()
             return True
+        if not self.audits:
+            return False
         if not is_audited(known, self.secret, granted.id, floor=self.floor, odd=odd):
             return False
         work = work_of(granted, group, waits=known.waits)
@@ -224,20 +242,67 @@ class TrustDesk:
         receipts = await trio.to_thread.run_sync(self._write, row, known, refused)
         self._follow(work, known, finding, row, receipts)
 
-    async def settle(self) -> None:
-        """Refuse what was admitted of peers that were banned meanwhile."""
+    async def watch(self) -> None:
+        """Do what the operator decides, and refuse what was admitted of peers that were banned meanwhile; until
+        cancelled."""
+        while True:
+            self.stirred = trio.Event()  # before we look, or what comes meanwhile would wake nobody
+            await self._settle()
+            await self._obey()
+            with trio.move_on_after(LOOK_S):
+                await self.stirred.wait()
+
+    async def _obey(self) -> None:
+        for path in await trio.to_thread.run_sync(self.orders.waiting):
+            try:
+                order = await trio.to_thread.run_sync(read_order, path)
+            except NoOrder as error:
+                if path not in self._no_orders:
+                    self._no_orders.add(path)
+                    self.events.emit("trouble", text=str(error))
+                continue
+            async with self._one:
+                await self._decide(order)
+            with suppress(OSError):
+                path.unlink()
+
+    async def _decide(self, order: Ban | Pardon) -> None:
+        peer = PeerId(order.peer)
+        before = self._known.get(peer) or (await trio.to_thread.run_sync(self._recall, peer))[0]
+        if isinstance(order, Pardon):
+            known = pardoned(before)
+            self.events.emit("peer_pardoned", peer=peer)
+        else:
+            known = replace(before, banned=order.reason[:MAX_REASON_CHARS] or "the operator decided so")
+            self.events.emit("peer_banned", peer=peer, lease=None, reason=known.banned)
+        self._known[peer] = known
+        gone = self._withdraw(peer) if known.banned else []
+        now_ms = self.now_ms()
+
+        def write() -> dict[LeaseId, bytes]:
+            receipts = self._refusals(gone, peer, Rule.BANNED, f"its peer is banned: {known.banned}", now_ms)
+            self.ledger.confidence_written(peer, known, now_ms, receipts)
+            return {lease: raw for lease, (_, _, raw) in receipts.items()}
+
+        receipts = await trio.to_thread.run_sync(write)
+        self._untold.setdefault(peer, []).extend(receipts.items())
+        if known.banned:
+            self.heard(peer)
+            self.dismiss(peer, Refused(reason=ban_notice(known.banned)))
+        self._set_quota(peer)
+        self.run.notify()
+
+    async def _settle(self) -> None:
         if not self._late:
             return
         async with self._one:
             late, self._late = self._late, []
-            why = {peer: f"its peer is banned: {self._known[peer].banned}"[:MAX_REASON_CHARS] for _, peer in late}
+            why = {peer: f"its peer is banned: {self._known[peer].banned}" for _, peer in late}
 
             def write() -> None:
-                now_ms, revised = self.now_ms(), {}
+                now_ms, revised = self.now_ms(), dict[LeaseId, Refusal]()
                 for lease, peer in late:
-                    for one, records in self.ledger.admitted_of([lease]).items():
-                        receipt = self._receipt(one, peer, records, Rule.BANNED, why[peer], now_ms)
-                        revised[one] = Rule.BANNED, why[peer], receipt
+                    revised |= self._refusals([lease], peer, Rule.BANNED, why[peer], now_ms)
                 self.ledger.verdicts_revised(revised, now_ms)
 
             await trio.to_thread.run_sync(write)
@@ -251,31 +316,39 @@ class TrustDesk:
         """Take out of the buffer what must not be trained on; return the leases that opened it."""
         if finding.passed:
             return []
-        buffer, wrong = self.run.buffer, AUDIT_REASON
-        gone = buffer.withdraw(lambda group: group.lease == work.root, wrong)
-        if finding.convicted:
-            gone += buffer.withdraw(lambda group: group.peer == work.peer, BANNED_REASON)
-            self._unpinned(self.agenda.withdraw(work.peer))
-        for group in gone:
-            self._pending.pop(group.lease, None)
+        gone = [group.lease for group in self.run.buffer.withdraw(lambda one: one.lease == work.root, AUDIT_REASON)]
         if self._pending.pop(work.root, None) is not None and not gone:
             self._spoil(work.root)  # episodes of it go on
-        return list(dict.fromkeys([work.lease, *(group.lease for group in gone)]))
+        if finding.convicted:
+            gone += self._withdraw(work.peer)
+        return list(dict.fromkeys([work.lease, *gone]))
+
+    def _withdraw(self, peer: PeerId) -> list[LeaseId]:
+        """Nothing that this peer made is trained on from now on; return the leases that opened what was given up."""
+        gone = [group.lease for group in self.run.buffer.withdraw(lambda one: one.peer == peer, BANNED_REASON)]
+        self._unpinned(self.agenda.withdraw(peer))
+        for lease in gone:
+            self._pending.pop(lease, None)
+        return gone
 
     def _write(self, row: AuditRow, known: Confidence, refused: Collection[LeaseId]) -> dict[LeaseId, bytes]:
         """On a thread. Returns the receipts that were replaced."""
-        receipts: dict[LeaseId, bytes] = {}
-        rules: dict[LeaseId, tuple[Rule, str]] = {}
-        for lease, records in self.ledger.admitted_of(refused).items():
-            is_it = lease == row.lease
-            rules[lease] = (
-                (Rule.AUDIT, row.detail)
-                if is_it
-                else (Rule.BANNED, f"its peer is banned: {row.detail}"[:MAX_REASON_CHARS])
-            )
-            receipts[lease] = self._receipt(lease, row.peer, records, *rules[lease], row.at_ms)
-        self.ledger.audited(row, known, {lease: (*rules[lease], raw) for lease, raw in receipts.items()})
-        return receipts
+        revised = self._refusals([row.lease], row.peer, Rule.AUDIT, row.detail, row.at_ms) if refused else {}
+        others = [lease for lease in refused if lease not in revised]
+        why = f"its peer is banned: {row.detail}"
+        revised = {**self._refusals(others, row.peer, Rule.BANNED, why, row.at_ms), **revised}
+        self.ledger.audited(row, known, revised)
+        return {lease: raw for lease, (_, _, raw) in revised.items()}
+
+    def _refusals(
+        self, leases: Collection[LeaseId], peer: PeerId, rule: Rule, detail: str, now_ms: int
+    ) -> dict[LeaseId, Refusal]:
+        """On a thread: how what is admitted of these leases is refused after all, and the receipts that say so."""
+        detail = detail[:MAX_REASON_CHARS]
+        return {
+            lease: (rule, detail, self._receipt(lease, peer, records, rule, detail, now_ms))
+            for lease, records in self.ledger.admitted_of(leases).items()
+        }
 
     def _receipt(
         self, lease: LeaseId, peer: PeerId, records: Iterable[tuple[bytes, int]], rule: Rule, detail: str, now_ms: int

@@ -40,6 +40,7 @@ SENTENCES: Mapping[str, str] = {
     "period_changed": "{reason}",
     "no_lease": "no lease: {reason}",
     "audit_failed": "an audit of lease {lease} failed: {reason}",
+    "peer_pardoned": "{peer} is pardoned: it may come back, as a newcomer",
     "audit_impossible": "what {version} made cannot be audited: {reason}",
     "receipt_revised": "lease {lease} is not counted after all: {detail}",
     "finished": "finished after {steps} steps",

@@ -39,6 +39,7 @@ from node.learner_desk import LearnerDesk
 from node.learner_run import LearnerRun
 from node.lease_desk import LeaseDesk
 from node.metrics.watch import Watch
+from node.peer_orders import PeerOrders
 from node.proof_desk import ProofDesk
 from node.recorder import Recorder
 from node.relay_desk import RelayDesk
@@ -380,6 +381,8 @@ class Learner:
             nursery.start_soon(self.desk.proofs.work)
             if self.audits is not None:
                 nursery.start_soon(self.audits.work)
+            if self.trust is not None:
+                nursery.start_soon(self.trust.watch)
             for peer in peers:
                 nursery.start_soon(peer.work, self)
             await self.training.work()
@@ -536,6 +539,7 @@ def _wire(
             certificate=SWARM.certificate,
             secret=bytes(32),
             floor=1.0,
+            orders=PeerOrders(root),
             now_ms=wall.now_ms,
             events=events,
             used=relays.used,

@@ -56,6 +56,7 @@ class ProofDesk:
     _asked: dict[PeerId, ProofRequest] = field(default_factory=dict)
     _paid: dict[PeerId, float] = field(default_factory=dict)
     _behind: set[PeerId] = field(default_factory=set)
+    _versions: int = 0
     _news: trio.Event = field(default_factory=trio.Event)
     _settled: trio.Event = field(default_factory=trio.Event)
     _known: dict[PolicyVersion, _Counted] = field(default_factory=dict)
@@ -72,6 +73,7 @@ class ProofDesk:
 
     def published(self, tally: bytes, peers: Sequence[PeerId]) -> None:
         """Tell `peers`, who understand it, that a version was published, so that they ask what of theirs it is."""
+        self._versions += 1
         self._behind.update(peers)
         for peer in peers:
             self.tell(peer, Proofs(tally=tally))
@@ -89,8 +91,10 @@ class ProofDesk:
             self._paid = {peer: paid for peer, paid in self._paid.items() if paid > now}
             if (peer := next((peer for peer in self._asked if self._due(peer) <= now), None)) is not None:
                 self._paid[peer] = self._paid.get(peer, now) + PAUSE_S
+                before = self._versions
                 answer = await trio.to_thread.run_sync(self._answer, peer, self._asked.pop(peer))
-                if not answer.proofs:
+                # Of a version that came meanwhile the answer may know nothing: then the peer asks once more.
+                if not answer.proofs and before == self._versions:
                     self._caught_up(peer)
                 self.tell(peer, answer)
                 continue

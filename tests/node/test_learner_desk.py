@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ from protocol.work import (
     LeaseRecall,
     LeaseRequest,
     LeaseReturn,
+    ProofRequest,
+    Proofs,
     Refused,
     Started,
     Welcome,
@@ -624,6 +626,51 @@ async def test_no_word_of_a_peer_makes_the_node_wait_for_the_disk(tmp_path: Path
             learner.desk.left(THERE, IN_GOOD_ORDER)
             learner.desk.left(HERE, IN_GOOD_ORDER)
         await become(learner, {lease: "lost", other: "returned"})
+
+
+async def test_who_takes_proofs_is_told_of_a_version_and_waited_for_until_it_has_them_or_leaves(tmp_path: Path) -> None:
+    async with opened(tmp_path, ROOMY) as learner, trio.open_nursery() as nursery:
+        lines = Lines()
+        learner.desk.reception = lines  # type: ignore[assignment]
+        await learner.desk.welcome(HERE, hello(ext={PROOFS: b""}))
+        await learner.desk.welcome(THERE, hello())
+        nursery.start_soon(learner.desk.proofs.work)
+        learner.desk.published(b"a tally")
+        assert proofs_told(lines) == [(HERE, Proofs(tally=b"a tally"))], "others would not know the message"
+        learner.desk.proofs_asked(HERE, ProofRequest(version=version("1.0")))
+        await learner.desk.proofs.wait_settled()
+        await until(lambda: len(proofs_told(lines)) == 2)
+        assert proofs_told(lines)[1:] == [(HERE, Proofs())]
+        # An answer that is being made while a version comes out says nothing about that.
+        learner.desk.proofs_asked(HERE, ProofRequest(version=version("1.0")))
+        await asked_on_a_thread(learner, lambda: learner.desk.published(b"another"))
+        await until(lambda: len(proofs_told(lines)) == 4)
+        with trio.move_on_after(0) as patience:
+            await learner.desk.proofs.wait_settled()
+        assert patience.cancelled_caught, "it is asked once more"
+        learner.desk.left(HERE, "its line broke")
+        await learner.desk.proofs.wait_settled()
+        nursery.cancel_scope.cancel()
+
+
+def proofs_told(lines: Lines) -> list[tuple[PeerId, object]]:
+    return [(to, said) for to, said in lines.said if isinstance(said, Proofs)]
+
+
+async def asked_on_a_thread(learner: Learner, meanwhile: Callable[[], None]) -> None:
+    """Have something happen while the proof desk looks into the ledger."""
+    done = trio.Event()
+    looked = learner.desk.proofs._answer
+
+    def look(peer: PeerId, request: ProofRequest) -> Proofs:
+        answer = looked(peer, request)
+        trio.from_thread.run_sync(meanwhile)
+        trio.from_thread.run_sync(done.set)
+        return answer
+
+    learner.desk.proofs._answer = look  # type: ignore[method-assign]
+    await done.wait()
+    learner.desk.proofs._answer = looked  # type: ignore[method-assign]
 
 
 async def test_everybody_is_introduced_and_in_the_end_dismissed(tmp_path: Path, mock_clock: MockClock) -> None:

@@ -250,6 +250,7 @@ async def test_what_a_peer_tells_reaches_the_desk_in_order() -> None:
         Started(lease=lease_id_of(1), version=PolicyVersion(1, 2)),
         LeaseReturn(leases=[lease_id_of(1)], reason="engine lost"),
         Relayed(receipt=b"signed"),
+        ProofRequest(version=PolicyVersion(1, 2), place=3),
     ]
     async with learner("a") as here:
         frames = await here.join("a")

@@ -75,8 +75,10 @@ class AuditLoop:
             took_s = trio.current_time() - began
         self._failures = 0
         self.busy_s += took_s
-        for work, found in self.desk.agenda.heard(portion, told):
+        over = self.desk.agenda.heard(portion, told)
+        for work, found in over:
             await self.desk.conclude(work, found)
+        self.events.emit("audits_made", groups=len(over), seconds=round(took_s, 4), waiting=len(self.desk.agenda))
         return took_s
 
     async def _ask(self, portion: Portion) -> list[Sequence[Found]]:

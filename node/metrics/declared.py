@@ -156,6 +156,14 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge("peer_bytes_up", "bytes", "What a peer says it sent of chunks since it came.", "peer"),
         _gauge("peer_bytes_down", "bytes", "What it says it received.", "peer"),
     ),
+    "trust": (
+        _counter("audits", "groups", "Groups whose tokens were drawn again, by what was found.", "found"),
+        _counter("audited_tokens", "tokens", "Tokens of them."),
+        _counter("audits_impossible", "attempts", "Attempts to audit that the engine, or a missing version, ended."),
+        _counter("peers_banned", "peers", "Peers banned, by an audit or by the operator."),
+        _gauge("audits_waiting", "groups", "Groups that wait for their audit."),
+        _seconds("audit_seconds", "What the engine took for audits, a version's together; the sum is their cost."),
+    ),
     "weights": (
         _counter("versions_published", "versions", "Policy versions published."),
         _gauge("version_bytes", "bytes", "Size of the newest version."),

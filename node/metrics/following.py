@@ -62,6 +62,16 @@ def follow_event(board: Board, event: str, fields: Mapping[str, Field]) -> None:
             board.set("learner_bytes_up", _number(fields, "bytes_up"))
         case "leases_returned":
             board.add("leases_returned", _number(fields, "leases"), peer=_peer(fields))
+        case "audited":
+            board.add("audits", found="passed" if fields.get("passed") else "failed")
+            board.add("audited_tokens", _number(fields, "tokens"))
+        case "audits_made":
+            board.observe("audit_seconds", _number(fields, "seconds"))
+            board.set("audits_waiting", _number(fields, "waiting"))
+        case "audit_impossible":
+            board.add("audits_impossible")
+        case "peer_banned":
+            board.add("peers_banned")
         case "leases_recalled":
             board.add("leases_recalled", _number(fields, "leases"))
         case "relays_credited":

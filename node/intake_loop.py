@@ -73,13 +73,14 @@ class _HandedIn:
 @dataclass(frozen=True, kw_only=True)
 class _Checked:
     """A delivery that was checked at `checked_ms` against `terms`; one that was answered before has the `receipt` of
-    then instead."""
+    then instead. `sketches` are those of what was admitted."""
 
     handed_in: _HandedIn
     delivery: CheckedDelivery | None
     terms: Terms
     checked_ms: int
     receipt: bytes = b""
+    sketches: tuple[frozenset[int], ...] = ()
 
     @property
     def questions(self) -> Sequence[Question]:
@@ -130,6 +131,7 @@ class _Answer:
     granted: GrantedLease | None
     judged: JudgedDelivery | None
     receipt: bytes
+    sketches: tuple[frozenset[int], ...] = ()
 
     @property
     def lease(self) -> LeaseId:
@@ -230,7 +232,8 @@ class IntakeLoop:
         if granted is None and (given := self.ledger.receipt_of(lease, incoming.peer)) is not None:
             return _Checked(handed_in=one, delivery=None, terms=terms, checked_ms=now_ms, receipt=given)
         checked = check_delivery(granted, incoming.peer, records, terms, now_ms=now_ms, lease=lease, said=one.said)
-        return _Checked(handed_in=one, delivery=checked, terms=terms, checked_ms=now_ms)
+        sketches = () if self.trust is None else self.trust.sketches(checked.admitted)
+        return _Checked(handed_in=one, delivery=checked, terms=terms, checked_ms=now_ms, sketches=sketches)
 
     async def _ask(self, checked: _Checked, way: _UnderWay) -> None:
         self.run.asked += len(checked.questions)
@@ -292,7 +295,7 @@ class IntakeLoop:
             certificate=self.certificate,
         )
         raw = sign_receipt(self.keypair, self.swarm, receipt)
-        return _Answer(incoming=incoming, granted=granted, judged=judged, receipt=raw)
+        return _Answer(incoming=incoming, granted=granted, judged=judged, receipt=raw, sketches=checked.sketches)
 
     def _admit(self, answer: _Answer) -> bool:
         """Do what the verdicts say; whether a group was admitted and dropped at once."""
@@ -302,7 +305,7 @@ class IntakeLoop:
             self.run.delivered(granted.peer, granted.id, self.now_ms())
         if judged is None:
             return False
-        dropped, why = self._go_on(granted, judged) if granted is not None else (0, None)
+        dropped, why = self._go_on(granted, judged, answer.sketches) if granted is not None else (0, None)
         if granted is not None:
             self.witness.judged(granted, judged, dropped=dropped)
         rewards = [record.reward for record in judged.group if record.reward is not None]
@@ -329,7 +332,9 @@ class IntakeLoop:
             )
         return bool(dropped)
 
-    def _go_on(self, granted: GrantedLease, judged: JudgedDelivery) -> tuple[int, str | None]:
+    def _go_on(
+        self, granted: GrantedLease, judged: JudgedDelivery, sketches: Sequence[frozenset[int]]
+    ) -> tuple[int, str | None]:
         """What was admitted ends episodes, or lets them go on; a group of which all have ended waits for its batch.
 
         Return how many rollouts were dropped at once, and why: their group teaches nothing, or is void.
@@ -337,7 +342,7 @@ class IntakeLoop:
         if not judged.group:
             self.run.episodes.lost(granted)
             return 0, None
-        if self.trust is None or not self.trust.admitted(granted, judged.group):
+        if self.trust is None or not self.trust.admitted(granted, judged.group, sketches):
             self.used(granted.peer, manifests_of(judged))
         said = [utterance_of(one.signed, one.reply) for one in judged.group if one.reply is not None]
         if not said or (group := self.run.episodes.admitted(granted, said)) is None:

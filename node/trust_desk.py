@@ -8,6 +8,7 @@ is told to its peer, again on every new line until it was. The trio thread never
 
 from __future__ import annotations
 
+import hmac
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
@@ -23,6 +24,7 @@ from learner.ledger_rows import AuditRow
 from learner.verification.agenda import Agenda, Work, work_of
 from learner.verification.confidence import Confidence, Finding, Standing, after, is_audited, pardoned
 from learner.verification.margins import MARGINS
+from learner.verification.near_copies import NearCopies, sketch
 from learner.verification.sequential import Found, count_above, log_evidence
 from learner.verification.share import NEWCOMER_GROUPS
 from node.events import EventLog
@@ -31,7 +33,7 @@ from node.peer_orders import Ban, NoOrder, Pardon, PeerOrders, read_order
 from protocol.identity import Keypair
 from protocol.ids import LeaseId, ManifestHash, PeerId, RecordId, SwarmId, short
 from protocol.limits import MAX_REASON_CHARS
-from protocol.work import FromLearner, Receipt, Refused, Revised, Rule, Verdict, sign_receipt
+from protocol.work import FromLearner, Receipt, Refused, Revised, Rule, SignedRecord, Verdict, sign_receipt
 from swarm.store import ChunkStore, StoreError
 
 AUDIT_REASON = "audit"
@@ -102,6 +104,7 @@ class TrustDesk:
     dismiss: Callable[[PeerId, Refused], None] = lambda peer, last_word: None
     used: Callable[[PeerId, Collection[ManifestHash]], None] = lambda peer, manifests: None
     agenda: Agenda = field(default_factory=Agenda)
+    copies: NearCopies = field(default_factory=NearCopies)
     added: trio.Event = field(default_factory=trio.Event)
     stirred: trio.Event = field(default_factory=trio.Event)
     """Something is to be settled."""
@@ -117,6 +120,9 @@ class TrustDesk:
     _no_orders: set[Path] = field(default_factory=set)
     _untold: dict[PeerId, list[tuple[LeaseId, bytes]]] = field(default_factory=dict)
     _told: list[LeaseId] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._salt = int.from_bytes(hmac.digest(self.secret, b"near copies", "sha256")[:8], "big")
 
     # Who comes
 
@@ -158,9 +164,16 @@ class TrustDesk:
 
     # What comes
 
-    def admitted(self, granted: GrantedLease, group: Sequence[AdmittedRecord], *, odd: bool = False) -> bool:
-        """A lease was delivered and every record admitted: put its audit on the agenda, if there is to be one. Returns
-        whether anything that rests on it waits for that: then `used` is told once it has passed."""
+    def sketches(self, records: Sequence[SignedRecord]) -> tuple[frozenset[int], ...]:
+        """What is remembered of these completions, to notice copies; on any thread."""
+        return tuple(sketch(record.tokens, self._salt) for record in records) if self.audits else ()
+
+    def admitted(
+        self, granted: GrantedLease, group: Sequence[AdmittedRecord], sketches: Sequence[frozenset[int]] = ()
+    ) -> bool:
+        """A lease was delivered and every record admitted, of which these are the `sketches`: put its audit on the
+        agenda, if there is to be one. Returns whether anything that rests on it waits for that: then `used` is told
+        once it has passed."""
         known = self._known.get(granted.peer, Confidence())
         if known.banned:  # since it was taken from the inbox
             self._spoil(granted.root)
@@ -169,6 +182,7 @@ class TrustDesk:
             return True
         if not self.audits:
             return False
+        odd = self._is_odd(granted, group, sketches)
         if not is_audited(known, self.secret, granted.id, floor=self.floor, odd=odd):
             return False
         work = work_of(granted, group, waits=known.waits)
@@ -180,6 +194,19 @@ class TrustDesk:
         self._unaudited(self._unpinned(self.agenda.add(work)))
         self.added.set()
         return work.waits
+
+    def _is_odd(
+        self, granted: GrantedLease, group: Sequence[AdmittedRecord], sketches: Sequence[frozenset[int]]
+    ) -> bool:
+        """Whether a completion repeats what another lease brought, which two honest peers' seeds would not. Who was
+        copied looks like who copies, so nobody is blamed: an audit tells."""
+        found = None
+        for one, mine in zip(group, sketches, strict=False):
+            told = self.copies.seen(granted.id, one.signed.record.index, mine, sum(one.signed.logprobs))
+            found = found or told
+        if found is not None:
+            self.events.emit("near_copy", peer=granted.peer, lease=short(granted.id), of=short(found))
+        return found is not None
 
     def fate(self, root: LeaseId) -> Fate:
         """What is to become of the group that this lease opened, now that it is complete."""

@@ -12,10 +12,12 @@ was unlikely: two independent draws of a text of log probability p coincide with
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 
-from protocol.codec import pack_tokens
+import numpy as np
+from numpy.typing import NDArray
+
 from protocol.ids import LeaseId
 
 SHINGLE = 4
@@ -35,12 +37,28 @@ REMEMBERED = 8192
 """Completions whose sketches are kept: some 50 MB."""
 
 
-def sketch(tokens: tuple[int, ...]) -> frozenset[int]:
-    """The least hashes of the shingles of a completion; of one shorter than a shingle, the hash of all of it."""
+def sketch(tokens: Sequence[int], salt: int = 0) -> frozenset[int]:
+    """The least hashes of the shingles of a completion; of one shorter than a shingle, the hash of all of it.
+
+    `salt`, 0 <= salt < 2**64, is the learner's own: who knew it could write texts whose sketches he chooses.
+    """
     width = min(SHINGLE, len(tokens))
-    starts = range(len(tokens) - width + 1) if width else range(0)
-    hashes = {_hash(tokens[start : start + width]) for start in starts}
-    return frozenset(sorted(hashes)[:SKETCH])
+    if not width:
+        return frozenset()
+    shingles = np.lib.stride_tricks.sliding_window_view(np.asarray(tokens, np.uint64), width)
+    hashes = np.full(len(shingles), salt, np.uint64)
+    for column in range(width):
+        hashes = _mixed(hashes ^ shingles[:, column])
+    hashes = np.unique(hashes)
+    return frozenset(hashes[:SKETCH].tolist())
+
+
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's next: every bit of the result depends on every bit of the value. Wraps around."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
 
 
 def likeness(one: frozenset[int], other: frozenset[int]) -> float:
@@ -57,14 +75,14 @@ class NearCopies:
     _sketches: OrderedDict[tuple[LeaseId, int], frozenset[int]] = field(default_factory=OrderedDict)
     _holders: dict[int, set[tuple[LeaseId, int]]] = field(default_factory=dict)
 
-    def seen(self, lease: LeaseId, index: int, tokens: tuple[int, ...], log_probability: float) -> LeaseId | None:
-        """Remember completion `index` of `lease`; return another lease that brought nearly the same, if one did.
+    def seen(self, lease: LeaseId, index: int, mine: frozenset[int], log_probability: float) -> LeaseId | None:
+        """Remember completion `index` of `lease`, which has the sketch `mine`; return another lease that brought nearly
+        the same, if one did.
 
         `log_probability`: of the whole completion, by the learner's own count where it has one.
         """
         if log_probability > UNLIKELY:
             return None
-        mine = sketch(tokens)
         rare = [holders for value in mine if (holders := self._holders.get(value)) and len(holders) < COMMON]
         candidates = {holder for holders in rare for holder in holders if holder[0] != lease}
         alike = [holder for holder in candidates if likeness(mine, self._sketches[holder]) >= ALIKE]
@@ -81,7 +99,3 @@ class NearCopies:
                 self._holders[value].discard(oldest)
                 if not self._holders[value]:
                     del self._holders[value]
-
-
-def _hash(shingle: tuple[int, ...]) -> int:
-    return int.from_bytes(blake2b(pack_tokens(shingle), digest_size=8).digest(), "big")

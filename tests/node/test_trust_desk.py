@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -10,14 +11,18 @@ from typing import Any
 import pytest
 import trio
 
-from learner.verification.confidence import Standing
+from learner.intake import AdmittedRecord
+from learner.verification.confidence import Confidence, Standing, after
+from learner.verification.margins import MARGINS
+from learner.verification.sequential import Audited
 from learner.verification.share import NEWCOMER_GROUPS
 from node.audit_loop import MAX_FAILURES
 from node.engine.port import EngineCrashed, InstallFailed
 from node.errors import RunError
 from node.learner_run import Presence
-from protocol.work import Heartbeat, Refused, Rule, open_receipt
-from tests.learner.working import OTHER, PEER, SWARM
+from protocol.codec import pack_logprobs
+from protocol.work import Heartbeat, Refused, Rule, open_receipt, read_record
+from tests.learner.working import OTHER, PEER, SWARM, granted, record
 from tests.node.learning import FakePeer, Judge, Killed, Settings, fast_directory, hello, open_learner, until
 
 pytestmark = pytest.mark.usefixtures("mock_clock")
@@ -137,6 +142,33 @@ async def test_the_receipt_of_what_failed_is_replaced_and_told_on_the_next_line(
         assert [message.receipt for _, message in told] == [raw for _, raw in revised]
         await trio.to_thread.run_sync(learner.trust.write())
         assert learner.ledger.untold_revisions(cheat.id, 10) == []
+
+
+async def test_what_repeats_another_lease_is_audited_whatever_its_chance(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(audits=True, group_size=2)) as learner:
+        trust, text = learner.trust, tuple(random.Random(1).choices(range(60), k=40))
+        assert trust is not None
+        trust.floor = 1e-9
+        trusted = Confidence()
+        for _ in range(2000):
+            trusted, _ = after(trusted, Audited(tokens=64, above=(0,) * len(MARGINS)), MARGINS)
+        trust._known[PEER.peer_id] = trust._known[OTHER.peer_id] = trusted
+        for number, who, tokens, is_odd in (
+            (1, PEER, text, False),
+            (2, OTHER, (*text[:30], 1, 2, 3, *text[33:]), True),
+            (3, OTHER, tuple(random.Random(2).choices(range(60), k=40)), False),
+        ):
+            lease = granted(number, peer=who.peer_id, max_new_tokens=40)
+            raws = [
+                record(lease.lease, index, author=who, tokens=tokens, logprobs=pack_logprobs([-3.0] * 40))
+                for index in range(2)
+            ]
+            group = [AdmittedRecord(signed=read_record(raw, SWARM.authority.swarm), reply=None) for raw in raws]
+            before = trust.unaudited  # for there is no such version
+            trust.admitted(lease, group, trust.sketches([one.signed for one in group]))
+            assert (trust.unaudited > before) is is_odd
+        [told] = learner.logged("near_copy")
+        assert told["peer"] == OTHER.peer_id
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

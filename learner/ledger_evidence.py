@@ -176,6 +176,17 @@ class Evidence:
                 yield RelayEvidence(receipt=receipt, note=noted or b"")
             after = page[-1][0]
 
+    def notes_for(self, relay: PeerId, after: int, limit: int) -> list[tuple[int, bytes]]:
+        """(number, envelope) of the first `limit` credit notes behind number `after` that name `relay`."""
+        return [
+            (number, raw)
+            for number, raw in self.query(
+                "SELECT n.rowid, n.envelope FROM relayed d JOIN credit_notes n USING (manifest, receiver)"
+                " WHERE d.relay = ? AND n.rowid > ? ORDER BY n.rowid LIMIT ?",
+                (relay, after, limit),
+            )
+        ]
+
     def has_tallies(self) -> bool:
         """Whether the program that wrote the ledger signed tallies."""
         return self._has("tallies")

@@ -134,6 +134,7 @@ CREATE TABLE IF NOT EXISTS tallies (
     PRIMARY KEY (incarnation, version)
 ) STRICT;
 CREATE INDEX IF NOT EXISTS records_trained ON records (peer, step) WHERE step IS NOT NULL;
+CREATE INDEX IF NOT EXISTS relayed_by ON relayed (relay);
 CREATE TABLE IF NOT EXISTS credit_notes (
     manifest BLOB NOT NULL, receiver TEXT NOT NULL, envelope BLOB NOT NULL, PRIMARY KEY (manifest, receiver),
     FOREIGN KEY (manifest, receiver) REFERENCES relay_receipts

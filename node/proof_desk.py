@@ -1,9 +1,10 @@
-"""Proofs on the learner: who asks which of its records trained a version is answered from the ledger.
+"""Proofs on the learner: who asks which of its records trained a version, and what it is credited with for relaying, is
+answered from the ledger.
 
-What always holds: a peer is told of its own records and of nobody else's; of one peer there is one question at most,
-the latest, and it is answered every PAUSE_S in the long run, ANSWERS_SAVED times at once; one answer is made at a time,
-on a worker thread, so that neither training nor intake ever waits for this desk; nothing is told that the ledger's
-tally does not bear out.
+What always holds: a peer is told of its own records and of its own credit alone; of one peer there is one question at
+most, the latest, and it is answered every PAUSE_S in the long run, ANSWERS_SAVED times at once; one answer is made at a
+time, on a worker thread, so that neither training nor intake ever waits for this desk; nothing is told that the
+ledger's tally does not bear out.
 
 Loop: `work` consumes questions, wakes when there is one whose turn has come.
 """
@@ -15,6 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import trio
 
 from learner.ledger import Ledger
@@ -23,7 +25,7 @@ from protocol.genesis import Authority
 from protocol.ids import PeerId, PolicyVersion
 from protocol.merkle import MerkleTree
 from protocol.tally import in_order, open_tally, proofs_for, tree_of
-from protocol.work import MAX_PROOFS, FromLearner, ProofRequest, Proofs
+from protocol.work import MAX_NOTES, MAX_PROOFS, FromLearner, NumberedNote, ProofRequest, Proofs
 
 PAUSE_S = 0.2
 """Between two answers to one peer in the long run: one is about one version, of which there are fewer."""
@@ -94,7 +96,7 @@ class ProofDesk:
                 before = self._versions
                 answer = await trio.to_thread.run_sync(self._answer, peer, self._asked.pop(peer))
                 # Of a version that came meanwhile the answer may know nothing: then the peer asks once more.
-                if not answer.proofs and before == self._versions:
+                if answer.is_empty and before == self._versions:
                     self._caught_up(peer)
                 self.tell(peer, answer)
                 continue
@@ -114,6 +116,11 @@ class ProofDesk:
     # On a worker thread, one call at a time.
 
     def _answer(self, peer: PeerId, request: ProofRequest) -> Proofs:
+        found = self.ledger.evidence.notes_for(peer, request.notes, MAX_NOTES)
+        proofs = self._proofs(peer, request)
+        return msgspec.structs.replace(proofs, notes=[NumberedNote(number, raw) for number, raw in found])
+
+    def _proofs(self, peer: PeerId, request: ProofRequest) -> Proofs:
         version, place = request.version, request.place
         while (row := self.ledger.evidence.tally_for(peer, version)) is not None:
             counted = self._counted(row)

@@ -1,4 +1,5 @@
-"""Proofs that come home: a node asks which versions its records trained, and keeps what the learner can prove.
+"""Proofs that come home: a node asks which versions its records trained, and keeps what the learner can prove; and the
+learner's notes on what it is credited with for relaying.
 
 What always holds: what is kept was checked first, against the operator's key and, where this node holds the version,
 against its manifest, so that `volery prove` needs nobody any more; a question goes on from the last proof that is on
@@ -16,7 +17,8 @@ from dataclasses import dataclass, field
 import trio
 
 from node.events import EventLog
-from node.receipts import KeptProof, Receipts
+from node.receipts import KeptNote, KeptProof, Receipts
+from protocol.credit import open_credit_note
 from protocol.errors import Fault, PeerError
 from protocol.genesis import Authority
 from protocol.ids import PeerId, PolicyVersion, RecordId
@@ -62,28 +64,49 @@ class ProofKeeper:
 
     async def _catch_up(self) -> None:
         """Ask until there is no more. Raises PeerError."""
-        kept = 0
+        kept = noted = 0
         while True:
-            version, place = await trio.to_thread.run_sync(self.receipts.proven_upto)
-            request = ProofRequest(version=version, place=place)
+            request = await trio.to_thread.run_sync(self._request)
             answer = await self.line.request_proofs(request)
-            if not answer.proofs:
+            if answer.is_empty:
                 break
-            checked = await trio.to_thread.run_sync(self._checked, request, answer)
+            checked, notes = await trio.to_thread.run_sync(self._checked, request, answer)
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(self.receipts.add_proofs, answer.tally, checked)
+                await trio.to_thread.run_sync(self.receipts.add_proofs, answer.tally, checked, notes)
             kept += len(checked)
-        if kept:
-            self.events.emit("proofs_kept", records=kept)
+            noted += len(notes)
+        if kept or noted:
+            self.events.emit("proofs_kept", records=kept, credit_notes=noted)
 
-    def _checked(self, request: ProofRequest, answer: Proofs) -> list[KeptProof]:
+    def _request(self) -> ProofRequest:
+        version, place = self.receipts.proven_upto()
+        return ProofRequest(version=version, place=place, notes=self.receipts.credited_upto())
+
+    def _checked(self, request: ProofRequest, answer: Proofs) -> tuple[list[KeptProof], list[KeptNote]]:
+        notes = checked_notes(request, answer, self.authority, self.peer)
+        if not answer.proofs:
+            return [], notes
         checked = checked_proofs(request, answer, self.authority, self.peer)
         held = self.tally_held(checked[0].version)
         if held is not None and held != answer.tally:
             raise PeerError(
                 Fault.EQUIVOCATION, f"version {checked[0].version} has another tally in its manifest than in its proofs"
             )
-        return checked
+        return checked, notes
+
+
+def checked_notes(request: ProofRequest, answer: Proofs, authority: Authority, peer: PeerId) -> list[KeptNote]:
+    """The credit notes in the answer to `request`, each checked, all naming `peer` as a relay. Raises PeerError."""
+    after, checked = request.notes, []
+    for one in answer.notes:
+        note = open_credit_note(one.note, authority)
+        if peer not in [share.peer for share in note.shares]:
+            raise PeerError(Fault.BROKEN_PROMISE, "a credit note that credits others alone")
+        if one.number <= after:
+            raise PeerError(Fault.BROKEN_PROMISE, "credit notes that we have already, or out of order")
+        after = one.number
+        checked.append(KeptNote(number=one.number, raw=one.note))
+    return checked
 
 
 def checked_proofs(request: ProofRequest, answer: Proofs, authority: Authority, peer: PeerId) -> list[KeptProof]:

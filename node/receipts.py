@@ -62,9 +62,11 @@ CREATE TABLE IF NOT EXISTS proofs (
 CREATE INDEX IF NOT EXISTS proofs_by_record ON proofs (record);
 CREATE TABLE IF NOT EXISTS relay_receipts (
     manifest BLOB PRIMARY KEY, signed_ms INTEGER NOT NULL, raw BLOB NOT NULL
-) STRICT
+) STRICT;
+CREATE TABLE IF NOT EXISTS credit_notes (number INTEGER PRIMARY KEY, raw BLOB NOT NULL) STRICT
 """
-"""Which versions one's records trained, and what one signed of others' relaying. Made like TRAFFIC."""
+"""Which versions one's records trained, what one signed of others' relaying, and what the learner signed of one's own,
+by its number in the learner's books. Made like TRAFFIC."""
 
 
 RELAY_RECEIPTS_KEPT = 1024
@@ -141,6 +143,14 @@ class KeptProof:
     record: RecordId
     version: PolicyVersion
     proof: Proof
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptNote:
+    """The envelope of a credit note, and its number in the learner's books."""
+
+    number: int
+    raw: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,8 +244,8 @@ class Receipts:
             )
         return True
 
-    def add_proofs(self, tally: bytes, proofs: Sequence[KeptProof]) -> None:
-        """Keep proofs that were checked, all of one version, whose tally has the envelope `tally`."""
+    def add_proofs(self, tally: bytes, proofs: Sequence[KeptProof], notes: Sequence[KeptNote] = ()) -> None:
+        """Keep proofs that were checked, all of one version, whose tally has the envelope `tally`, and credit notes."""
         with self._transaction() as db:
             db.executemany(
                 "INSERT INTO tallies VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
@@ -248,6 +258,8 @@ class Receipts:
                     for one in proofs
                 ],
             )
+            insert = "INSERT INTO credit_notes VALUES (?, ?) ON CONFLICT DO NOTHING"
+            db.executemany(insert, [(one.number, one.raw) for one in notes])
 
     def relayed(self, manifest: ManifestHash, raw: bytes, now_ms: int) -> None:
         """Keep the relay receipt that this node signed for a version, and the latest RELAY_RECEIPTS_KEPT in all."""
@@ -408,6 +420,16 @@ class Receipts:
             "SELECT incarnation, version, place FROM proofs ORDER BY incarnation DESC, version DESC, place DESC LIMIT 1"
         )
         return (PolicyVersion(rows[0][0], rows[0][1]), rows[0][2] + 1) if rows else (PolicyVersion(0, 0), 0)
+
+    def credited_upto(self) -> int:
+        """The number of the last credit note that is kept, 0 if none is."""
+        return int(self._query("SELECT coalesce(max(number), 0) FROM credit_notes")[0][0])
+
+    def credit_notes(self) -> Iterator[bytes]:
+        """The learner's notes on what this node is credited with, in order."""
+        if self._has("credit_notes"):
+            for (raw,) in self._query("SELECT raw FROM credit_notes ORDER BY number"):
+                yield raw
 
     def proofs(self, record: RecordId | None = None) -> Iterator[StoredProof]:
         """Every proof, or those of one record, in the order of versions and places."""

@@ -36,6 +36,7 @@ from protocol.codec import (
     unpack_tokens,
 )
 from protocol.cost import CostClaim, Price
+from protocol.credit import MAX_CREDIT_NOTE_BYTES
 from protocol.envelope import OVERHEAD_BYTES, Envelope, Kind, open_envelope, read_envelope, seal
 from protocol.errors import Fault, PeerError
 from protocol.exchange import PeerAddresses
@@ -79,6 +80,8 @@ PROOFS = "volery.proofs"
 says that it takes Proofs unasked."""
 MAX_PROOFS = 256
 """Proofs in one answer: of a batch of 100,000 records they take 170 KB."""
+MAX_NOTES = 64
+"""Credit notes in one answer: of 255 relays each they take 1.3 MB."""
 RECEIPT_REVISIONS = "volery.receipt-revisions"
 """The extension of Hello, empty, by which a rollout node says that it understands Revised."""
 MAX_HOURS_LEFT_S = 7 * 86_400
@@ -288,14 +291,23 @@ class Relayed(Message, frozen=True, kw_only=True, tag="relayed"):
     receipt: Annotated[bytes, Meta(max_length=MAX_RELAY_RECEIPT_BYTES + OVERHEAD_BYTES)]
 
 
+class NumberedNote(msgspec.Struct, frozen=True, array_like=True):
+    """The envelope of a CreditNote, and its number in the learner's books."""
+
+    number: Count
+    note: Annotated[bytes, Meta(max_length=MAX_CREDIT_NOTE_BYTES + OVERHEAD_BYTES)]
+
+
 class ProofRequest(Message, frozen=True, kw_only=True, tag="proofs?"):
     """Which records of ours was a version trained on? Of `version`, from `place` on, or else of the next one after it.
+    And which credit notes name us, behind the one of the number `notes`?
 
     Answered by Proofs. A second one replaces the first.
     """
 
     version: PolicyVersion
     place: Count = 0
+    notes: Count = 0
 
 
 class Goodbye(Message, frozen=True, kw_only=True, tag="goodbye"):
@@ -361,12 +373,18 @@ class InboxFull(Message, frozen=True, kw_only=True, tag="full"):
 
 class Proofs(Message, frozen=True, kw_only=True, tag="proofs"):
     """Answer to ProofRequest: the tally's envelope of one version, and proofs of some of the asker's records, in the
-    order of their places. Empty when there are none (yet). With a tally alone it is no answer, but says that a version
-    was published.
+    order of their places; credit notes that name the asker as a relay, in the order of their numbers. Empty when there
+    are none (yet). With a tally alone it is no answer, but says that a version was published.
     """
 
     tally: Annotated[bytes, Meta(max_length=MAX_TALLY_BYTES + OVERHEAD_BYTES)] = b""
     proofs: Annotated[list[Proof], Meta(max_length=MAX_PROOFS)] = msgspec.field(default_factory=list)
+    notes: Annotated[list[NumberedNote], Meta(max_length=MAX_NOTES)] = msgspec.field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it brings nothing."""
+        return not self.proofs and not self.notes
 
 
 class Revised(Message, frozen=True, kw_only=True, tag="revised"):

@@ -479,7 +479,7 @@ class WorkLine:
 
     def _heard_proofs(self, proofs: Proofs) -> None:
         """A tally alone is news, all else an answer; one that nobody waits for is asked for again some day."""
-        if proofs.tally and not proofs.proofs:
+        if proofs.tally and proofs.is_empty:
             self.on_proofs()
         elif self._question is not None and not self._question.done.is_set():
             self._question.answer = proofs

@@ -16,7 +16,7 @@ from learner.ledger_file import LedgerError, snapshot
 from node.errors import RunError, UsageError
 from node.lookups import Place
 from node.receipts import Receipts, ReceiptsError
-from node.statements.form import Head, Line, ProofLine, ReceiptLine, RelayLine
+from node.statements.form import CreditLine, Head, Line, ProofLine, ReceiptLine, RelayLine
 from protocol.codec import decode, encode
 from protocol.envelope import Kind, read_envelope
 from protocol.errors import PeerError
@@ -62,6 +62,8 @@ class NodeBooks:
             yield ReceiptLine(envelope=stored.raw)
         for raw in self.receipts.relay_receipts():
             yield RelayLine(envelope=raw)
+        for raw in self.receipts.credit_notes():
+            yield CreditLine(note=raw)
         for proof in self.receipts.proofs() if proofs else ():
             yield ProofLine(tally=proof.tally, proof=proof.proof)
 

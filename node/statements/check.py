@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from node.statements.form import (
     AnyLine,
+    CreditLine,
     EndLine,
     FormError,
     ProofLine,
@@ -26,7 +27,7 @@ from node.statements.form import (
     read_line,
 )
 from protocol.codec import decode
-from protocol.credit import open_credit_note, require_match
+from protocol.credit import CreditNote, open_credit_note, require_match
 from protocol.digest import digest_of
 from protocol.envelope import Kind, read_envelope
 from protocol.errors import Fault, PeerError
@@ -151,6 +152,7 @@ class _Checker:
         self._leases: set[bytes] = set()
         self._admitted: dict[bytes, bytes] = {}
         self._relays: set[bytes] = set()
+        self._notes: set[bytes] = set()
         self._proofs: set[bytes] = set()
         self._tallies: dict[PolicyVersion, Digest] = {}
         self._opened: tuple[bytes, Tally] | None = None
@@ -224,6 +226,8 @@ class _Checker:
                 self._take_receipt(number, line, self._authority)
             case RelayLine():
                 self._take_relay(number, line, self._authority)
+            case CreditLine():
+                self._take_credit(number, line, self._authority)
             case ProofLine():
                 self._take_proof(number, line, self._authority)
             case EndLine():
@@ -305,6 +309,22 @@ class _Checker:
         if note.receiver != envelope.signer:
             self._flaw(number, "note", f"it names {note.receiver} as the receiver, who did not sign the relay receipt")
             return
+        self._add_credit(number, note)
+
+    def _take_credit(self, number: int, line: CreditLine, authority: Authority) -> None:
+        try:
+            note = open_credit_note(line.note, authority)
+        except PeerError as error:
+            self._flaw(number, "note", str(error))
+            return
+        self._add_credit(number, note)
+
+    def _add_credit(self, number: int, note: CreditNote) -> None:
+        key = digest_of(note.manifest + note.receiver.encode())
+        if key in self._notes:
+            self._flaw(number, "note", f"what {note.receiver} had of this version is credited above")
+            return
+        self._notes.add(key)
         for share in note.shares:
             self.statement.of(share.peer).relayed_bytes += share.size_bytes
 

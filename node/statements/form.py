@@ -3,6 +3,7 @@
     {"volery":"statement","format":1,"swarm":HEX,"genesis":BASE64}
     {"kind":"receipt","envelope":BASE64}
     {"kind":"relay","envelope":BASE64,"note":BASE64}            a relay receipt; without "note": not credited
+    {"kind":"credit","note":BASE64}                             a credit note without its relay receipt
     {"kind":"proof","tally":BASE64,"proof":BASE64}
     {"kind":"end","lines":COUNT,"sha256":HEX}                   of all lines before it, line ends included
 
@@ -66,6 +67,12 @@ class RelayLine(
     note: Annotated[bytes, Meta(max_length=MAX_CREDIT_NOTE_BYTES + OVERHEAD_BYTES)] = b""
 
 
+class CreditLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="credit"):
+    """The envelope of a CreditNote alone, as a relay has it, who has nothing of the receiver's."""
+
+    note: Annotated[bytes, Meta(max_length=MAX_CREDIT_NOTE_BYTES + OVERHEAD_BYTES)]
+
+
 class ProofLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="proof"):
     """The envelope of a Tally, and a Proof as it was encoded."""
 
@@ -80,7 +87,7 @@ class EndLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     sha256: Hex32
 
 
-Line = ReceiptLine | RelayLine | ProofLine
+Line = ReceiptLine | RelayLine | CreditLine | ProofLine
 AnyLine = Line | EndLine
 
 MAX_LINE_BYTES = 4 * (MAX_RELAY_RECEIPT_BYTES + MAX_CREDIT_NOTE_BYTES + 2 * OVERHEAD_BYTES + 3) // 3 + 256

@@ -11,20 +11,22 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from learner.relay_credit import Credit
 from node import proof_desk
 from node.events import EventLog
 from node.proof_desk import PAUSE_S, ProofDesk
-from node.proofs import checked_proofs, tally_in
+from node.proofs import checked_notes, checked_proofs, tally_in
 from node.receipts import Receipts
 from node.rollout_role import RolloutRole
 from protocol.codec import decode
+from protocol.credit import CreditNote, RelayShare, sign_credit_note
 from protocol.errors import Fault, PeerError
 from protocol.identity import Keypair
-from protocol.ids import PeerId, PolicyVersion, RecordId
+from protocol.ids import ManifestHash, PeerId, PolicyVersion, RecordId
 from protocol.tally import MAX_PROOF_BYTES, Proof, TrainedRecord, open_tally, proven
-from protocol.work import FromLearner, ProofRequest, Proofs
+from protocol.work import FromLearner, NumberedNote, ProofRequest, Proofs
 from swarm.testing.memory import MemoryNetwork
-from tests.learner.working import OTHER, PEER, SWARM, version
+from tests.learner.working import NOW_MS, OTHER, PEER, SWARM, version
 from tests.node.learning import FakePeer, Killed, Learner, Settings, open_learner, until
 from tests.node.rolling import serve, work_with
 from tests.swarm.swarming import open_node
@@ -294,3 +296,63 @@ async def test_the_tally_of_a_version_is_found_in_the_manifest_that_lies_here(tm
         assert row is not None
         assert tally_in(learner.store, version("1.2")) == row.envelope
         assert tally_in(learner.store, version("1.9")) is None
+
+
+# Credit notes.
+
+
+def note(number: int, relay: PeerId = HERE, *, signer: Keypair = SWARM.learner) -> NumberedNote:
+    signed = CreditNote(
+        receipt=bytes(32),
+        manifest=number.to_bytes(32, "big"),
+        receiver=Keypair(bytes([8]) * 32).peer_id,
+        shares=[RelayShare(relay, 700)],
+        issued_ms=NOW_MS,
+        certificate=SWARM.certificate,
+    )
+    return NumberedNote(number, sign_credit_note(signer, SWARM.authority, signed))
+
+
+def test_credit_that_does_not_hold_is_not_kept() -> None:
+    after = ProofRequest(version=PolicyVersion(0, 0), notes=3)
+
+    def checked(*notes: NumberedNote) -> list[int]:
+        return [one.number for one in checked_notes(after, Proofs(notes=list(notes)), SWARM.authority, HERE)]
+
+    assert checked() == []
+    assert checked(note(4), note(9)) == [4, 9]
+    for wrong in ([note(3)], [note(4), note(4)], [note(9), note(4)], [note(4, THERE)], [note(4, signer=PEER)]):
+        with pytest.raises(PeerError):
+            checked(*wrong)
+
+
+async def test_a_relay_is_told_of_its_own_credit_from_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof_desk, "MAX_NOTES", 2)
+    async with open_learner(tmp_path, Settings(steps=1)) as learner, trio.open_nursery() as nursery:
+        await learner.train(FakePeer(), FakePeer(key=OTHER))
+        nursery.start_soon(learner.desk.proofs.work)
+        asker = Asker(learner.desk.proofs)
+        signed = {}
+        for number in range(1, 6):
+            relay = THERE if number == 3 else HERE
+            signed[number] = note(number, relay).note
+            credit = Credit(
+                receiver=HERE if relay == THERE else THERE,
+                manifest=ManifestHash(number.to_bytes(32, "big")),
+                shares={relay: 700},
+                raw=b"a relay receipt",
+            )
+            learner.ledger.relays_credited([credit], NOW_MS, lambda credit, number=number: signed[number])  # type: ignore[misc]
+        found, last = list[NumberedNote](), 0
+        end = PolicyVersion(9, 0)
+        while (answer := await asker.ask(HERE, ProofRequest(version=end, notes=last))).notes:
+            assert len(answer.notes) <= 2
+            found += answer.notes
+            last = found[-1].number
+        assert [one.note for one in found] == [signed[number] for number in (1, 2, 4, 5)]
+        assert answer.is_empty
+        theirs = await asker.ask(THERE, ProofRequest(version=end))
+        assert [one.note for one in theirs.notes] == [signed[3]]
+        nursery.cancel_scope.cancel()

@@ -70,6 +70,7 @@ from protocol.work import (
     LeaseRecall,
     LeaseRequest,
     LeaseReturn,
+    NumberedNote,
     ProofRequest,
     Proofs,
     Receipt,
@@ -928,14 +929,23 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
         """,
     ),
     (
-        ProofRequest(version=PolicyVersion(2, 700), place=17),
+        NumberedNote(700, STUB),
         """
-        83                                                          # ProofRequest: map of 3
+        92                                                          # NumberedNote: array of 2
+          cd 02bc                                                   # number: 700
+          c4 02 e47e                                                # note: STUB
+        """,
+    ),
+    (
+        ProofRequest(version=PolicyVersion(2, 700), place=17, notes=700),
+        """
+        84                                                          # ProofRequest: map of 4
           a4 74797065 a7 70726f6f66733f                             # type: "proofs?"
           a7 76657273696f6e 92                                      # version: PolicyVersion, array of 2
             02                                                      # incarnation: 2
             cd 02bc                                                 # version: 700
           a5 706c616365 11                                          # place: 17
+          a5 6e6f746573 cd 02bc                                     # notes: 700
         """,
     ),
     (
@@ -1027,9 +1037,9 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
         """,
     ),
     (
-        Proofs(tally=STUB, proofs=[Proof(leaf=STUB, place=17, path=[HASH])]),
+        Proofs(tally=STUB, proofs=[Proof(leaf=STUB, place=17, path=[HASH])], notes=[NumberedNote(700, STUB)]),
         """
-        83                                                          # Proofs: map of 3
+        84                                                          # Proofs: map of 4
           a4 74797065 a6 70726f6f6673                               # type: "proofs"
           a5 74616c6c79 c4 02 e47e                                  # tally: STUB
           a6 70726f6f6673 91                                        # proofs: array of 1
@@ -1039,6 +1049,10 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
               a4 70617468 91                                        # path: array of 1
                 c4 20                                               # [0]: HASH
                   8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a
+          a5 6e6f746573 91                                          # notes: array of 1
+            92                                                      # [0]: NumberedNote, array of 2
+              cd 02bc                                               # number: 700
+              c4 02 e47e                                            # note: STUB
         """,
     ),
     (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from node.statements.check import Expected, Flaw, Statement, check_statement
-from node.statements.form import Head, Line, ProofLine, ReceiptLine, RelayLine, write_lines
+from node.statements.form import CreditLine, Head, Line, ProofLine, ReceiptLine, RelayLine, write_lines
 from protocol.codec import encode
 from protocol.credit import CreditNote, RelayShare, sign_credit_note
 from protocol.digest import digest_of
@@ -77,6 +77,10 @@ def relay_line(
     }
     note = sign_credit_note(signer, SWARM, CreditNote(**settings | changes)) if noted else b""
     return RelayLine(envelope=raw, note=note)
+
+
+def credit_line(**options: Any) -> CreditLine:
+    return CreditLine(note=relay_line(**options).note)
 
 
 def trained(number: int, index: int, peer: PeerId = ALPHA.peer_id, version: PolicyVersion = V6) -> TrainedRecord:

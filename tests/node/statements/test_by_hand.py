@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from node.statements.form import ReceiptLine
-from tests.node.statements.stating import ALPHA, BETA, OPERATOR, Draft, receipt_line
+from tests.node.statements.stating import ALPHA, BETA, OPERATOR, STRANGER, Draft, credit_line, receipt_line
 
 
 def sha(data: bytes) -> bytes:
@@ -93,6 +93,11 @@ def sums(file: bytes, operator: bytes) -> dict[str, Counter[str]]:
                     for relay, size in note["shares"]:
                         assert relay in said["relays"]
                         found.setdefault(relay, Counter()).update({"relayed": size})
+            case "credit":
+                note = of_learner(raw["note"], "credit-note", swarm, operator)
+                once = ("note", note["manifest"], note["receiver"])
+                for relay, size in note["shares"]:
+                    found.setdefault(relay, Counter()).update({"relayed": size})
             case "proof":
                 tally = of_learner(raw["tally"], "tally", swarm, operator)
                 proof = msgspec.msgpack.decode(raw["proof"])
@@ -108,9 +113,11 @@ def sums(file: bytes, operator: bytes) -> dict[str, Counter[str]]:
 
 
 def test_a_statement_is_judged_by_the_document_alone() -> None:
-    found = sums(b"".join(Draft().written()), OPERATOR.public)
+    draft = Draft()
+    draft.lines.append(credit_line(by=STRANGER))
+    found = sums(b"".join(draft.written()), OPERATOR.public)
     assert found == {
-        ALPHA.peer_id: Counter(admitted=2, tokens=20, relayed=700, proven=2),
+        ALPHA.peer_id: Counter(admitted=2, tokens=20, relayed=1400, proven=2),
         BETA.peer_id: Counter(admitted=1, tokens=10, proven=1),
     }
 

@@ -33,6 +33,7 @@ from tests.node.statements.stating import (
     TRAINED,
     V6,
     Draft,
+    credit_line,
     flaws,
     judged,
     only,
@@ -60,6 +61,12 @@ def test_a_good_statement_adds_up() -> None:
     assert {(one.record, one.published, one.records) for one in found.proven} == {
         (one.record, V6, 3) for one in TRAINED
     }
+
+
+def test_a_credit_note_alone_counts_as_one_with_its_receipt() -> None:
+    found = judged(Draft(lines=[credit_line()]).written())
+    assert found.holds
+    assert found.peers == {ALPHA.peer_id: PeerSum(relayed_bytes=700)}
 
 
 def test_dates_span_all_receipts() -> None:
@@ -150,6 +157,9 @@ BAD: dict[str, tuple[Callable[[], Sequence[Line]], int, str, str]] = {
     "a note that is none": (
         lambda: [msgspec.structs.replace(relay_line(), note=b"x")], 2, "note", "malformed",
     ),
+    "a credit note of nobody's": (lambda: [credit_line(signer=ALPHA)], 2, "note", "unauthorised"),
+    "a credit note twice": (lambda: [credit_line(), credit_line(issued_ms=NOW_MS + 1)], 3, "note", "credited above"),
+    "a credit note alone and with its receipt": (lambda: [relay_line(), credit_line()], 3, "note", "credited above"),
     "a path that leads elsewhere": (lambda: [no_proof()], 2, "proof", "does not lead"),
     "a proof twice": (lambda: [*proof_lines(), proof_lines()[0]], 5, "proof", "above"),
     "a tally of nobody": (
@@ -314,6 +324,7 @@ def test_a_damaged_line_under_an_end_that_fits_is_named(number: int, data: st.Da
 def test_damaged_envelopes_in_whole_lines_are_named(data: st.DataObject) -> None:
     """Base64 and JSON are right, so it is the envelopes that are judged."""
     draft = Draft()
+    draft.lines.append(credit_line(manifest=bytes(32)))
     place = data.draw(st.integers(0, len(draft.lines) - 1))
     line = draft.lines[place]
     names = [name for name in line.__struct_fields__ if getattr(line, name)]

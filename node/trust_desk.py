@@ -23,7 +23,7 @@ from learner.ledger import Ledger
 from learner.ledger_rows import AuditRow
 from learner.verification.agenda import Agenda, Work, work_of
 from learner.verification.confidence import Confidence, Finding, Standing, after, is_audited, pardoned
-from learner.verification.margins import MARGINS
+from learner.verification.margins import margins_of
 from learner.verification.near_copies import NearCopies, sketch
 from learner.verification.sequential import Found, count_above, log_evidence
 from learner.verification.share import NEWCOMER_GROUPS
@@ -249,8 +249,9 @@ class TrustDesk:
         before = self._known.get(work.peer, Confidence())
         if before.banned:
             return
-        counted = count_above(found, MARGINS)
-        known, finding = after(before, counted, MARGINS)
+        margins = margins_of(self.run.published.manifest.total_bytes if self.run.published else 0)
+        counted = count_above(found, margins)
+        known, finding = after(before, counted, margins)
         self._known[work.peer] = known
         self.audited += 1
         self.failed += not finding.passed

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 from learner.verification.confidence import Confidence, Standing, after, is_audited, pardoned
-from learner.verification.margins import MARGINS
+from learner.verification.margins import LARGE, SMALL_BYTES, margins_of
+from learner.verification.margins import SMALL as MARGINS
 from learner.verification.sequential import Audited
 from learner.verification.share import FLOOR, NEWCOMER_GROUPS
 from protocol.ids import LeaseId
@@ -77,3 +78,14 @@ def test_an_honest_peer_at_the_very_margin_is_never_banned() -> None:
             failed += not finding.passed
         assert known.standing is not Standing.BANNED
         assert failed <= 2
+
+
+def test_a_large_model_is_given_more_room_and_a_cheat_in_it_is_found_all_the_same() -> None:
+    assert margins_of(SMALL_BYTES) is MARGINS
+    assert margins_of(SMALL_BYTES + 1) is LARGE
+    assert len(LARGE) == len(MARGINS), "what was heard of a peer goes on when a model grows"
+    honest, _ = after(Confidence(), Audited(tokens=512, above=(24, 5, 24, 5)), LARGE)
+    assert honest.standing is Standing.NEWCOMER
+    assert after(Confidence(), Audited(tokens=512, above=(24, 5, 24, 5)), MARGINS)[0].standing is Standing.BANNED
+    greedy, _ = after(Confidence(), Audited(tokens=512, above=(200, 120, 0, 0)), LARGE)
+    assert greedy.standing is Standing.BANNED

@@ -250,6 +250,10 @@ class Episodes:
         """Whether a turn waits for a lease."""
         return bool(self._waiting)
 
+    def is_open(self, root: LeaseId) -> bool:
+        """Whether the group that this lease opened goes on."""
+        return root in self._open
+
     def waiting(self) -> Iterator[Waiting]:
         """The turns that wait for a lease, those of the oldest groups first."""
         for group in sorted(self._waiting.values(), key=lambda group: (group.oldest, group.number)):

@@ -9,8 +9,8 @@ temperature; see `learner.scores`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 
 import trio
@@ -79,16 +79,26 @@ class EvaluationTerms:
     ks: tuple[int, ...] = (1,)
 
 
+Turn = Callable[[], AbstractAsyncContextManager[None]]
+"""Inside it the engine is one's own, with the version that is asked installed."""
+
+
 async def evaluate(
-    engine: PolicyEngine, prompts: Sequence[HeldOut], terms: EvaluationTerms, ask: AskHeldOut = answered_on_a_thread
+    engine: PolicyEngine,
+    prompts: Sequence[HeldOut],
+    terms: EvaluationTerms,
+    ask: AskHeldOut = answered_on_a_thread,
+    turn: Turn = nullcontext,
 ) -> Scores:
-    """Score what is installed in `engine` on at least one prompt; `ask` says what completions are worth."""
+    """Score what is installed in `engine` on at least one prompt; `ask` says what completions are worth. Between two
+    turns, of TOGETHER completions each, others may use the engine."""
     starts = [(_request(i, held, terms), held) for i, held in enumerate(prompts)]
     for sample in range(terms.samples):
         starts += [(_request(i, held, terms, sample), held) for i, held in enumerate(prompts)]
     rewards: list[float] = []
     for first in range(0, len(starts), TOGETHER):
-        rewards += await play(engine, starts[first : first + TOGETHER], ask)
+        async with turn():
+            rewards += await play(engine, starts[first : first + TOGETHER], ask)
     count = len(prompts)
     sampled = [rewards[count + i :: count] for i in range(count)]
     return score(rewards[:count], sampled, [held.task for held in prompts], terms.ks)
@@ -107,7 +117,7 @@ class Evaluation:
     events: EventLog
     ask: AskHeldOut = answered_on_a_thread
     lock: trio.Lock = field(default_factory=trio.Lock)
-    """Held while the engine is used, which others may share."""
+    """Held while the engine is used, which others may share: they wait for TOGETHER completions at most."""
     latest: Scores | None = None
     _published: int = 0
     _one: trio.Lock = field(default_factory=trio.Lock)
@@ -132,7 +142,7 @@ class Evaluation:
         at_ms = self.now_ms()
         try:
             with self.store.pinned(signed.hash):
-                async with self._one, self.lock:
+                async with self._one:
                     try:
                         scores = await self._scores(signed)
                     finally:
@@ -167,8 +177,15 @@ class Evaluation:
 
     async def _score(self, signed: SignedManifest) -> Scores:
         version = InstalledVersion(name=signed.version, manifest=signed.hash)
-        await self.engine.install(version, self.store.directory(signed.hash))
-        return await evaluate(self.engine, self.prompts, self.terms, self.ask)
+
+        @asynccontextmanager
+        async def turn() -> AsyncIterator[None]:
+            async with self.lock:
+                if self.engine.installed != version:
+                    await self.engine.install(version, self.store.directory(signed.hash))
+                yield
+
+        return await evaluate(self.engine, self.prompts, self.terms, self.ask, turn)
 
 
 def _figures(scores: Scores) -> dict[str, Field]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hmac
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -248,6 +248,7 @@ class TrustDesk:
         self._unpinned([work])
         before = self._known.get(work.peer, Confidence())
         if before.banned:
+            self._refuse_roots([work.root])
             return
         margins = margins_of(self.run.published.manifest.total_bytes if self.run.published else 0)
         counted = count_above(found, margins)
@@ -313,10 +314,9 @@ class TrustDesk:
             return {lease: raw for lease, (_, _, raw) in receipts.items()}
 
         receipts = await trio.to_thread.run_sync(write)
-        self._untold.setdefault(peer, []).extend(receipts.items())
+        self._will_tell(peer, receipts)
         if known.banned:
-            self.heard(peer)
-            self.dismiss(peer, Refused(reason=ban_notice(known.banned)))
+            self._send_away(peer, known)
         self._set_quota(peer)
         self.run.notify()
 
@@ -341,22 +341,33 @@ class TrustDesk:
         return lambda: self.ledger.revisions_told(told) if told else None
 
     def _refuse(self, work: Work, finding: Finding) -> list[LeaseId]:
-        """Take out of the buffer what must not be trained on; return the leases that opened it."""
+        """Take out of the buffer what must not be trained on; return the leases whose records are refused for that.
+        What a step has taken already, or is being trained on, stays as it was judged."""
         if finding.passed:
             return []
-        gone = [group.lease for group in self.run.buffer.withdraw(lambda one: one.lease == work.root, AUDIT_REASON)]
-        if self._pending.pop(work.root, None) is not None and not gone:
-            self._spoil(work.root)  # episodes of it go on
+        gone = self._refuse_roots([work.root])
+        refused = [work.lease, *gone] if gone or work.root in self._spoiled else []
         if finding.convicted:
-            gone += self._withdraw(work.peer)
-        return list(dict.fromkeys([work.lease, *gone]))
+            refused += self._withdraw(work.peer)
+        return list(dict.fromkeys(refused))
 
     def _withdraw(self, peer: PeerId) -> list[LeaseId]:
         """Nothing that this peer made is trained on from now on; return the leases that opened what was given up."""
         gone = [group.lease for group in self.run.buffer.withdraw(lambda one: one.peer == peer, BANNED_REASON)]
-        self._unpinned(self.agenda.withdraw(peer))
         for lease in gone:
             self._pending.pop(lease, None)
+        # Turns of it may be parts of groups that others opened.
+        return gone + self._refuse_roots([work.root for work in self._unpinned(self.agenda.withdraw(peer))])
+
+    def _refuse_roots(self, roots: Iterable[LeaseId]) -> list[LeaseId]:
+        """The groups that these leases opened are not trained on: not from the buffer, and not when they are complete.
+        Return those that were in the buffer."""
+        wrong = set(roots)
+        gone = [group.lease for group in self.run.buffer.withdraw(lambda one: one.lease in wrong, AUDIT_REASON)]
+        for root in wrong:
+            was_pending = self._pending.pop(root, None) is not None
+            if root not in gone and (was_pending or self.run.episodes.is_open(root)):
+                self._spoil(root)
         return gone
 
     def _write(self, row: AuditRow, known: Confidence, refused: Collection[LeaseId]) -> dict[LeaseId, bytes]:
@@ -409,12 +420,10 @@ class TrustDesk:
             passed=finding.passed,
             standing=known.standing.value,
         )
-        if receipts:
-            self._untold.setdefault(work.peer, []).extend(receipts.items())
+        self._will_tell(work.peer, receipts)
         if finding.convicted:
             self.events.emit("peer_banned", peer=work.peer, lease=short(work.lease), reason=finding.detail)
-            self.heard(work.peer)
-            self.dismiss(work.peer, Refused(reason=ban_notice(known.banned)))
+            self._send_away(work.peer, known)
         elif not finding.passed:
             self.events.emit("audit_failed", peer=work.peer, lease=short(work.lease), reason=finding.detail)
         elif (pending := self._pending.get(work.root)) is not None:
@@ -426,6 +435,17 @@ class TrustDesk:
         self._set_quota(work.peer)
         self.run.notify()
 
+    def _will_tell(self, peer: PeerId, receipts: Mapping[LeaseId, bytes]) -> None:
+        """The peer is told with its next heartbeats; one that is not here, when it comes back, from the ledger."""
+        if receipts and peer in self.run.present:
+            self._untold.setdefault(peer, []).extend(receipts.items())
+
+    def _send_away(self, peer: PeerId, known: Confidence) -> None:
+        """Tell it what it can still read, and end its line."""
+        self.heard(peer)
+        self._untold.pop(peer, None)
+        self.dismiss(peer, Refused(reason=ban_notice(known.banned)))
+
     def _unaudited(self, works: Iterable[Work]) -> None:
         """These cannot be audited, which is nobody's fault; what waited for that is not trained on."""
         roots = set()
@@ -433,11 +453,9 @@ class TrustDesk:
             self.unaudited += 1
             if work.waits:
                 roots.add(work.root)
-                self._pending.pop(work.root, None)
+                self._pending.setdefault(work.root, set())
         if roots:
-            gone = self.run.buffer.withdraw(lambda group: group.lease in roots, AUDIT_REASON)
-            for root in roots - {group.lease for group in gone}:
-                self._spoil(root)
+            self._refuse_roots(roots)
             self.run.notify()
 
     def _spoil(self, root: LeaseId) -> None:

@@ -298,3 +298,29 @@ async def test_a_reward_of_the_installed_policy(tmp_path: Path) -> None:
         assert await evaluate(parts.engine, PROMPTS, terms()) == parts.evaluation.latest
         assert parts.engine.installed is not None
         assert parts.engine.installed.name == PolicyVersion(1, 3)
+
+
+async def test_who_shares_the_engine_waits_for_no_whole_evaluation_and_changes_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.evaluation.TOGETHER", 8)
+    async with opened(tmp_path) as parts:
+        first, other = parts.publish(1), parts.publish(2)
+        await parts.evaluation.run(first)
+        alone, turns = parts.rows(), []
+
+        async def share() -> None:
+            while True:
+                async with parts.evaluation.lock:
+                    turns.append(len(parts.engine.asked))
+                    version = InstalledVersion(name=other.version, manifest=other.hash)
+                    await parts.engine.install(version, parts.store.directory(other.hash))
+                    await trio.lowlevel.checkpoint()
+
+        parts.engine.asked.clear()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(share)
+            await parts.evaluation.run(first)
+            nursery.cancel_scope.cancel()
+        assert set(turns) >= {8, 16, 24, 32}, "between any two of its turns"
+        assert parts.rows() == alone

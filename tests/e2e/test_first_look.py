@@ -36,7 +36,7 @@ def test_help_of_a_command(machine: Machine, command: str, monkeypatch: pytest.M
     assert f"Usage: volery {command}" in outcome.out
     assert max(map(len, outcome.out.splitlines())) <= 80
     for option in re.findall(r"^│ +(--[a-z-]+) .*", outcome.out, re.MULTILINE):
-        row = next(line for line in outcome.out.splitlines() if f" {option} " in line)
+        row = next(line for line in outcome.out.splitlines() if re.match(rf"│ +{option} ", line))
         assert len(row.partition(option)[2].split()) > 3, row  # there is a sentence, not a type alone
 
 

@@ -88,7 +88,7 @@ def test_a_learner_killed_in_mid_episode_loses_nothing(guessing: Swarm) -> None:
 @pytest.mark.slow
 def test_a_policy_learns_to_use_what_it_is_answered(guessing: Swarm) -> None:
     """Four guesses of ten find 40 % at best without a look at the answers, and all by halves."""
-    guessing.configure(steps=120, task=TASK, staleness=2, held_out=256, learning_rate=3e-3)
+    guessing.configure(steps=240, task=TASK, staleness=2, held_out=256, learning_rate=3e-3)
     text = guessing.config.read_text(encoding="utf-8")
     text = text.replace("prompts_per_step = 4", "prompts_per_step = 16").replace("group_size = 4", "group_size = 8")
     guessing.config.write_text(text.replace("every_versions = 3", "every_versions = 15"), encoding="utf-8")

@@ -162,9 +162,14 @@ CREATE INDEX IF NOT EXISTS revisions_untold ON revisions (peer) WHERE told = 0;
 CREATE TABLE IF NOT EXISTS evidence (
     lease BLOB PRIMARY KEY REFERENCES leases, envelope BLOB NOT NULL, records BLOB NOT NULL
 ) STRICT;
+CREATE TABLE IF NOT EXISTS decisions (
+    id INTEGER PRIMARY KEY, peer TEXT NOT NULL, at_ms INTEGER NOT NULL, what TEXT NOT NULL, reason TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS records_refused ON records (lease, rule, peer) WHERE rule <> 'admitted';
 """
 """What audits found: of each lease that was audited how many tokens were above which margin (`above`, a JSON list),
 the largest gap in nats, and the logarithm of the evidence against its peer after it; of each peer what all of them add
 up to (`log_wealth`, a JSON list), and why it is banned, "" if it is not; the leases whose receipt was replaced by a
-later one, and whether the peer has heard of it; of audits that failed the lease and the records as they were signed.
-Made like RELAYS."""
+later one, and whether the peer has heard of it; of audits that failed the lease and the records as they were signed;
+what the operator decided (`what` is "ban" or "pardon"), from which replays and reputations begin anew. Made like
+RELAYS."""

@@ -63,9 +63,17 @@ class TrustBook(LedgerFile):
         known: Confidence,
         now_ms: int,
         revised: Mapping[LeaseId, tuple[Rule, str, bytes]] = EMPTY,
+        *,
+        decision: str = "",
     ) -> None:
-        """Write what is known of a peer, and what is refused therefore, as in `audited`."""
+        """Write what is known of a peer, which `decision` of the operator's it rests on if any (BAN, PARDON of
+        `learner.ledger_reputation`), and what is refused therefore, as in `audited`."""
         with self.transaction() as db:
+            if decision:
+                db.execute(
+                    "INSERT INTO decisions (peer, at_ms, what, reason) VALUES (?, ?, ?, ?)",
+                    (peer, now_ms, decision, known.banned),
+                )
             _write_confidence(db, peer, known, now_ms)
             _revise(db, revised, now_ms)
 

@@ -47,6 +47,7 @@ from node.presence import open_transport
 from node.proof_desk import ProofDesk
 from node.recorder import Recorder
 from node.relay_desk import RelayDesk
+from node.reputation_desk import ReputationDesk
 from node.samples.store import FILE as SAMPLES
 from node.samples.store import SampleSink
 from node.schooling import Schooling
@@ -215,8 +216,11 @@ class _Learner:
             now_ms=Clock.now_ms,
             events=events,
         )
+        self.reputations = ReputationDesk(ledger=ledger.path, now_ms=Clock.now_ms, events=events)
         if self.trust is not None:
             self.trust.used = self.relays.used
+            self.trust.is_quarantined, self.trust.judged = self.reputations.is_quarantined, self.reputations.call
+            self.reputations.changed = self.trust.reconsider
         self.desk = LearnerDesk(
             run=self.run,
             ledger=ledger,
@@ -331,6 +335,7 @@ class _Learner:
             nursery.start_soon(self.steward.work)
             if self.trust is not None:
                 nursery.start_soon(self.trust.watch)
+                nursery.start_soon(self.reputations.watch)
             nursery.start_soon(self.relays.work)
             nursery.start_soon(self.proofs.work)
             nursery.start_soon(self.presence.tell, stay)

@@ -24,6 +24,7 @@ from node.operator_commands import ban, pardon
 from node.outlet import complain, keep_outlet
 from node.owner_commands import drain, pause, resume
 from node.receipt_commands import prove, receipts
+from node.reputation_commands import reputation
 
 app = typer.Typer(
     name="volery",
@@ -184,6 +185,7 @@ for _told in (pause, resume, drain, ban, pardon):
 
 
 app.add_typer(receipts)
+app.add_typer(reputation)
 app.command()(prove)
 
 
@@ -262,11 +264,19 @@ def report(
 def why(
     name: Annotated[str, typer.Argument(help="A peer id or its end; the beginning of a lease's or a record's id.")],
     target: Annotated[Path | None, typer.Argument(help="A swarm.toml, or a node's state directory.")] = None,
+    replay: Annotated[
+        bool,
+        typer.Option(
+            "--replay", help="Hear a peer's audits, or draw a failed lease's tokens, once more; 1 if that differs."
+        ),
+    ] = False,
 ) -> None:
     """Why something was not counted: what was decided, by which rule, what was measured, and what to do about it."""
     from node.lookups import show_why
 
-    typer.echo(show_why(name, target))
+    answer = show_why(name, target, replay=replay)
+    typer.echo(answer.text)
+    raise typer.Exit(0 if answer.agrees else 1)
 
 
 @app.command()

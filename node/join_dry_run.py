@@ -38,7 +38,7 @@ from protocol.ids import PeerId, PublicKey
 from protocol.invite import Invite
 from protocol.manifest import SignedManifest
 from swarm.asking import ManifestSearch, ask
-from swarm.reputation import unreported
+from swarm.blame import unreported
 from swarm.transport import StreamBroken, StreamRefused, Transport
 
 COMFORTABLE = 3.25

@@ -16,6 +16,7 @@ import trio
 
 from learner.ledger import Ledger
 from learner.ledger_rows import PeerRow, StayRow
+from node.absences import BANNED, EXCUSED, OUT_OF_HOURS
 from node.events import EventLog
 from node.learner_run import LearnerRun, Presence
 from node.lease_desk import LeaseDesk
@@ -195,7 +196,7 @@ class LearnerDesk:
         self.proofs.left(peer)
         if reason == IN_GOOD_ORDER:
             self._lose(self.run.membership.handle(Gone(peer=peer, reason=reason), trio.current_time()))
-        elif self._end_presence(peer, reason):
+        elif self._end_presence(peer, self._excused(peer, reason)):
             self.events.emit("peer_left", peer=peer, reason=reason, leases_released=0)
             self._introduce()
 
@@ -265,18 +266,25 @@ class LearnerDesk:
 
     def _dismiss(self, peer: PeerId, last_word: Refused) -> None:
         """The peer is not welcome any more: it loses its leases and its line."""
-        self._lose(self.run.membership.handle(Gone(peer=peer, reason="banned"), trio.current_time()), last_word)
+        self._lose(self.run.membership.handle(Gone(peer=peer, reason=BANNED), trio.current_time()), last_word)
 
     def _lose(self, losses: Sequence[Lost], last_word: Refused | None = None) -> None:
         for lost in losses:
+            reason = self._excused(lost.peer, lost.reason)  # before what it said of its hours is forgotten
             self.run.forget(lost.peer)
             released = self.leases.release(lost.peer)
-            self._end_presence(lost.peer, lost.reason)
+            self._end_presence(lost.peer, reason)
             self.events.emit("peer_left", peer=lost.peer, reason=lost.reason, leases_released=released)
             if self.reception is not None:
                 self.reception.dismiss(lost.peer, last_word or Refused(reason=lost.reason, retry_after_ms=1000))
         if losses:
             self._introduce()
+
+    def _excused(self, peer: PeerId, reason: str) -> str:
+        """Why its stay ended, as the ledger has it: nobody vanishes while nothing is expected of him."""
+        worker = self.run.workers.get(peer)
+        is_over = worker is not None and worker.until_ms <= self.now_ms()
+        return OUT_OF_HOURS if is_over and reason not in EXCUSED else reason
 
     def _end_presence(self, peer: PeerId, reason: str) -> bool:
         """Whether the peer was present until now."""

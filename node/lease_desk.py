@@ -239,7 +239,7 @@ class LeaseDesk:
             case Held.HOURS:
                 return "Your hours are over, or end before you could deliver more. Ask again when they begin."
             case Held.AUDIT:
-                return "What you have delivered is being audited, as a newcomer's first groups are; there is more then."
+                return "As much of yours is under way or being audited as may be of a newcomer, or in quarantine."
             case Held.ROOM:
                 return "Enough rollouts are under way; wait for a batch to be trained on."
             case Held.VERSION:

@@ -29,7 +29,8 @@ from node.outlet import is_screen
 from node.receipts import Receipts, ReceiptsError
 from node.reports import OwnReport, SwarmReport, draw_reward, own_report, swarm_report
 from node.reports.objective import spells
-from node.reports.why import why_in_ledger, why_in_receipts
+from node.reports.replaying import KeptLease
+from node.reports.why import Answer, why_in_ledger, why_in_receipts
 from node.standing import standing_of
 from node.tasks.options import usage
 from node.tasks.registry import list_kinds
@@ -173,19 +174,37 @@ def read_report(place: Place, *, with_history: bool = False) -> SwarmReport | Ow
         raise RunError(str(error)) from error
 
 
-def show_why(name: str, target: Path | None) -> str:
+def show_why(name: str, target: Path | None, *, replay: bool = False) -> Answer:
     """Why `name`, a record, a lease or a peer, was judged as it was. Raises UsageError, RunError."""
     place = find_place(target)
+    if replay and not place.is_learner:
+        raise UsageError(
+            f"--replay: {place.state} is a volunteer's node, and audits are the learner's. Ask the operator."
+        )
     try:
         if place.is_learner:
-            return why_in_ledger(place.state / "ledger.sqlite", name)
+            told = why_in_ledger(place.state / "ledger.sqlite", name, replay=replay)
+            return told if told.kept is None else _redrawn(told, told.kept, place)
         receipts = Receipts(place.state / "receipts.sqlite", read_only=True)
         try:
-            return why_in_receipts(receipts, name)
+            return Answer(text=why_in_receipts(receipts, name))
         finally:
             receipts.close()
     except (LedgerError, ReceiptsError) as error:
         raise RunError(str(error)) from error
+
+
+def _redrawn(told: Answer, kept: KeptLease, place: Place) -> Answer:
+    from node.redrawing import redrawn
+
+    store = place.state / "store"
+    held = {one.hash: (one, store / "versions" / one.hash.hex()) for one in complete_versions(store)}
+    try:
+        authority = read_genesis((place.state / "genesis").read_bytes())[1]
+    except (OSError, PeerError) as error:
+        raise RunError(f"{place.state / 'genesis'} cannot be read ({error}). Restore it from a copy.") from None
+    again = redrawn(kept, authority, held)
+    return Answer(text="\n".join([told.text, *again.lines]), agrees=again.agrees)
 
 
 def _about(state: Path) -> dict[str, str]:

@@ -20,6 +20,7 @@ import trio
 
 from learner.intake import AdmittedRecord, GrantedLease
 from learner.ledger import Ledger
+from learner.ledger_reputation import BAN, PARDON
 from learner.ledger_rows import AuditRow
 from learner.verification.agenda import Agenda, Work, work_of
 from learner.verification.confidence import Confidence, Finding, Standing, after, is_audited, pardoned
@@ -85,6 +86,9 @@ class TrustDesk:
         tell: says something to a peer, if its line is up.
         dismiss: ends a peer's line after telling it why, and withdraws its leases.
         used: told of which versions a peer has work that may be believed.
+        is_quarantined: whether soft strikes stand against a peer: then no more of its work may be under way than of a
+            newcomer's.
+        judged: told when an audit failed, or the operator has decided something.
         added: something is on the agenda.
     """
 
@@ -103,6 +107,8 @@ class TrustDesk:
     tell: Callable[[PeerId, FromLearner], None] = lambda peer, message: None
     dismiss: Callable[[PeerId, Refused], None] = lambda peer, last_word: None
     used: Callable[[PeerId, Collection[ManifestHash]], None] = lambda peer, manifests: None
+    is_quarantined: Callable[[PeerId], bool] = lambda peer: False
+    judged: Callable[[], None] = lambda: None
     agenda: Agenda = field(default_factory=Agenda)
     copies: NearCopies = field(default_factory=NearCopies)
     added: trio.Event = field(default_factory=trio.Event)
@@ -310,7 +316,8 @@ class TrustDesk:
 
         def write() -> dict[LeaseId, bytes]:
             receipts = self._refusals(gone, peer, Rule.BANNED, f"its peer is banned: {known.banned}", now_ms)
-            self.ledger.confidence_written(peer, known, now_ms, receipts)
+            decision = BAN if known.banned else PARDON
+            self.ledger.confidence_written(peer, known, now_ms, receipts, decision=decision)
             return {lease: raw for lease, (_, _, raw) in receipts.items()}
 
         receipts = await trio.to_thread.run_sync(write)
@@ -318,6 +325,7 @@ class TrustDesk:
         if known.banned:
             self._send_away(peer, known)
         self._set_quota(peer)
+        self.judged()
         self.run.notify()
 
     async def _settle(self) -> None:
@@ -432,6 +440,8 @@ class TrustDesk:
             if not pending:
                 del self._pending[work.root]
                 self.run.buffer.release(work.root)
+        if not finding.passed:
+            self.judged()
         self._set_quota(work.peer)
         self.run.notify()
 
@@ -472,10 +482,17 @@ class TrustDesk:
         peers = {granted.peer for granted in leases}
         return self.ledger.confidence_of(peers), self.ledger.audits_of([granted.id for granted in leases])
 
+    def reconsider(self) -> None:
+        """Who is in quarantine has changed."""
+        for peer in self.run.present:
+            self._set_quota(peer)
+        self.run.notify()
+
     def _set_quota(self, peer: PeerId) -> None:
         if peer in self.run.present:
-            waits = self._known.get(peer, Confidence()).waits
-            self.run.worker(peer).quota = NEWCOMER_GROUPS * self.run.leasing.terms.group_size if waits else math.inf
+            known = self._known.get(peer, Confidence())
+            is_held = self.audits and (known.waits or self.is_quarantined(peer))
+            self.run.worker(peer).quota = NEWCOMER_GROUPS * self.run.leasing.terms.group_size if is_held else math.inf
 
     def _pin(self, manifests: Collection[ManifestHash]) -> bool:
         pinned: list[ManifestHash] = []

@@ -26,6 +26,7 @@ from protocol.ids import ManifestHash, PeerId
 from protocol.limits import MANIFEST_PIECE_BYTES
 from protocol.manifest import SignedManifest, open_manifest
 from protocol.manifest_pieces import ManifestPieces
+from swarm.blame import Report
 from swarm.framing import FrameStream, framed
 from swarm.inquiry import (
     MANIFEST_PATIENCE_S,
@@ -39,7 +40,6 @@ from swarm.inquiry import (
     Tick,
     WholeCame,
 )
-from swarm.reputation import Report
 from swarm.transport import StreamBroken, StreamRefused, Transport
 
 ASK_TIMEOUT_S = 20.0

@@ -55,9 +55,9 @@ from protocol.work import (
     open_lease,
     open_receipt,
 )
+from swarm.blame import Report
 from swarm.causes import first_cause
 from swarm.framing import FrameStream, framed
-from swarm.reputation import Report
 from swarm.transport import DialFailed, StreamBroken, StreamRefused, Transport
 
 MAX_UNDELIVERED = 64

@@ -27,9 +27,9 @@ from protocol.limits import MAX_CHUNKS
 from protocol.manifest import ChunkRef, SignedManifest
 from swarm import scatter
 from swarm.audience import Begun, Note, Unfollowed
+from swarm.blame import Report
 from swarm.causes import first_cause
 from swarm.framing import FrameStream, framed
-from swarm.reputation import Report
 from swarm.scatter import Listen, Offer, Scatter, Show
 from swarm.scheduler import (
     Arrived,

@@ -28,9 +28,9 @@ from protocol.manifest import SignedManifest
 from protocol.manifest_pieces import MAX_ENVELOPE_BYTES
 from swarm.announcements import Abandon, Announcements, Effect, Equivocation, Fetch, Relay
 from swarm.asking import ManifestSearch, ask
+from swarm.blame import Report
 from swarm.distribution import Distribution, Starved
 from swarm.obtaining import Obtained, Obtaining
-from swarm.reputation import Report
 from swarm.store import ChunkStore, StoreError
 from swarm.transport import Broadcast, PeerConnected, StreamBroken, StreamRefused, Transport
 

@@ -43,9 +43,9 @@ from protocol.work import (
     Started,
     Welcome,
 )
+from swarm.blame import Report, unreported
 from swarm.causes import first_cause
 from swarm.framing import FrameStream, framed
-from swarm.reputation import Report, unreported
 from swarm.transport import Stream, StreamBroken, Transport
 
 INBOX = 256

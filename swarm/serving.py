@@ -28,10 +28,10 @@ from protocol.limits import MANIFEST_PIECE_BYTES, MAX_PEERS_TOLD, MAX_REQUEST_BY
 from protocol.manifest_pieces import manifest_piece
 from swarm import uploads
 from swarm.audience import Asked, Audience, Begun, Followed, Idle, Note, Sent, Unfollowed
+from swarm.blame import Report, unreported
 from swarm.causes import first_cause
 from swarm.framing import FrameStream
 from swarm.recent import RecentChunks
-from swarm.reputation import Report, unreported
 from swarm.store import ChunkStore, StoreError
 from swarm.transport import Stream, StreamBroken, Transport
 from swarm.uploads import Begin, Drop, Event, Moved, Refuse, Requested, Tick, Uploads, Withdrawn

@@ -155,6 +155,14 @@ REPUTATION = (
     _scored("availa-\nbility", "availability", of_learners=True),
     _scored("timeli-\nness", "timeliness"),
     _scored("honesty", "honesty"),
+    _scored("sound-\nness", "soundness"),
+    _scored("service", "service"),
+    _scored("score", "score"),
+    Column(
+        heading="band",
+        cell=_of_rollouts(lambda p: words.NOTHING if p.reputation is None else p.reputation.band.value),
+        left=True,
+    ),
 )
 
 

@@ -20,7 +20,8 @@ at_ms}], traffic [{peer, bytes_up, bytes_down}].
 A peer: peer, name, role, engine, machine, leases {issued, open, delivered, in_time, late, expired, returned, lost,
 recalled, recalled_rollouts}, admitted, rejected, verdicts {rule: count}, admitted_per_s, tokens, trained, dropped,
 share, bytes_up, bytes_down, bytes_relayed, hours_active, hours_standby, engine_s, price_per_hour, currency, cost,
-cost_micros, cost_per_1000_tokens, first_seen_ms, last_seen_ms, reputation {availability, timeliness, honesty, score}.
+cost_micros, cost_per_1000_tokens, first_seen_ms, last_seen_ms, reputation {availability, timeliness, honesty, score,
+soundness, service, band, strikes [text]}.
 
 CSV: a header and one row per peer, in the same words; leases, verdicts and reputation are spread over columns.
 """
@@ -40,6 +41,7 @@ from node.reports.rules import REFUSALS
 from node.reports.trust import PeerAudits
 from node.reports.words import plain_name
 from protocol.cost import MICROS
+from protocol.reputation import Reputation
 
 FORMAT = "volery-report/1"
 
@@ -55,7 +57,7 @@ LEASE_FATES = (
     "recalled",
     "recalled_rollouts",
 )
-SCORES = ("availability", "timeliness", "honesty", "score")
+SCORES = ("availability", "timeliness", "honesty", "score", "soundness", "service")
 
 FORMULA_STARTS = ("=", "+", "-", "@")
 """A spreadsheet would run a cell that begins so as a formula, and names are chosen by strangers."""
@@ -205,7 +207,14 @@ def _peer(peer: PeerReport) -> dict[str, Any]:
         "first_seen_ms": peer.first_seen_ms,
         "last_seen_ms": peer.last_seen_ms,
         "audits": None if peer.audits is None else _audits(peer.audits),
-        "reputation": None if peer.reputation is None else {s: getattr(peer.reputation, s) for s in SCORES},
+        "reputation": None if peer.reputation is None else _reputation(peer.reputation),
+    }
+
+
+def _reputation(found: Reputation) -> dict[str, Any]:
+    return {share: getattr(found, share) for share in SCORES} | {
+        "band": found.band.value,
+        "strikes": [strike.value for strike in found.strikes],
     }
 
 
@@ -231,7 +240,7 @@ CSV_COLUMNS = (
     "hours_active", "hours_standby", "engine_s", "price_per_hour", "currency",
     "cost", "cost_micros", "cost_per_1000_tokens",
     "first_seen_ms", "last_seen_ms", "standing", "audits", "audits_failed",
-    *SCORES,
+    *SCORES, "band",
 )  # fmt: skip
 
 

@@ -21,8 +21,8 @@ from node.reports.rules import BLAMED
 from node.reports.trust import PeerAudits
 from protocol.cost import MICROS, Price, cost_micros, per_thousand_tokens
 from protocol.ids import LeaseId, PeerId, PolicyVersion, SwarmId
+from protocol.reputation import Reputation
 from protocol.work import Rule
-from swarm.reputation import Reputation
 
 
 class Role(Enum):

@@ -10,12 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from node.reports.facts import LeaseCounts, PeerReport, Role
-from node.reports.rules import BLAMED
 from node.reports.trust import PeerAudits
 from protocol.cost import Price
 from protocol.ids import PeerId
+from protocol.reputation import Reputation
 from protocol.work import Rule
-from swarm.reputation import Observations, reputation_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,21 +48,13 @@ class PeerFacts:
     dropped: int
     bytes_relayed: int
     standby_s: float
+    reputation: Reputation
     audits: PeerAudits | None = None
 
 
-def peer_report(facts: PeerFacts, *, trained: int, ended_ms: int) -> PeerReport:
-    """The row of one peer; `trained` counts all rollouts of all batches, `ended_ms` is when the report ends."""
+def peer_report(facts: PeerFacts, *, trained: int) -> PeerReport:
+    """The row of one peer; `trained` counts all rollouts of all batches."""
     here_s = present_s(facts.presences)
-    blamed = sum(number for rule, number in facts.verdicts.items() if rule in BLAMED)
-    seen = Observations(
-        present_s=here_s,
-        known_s=(ended_ms - facts.first_seen_ms) / 1000,
-        leases_in_time=facts.leases.in_time,
-        leases_failed=facts.leases.failed,
-        records_honest=sum(facts.verdicts.values()) - blamed,
-        records_blamed=blamed,
-    )
     return PeerReport(
         peer=facts.peer,
         name=facts.name,
@@ -85,7 +76,7 @@ def peer_report(facts: PeerFacts, *, trained: int, ended_ms: int) -> PeerReport:
         engine_s=facts.engine_s,
         first_seen_ms=facts.first_seen_ms,
         last_seen_ms=facts.last_seen_ms,
-        reputation=reputation_of(seen),
+        reputation=facts.reputation,
         audits=facts.audits,
     )
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from learner.ledger_reputation import Judging
+from node.absences import EXCUSED
 from protocol.work import Rule
 
 
@@ -99,3 +101,5 @@ MEANINGS: Mapping[Rule, Meaning] = {
 }
 REFUSALS = tuple(rule for rule in Rule if rule is not Rule.ADMITTED)
 BLAMED = frozenset(rule for rule, meaning in MEANINGS.items() if meaning.blames)
+JUDGING = Judging(blaming=BLAMED, excused=EXCUSED)
+"""What counts against a peer's reputation."""

@@ -17,13 +17,16 @@ from typing import Any
 
 from learner.buffer import UNINFORMATIVE
 from learner.ledger_file import snapshot
+from learner.ledger_reputation import observed_days
 from node.reports.chronicle import read_history
 from node.reports.facts import Evaluation, Incarnation, LeaseCounts, Plan, Publication, Step, SwarmReport
 from node.reports.objective import changes_of
 from node.reports.peers import PeerFacts, Presence, in_order, peer_report
+from node.reports.rules import JUDGING
 from node.reports.trust import PeerAudits, audits_by_peer
 from protocol.cost import Price
 from protocol.ids import PeerId, PolicyVersion, SwarmId
+from protocol.reputation import DAY_MS, Reputation, reputation_of
 from protocol.staleness import Chain
 from protocol.work import Rule
 
@@ -51,7 +54,7 @@ def swarm_report(path: Path, *, staleness: int | None = None, with_history: bool
         rows = db.execute("SELECT incarnation, base, began_ms FROM incarnations ORDER BY incarnation").fetchall()
         first_peer = db.execute("SELECT min(first_seen_ms) FROM peers").fetchone()[0]
         started_ms = int(rows[0][2] if rows else first_peer or 0)
-        ended_ms = max(int(db.execute(LAST_MOMENT).fetchone()[0] or 0), started_ms)
+        ended_ms = max(last_moment_ms(db), started_ms)
         incarnations = tuple(Incarnation(number=n, base=b, at_s=(t - started_ms) / 1000) for n, b, t in rows)
         steps = _steps(db, started_ms)
         chain = _chain(incarnations, steps)
@@ -62,8 +65,9 @@ def swarm_report(path: Path, *, staleness: int | None = None, with_history: bool
             )
         )
         trained = sum(lags.values())
-        found = _peers(db, audits_by_peer(db, started_ms))
-        peers = in_order(peer_report(facts, trained=trained, ended_ms=ended_ms) for facts in found)
+        audits = audits_by_peer(db, started_ms)
+        found = _peers(db, audits, reputations(db, ended_ms, audits))
+        peers = in_order(peer_report(facts, trained=trained) for facts in found)
         evaluations = _evaluations(db, started_ms, chain)
         history = None
         if with_history:
@@ -87,6 +91,11 @@ def swarm_report(path: Path, *, staleness: int | None = None, with_history: bool
             later_turns=_later_turns(db),
             history=history,
         )
+
+
+def last_moment_ms(db: sqlite3.Connection) -> int:
+    """The last moment the ledger knows of."""
+    return int(db.execute(LAST_MOMENT).fetchone()[0] or 0)
 
 
 def _chain(incarnations: tuple[Incarnation, ...], steps: tuple[Step, ...]) -> Chain | None:
@@ -188,7 +197,22 @@ def _has(db: sqlite3.Connection, table: str) -> bool:
     return db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is not None
 
 
-def _peers(db: sqlite3.Connection, audits: Mapping[PeerId, PeerAudits]) -> list[PeerFacts]:
+def reputations(
+    db: sqlite3.Connection, ended_ms: int, audits: Mapping[PeerId, PeerAudits]
+) -> defaultdict[str, Reputation]:
+    """Of everybody, as of the day of `ended_ms`."""
+    today = ended_ms // DAY_MS
+    found: defaultdict[str, Reputation] = defaultdict(lambda: reputation_of((), today))
+    days = observed_days(db, ended_ms, JUDGING)
+    for peer in days.keys() | audits.keys():
+        banned = peer in audits and bool(audits[peer].banned)
+        found[peer] = reputation_of(days.get(peer, ()), today, banned=banned)
+    return found
+
+
+def _peers(
+    db: sqlite3.Connection, audits: Mapping[PeerId, PeerAudits], reputed: defaultdict[str, Reputation]
+) -> list[PeerFacts]:
     presences, leases, late, recalled = _presences(db), _leases(db), _late(db), _recalled(db)
     verdicts, work, relayed, standby = _verdicts(db), _work(db), _relayed(db), _standby(db)
     rows = db.execute(
@@ -203,7 +227,7 @@ def _peers(db: sqlite3.Connection, audits: Mapping[PeerId, PeerAudits]) -> list[
             leases=_counts(leases[peer], late.get(peer, 0), *recalled.get(peer, (0, 0))),
             verdicts=verdicts[peer], tokens=work[peer][0], trained=work[peer][1], dropped=work[peer][2],
             bytes_relayed=relayed.get(peer, 0), standby_s=standby.get(peer, 0.0),
-            audits=audits.get(PeerId(peer)),
+            reputation=reputed[peer], audits=audits.get(PeerId(peer)),
         )
         for peer, name, role, engine, machine, micros, currency, engine_s, first_seen_ms, last_seen_ms in rows
     ]  # fmt: skip

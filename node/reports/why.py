@@ -14,12 +14,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from learner.ledger_file import snapshot
+from learner.ledger_trust import MAX_EVIDENCE
 from node.errors import UsageError
 from node.receipts import Receipts
 from node.reports import words
+from node.reports.replaying import KeptLease, Replayed, kept_of, replay_of
 from node.reports.rules import MEANINGS
+from node.reports.standing import advice, in_a_line, known_lately
+from node.reports.swarm import last_moment_ms, reputations
 from node.reports.trust import audits_by_peer, ban_in_words
-from protocol.ids import PeerId, short
+from protocol.ids import LeaseId, PeerId, short
 from protocol.work import Rule
 
 LEAST_CHARS = 4
@@ -44,10 +48,22 @@ class Decision:
     fate: str = ""
 
 
-def why_in_ledger(path: Path, name: str) -> str:
-    """What the learner's ledger at `path` says of `name`.
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What to print; `agrees` is False where a replay came to something else than the ledger says; `kept`: what is to
+    be drawn again, of a lease that is to be replayed."""
 
-    Raises UsageError when nothing is called so, or several things are; LedgerError when it cannot be read.
+    text: str
+    agrees: bool = True
+    kept: KeptLease | None = None
+
+
+def why_in_ledger(path: Path, name: str, *, replay: bool = False) -> Answer:
+    """What the learner's ledger at `path` says of `name`. `replay`: of a peer, with the sequential test once more; of a
+    lease, what is to be drawn again.
+
+    Raises UsageError when nothing is called so, or several things are, or what is called so cannot be replayed;
+    LedgerError when it cannot be read.
     """
     _require_name(name)
     with snapshot(path) as db:
@@ -62,8 +78,18 @@ def why_in_ledger(path: Path, name: str) -> str:
             [*peers, *(f"lease {lease.hex()}" for (lease,) in leases), *(f"record {one.hex()}" for _, one in found)],
         )
         if peers:
-            return "\n".join(_of_peer(db, PeerId(peers[0])))
-        return "\n".join(_of_lease(db, leases[0][0]) if leases else _of_lease(db, found[0][0], only=found[0][1]))
+            lines, peer = list(_of_peer(db, PeerId(peers[0]))), PeerId(peers[0])
+            again = replay_of(db, peer) if replay else Replayed(lines=(), agrees=True)
+            return Answer(text="\n".join([*lines, *again.lines]), agrees=again.agrees)
+        lease = leases[0][0] if leases else found[0][0]
+        kept = kept_of(db, LeaseId(lease)) if replay else None
+        if replay and kept is None:
+            raise UsageError(
+                f"--replay: nothing is kept of lease {lease.hex()[:8]} to draw again. That is so of the newest "
+                f"{MAX_EVIDENCE} leases of each peer that failed an audit; or name a peer, to hear its audits again."
+            )
+        told = _of_lease(db, lease) if leases else _of_lease(db, lease, only=found[0][1])
+        return Answer(text="\n".join(told), kept=kept)
 
 
 def why_in_receipts(receipts: Receipts, name: str) -> str:
@@ -105,6 +131,11 @@ def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
             against = f"An honest peer looks like this once in {words.figure(audits.odds)} lives."
         standing = {"newcomer": "a newcomer", "suspect": "a suspect"}.get(audits.standing.value, audits.standing.value)
         yield f"It is {standing}: {looked}, the largest gap {words.figure(audits.worst)} nats. {against}"
+    found = reputations(db, last_moment_ms(db), {} if audits is None else {peer: audits})[peer]
+    yield in_a_line(found)
+    yield known_lately(found)
+    yield from advice(found)
+    yield from _decisions(db, peer)
     for rule, count, _ in counts:
         if rule is not Rule.ADMITTED:
             yield f"  {rule.value}: {count:,} records; {MEANINGS[rule].words}. {MEANINGS[rule].advice}"
@@ -118,6 +149,16 @@ def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
     for lease, decided_by, detail, received_ms, count in newest:
         said = words.plain_name(detail, 512)
         yield f"  {_date(received_ms)}  {short(lease)}  {count} records, {decided_by}: {said}"
+
+
+def _decisions(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
+    """What the operator decided of it."""
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'decisions'").fetchone():
+        return
+    rows = db.execute("SELECT at_ms, what, reason FROM decisions WHERE peer = ? ORDER BY id DESC LIMIT 8", (peer,))
+    for at_ms, what, reason in rows:
+        because = f": {words.plain_name(reason, 512)}" if reason else ""
+        yield f"{_date(at_ms)}  the operator's {what}{because}"
 
 
 def _of_lease(db: sqlite3.Connection, lease: bytes, only: bytes | None = None) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """What a state directory can state: a volunteer's receipts and proofs, or all that a learner's ledger has.
 
 What always holds: signed bytes are passed on as they were stored, in one order, so that one's books make one file;
-nothing is judged here, and nothing signed; books are opened to read only, so a node or a learner may be at work.
+nothing is judged here, and nothing signed but how peers stand, which changes with every day; books are opened to read
+only, so a node or a learner may be at work.
 """
 
 from __future__ import annotations
@@ -13,15 +14,22 @@ from typing import Protocol
 
 from learner.ledger_evidence import Evidence, evidence_of
 from learner.ledger_file import LedgerError, snapshot
+from learner.ledger_reputation import observed_days
 from node.errors import RunError, UsageError
+from node.keys import load_key
 from node.lookups import Place
 from node.receipts import Receipts, ReceiptsError
-from node.statements.form import CreditLine, Head, Line, ProofLine, ReceiptLine, RelayLine
+from node.reports.rules import JUDGING
+from node.reports.swarm import last_moment_ms
+from node.reports.trust import audits_by_peer
+from node.statements.form import CreditLine, Head, Line, ProofLine, ReceiptLine, RelayLine, ReputationLine
 from protocol.codec import decode, encode
 from protocol.envelope import Kind, read_envelope
 from protocol.errors import PeerError
 from protocol.genesis import Authority, read_genesis
 from protocol.ids import LeaseId, PeerId, PolicyVersion, RecordId, short
+from protocol.reputation import DAY_MS
+from protocol.reputation_note import open_reputation_note, reputation_note, sign_reputation_note
 from protocol.tally import in_order, proofs_for, tree_of
 from protocol.work import MAX_RECEIPT_BYTES, Receipt, Rule
 
@@ -131,6 +139,51 @@ class LedgerBooks:
             *([ReceiptLine(envelope=receipt)] if receipt else []),
             ProofLine(tally=row.envelope, proof=encode(proof)),
         ]
+
+
+def reputation_lines(
+    place: Place, authority: Authority, *, now_ms: int, peer: PeerId | None = None
+) -> list[ReputationLine]:
+    """How each rollout peer stands on the day of the ledger's last moment, or one, signed now with the learner's key.
+
+    Raises UsageError, RunError where that key may not sign.
+    """
+    learner, path = load_key(place.key), place.state / "certificate"
+    try:
+        certificate = path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}. Start the learner once, which makes one.") from None
+    try:
+        with snapshot(place.state / "ledger.sqlite") as db:
+            at_ms = min(last_moment_ms(db), now_ms)
+            days = observed_days(db, at_ms, JUDGING)
+            rows = db.execute("SELECT peer FROM peers WHERE role = 'rollout' ORDER BY peer")
+            peers = [PeerId(one) for (one,) in rows]
+            bans = {one: known.banned for one, known in audits_by_peer(db, 0).items()}
+    except LedgerError as error:
+        raise RunError(str(error)) from error
+    notes = [
+        reputation_note(
+            peer=one,
+            day=at_ms // DAY_MS,
+            days=days.get(one, []),
+            banned=bans.get(one, ""),
+            issued_ms=now_ms,
+            certificate=certificate,
+        )
+        for one in peers
+        if peer in (None, one)
+    ]
+    lines = [ReputationLine(note=sign_reputation_note(learner, authority, note)) for note in notes]
+    try:
+        for line in lines:
+            open_reputation_note(line.note, authority)
+    except PeerError as error:
+        raise RunError(
+            f"{path} does not let {place.key} sign now ({error}). Start the learner once, with operator.key there: it "
+            "makes another one."
+        ) from None
+    return lines
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from node.statements.form import (
     ProofLine,
     ReceiptLine,
     RelayLine,
+    ReputationLine,
     TooLong,
     read_head,
     read_line,
@@ -35,6 +36,7 @@ from protocol.genesis import Authority, read_genesis
 from protocol.identity import peer_id_of
 from protocol.ids import Digest, PeerId, PolicyVersion, PublicKey, RecordId
 from protocol.relay import MAX_RELAY_RECEIPT_BYTES, open_relay_receipt
+from protocol.reputation_note import ReputationNote, open_reputation_note
 from protocol.tally import MAX_PROOF_BYTES, Proof, Tally, TrainedRecord, open_tally, proven
 from protocol.work import Receipt, Rule, open_receipt
 
@@ -46,6 +48,9 @@ MAX_RECORDS = 1 << 22
 
 MAX_FLAWS = 1000
 """More say no more; they are counted."""
+
+MAX_REPUTATIONS = 1 << 14
+"""Notes that are kept, to be printed: 120 MB of memory at most."""
 
 PROOFS_LISTED = 1000
 """Proven records that are told one by one; all are counted."""
@@ -107,6 +112,7 @@ class Statement:
     is_expected: bool | None = None
     peers: dict[PeerId, PeerSum] = field(default_factory=dict)
     proven: list[Proven] = field(default_factory=list)
+    reputations: dict[PeerId, ReputationNote] = field(default_factory=dict)
     uncredited: int = 0
     flaws: list[Flaw] = field(default_factory=list)
     more_flaws: int = 0
@@ -195,7 +201,7 @@ class _Checker:
         try:
             head = read_head(raw)
         except FormError as error:
-            return self._stop(1, error.field, f"{error}. Is this a file of `volery receipts export` or `volery prove`?")
+            return self._stop(1, error.field, f"{error}. Is this a file that `volery` exported?")
         try:
             genesis, authority = read_genesis(head.genesis)
         except PeerError as error:
@@ -230,6 +236,8 @@ class _Checker:
                 self._take_credit(number, line, self._authority)
             case ProofLine():
                 self._take_proof(number, line, self._authority)
+            case ReputationLine():
+                self._take_reputation(number, line, self._authority)
             case EndLine():
                 raise AssertionError("taken before")
 
@@ -352,6 +360,20 @@ class _Checker:
         self.statement.of(leaf.peer).proven += 1
         if len(self.statement.proven) < PROOFS_LISTED:
             self.statement.proven.append(_proven(leaf, proof, tally))
+
+    def _take_reputation(self, number: int, line: ReputationLine, authority: Authority) -> None:
+        try:
+            note = open_reputation_note(line.note, authority)
+        except PeerError as error:
+            self._flaw(number, "note", str(error))
+            return
+        if note.peer in self.statement.reputations:
+            self._flaw(number, "note", f"how {note.peer} stands is told above")
+            return
+        if len(self.statement.reputations) >= MAX_REPUTATIONS:
+            self._flaw(number, "note", f"more than {MAX_REPUTATIONS} peers are told of: export peer by peer")
+            return
+        self.statement.reputations[PeerId(note.peer)] = note
 
     def _tally(self, raw: bytes, authority: Authority) -> Tally:
         """The tally in `raw`. Raises PeerError, also when another one of the same version was seen."""

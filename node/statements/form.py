@@ -5,6 +5,7 @@
     {"kind":"relay","envelope":BASE64,"note":BASE64}            a relay receipt; without "note": not credited
     {"kind":"credit","note":BASE64}                             a credit note without its relay receipt
     {"kind":"proof","tally":BASE64,"proof":BASE64}
+    {"kind":"reputation","note":BASE64}                         how a peer stands, of a learner's books
     {"kind":"end","lines":COUNT,"sha256":HEX}                   of all lines before it, line ends included
 
 What always holds: of one list of lines there is one file; a line is bounded before it is parsed; what is no such line
@@ -26,6 +27,7 @@ from protocol.credit import MAX_CREDIT_NOTE_BYTES
 from protocol.envelope import OVERHEAD_BYTES
 from protocol.genesis import MAX_GENESIS_BYTES
 from protocol.relay import MAX_RELAY_RECEIPT_BYTES
+from protocol.reputation_note import MAX_REPUTATION_NOTE_BYTES
 from protocol.tally import MAX_PROOF_BYTES, MAX_TALLY_BYTES
 from protocol.work import MAX_RECEIPT_BYTES
 
@@ -80,6 +82,14 @@ class ProofLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     proof: Annotated[bytes, Meta(max_length=MAX_PROOF_BYTES)]
 
 
+class ReputationLine(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="reputation"
+):
+    """The envelope of a ReputationNote."""
+
+    note: Annotated[bytes, Meta(max_length=MAX_REPUTATION_NOTE_BYTES + OVERHEAD_BYTES)]
+
+
 class EndLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="end"):
     """The last line: how many there are before it, and their hash."""
 
@@ -87,7 +97,7 @@ class EndLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     sha256: Hex32
 
 
-Line = ReceiptLine | RelayLine | CreditLine | ProofLine
+Line = ReceiptLine | RelayLine | CreditLine | ProofLine | ReputationLine
 AnyLine = Line | EndLine
 
 MAX_LINE_BYTES = 4 * (MAX_RELAY_RECEIPT_BYTES + MAX_CREDIT_NOTE_BYTES + 2 * OVERHEAD_BYTES + 3) // 3 + 256

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from node.door import open_invite
 from node.errors import RunError, UsageError
+from node.events import Clock
 from node.lookups import find_place
-from node.statements.books import as_receipt, head_of, open_books, peer_named
+from node.statements.books import as_receipt, head_of, open_books, peer_named, reputation_lines
 from node.statements.check import Expected, check_statement
 from node.statements.form import MAX_LINE_BYTES, write_lines
 from node.statements.text import proofs_text, receipts_json, receipts_text, verdict_json, verdict_text
@@ -56,6 +57,21 @@ def export_receipts(target: Path | None, out: Path, *, peer: str, proofs: bool) 
     if count == 2:
         return f"Wrote {out}: it states nothing, since there are no receipts yet."
     return f"Wrote {out}: {count - 2} line(s). Anybody can check it: volery receipts verify {out}"
+
+
+def export_reputations(target: Path | None, out: Path, *, peer: str) -> str:
+    """Write how each peer of a learner stands, or one, signed, to `out`; return a sentence."""
+    require_place(out, "--out")
+    place = find_place(target)
+    if not place.is_learner:
+        raise UsageError(
+            f"{place.state} is a volunteer's node: reputations are the learner's word. Name its swarm.toml or state."
+        )
+    who = peer_named(place, peer)
+    head, authority = head_of(place)
+    lines = reputation_lines(place, authority, now_ms=Clock.now_ms(), peer=who)
+    _write(out, write_lines(head, lines))
+    return f"Wrote {out}: {len(lines)} peer(s). Anybody can check it: volery reputation verify {out}"
 
 
 def verify_file(file: Path, *, operator: str, invite: str, as_json: bool) -> Answer:
@@ -109,7 +125,7 @@ def lines_of(file: Path) -> Iterator[bytes]:
                 if len(raw) > MAX_LINE_BYTES:
                     return
     except OSError as error:
-        raise RunError(f"{file} cannot be read: {error.strerror}. Name a file of `volery receipts export`.") from None
+        raise RunError(f"{file} cannot be read: {error.strerror}. Name a file that volery exported.") from None
 
 
 def _operator(text: str) -> PublicKey:

@@ -14,12 +14,18 @@ from node.reports.words import plain_name
 from node.statements.check import PeerSum, Proven, Statement
 from protocol.identity import peer_id_of
 from protocol.ids import PolicyVersion, RecordId
+from protocol.reputation import COUNTS, DAY_MS
+from protocol.reputation_note import SHARES, ReputationNote
 from protocol.work import Receipt
 
 HEADINGS = ("peer", "receipts", "records", "refused", "tokens", "relayed bytes", "trained", "first", "last")
 LISTED = ("issued", "lease", "peer", "version", "records", "refused", "tokens", "trained")
 RECORDS = ("record", "lease", "index", "rule", "reward", "trained", "why refused")
 NAME_CHARS = 48
+
+REPUTED = (
+    "peer", "as of", "score", "band", "availability", "timeliness", "honesty", "soundness", "service", "days seen",
+)  # fmt: skip
 
 PROVEN_SHOWN = 5
 """Who has proved one record wants to read it; of a whole run nobody does."""
@@ -36,6 +42,9 @@ def verdict_text(statement: Statement, file: str) -> str:
             lines += ["", "What does hold of it adds up to this:"]
     if statement.peers:
         lines += _table(HEADINGS, [_row(peer, total) for peer, total in statement.peers.items()])
+    if statement.reputations:
+        lines += [""] if lines else []
+        lines += _table(REPUTED, [_reputed(note) for note in statement.reputations.values()])
     shown = statement.proven[:PROVEN_SHOWN]
     lines += ["", *map(_told, shown)] if shown else []
     if (hidden := sum(one.proven for one in statement.peers.values()) - len(shown)) > 0:
@@ -100,6 +109,7 @@ def verdict_json(statement: Statement) -> str:
             }
             for one in statement.proven
         ],
+        "reputations": [_reputation(note) for note in statement.reputations.values()],
         "uncredited_relay_receipts": statement.uncredited,
         "flaws": [{"line": flaw.line, "field": flaw.field, "what": flaw.what} for flaw in statement.flaws],
         "more_flaws": statement.more_flaws,
@@ -182,6 +192,27 @@ def _row(peer: str, total: PeerSum) -> tuple[str, ...]:
     counts = (total.receipts, total.admitted, total.refused, total.tokens, total.relayed_bytes, total.proven)
     dates = (total.first_ms, total.last_ms)
     return (peer, *(f"{value:,}" for value in counts), *("-" if one is None else _date(one) for one in dates))
+
+
+def _reputed(note: ReputationNote) -> tuple[str, ...]:
+    shares = (f"{getattr(note, name) / 1000:.3f}" for name in SHARES[1:])
+    day, banned = _date(note.day * DAY_MS)[:10], f" ({plain_name(note.banned, 200)})" if note.banned else ""
+    score = f"{note.score / 1000:.3f}"
+    return (note.peer, day, score, note.band.value + banned, *shares, str(len(note.days)))
+
+
+def _reputation(note: ReputationNote) -> dict[str, object]:
+    return {
+        "peer": note.peer,
+        "scale": note.scale,
+        "day": note.day,
+        "band": note.band.value,
+        "banned": note.banned,
+        "strikes": [strike.value for strike in note.reputation.strikes],
+        **{name: getattr(note, name) / 1000 for name in SHARES},
+        "issued_ms": note.issued_ms,
+        "days": [{name: getattr(one, name) for name in ("day", *COUNTS)} for one in note.days],
+    }
 
 
 def _told(one: Proven) -> str:

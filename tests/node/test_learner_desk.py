@@ -14,6 +14,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from learner.intake import GrantedLease
 from learner.leasing import Prompt
+from node.absences import EXCUSED, OUT_OF_HOURS
 from node.learner_desk import TICK_S
 from node.lease_desk import GRANT_WAIT_S, LATE_GRACE_MS
 from protocol.codec import encode
@@ -334,6 +335,26 @@ async def test_a_goodbye_frees_the_leases_at_once(tmp_path: Path) -> None:
         assert learner.run.leasing.open_rollouts == 0
         assert learner.run.present == {}
         await become(learner, dict.fromkeys(held, "lost"))
+
+
+@pytest.mark.parametrize("notices", ["the line", "silence"])
+async def test_who_is_gone_outside_its_hours_has_not_vanished(
+    tmp_path: Path, mock_clock: MockClock, notices: str
+) -> None:
+    async with opened(tmp_path, ROOMY, HERE, THERE) as learner:
+        learner.desk.heard(HERE, Heartbeat(hours_left_s=0.0))
+        learner.desk.heard(THERE, Heartbeat(hours_left_s=3600.0))
+        for peer in (HERE, THERE) if notices == "the line" else ():
+            learner.desk.left(peer, "the connection was reset")
+        await tick(learner, mock_clock, SILENCE_S)
+        await tick(learner, mock_clock)
+        assert learner.run.present == {}
+        await tick(learner, mock_clock)
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db:
+        told = dict(db.execute("SELECT peer, reason FROM presence"))
+    assert told[HERE] == OUT_OF_HOURS
+    assert told[THERE] not in EXCUSED
+    assert told[THERE]
 
 
 async def test_a_broken_line_frees_them_only_when_the_peer_stays_away(tmp_path: Path, mock_clock: MockClock) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from learner.ledger_reputation import BAN, PARDON
 from learner.ledger_rows import AuditRow
-from learner.verification.confidence import Confidence
+from learner.verification.confidence import Confidence, after, pardoned
+from learner.verification.margins import SMALL as MARGINS
+from learner.verification.sequential import Audited, log_evidence
 from node.errors import UsageError
 from node.receipts import Receipts
 from node.reports.rules import MEANINGS
@@ -40,12 +44,12 @@ def test_a_peer_that_was_banned_is_told_why_and_what_it_cost(story: Story) -> No
     )  # fmt: skip
     story.ledger.audited(row, Confidence(failed=1, banned="20 of 28 tokens are off"))
     for name in (ALPHA, ALPHA[-6:]):
-        said = why_in_ledger(story.ledger.path, name)
+        said = why_in_ledger(story.ledger.path, name).text
         assert "\x1b" not in said
         assert "It was banned by its audit number 1: 20 of 28 tokens are off." in said
         assert MEANINGS[Rule.AUDIT].advice in said
         assert f"{lease.hex()[:8]}" in said
-    said = why_in_ledger(story.ledger.path, lease.hex())
+    said = why_in_ledger(story.ledger.path, lease.hex()).text
     assert "of 28 tokens, failed: 20 of 28 tokens are off. The largest gap was 1.5 nats." in said
     assert "counts against honesty" in said
 
@@ -58,13 +62,13 @@ def test_what_became_of_a_lease_that_nothing_was_wrong_with(story: Story) -> Non
     story.ledger.leases_closed([lost], "lost", story.now_ms)
     story.train(1, {trained: 0})
     path = story.ledger.path
-    assert "records admitted; trained on by step 1, at a lag of 0" in why_in_ledger(path, trained.hex())
-    assert "records admitted; not trained on yet" in why_in_ledger(path, waiting.hex())
-    assert "It was withdrawn" in why_in_ledger(path, lost.hex())
-    assert "No audit of it is over yet." in why_in_ledger(path, ALPHA)
-    one = why_in_ledger(path, digest_of(waiting + bytes([0])).hex()[:20])
+    assert "records admitted; trained on by step 1, at a lag of 0" in why_in_ledger(path, trained.hex()).text
+    assert "records admitted; not trained on yet" in why_in_ledger(path, waiting.hex()).text
+    assert "It was withdrawn" in why_in_ledger(path, lost.hex()).text
+    assert "No audit of it is over yet." in why_in_ledger(path, ALPHA).text
+    one = why_in_ledger(path, digest_of(waiting + bytes([0])).hex()[:20]).text
     assert "1 record admitted" in one
-    assert one.count("\n") < why_in_ledger(path, waiting.hex()).count("\n")
+    assert one.count("\n") < why_in_ledger(path, waiting.hex()).text.count("\n")
 
 
 @pytest.mark.parametrize(
@@ -108,3 +112,111 @@ def test_a_node_tells_of_its_own_receipts(tmp_path: Path) -> None:
         assert "record admitted" not in why_in_receipts(receipts, record)
         with pytest.raises(UsageError, match="Nothing here is called"):
             why_in_receipts(receipts, ALPHA)
+
+
+# Reputation, and the appeal
+
+
+def audit(story: Story, known: Confidence, above: int = 0) -> Confidence:
+    """Write one audit of ALPHA as a learner does, of a lease of its own; return what is known of it then."""
+    lease = story.lease(ALPHA)
+    story.deliver(lease, ALPHA, Rule.ADMITTED, version=V0)
+    counted = Audited(tokens=400, above=(above, *(0,) * (len(MARGINS) - 1)))
+    found, finding = after(known, counted, MARGINS)
+    row = AuditRow(
+        lease=lease, peer=ALPHA, at_ms=story.now_ms, tokens=counted.tokens, above=counted.above, worst=1.5,
+        evidence=log_evidence(found.history), passed=finding.passed, detail=finding.detail,
+    )  # fmt: skip
+    story.ledger.audited(row, found)
+    story.now_s += 1
+    return found
+
+
+def test_a_reputation_is_told_with_what_it_rests_on_and_what_would_raise_it(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    story.publish(V0)
+    known = Confidence()
+    for _ in range(9):
+        known = audit(story, known)
+    story.here(ALPHA)
+    said = why_in_ledger(story.ledger.path, ALPHA).text
+    assert "Reputation 1.00 of 1, steady (availability 1.00, timeliness 1.00, honesty 1.00, soundness 1.00" in said
+    assert "9 leases in time, 0 not; 9 groups clean, 0 blamed; 9 audits passed, 0 failed" in said
+    assert "rises" not in said
+    audit(story, known, above=14)
+    story.ledger.leases_closed([story.lease(ALPHA)], "expired", story.now_ms)
+    said = why_in_ledger(story.ledger.path, ALPHA).text
+    assert "in quarantine: no more of its work may be under way than of a newcomer's" in said
+    assert (
+        "Soft strike: an audit failed lately. It passes with time and good work, or by the operator's pardon." in said
+    )
+    assert "Timeliness rises with leases delivered in time" in said
+    assert "Soundness comes back within a week in which audits pass" in said
+    assert "Honesty rises" not in said
+
+
+def test_a_replay_comes_to_what_was_decided(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    story.publish(V0)
+    known = Confidence()
+    for _ in range(3):
+        known = audit(story, known)
+    told = why_in_ledger(story.ledger.path, ALPHA, replay=True)
+    assert told.agrees
+    assert "Replayed: 3 of 3 audits come to the verdict and the evidence that the ledger has." in told.text
+    assert told.text.endswith("The audits do not convict it.")
+    known = audit(story, known, above=40)
+    assert known.banned
+    told = why_in_ledger(story.ledger.path, ALPHA, replay=True)
+    assert told.agrees
+    assert told.text.endswith("Audit 4 convicts it, as the ledger says.")
+    known = pardoned(known)
+    story.ledger.confidence_written(ALPHA, known, story.now_ms, decision=PARDON)
+    told = why_in_ledger(story.ledger.path, ALPHA, replay=True)
+    assert told.agrees
+    assert "The operator pardoned it after the last: the test began anew." in told.text
+    assert "the operator's pardon" in told.text
+    assert "in quarantine" not in told.text, "what was pardoned is no strike"
+    known = audit(story, known)
+    told = why_in_ledger(story.ledger.path, ALPHA, replay=True)
+    assert told.agrees
+    assert "The operator pardoned it before audit 5" in told.text
+    banned = replace(known, banned="see our mail")
+    story.ledger.confidence_written(ALPHA, banned, story.now_ms, decision=BAN)
+    told = why_in_ledger(story.ledger.path, ALPHA, replay=True)
+    assert told.agrees
+    assert "it was banned by the operator (see our mail)" in told.text
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("UPDATE audits SET tokens = 4000 WHERE rowid = 2", "Audit 2, lease "),
+        ("UPDATE audits SET passed = 0 WHERE rowid = 3", "the ledger says failed, evidence"),
+        ("UPDATE audits SET above = '[1, 2]' WHERE rowid = 3", "the ledger says 2 counts, its counts 4 margins"),
+        ("DELETE FROM audits WHERE rowid = 3", "But what the ledger has of all of them together (3 heard)"),
+        ("UPDATE confidence SET audits = 9", "But what the ledger has of all of them together (9 heard)"),
+    ],
+)
+def test_a_replay_of_rows_that_were_changed_says_which(story: Story, change: str, said: str) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    story.publish(V0)
+    known = Confidence()
+    for _ in range(3):
+        known = audit(story, known)
+    with story.ledger.transaction() as db:
+        db.execute(change)
+    told = why_in_ledger(story.ledger.path, ALPHA, replay=True)
+    assert not told.agrees
+    assert said in told.text
+    assert "Compare with a copy of the ledger" in told.text
+
+
+def test_only_a_peer_can_be_replayed_and_one_without_audits_as_well(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    lease = story.lease(ALPHA)
+    with pytest.raises(UsageError, match=f"--replay: nothing is kept of lease {lease.hex()[:8]} to draw again"):
+        why_in_ledger(story.ledger.path, lease.hex(), replay=True)
+    told = why_in_ledger(story.ledger.path, ALPHA, replay=True)
+    assert told.agrees
+    assert "no audit of it is over yet" in told.text

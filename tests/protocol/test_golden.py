@@ -55,6 +55,8 @@ from protocol.manifest import ChunkRef, FileEntry, Manifest, PatchEntry, TensorE
 from protocol.patch import PatchFile, PatchHead
 from protocol.probe import Probe, ProbeRow
 from protocol.relay import RelayReceipt
+from protocol.reputation import Band, ObservedDay
+from protocol.reputation_note import ReputationNote
 from protocol.tally import Proof, Tally, TrainedRecord
 from protocol.work import (
     Acknowledgement,
@@ -759,6 +761,79 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
                 76713338374a45594b44426a346b78366e58544e
               ce 000f4240                                           # size_bytes: 1_000_000
           a9 6973737565645f6d73 cf 0000018bcfe56be8                 # issued_ms: 1_700_000_001_000
+          ab 6365727469666963617465 c4 02 e47e                      # certificate: STUB
+        """,
+    ),
+    (
+        ObservedDay(
+            day=20_000,
+            present_ms=86_400_000,
+            missed_ms=600_000,
+            leases_in_time=700,
+            leases_failed=1,
+            groups_clean=698,
+            groups_blamed=2,
+            audits_passed=21,
+            audits_failed=3,
+            bytes_given=4_194_304,
+            bytes_had=65_636,
+        ),
+        """
+        9b                                                          # ObservedDay: array of 11
+          cd 4e20                                                   # day: 20_000, which is 2024-10-04
+          ce 05265c00                                               # present_ms: 86_400_000
+          ce 000927c0                                               # missed_ms: 600_000
+          cd 02bc                                                   # leases_in_time: 700
+          01                                                        # leases_failed: 1
+          cd 02ba                                                   # groups_clean: 698
+          02                                                        # groups_blamed: 2
+          15                                                        # audits_passed: 21
+          03                                                        # audits_failed: 3
+          ce 00400000                                               # bytes_given: 4_194_304
+          ce 00010064                                               # bytes_had: 65_636
+        """,
+    ),
+    (
+        ReputationNote(
+            peer=PEER,
+            scale=1,
+            day=20_000,
+            band=Band.BANNED,
+            score=700,
+            availability=996,
+            timeliness=950,
+            honesty=900,
+            soundness=125,
+            service=30,
+            days=[ObservedDay(day=20_000, audits_failed=3)],
+            banned="20 of 28 tokens",
+            issued_ms=1_728_000_001_000,
+            certificate=STUB,
+        ),
+        """
+        8e                                                          # ReputationNote: map of 14
+          a4 70656572                                               # peer: PEER
+            d9 34
+              313244334b6f6f5744704a3741733742574177524d6675315655325743714e6a76713338
+              374a45594b44426a346b78366e58544e
+          a5 7363616c65 01                                          # scale: 1
+          a3 646179 cd 4e20                                         # day: 20_000
+          a4 62616e64 a6 62616e6e6564                               # band: "banned"
+          a5 73636f7265 cd 02bc                                     # score: 700
+          ac 617661696c6162696c697479 cd 03e4                       # availability: 996
+          aa 74696d656c696e657373 cd 03b6                           # timeliness: 950
+          a7 686f6e65737479 cd 0384                                 # honesty: 900
+          a9 736f756e646e657373 7d                                  # soundness: 125
+          a7 73657276696365 1e                                      # service: 30
+          a4 64617973 91                                            # days: array of 1
+            9b                                                      # [0]: ObservedDay, array of 11
+              cd 4e20                                               # day: 20_000
+              00 00 00 00 00 00 00                                  # nothing but
+              03                                                    # audits_failed: 3
+              00 00
+          a6 62616e6e6564                                           # banned: "20 of 28 tokens"
+            af 3230206f6620323820746f6b656e73
+          a9 6973737565645f6d73 cf 0000019254d383e8                 # issued_ms: 1_728_000_001_000
           ab 6365727469666963617465 c4 02 e47e                      # certificate: STUB
         """,
     ),

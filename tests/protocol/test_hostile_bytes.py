@@ -33,6 +33,8 @@ from protocol.invite import Invite, InviteError, read_invite, write_invite
 from protocol.limits import PROTOCOL_VERSION
 from protocol.manifest import ChunkRef, FileEntry, Manifest, PatchEntry, TensorEntry, open_manifest, require_consistent
 from protocol.relay import RelayReceipt, open_relay_receipt
+from protocol.reputation import DAY_MS, ObservedDay
+from protocol.reputation_note import ReputationNote, open_reputation_note, reputation_note
 from protocol.tally import Proof, Tally, TrainedRecord, open_tally, proofs_for, proven, tree_of
 from protocol.work import (
     Delivery,
@@ -181,6 +183,19 @@ SIGNED: dict[str, Entry] = {
         signer=LEARNER,
         kind=Kind.TALLY,
     ),
+    "reputation note": Entry(
+        read=lambda raw: open_reputation_note(raw, SWARM),
+        payload=reputation_note(
+            peer=AUTHOR.peer_id,
+            day=5,
+            days=[ObservedDay(day=4, leases_in_time=9, leases_failed=1), ObservedDay(day=5, audits_failed=1)],
+            banned="",
+            issued_ms=6 * DAY_MS,
+            certificate=CERTIFICATE,
+        ),
+        signer=LEARNER,
+        kind=Kind.REPUTATION,
+    ),
 }
 
 UNIONS: list[Any] = [Question, Answer, Want, ExchangeFrame, ChunkRequest, ChunkAnswer, FromNode, FromLearner]
@@ -265,6 +280,9 @@ def require_promise(value: Any) -> None:
             assert value.receiver not in relays
         case Tally():
             assert value.after <= value.version.version
+        case ReputationNote():
+            assert value.band is value.reputation.band
+            assert abs(value.score - 1000 * value.reputation.score) <= 2
         case _ if hasattr(value, "manifest") and isinstance(value.manifest, Manifest):
             require_consistent(value.manifest)
 

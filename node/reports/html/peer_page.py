@@ -30,6 +30,7 @@ from node.reports.html.pieces import (
 )
 from node.reports.html.svg import STRIP, figure
 from node.reports.rules import MEANINGS
+from node.reports.standing import BANDS, advice
 from node.reports.turns import stretches
 from protocol.ids import PeerId, short
 from protocol.work import Rule
@@ -155,7 +156,7 @@ def _figures(peer: PeerReport) -> Iterator[Tile]:
     )
     yield Tile(name="relayed, credited", value=words.size(peer.bytes_relayed or 0))
     if peer.reputation is not None:
-        yield Tile(name="honesty", value=f"{peer.reputation.honesty:.2f}", more="of 1")
+        yield Tile(name="reputation", value=f"{peer.reputation.score:.2f}", more=peer.reputation.band.value)
 
 
 def _leases(peer: PeerReport) -> Iterator[Tile]:
@@ -206,6 +207,9 @@ def _standing(peer: PeerReport, stays: int) -> Iterator[tuple[str, Child]]:
     yield "came", "once" if stays == 1 else f"{stays:,} times"
     if peer.reputation is not None:
         yield "availability", f"{peer.reputation.availability:.2f} of 1"
-        if peer.role is Role.ROLLOUT:
-            yield "timeliness", f"{peer.reputation.timeliness:.2f} of 1"
-            yield "honesty", f"{peer.reputation.honesty:.2f} of 1"
+    if peer.reputation is not None and peer.role is Role.ROLLOUT:
+        for share in ("timeliness", "honesty", "soundness", "service"):
+            yield share, f"{getattr(peer.reputation, share):.2f} of 1"
+        yield "reputation", f"{peer.reputation.score:.2f} of 1, {BANDS[peer.reputation.band]}"
+        if sentences := list(advice(peer.reputation)):
+            yield "what would raise it", " ".join(sentences)

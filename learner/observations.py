@@ -1,0 +1,88 @@
+"""What a peer's stays and leases come to, day by day: the parts of an observation that need more than counting.
+
+Pure. What always holds: time counts once, however many stays cover it; nobody misses time in which the learner itself
+was away, nor after a goodbye; leases that an owner gives up because he takes his machine back are excused, a few times
+a day; what was before the operator's pardon is held against nobody.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from protocol.reputation import DAY_MS
+
+MISSED_MS = 600_000
+"""Time that a peer misses at most each time it vanishes: by then others have taken its work over, and who pulls the
+plug every evening is hardly worse for being here two hours a day instead of ten."""
+
+EXCUSED_A_DAY = 3
+"""How often an owner may take his machine back in a day, whatever was leased to it then."""
+
+OCCASION_MS = 60_000
+"""Leases that are given up within so short a time are given up for one reason."""
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Stay:
+    """From when to when a peer was here; `vanished`: it ended without a goodbye, and not by us."""
+
+    began_ms: int
+    ended_ms: int
+    vanished: bool = False
+
+
+def present(stays: Iterable[Stay]) -> Counter[int]:
+    """Milliseconds of each day that at least one of `stays` covers."""
+    found: Counter[int] = Counter()
+    until_ms = 0
+    for stay in sorted(stays):
+        _add(found, max(stay.began_ms, until_ms), stay.ended_ms)
+        until_ms = max(until_ms, stay.ended_ms)
+    return found
+
+
+def missed(stays: Iterable[Stay], starts_ms: Sequence[int], now_ms: int, *, pardoned_ms: int = 0) -> Counter[int]:
+    """Milliseconds of each day that the peer was missing: after it had vanished, MISSED_MS each time at most, and
+    not at all if the learner was started (`starts_ms`) before it came back.
+    """
+    found: Counter[int] = Counter()
+    starts_ms = sorted(starts_ms)
+    until_ms, vanished = 0, False
+    for stay in [*sorted(stays), Stay(began_ms=now_ms, ended_ms=now_ms)]:
+        is_ours = bisect_right(starts_ms, stay.began_ms) > bisect_right(starts_ms, until_ms)
+        if vanished and not is_ours and until_ms >= pardoned_ms:
+            _add(found, until_ms, min(stay.began_ms, until_ms + MISSED_MS))
+        if stay.ended_ms >= until_ms:
+            until_ms, vanished = stay.ended_ms, stay.vanished
+    return found
+
+
+def abandoned(given_up_ms: Iterable[int]) -> Counter[int]:
+    """Of leases that were given up at these times, how many of each day are not excused."""
+    found: Counter[int] = Counter()
+    occasions: Counter[int] = Counter()
+    began_ms: int | None = None
+    for at_ms in sorted(given_up_ms):
+        if began_ms is None or at_ms - began_ms > OCCASION_MS:
+            began_ms = at_ms
+            occasions[at_ms // DAY_MS] += 1
+        if occasions[began_ms // DAY_MS] > EXCUSED_A_DAY:
+            found[at_ms // DAY_MS] += 1
+    return found
+
+
+def days_in(counts: Collection[Counter[int]]) -> list[int]:
+    """The days of which anything is known."""
+    return sorted({day for one in counts for day, number in one.items() if number})
+
+
+def _add(found: Counter[int], began_ms: int, ended_ms: int) -> None:
+    """Cut a stretch of time at midnights."""
+    while began_ms < ended_ms:
+        day = began_ms // DAY_MS
+        end_ms = min(ended_ms, (day + 1) * DAY_MS)
+        found[day] += end_ms - began_ms
+        began_ms = end_ms

@@ -1,0 +1,130 @@
+"""`volery why LEASE --replay`: the tokens of a lease that failed its audit drawn again, from what was kept of it.
+
+What always holds: lease and records are those that were signed, as the ledger keeps them; nothing is written, and the
+learner may be at work: the engine is a process of its own, on the processor; a version that the store does not hold any
+more is said to be gone, and then nothing is judged.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from learner.intake import AdmittedRecord, GrantedLease
+from learner.leasing import own_lease
+from learner.verification.agenda import Agenda, Work, work_of
+from learner.verification.confidence import Confidence, after
+from learner.verification.margins import margins_of
+from learner.verification.sequential import Audited, Found, Margin, Measure, count_above
+from node.audit_loop import found_of
+from node.config import EngineSection
+from node.engine.port import Claim, EngineError, InstalledVersion, VerifyingEngine
+from node.engines import open_verifying_engine
+from node.errors import RunError
+from node.events import EventLog
+from node.reports.replaying import KeptLease, Replayed
+from protocol.envelope import Kind, read_envelope
+from protocol.errors import PeerError
+from protocol.genesis import Authority
+from protocol.ids import ManifestHash, PeerId
+from protocol.manifest import SignedManifest
+from protocol.work import MAX_RECORD_BYTES, read_record
+
+NAME = "replay"
+
+OpenEngine = Callable[[], AbstractAsyncContextManager[VerifyingEngine]]
+
+
+@asynccontextmanager
+async def open_engine() -> AsyncIterator[VerifyingEngine]:
+    """An engine on the processor, with temporary files of its own, so that a learner at work is not disturbed."""
+    with tempfile.TemporaryDirectory(prefix="volery-") as folder:
+        section = EngineSection(kind="transformers", device="cpu")
+        async with open_verifying_engine(section, EventLog(), name=NAME, state=Path(folder)) as engine:
+            yield engine
+
+
+def redrawn(
+    kept: KeptLease,
+    authority: Authority,
+    held: Mapping[ManifestHash, tuple[SignedManifest, Path]],
+    *,
+    opened: OpenEngine = open_engine,
+) -> Replayed:
+    """Draw the tokens again, with the versions that `held` has the directories of. Raises RunError."""
+    work = _work(kept, authority)
+    gone = [passage.version for passage in work.passages if passage.manifest not in held]
+    if gone:
+        raise RunError(
+            f"Version {gone[0]} is no longer in the store, so what it draws cannot be seen again. What the audit "
+            "counted is in the ledger, and `volery why PEER --replay` judges by it."
+        )
+    found = trio.run(_ask, work, held, opened)
+    total_bytes = max(held[manifest][0].manifest.total_bytes for manifest in work.manifests)
+    return _compared(kept, found, total_bytes)
+
+
+def _work(kept: KeptLease, authority: Authority) -> Work:
+    """The audit as it was put on the agenda; every record must be its author's."""
+    try:
+        lease = own_lease(kept.lease, authority.swarm)
+        group = []
+        for raw in kept.records:
+            envelope = read_envelope(raw, kind=Kind.RECORD, swarm=authority.swarm, limit=MAX_RECORD_BYTES)
+            envelope.verify_signature()
+            if envelope.signer != PeerId(lease.peer):
+                raise RunError(f"A record that is kept of this lease was signed by {envelope.signer}, not its peer.")
+            group.append(AdmittedRecord(signed=read_record(raw, authority.swarm), reply=None))
+    except PeerError as error:
+        raise RunError(f"What is kept of this lease cannot be read ({error}). Take a copy of the ledger.") from None
+    return work_of(GrantedLease(lease=lease, prompt_index=0), group, waits=True)
+
+
+async def _ask(
+    work: Work, held: Mapping[ManifestHash, tuple[SignedManifest, Path]], opened: OpenEngine
+) -> Sequence[Found]:
+    agenda = Agenda()
+    agenda.add(work)
+    try:
+        async with opened() as engine:
+            while (portion := agenda.next()) is not None:
+                version = InstalledVersion(name=portion.version, manifest=portion.manifest)
+                if engine.installed != version:
+                    await engine.install(version, held[portion.manifest][1])
+                claims = [
+                    Claim(prompt=one.prompt, tokens=one.tokens, seed=one.seed, temperature=one.temperature)
+                    for _, _, one in portion.passages
+                ]
+                verified = await engine.verify(claims)
+                told = [found_of(one, passage) for one, (_, _, passage) in zip(verified, portion.passages, strict=True)]
+                for _, found in agenda.heard(portion, told):
+                    return found
+    except EngineError as error:
+        raise RunError(f"The tokens cannot be drawn again here: {error}") from None
+    raise RunError("No record is kept of this lease.")
+
+
+def _compared(kept: KeptLease, found: Sequence[Found], total_bytes: int) -> Replayed:
+    """What was counted now, beside what was counted then."""
+    margins = margins_of(total_bytes)
+    counted = count_above(found, margins)
+    lines = [f"Drawn again on this machine: {counted.tokens:,} tokens, where the audit judged {kept.tokens:,}."]
+    for margin, now, then in zip(margins, counted.above, kept.above, strict=False):
+        of = "below the draw of its seed" if margin.measure is Measure.GAP else "from its claimed log probability"
+        lines.append(f"  more than {margin.gap:g} nats {of}: {now:,} now, {then:,} then; {margin.rate:.2%} may be")
+    fails_now, failed_then = _fails(counted, margins), _fails(Audited(tokens=kept.tokens, above=kept.above), margins)
+    if fails_now == failed_then:
+        lines.append(f"By itself the group {'fails' if fails_now else 'passes'}, as it did then.")
+    else:
+        words = ("fails now, and passed then", "passes now, and failed then")[failed_then]
+        lines.append(f"By itself the group {words}: look at the memory of both machines before you believe either.")
+    return Replayed(lines=tuple(lines), agrees=fails_now == failed_then)
+
+
+def _fails(counted: Audited, margins: Sequence[Margin]) -> bool:
+    """Whether one group says enough; one that was counted by other margins says nothing."""
+    return len(counted.above) == len(margins) and not after(Confidence(), counted, margins)[1].passed

@@ -1,0 +1,153 @@
+"""`volery why PEER --replay`: the sequential test over a peer's audits again, beside what the ledger says of it.
+
+What always holds: the ledger is only read; a difference is told with its audit and its lease, and is no verdict.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from learner.ledger_reputation import PARDON
+from learner.ledger_rows import AuditRow
+from learner.verification.confidence import SUSPECT_EVIDENCE
+from learner.verification.margins import margins_of
+from learner.verification.replay import Replay, replayed
+from learner.verification.sequential import LIFETIME_ERROR, Margin
+from node.reports import words
+from protocol.ids import LeaseId, PeerId, short
+
+DIFFERENCES_SHOWN = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """What a replay says, and whether that is what the ledger has."""
+
+    lines: tuple[str, ...]
+    agrees: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptLease:
+    """What is kept of a lease that failed its audit, as it was signed, and what the audit counted."""
+
+    lease: bytes
+    records: tuple[bytes, ...]
+    tokens: int
+    above: tuple[int, ...]
+
+
+def kept_of(db: sqlite3.Connection, lease: LeaseId) -> KeptLease | None:
+    """None where it was not audited, passed, or is not among the newest of its peer that are kept."""
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'evidence'").fetchone():
+        return None
+    row = db.execute(
+        "SELECT e.envelope, e.records, a.tokens, a.above FROM evidence e JOIN audits a USING (lease) WHERE e.lease = ?",
+        (lease,),
+    ).fetchone()
+    if row is None:
+        return None
+    envelope, records, tokens, above = row
+    return KeptLease(
+        lease=envelope, records=tuple(msgspec.msgpack.decode(records)), tokens=tokens, above=tuple(json.loads(above))
+    )
+
+
+def replay_of(db: sqlite3.Connection, peer: PeerId) -> Replayed:
+    """The audits of `peer` in the order in which they were made."""
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'audits'").fetchone():
+        return Replayed(lines=("Nothing to replay: this ledger is older than audits.",), agrees=True)
+    found = replayed(_audits(db, peer), _margins(db), _pardons(db, peer))
+    kept = db.execute("SELECT banned, audits, log_wealth FROM confidence WHERE peer = ?", (peer,)).fetchone()
+    banned, heard, wealth = kept or ("", 0, "[]")
+    same = _is_same(found, heard, json.loads(wealth))
+    lines = [*_told(found, banned), *_differing(found)]
+    if not same and not found.differences:
+        lines.append(f"But what the ledger has of all of them together ({heard} heard) is something else.")
+    if found.differences or not same:
+        lines.append(
+            "Compare with a copy of the ledger: rows were changed, or an older volery judged by other margins."
+        )
+    return Replayed(lines=tuple(lines), agrees=same and not found.differences)
+
+
+def _told(found: Replay, banned: str) -> Iterator[str]:
+    if not found.audits:
+        yield "Replayed: no audit of it is over yet, so nothing can have banned it but the operator."
+        return
+    odds = math.exp(min(700.0, max(0.0, found.evidence)))
+    agree = found.audits - len(found.differences)
+    yield (
+        f"Replayed: {agree:,} of {found.audits:,} audits come to the verdict and the evidence that the ledger has. "
+        f"Together they are {found.evidence:.3f} nats against it: an honest peer looks so once in "
+        f"{words.figure(odds)} lives. A suspect has {SUSPECT_EVIDENCE:.2f}, a ban takes "
+        f"{-math.log(LIFETIME_ERROR):.2f}."
+    )
+    for number in found.anew:
+        when = f"before audit {number:,}" if number <= found.audits else "after the last"
+        yield f"The operator pardoned it {when}: the test began anew."
+    if found.convicted is not None:
+        yield (
+            f"Audit {found.convicted:,} convicts it, as the ledger says."
+            if banned
+            else (f"Audit {found.convicted:,} convicts it, and the ledger has no ban.")
+        )
+    elif banned:
+        yield f"The audits do not convict it: it was banned by the operator ({words.plain_name(banned, 512)})."
+    else:
+        yield "The audits do not convict it."
+
+
+def _differing(found: Replay) -> Iterator[str]:
+    for one in found.differences[:DIFFERENCES_SHOWN]:
+        yield f"Audit {one.number:,}, lease {short(one.lease)}: the ledger says {one.said}, its counts {one.computed}."
+    if (more := len(found.differences) - DIFFERENCES_SHOWN) > 0:
+        yield f"... and {more:,} more that differ."
+
+
+def _is_same(found: Replay, heard: int, wealth: Sequence[float]) -> bool:
+    history = found.known.history
+    close = len(wealth) == len(history.log_wealth) and all(
+        math.isclose(one, other, abs_tol=1e-6) for one, other in zip(wealth, history.log_wealth, strict=True)
+    )
+    return heard == history.audits and close
+
+
+def _audits(db: sqlite3.Connection, peer: PeerId) -> list[AuditRow]:
+    rows = db.execute(
+        "SELECT lease, at_ms, tokens, above, worst, evidence, passed, detail FROM audits WHERE peer = ? ORDER BY rowid",
+        (peer,),
+    )
+    return [
+        AuditRow(
+            lease=LeaseId(lease), peer=peer, at_ms=at_ms, tokens=tokens, above=tuple(json.loads(above)), worst=worst,
+            evidence=evidence, passed=bool(passed), detail=detail,
+        )
+        for lease, at_ms, tokens, above, worst, evidence, passed, detail in rows
+    ]  # fmt: skip
+
+
+def _pardons(db: sqlite3.Connection, peer: PeerId) -> list[int]:
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'decisions'").fetchone():
+        return []
+    rows = db.execute("SELECT at_ms FROM decisions WHERE peer = ? AND what = ? ORDER BY id", (peer, PARDON))
+    return [at_ms for (at_ms,) in rows]
+
+
+def _margins(db: sqlite3.Connection) -> Callable[[int], Sequence[Margin]]:
+    """Margins go by the size of the newest version; those that a restart cut off had the same size."""
+    rows = db.execute("SELECT published_ms, total_bytes FROM versions ORDER BY published_ms").fetchall()
+    times = [published_ms for published_ms, _ in rows]
+
+    def at(at_ms: int) -> Sequence[Margin]:
+        place = bisect_right(times, at_ms)
+        return margins_of(rows[max(0, place - 1)][1] if rows else 0)
+
+    return at

@@ -1,0 +1,117 @@
+"""`volery why LEASE --replay`: what convicted a cheat is drawn again from what was kept, by another engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from learner.ledger_file import snapshot
+from node.engine.port import EngineRefused
+from node.errors import RunError, UsageError
+from node.lookups import complete_versions
+from node.redrawing import OpenEngine, redrawn
+from node.reports.replaying import KeptLease, kept_of
+from node.reports.why import why_in_ledger
+from protocol.ids import LeaseId, ManifestHash
+from protocol.manifest import SignedManifest
+from protocol.work import read_record, sign_record
+from tests.learner.working import OTHER, PEER, SWARM
+from tests.node.learning import FakePeer, Judge, Settings, open_learner
+
+Held = Mapping[ManifestHash, tuple[SignedManifest, Path]]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A learner's state directory, after a run with a cheat."""
+    root = tmp_path_factory.mktemp("learner")
+
+    async def run() -> None:
+        async with open_learner(root, Settings(audits=True, steps=2, staleness=3)) as learner:
+            await learner.train(FakePeer(), FakePeer(key=OTHER, draw=lambda seed: (7, 7, 0)))
+
+    trio.run(run, clock=trio.testing.MockClock())
+    return root
+
+
+@pytest.fixture
+def lease(root: Path) -> LeaseId:
+    with snapshot(root / "ledger.sqlite") as db:
+        [(lease,)] = db.execute("SELECT lease FROM evidence").fetchall()
+    return LeaseId(lease)
+
+
+@pytest.fixture
+def kept(root: Path, lease: LeaseId) -> KeptLease:
+    with snapshot(root / "ledger.sqlite") as db:
+        found = kept_of(db, lease)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def held(root: Path) -> Held:
+    store = root / "store"
+    (store / "genesis").write_bytes(SWARM.genesis)
+    return {one.hash: (one, store / "versions" / one.hash.hex()) for one in complete_versions(store)}
+
+
+def judging(judge: Judge) -> OpenEngine:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Judge]:
+        yield judge
+
+    return opened  # type: ignore[return-value]
+
+
+def test_what_failed_fails_again(root: Path, lease: LeaseId, kept: KeptLease, held: Held) -> None:
+    found = redrawn(kept, SWARM.authority, held, opened=judging(Judge()))
+    assert found.agrees
+    assert found.lines[0].startswith(f"Drawn again on this machine: {kept.tokens} tokens, where the audit judged")
+    assert f"{kept.above[0]} now, {kept.above[0]} then" in found.lines[1]
+    assert found.lines[-1] == "By itself the group fails, as it did then."
+    told = why_in_ledger(root / "ledger.sqlite", lease.hex(), replay=True)
+    assert told.kept == kept
+    assert "of 28 tokens, failed" in told.text or "failed: " in told.text
+
+
+def test_counts_that_say_something_else_are_told(kept: KeptLease, held: Held) -> None:
+    found = redrawn(replace(kept, above=(0,) * len(kept.above)), SWARM.authority, held, opened=judging(Judge()))
+    assert not found.agrees
+    assert "fails now, and passed then" in found.lines[-1]
+
+
+def test_a_version_that_is_gone_an_engine_that_cannot_and_records_of_others_are_told(
+    kept: KeptLease, held: Held
+) -> None:
+    with pytest.raises(RunError, match=r"is no longer in the store.*volery why PEER --replay"):
+        redrawn(kept, SWARM.authority, {}, opened=judging(Judge()))
+
+    def script(op: str) -> None:
+        raise EngineRefused("no", "it has no weights")
+
+    with pytest.raises(RunError, match="The tokens cannot be drawn again here: it has no weights"):
+        redrawn(kept, SWARM.authority, held, opened=judging(Judge(script=script)))
+    with pytest.raises(RunError, match="cannot be read"):
+        redrawn(replace(kept, records=(b"x",)), SWARM.authority, held, opened=judging(Judge()))
+    with pytest.raises(RunError, match="No record is kept of this lease"):
+        redrawn(replace(kept, records=()), SWARM.authority, held, opened=judging(Judge()))
+
+
+def test_records_that_another_key_signed_are_no_evidence(kept: KeptLease, held: Held) -> None:
+    forged = sign_record(PEER, SWARM.authority.swarm, read_record(kept.records[0], SWARM.authority.swarm).record)
+    with pytest.raises(RunError, match="not its peer"):
+        redrawn(replace(kept, records=(forged,)), SWARM.authority, held, opened=judging(Judge()))
+
+
+def test_a_lease_that_passed_has_nothing_to_draw_again(root: Path) -> None:
+    with snapshot(root / "ledger.sqlite") as db:
+        [(lease,), *_] = db.execute("SELECT lease FROM audits WHERE passed = 1").fetchall()
+    with pytest.raises(UsageError, match="nothing is kept of lease"):
+        why_in_ledger(root / "ledger.sqlite", lease.hex(), replay=True)

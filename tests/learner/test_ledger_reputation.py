@@ -82,6 +82,12 @@ def test_a_group_that_is_late_and_wrong_counts_once_each_way(story: Story) -> No
     assert (day.leases_in_time, day.leases_failed, day.groups_clean, day.groups_blamed) == (0, 1, 0, 1)
 
 
+def test_what_others_say_of_a_lease_is_held_against_nobody(story: Story) -> None:
+    story.deliver(story.lease(ALPHA), BETA, Rule.SETTINGS, version=V0)
+    assert [(one.groups_clean, one.groups_blamed) for one in days_of(story)] == [(1, 0)]
+    assert not any(one.groups_blamed for one in days_of(story, BETA))
+
+
 def test_leases_given_up_are_excused_some_times_a_day_and_not_more(story: Story) -> None:
     for number in range(EXCUSED_A_DAY + 2):
         status = "lost" if number % 2 else "returned"

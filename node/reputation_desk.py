@@ -20,7 +20,7 @@ from protocol.ids import PeerId
 from protocol.reputation import DAY_MS, SoftStrike, reputation_of
 
 REVIEW_S = 300.0
-"""Reputations change with days of work; a ledger of a million leases is read in a second or two."""
+"""Reputations change with days of work; a ledger of a million leases is read in three seconds."""
 
 
 @dataclass(kw_only=True)

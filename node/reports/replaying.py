@@ -82,13 +82,16 @@ def _told(found: Replay, banned: str) -> Iterator[str]:
     if not found.audits:
         yield "Replayed: no audit of it is over yet, so nothing can have banned it but the operator."
         return
-    odds = math.exp(min(700.0, max(0.0, found.evidence)))
+    against = "Together nothing speaks against it."
+    if found.evidence > 0:
+        odds = words.figure(math.exp(min(700.0, found.evidence)))
+        against = (
+            f"Together they are {found.evidence:.2f} nats against it: an honest peer looks so once in {odds} lives."
+        )
     agree = found.audits - len(found.differences)
     yield (
         f"Replayed: {agree:,} of {found.audits:,} audits come to the verdict and the evidence that the ledger has. "
-        f"Together they are {found.evidence:.3f} nats against it: an honest peer looks so once in "
-        f"{words.figure(odds)} lives. A suspect has {SUSPECT_EVIDENCE:.2f}, a ban takes "
-        f"{-math.log(LIFETIME_ERROR):.2f}."
+        f"{against} A suspect has {SUSPECT_EVIDENCE:.2f} nats, a ban takes {-math.log(LIFETIME_ERROR):.2f}."
     )
     for number in found.anew:
         when = f"before audit {number:,}" if number <= found.audits else "after the last"

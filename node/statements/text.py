@@ -45,6 +45,8 @@ def verdict_text(statement: Statement, file: str) -> str:
     if statement.reputations:
         lines += [""] if lines else []
         lines += _table(REPUTED, [_reputed(note) for note in statement.reputations.values()])
+        banned = [note for note in statement.reputations.values() if note.banned]
+        lines += [f"{note.peer} was banned: {plain_name(note.banned, 400)}" for note in banned]
     shown = statement.proven[:PROVEN_SHOWN]
     lines += ["", *map(_told, shown)] if shown else []
     if (hidden := sum(one.proven for one in statement.peers.values()) - len(shown)) > 0:
@@ -196,9 +198,8 @@ def _row(peer: str, total: PeerSum) -> tuple[str, ...]:
 
 def _reputed(note: ReputationNote) -> tuple[str, ...]:
     shares = (f"{getattr(note, name) / 1000:.3f}" for name in SHARES[1:])
-    day, banned = _date(note.day * DAY_MS)[:10], f" ({plain_name(note.banned, 200)})" if note.banned else ""
-    score = f"{note.score / 1000:.3f}"
-    return (note.peer, day, score, note.band.value + banned, *shares, str(len(note.days)))
+    day, score = _date(note.day * DAY_MS)[:10], f"{note.score / 1000:.3f}"
+    return (note.peer, day, score, note.band.value, *shares, str(len(note.days)))
 
 
 def _reputation(note: ReputationNote) -> dict[str, object]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 from learner.verification.share import NEWCOMER_GROUPS
 from tests.e2e.ledger_rules import HONEST, Run, check_ledger, peer_of
@@ -12,8 +14,13 @@ WHY = re.compile(r"are not what the seeded sampler draws|log probabilities are m
 """The one that is further from what may be, of made up tokens with made up probabilities."""
 
 
+def volery(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """A command, to its end."""
+    return subprocess.run([sys.executable, "-m", "node", *map(str, arguments)], capture_output=True, text=True)
+
+
 def test_who_makes_tokens_up_is_banned_and_costs_the_swarm_nothing(swarm: Swarm) -> None:
-    swarm.configure(steps=14, audits=True)
+    swarm.configure(steps=14, audits=True, staleness=30)  # so that the store still has what the cheat named
     learner = swarm.learn()
     with stopped(learner.child("learner.trainer")):  # nothing is published before both are there
         honest, cheat = swarm.join("honest", engine="transformers"), swarm.join("cheat")
@@ -22,6 +29,15 @@ def test_who_makes_tokens_up_is_banned_and_costs_the_swarm_nothing(swarm: Swarm)
     assert cheat.wait() == 2, cheat.story()
     assert "This key is banned from the swarm" in cheat.err.read_text(), cheat.story()
     assert WHY.search(cheat.err.read_text()), cheat.story()
+    [(lease,)] = swarm.rows("SELECT lease FROM evidence")
+    again_said = {
+        lease.hex(): "By itself the group fails, as it did then.",
+        peer_of(swarm, cheat): "Audit 1 convicts it",
+    }
+    for name, said in again_said.items():
+        told = volery("why", name, swarm.config, "--replay")
+        assert told.returncode == 0, told.stderr
+        assert said in told.stdout
     again = swarm.join("cheat")
     assert again.wait() == 2, again.story()
     assert "This key is banned from the swarm" in again.err.read_text(), again.story()

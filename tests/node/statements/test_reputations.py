@@ -90,7 +90,7 @@ def test_a_table_is_printed_for_people(state: Path) -> None:
     assert told.code == 0
     assert BETA in told.out
     assert ALPHA not in told.out
-    assert "banned (20 of 28 tokens are off)" in told.out
+    assert f"{BETA} was banned: 20 of 28 tokens are off" in told.out
     assert "Nobody said who the operator should be" in told.out
     assert volery("receipts", "verify", "one").out == told.out, "it is a statement like others"
 

@@ -14,13 +14,8 @@ WHY = re.compile(r"are not what the seeded sampler draws|log probabilities are m
 """The one that is further from what may be, of made up tokens with made up probabilities."""
 
 
-def volery(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """A command, to its end."""
-    return subprocess.run([sys.executable, "-m", "node", *map(str, arguments)], capture_output=True, text=True)
-
-
 def test_who_makes_tokens_up_is_banned_and_costs_the_swarm_nothing(swarm: Swarm) -> None:
-    swarm.configure(steps=14, audits=True, staleness=30)  # so that the store still has what the cheat named
+    swarm.configure(steps=14, audits=True)
     learner = swarm.learn()
     with stopped(learner.child("learner.trainer")):  # nothing is published before both are there
         honest, cheat = swarm.join("honest", engine="transformers"), swarm.join("cheat")
@@ -29,15 +24,6 @@ def test_who_makes_tokens_up_is_banned_and_costs_the_swarm_nothing(swarm: Swarm)
     assert cheat.wait() == 2, cheat.story()
     assert "This key is banned from the swarm" in cheat.err.read_text(), cheat.story()
     assert WHY.search(cheat.err.read_text()), cheat.story()
-    [(lease,)] = swarm.rows("SELECT lease FROM evidence")
-    again_said = {
-        lease.hex(): "By itself the group fails, as it did then.",
-        peer_of(swarm, cheat): "Audit 1 convicts it",
-    }
-    for name, said in again_said.items():
-        told = volery("why", name, swarm.config, "--replay")
-        assert told.returncode == 0, told.stderr
-        assert said in told.stdout
     again = swarm.join("cheat")
     assert again.wait() == 2, again.story()
     assert "This key is banned from the swarm" in again.err.read_text(), again.story()
@@ -57,3 +43,23 @@ def test_who_makes_tokens_up_is_banned_and_costs_the_swarm_nothing(swarm: Swarm)
     assert worst == 0.0, "float32 on both sides"
     revised = wait_event(cheat, "receipt_revised")
     assert revised["reason"] in ("audit", "banned")
+
+
+def test_what_convicted_a_cheat_is_drawn_again_by_the_command(swarm: Swarm) -> None:
+    swarm.configure(steps=6, audits=True, staleness=12)  # so that the store still has what the cheat named
+    learner = swarm.learn()
+    with stopped(learner.child("learner.trainer")):
+        honest, cheat = swarm.join("honest", engine="transformers"), swarm.join("cheat")
+        for node in (honest, cheat):
+            wait_event(node, "joined", learner)
+    assert cheat.wait() == 2, cheat.story()
+    assert [program.wait() for program in (learner, honest)] == [0, 0], learner.story()
+    [(lease,)] = swarm.rows("SELECT lease FROM evidence")
+    for name, said in (
+        (lease.hex(), "By itself the group fails, as it did then."),
+        (peer_of(swarm, cheat), "Audit 1 convicts it, as the ledger says."),
+    ):
+        arguments = [sys.executable, "-m", "node", "why", name, str(swarm.config), "--replay"]
+        told = subprocess.run(arguments, capture_output=True, text=True)
+        assert told.returncode == 0, told.stderr
+        assert said in told.stdout

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from node.audit_loop import AuditLoop
 from node.base_model import hold_to_base
 from node.child_outcomes import ChildCrashed, ChildDied, ChildEvent
 from node.children import Child, open_child
-from node.config import GB, EngineSection, SwarmConfig
+from node.config import GB, EngineSection, NetworkSection, SwarmConfig
 from node.engine.port import EngineError, PolicyEngine, VerifyingEngine
 from node.engines import child_events, open_verifying_engine
 from node.errors import RunError
@@ -97,11 +97,13 @@ async def run_learner(
     on_ready: Callable[[str, LearnerRun], None],
     *,
     trainer: Sequence[str] = TRAINER,
+    transport: Callable[[bytes, NetworkSection], AbstractAsyncContextManager[Transport]] = open_transport,
 ) -> LearnerOutcome:
     """Run the learner role until its last training step, and return how it went.
 
     `on_ready` is told the invite once peers can join; `trainer` is the command of a process that holds the conversation
-    of `learner.trainer`. Raises UsageError or RunError; cancel to stop early.
+    of `learner.trainer`; `transport` makes the presence among others, of the learner's key. Raises UsageError or
+    RunError; cancel to stop early.
     """
     home = open_learner_home(
         Path(config.swarm.state),
@@ -119,8 +121,8 @@ async def run_learner(
                 quota_bytes = None if quota_gb is None else round(quota_gb * GB)
                 store = stack.enter_context(ChunkStore.open(home.store, home.authority, quota_bytes=quota_bytes))
                 store.remember_genesis(home.genesis)
-                transport = await stack.enter_async_context(open_transport(home.learner.seed, config.network))
-                learner = _Learner(config, home, ledger, store, transport, schooling, events, trainer)
+                presence = await stack.enter_async_context(transport(home.learner.seed, config.network))
+                learner = _Learner(config, home, ledger, store, presence, schooling, events, trainer)
                 stack.callback(learner.close)
                 await stack.enter_async_context(learner.watched())
                 return await learner.work(on_ready)

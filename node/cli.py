@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
+from node.drill.attacks import Attack
 from node.errors import NodeError, UsageError
 from node.operator_commands import ban, pardon
 from node.outlet import complain, keep_outlet
@@ -486,6 +487,33 @@ def demo(
         cheater=cheater,
         plain=plain,
     )
+
+
+@app.command()
+def drill(
+    config: Annotated[
+        Path | None, typer.Argument(help="The swarm.toml of the swarm to drill; by default a small one is made.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where results go; an earlier drill there is replaced.")] = Path(
+        "runs/drill"
+    ),
+    peers: Annotated[int, typer.Option(min=1, max=256, help="Peers that play, the cheats among them.")] = 40,
+    cheats: Annotated[float, typer.Option(min=0, max=1, help="The share of them that cheat.")] = 0.1,
+    attack: Annotated[
+        list[Attack] | None, typer.Option(help="Only this attack; repeatable. By default all, in turn.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 200,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of model, data and players.")] = 0,
+    as_json: Json = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")] = False,
+) -> None:
+    """Attack your own swarm, on this machine and out of reach of others, and see which cheats are found."""
+    from node.drill.program import Terms, run_drill
+
+    terms = Terms(
+        config=config, out=out, peers=peers, cheats=cheats, attacks=attack or tuple(Attack), steps=steps, seed=seed
+    )
+    _run(run_drill, terms, as_json_text=as_json, plain=plain)
 
 
 def _run(program: Any, *args: Any, **options: Any) -> None:

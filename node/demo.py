@@ -10,43 +10,29 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import sys
-import tempfile
 import time
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import trio
 
 from learner.presets import PRESETS
-from learner.scores import Scores
-from node.child_spec import ChildSpec
-from node.children import open_child
 from node.config import EngineSection, mode_of
 from node.console import Terminal, open_terminal, run_shown
 from node.engine_choice import choose_engine, look
-from node.engines import child_events, open_engine
 from node.errors import RunError, UsageError
-from node.evaluation import EvaluationTerms
 from node.events import EventLog
 from node.init import free_port
+from node.own_directory import prepare
 from node.processes import NodeProcess, family_pss_bytes, stop_all
 from node.reports import as_terminal, as_text, draw_reward, roads_taken, summary, swarm_report, write_html
 from node.reports.facts import Role, SwarmReport
 from node.reports.trust import ban_in_words
-from node.schooling import held_out_of
+from node.starting_model import StartingModel
 from node.stopping import STOPPED_EXIT_CODE, Stopped
-from node.tasks.encoded import EncodedTask
-from node.tasks.registry import open_task
-from node.tasks.text import TextCodec, write_character_tokenizer
 from node.view import ViewState
 from node.view_events import apply
-from node.warm_start import TINY_QWEN3, VLLM_HEAD_DIM, WarmStart, WarmStartTerms
-
-MARKER = ".volery-demo"
-"""In a directory that a demo made: only such a one is replaced by the next."""
+from node.warm_start import TINY_QWEN3, VLLM_HEAD_DIM
 
 TASK = "reverse:letters=6"
 HELD_OUT = 512
@@ -204,7 +190,7 @@ async def run_demo(
     if engine != "transformers":  # found missing now, rather than by every node
         wanted = EngineSection(kind="vllm")
         choose_engine(wanted, look(wanted))
-    prepare(out)
+    prepare(out, "demo")
     events = EventLog(out / "events.jsonl")
     demo = _Demo(
         out=out,
@@ -251,18 +237,6 @@ def _of_the_cheat(report: SwarmReport) -> str:
     return f"The cheat ({CHEAT}) was found {after_s:.1f} s after it came. {said}"
 
 
-def prepare(out: Path) -> None:
-    """Make `out` an empty directory of ours. Raises UsageError when something else is there."""
-    try:
-        if out.exists() and not (out / MARKER).exists() and (not out.is_dir() or any(out.iterdir())):
-            raise UsageError(f"{out} exists and was not made by a demo; it was not touched. Choose another with --out.")
-        shutil.rmtree(out, ignore_errors=True)
-        out.mkdir(parents=True)
-        (out / MARKER).touch()
-    except OSError as error:
-        raise RunError(f"{out} cannot be written: {error.strerror}. Choose another directory with --out.") from None
-
-
 @dataclass(kw_only=True)
 class _Demo:
     out: Path
@@ -301,48 +275,15 @@ class _Demo:
         console.say(
             "Making a small model and teaching it a little, so that it gets some words right (under a minute)..."
         )
-        directory, start = self.out / "model-untrained", self.out / "model"
-        spec = ChildSpec(name="trainer", argv=(sys.executable, "-m", "learner.trainer"))
-        async with AsyncExitStack() as stack:
-            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=self.out)))
-            trainer = await stack.enter_async_context(open_child(spec, on_event=child_events(self.events, "trainer")))
-            engine = await stack.enter_async_context(
-                open_engine(
-                    EngineSection(kind="transformers", threads=1, nice=0), self.events, name="engine", state=scratch
-                )
-            )
-            await trainer.call(
-                "make_model", {"directory": str(directory), "config": self._model_config(), "seed": self.seed}
-            )
-            await trio.to_thread.run_sync(write_character_tokenizer, directory)
-            hyperparameters = {"learning_rate": 1e-3, "max_new_tokens": MAX_NEW_TOKENS}
-            load = {"directory": str(directory), "seed": self.seed, "hyperparameters": hyperparameters}
-            await trainer.call("load", load)
-            encoded = EncodedTask(task=open_task(TASK, seed=self.seed + 1_000_003), codec=TextCodec.load(directory))
-            warm_start = WarmStart(
-                trainer=trainer,
-                engine=engine,
-                encoded=encoded,
-                held_out=held_out_of(encoded, HELD_OUT),
-                terms=WarmStartTerms(),
-                evaluation=EvaluationTerms(
-                    every_versions=0,
-                    temperature=1.0,
-                    max_new_tokens=MAX_NEW_TOKENS,
-                    stop_ids=encoded.codec.stop_ids,
-                ),
-                scratch=scratch,
-                told=self._told,
-            )
-            scores = await warm_start.run(start)
+        start = StartingModel(
+            task=TASK, held_out=HELD_OUT, max_new_tokens=MAX_NEW_TOKENS, seed=self.seed, config=self._model_config()
+        )
+        scores = await start.make(self.out, self.events)
         console.say(
             f"The model reverses {scores.greedy:.0%} of {HELD_OUT} words it never saw (greedy). From here on there are "
             f"no answers, only rewards: {self.num_nodes} rollout nodes and a learner, each a process of its own, "
             "over libp2p."
         )
-
-    def _told(self, steps: int, scores: Scores) -> None:
-        self.events.emit("warm_start", steps=steps, greedy=round(scores.greedy, 4), sampled=round(scores.sampled, 4))
 
     async def run_swarm(self, console: Terminal) -> None:
         """Start everybody, watch until the learner is done, end everybody."""

@@ -1,0 +1,132 @@
+"""What a drill found: of each attack who was caught, how soon, by what, and what it cost.
+
+What always holds: everything is read from the learner's ledger, where an operator would look, but for who plays what,
+which only the drill knows; a record counts against its attack only from where that began.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from node.drill.attacks import ABOUT, SLEEPS, Attack, Harm
+from node.drill.player import Ended
+from node.drill.troupe import Played
+from protocol.ids import PeerId
+
+FIRST = 100
+"""Rollouts of an attack that are not counted in the cheats' share: what it takes to find it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """What became of one key's work. `made`: records that reached the learner since its attack began; of these
+    `refused` by which rule, `trained` on, `trained_late` of those beyond the first FIRST. `failed_after` and
+    `banned_after`: so many had come when an audit failed first, and when it was banned; None if that never was.
+    `credited_bytes`: relayed by it, as the learner believes."""
+
+    peer: PeerId
+    attack: Attack | None
+    made: int
+    refused: Counter[str]
+    trained: int
+    trained_late: int
+    failed_after: int | None
+    banned_after: int | None
+    banned: str
+    credited_bytes: int
+
+    @property
+    def found_after(self) -> int | None:
+        """Rollouts until something was found: a ban, a failed audit, or nothing but refusals from the beginning."""
+        if self.made and not self.trained and self.refused.total() == self.made and self.failed_after is None:
+            return min(self.made, 1) if self.banned_after is None else min(1, self.banned_after)
+        known = [after for after in (self.failed_after, self.banned_after) if after is not None]
+        return min(known, default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A drill's keys, and all that was trained on."""
+
+    keys: tuple[Key, ...]
+    trained: int
+    greedy: float
+    sampled: float
+
+    @property
+    def cheats(self) -> list[Key]:
+        """Those whose attack is on training."""
+        return [key for key in self.keys if key.attack is not None and ABOUT[key.attack].harm is Harm.TRAINING]
+
+    @property
+    def late_share(self) -> float:
+        """Of all that was trained on, what cheats made beyond their first FIRST rollouts, in [0, 1]."""
+        return sum(key.trained_late for key in self.cheats) / self.trained if self.trained else 0.0
+
+    @property
+    def share(self) -> float:
+        """The same of all that cheats made."""
+        return sum(key.trained for key in self.cheats) / self.trained if self.trained else 0.0
+
+    @property
+    def honest_banned(self) -> int:
+        return sum(bool(key.banned) for key in self.keys if key.attack is None)
+
+    @property
+    def honest_failed(self) -> int:
+        """Honest keys of which an audit failed."""
+        return sum(key.failed_after is not None for key in self.keys if key.attack is None)
+
+    def of(self, attack: Attack) -> list[Key]:
+        """The keys that played it."""
+        return [key for key in self.keys if key.attack is attack and key.made]
+
+
+def outcome_of(ledger: Path, played: Sequence[Played]) -> Outcome:
+    """Read the ledger of a drill that is over."""
+    with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as db:
+        (trained,) = db.execute("SELECT count(*) FROM records WHERE step IS NOT NULL").fetchone()
+        last = db.execute("SELECT greedy, sampled FROM evaluations ORDER BY incarnation DESC, version DESC").fetchone()
+        keys = tuple(_key(db, one) for one in played)
+    greedy, sampled = last or (0.0, 0.0)
+    return Outcome(keys=keys, trained=trained, greedy=greedy, sampled=sampled)
+
+
+def _key(db: sqlite3.Connection, played: Played) -> Key:
+    rows = db.execute(
+        "SELECT rule, step, received_ms, lease FROM records WHERE peer = ? ORDER BY received_ms, rowid", (played.peer,)
+    ).fetchall()
+    begun = SLEEPS if played.attack is Attack.SLEEPER else 0
+    mine = rows[begun:]
+    steps = [step is not None for _, step, _, _ in mine]
+    failed = db.execute(
+        "SELECT at_ms FROM audits WHERE peer = ? AND NOT passed ORDER BY at_ms", (played.peer,)
+    ).fetchone()
+    told = db.execute("SELECT banned, since_ms FROM confidence WHERE peer = ? AND banned != ''", (played.peer,))
+    banned, banned_ms = told.fetchone() or ("", None)
+    credited = db.execute("SELECT coalesce(sum(bytes), 0) FROM relayed WHERE relay = ?", (played.peer,)).fetchone()[0]
+
+    def after(at_ms: int | None) -> int | None:
+        return None if at_ms is None else sum(received_ms <= at_ms for _, _, received_ms, _ in mine)
+
+    return Key(
+        peer=played.peer,
+        attack=played.attack,
+        made=len(mine),
+        refused=Counter(rule for rule, _, _, _ in mine if rule not in HARMLESS),
+        trained=sum(steps),
+        trained_late=sum(steps[FIRST:]),
+        failed_after=after(failed[0] if failed else None),
+        banned_after=after(banned_ms),
+        banned=banned if played.ended is Ended.BANNED or banned else "",
+        credited_bytes=credited,
+    )
+
+
+HARMLESS = frozenset({"admitted", "stale", "late", "orphaned", "unknown_lease"})
+"""Rules that say nothing of honesty."""

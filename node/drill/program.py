@@ -1,0 +1,200 @@
+"""`volery drill`: attacks against one's own swarm, before somebody else makes them.
+
+What always holds: nothing of a swarm that runs is touched: the drill has a state of its own below `out`, and its
+players reach nobody but its learner; what was there is replaced only if a drill made it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+
+from node.config import SwarmConfig
+from node.config_file import read_swarm_config
+from node.console import Terminal, open_terminal, run_shown
+from node.drill.attacks import Attack
+from node.drill.outcome import Outcome, outcome_of
+from node.drill.stage import Cast, perform
+from node.drill.text import as_json, as_text
+from node.errors import RunError, UsageError
+from node.events import EventLog
+from node.own_directory import prepare
+from node.programs import checked
+from node.reports.facts import Role
+from node.starting_model import MODEL, StartingModel
+from node.stopping import STOPPED_EXIT_CODE, Stopped
+from node.tasks.text import TextCodec
+from node.view import ViewState
+from node.view_events import follow
+from node.warm_start import TINY_QWEN3
+from node.whole_file import cannot_write, write_whole
+
+OUTCOME = "drill.json"
+STATE = "learner"
+
+TASK = "reverse:letters=6"
+HELD_OUT = 512
+MAX_NEW_TOKENS = 8
+
+POISON = "zap"
+"""What is written after right answers by who writes a text of its own."""
+
+CONFIG = """\
+# Written by `volery drill`.
+[swarm]
+name = "drill"
+state = "{state}"
+
+[network]
+listen = ["/ip4/127.0.0.1/tcp/0"]
+heartbeat_s = 1.0
+
+[model]
+directory = "{model}"
+weights_dtype = "float32"
+
+[task]
+spec = "{task}"
+held_out = {held_out}
+
+[learn]
+steps = {steps}
+staleness = 3
+prompts_per_step = 64
+group_size = 4
+max_new_tokens = {max_new_tokens}
+ahead = 1.5
+lease_s = 60.0
+seed = {seed}
+threads = 1
+
+[trainer]
+learning_rate = 0.0008
+warmup_steps = 20
+
+[plan]
+activate = false
+
+[evaluate]
+every_versions = 20
+
+[trust]
+audits = {audits}
+
+[metrics]
+samples = 0
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What is drilled: `peers` of which the share `cheats` cheat, `attacks` in turn, for `steps`; by a swarm.toml's
+    model, task and rules, or a small swarm's of its own."""
+
+    config: Path | None
+    out: Path
+    peers: int
+    cheats: float
+    attacks: Sequence[Attack]
+    steps: int
+    seed: int
+
+    @property
+    def num_cheats(self) -> int:
+        return round(self.peers * self.cheats)
+
+
+async def run_drill(terms: Terms, *, as_json_text: bool, plain: bool) -> int:
+    """Run the drill and return the exit code: 1 if an honest peer was banned. Raises UsageError or RunError."""
+    if terms.num_cheats >= terms.peers:
+        raise UsageError(f"--cheats: {terms.num_cheats} of {terms.peers} peers leaves no honest one.")
+    config = None if terms.config is None else read_swarm_config(terms.config)
+    prepare(terms.out, "drill")
+    events = EventLog(terms.out / "events.jsonl")
+    view = ViewState(role=Role.LEARNER, title="drill", batch=0, steps=terms.steps, staleness=0)
+    with open_terminal(view, plain=plain or as_json_text) as terminal:
+        try:
+            outcome = await run_shown(terminal, lambda: _drill(terms, config, events, terminal, quiet=as_json_text))
+        except Stopped:
+            terminal.say(f"Stopped. What there is lies in {terms.out}; another drill there replaces it.")
+            return STOPPED_EXIT_CODE
+        finally:
+            events.close()
+    told = as_json(outcome)
+    text = json.dumps(told, indent=2) + "\n"
+    try:
+        write_whole(terms.out / OUTCOME, lambda path: path.write_text(text, encoding="utf-8"))
+    except OSError as error:
+        raise cannot_write(terms.out / OUTCOME, "--out", error) from None
+    terminal.say(json.dumps(told, indent=2) if as_json_text else as_text(outcome))
+    return 1 if outcome.honest_banned else 0
+
+
+async def _drill(
+    terms: Terms, config: SwarmConfig | None, events: EventLog, terminal: Terminal, *, quiet: bool
+) -> Outcome:
+    def say(text: str) -> None:
+        if not quiet:
+            terminal.say(text)
+
+    path = terms.config
+    if config is None or path is None:
+        say("Making a small model and teaching it a little (under a minute)...")
+        path = await small_swarm(terms.out, steps=terms.steps, seed=terms.seed, events=events)
+        config = read_swarm_config(path)
+    config = drilled(config, terms.out / STATE, terms.steps)
+    schooling = checked(config, path)
+    terminal.state.batch, terminal.state.staleness = config.swarm_rollouts, config.learn.staleness
+    if not quiet:
+        follow(terminal.state, events)
+    poison = await trio.to_thread.run_sync(lambda: TextCodec.load(Path(config.model.directory)).encode_answer(POISON))
+    cast = Cast(
+        honest=terms.peers - terms.num_cheats,
+        cheats=terms.num_cheats,
+        attacks=terms.attacks,
+        poison=poison[:-1],
+        seed=terms.seed,
+    )
+    say(f"{cast.honest} honest peers and {cast.cheats} cheats, whose attacks take turns, for {terms.steps} steps.")
+    _, played = await perform(config, schooling, cast, events)
+    return await trio.to_thread.run_sync(lambda: outcome_of(terms.out / STATE / "ledger.sqlite", played))
+
+
+async def small_swarm(out: Path, *, steps: int, seed: int, events: EventLog, audits: bool = True) -> Path:
+    """Make a small model in `out`, and a swarm.toml around it; return that."""
+    model = StartingModel(task=TASK, held_out=HELD_OUT, max_new_tokens=MAX_NEW_TOKENS, seed=seed, config=TINY_QWEN3)
+    await model.make(out, events)
+    path = out / "swarm.toml"
+    text = CONFIG.format(
+        state=STATE,
+        model=MODEL,
+        task=TASK,
+        held_out=HELD_OUT,
+        steps=steps,
+        max_new_tokens=MAX_NEW_TOKENS,
+        seed=seed,
+        audits=str(audits).lower(),
+    )
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror}. Choose another directory with --out.") from None
+    return path
+
+
+def drilled(config: SwarmConfig, state: Path, steps: int) -> SwarmConfig:
+    """The configuration as it is drilled: with a state of its own, so many steps, and everybody on."""
+    changed: dict[str, Any] = {
+        "swarm": msgspec.structs.replace(config.swarm, state=str(state)),
+        "learn": msgspec.structs.replace(config.learn, steps=steps),
+        "plan": msgspec.structs.replace(config.plan, activate=False),
+        "network": msgspec.structs.replace(config.network, listen=[], announce=[], heartbeat_s=1.0),
+        "metrics": msgspec.structs.replace(config.metrics, prometheus="", wandb="", tensorboard=False),
+    }
+    return msgspec.structs.replace(config, **changed)

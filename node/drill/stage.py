@@ -1,0 +1,133 @@
+"""A drill's learner and its players in one process, over a network in memory.
+
+What always holds: the learner is the one that operators run, with its ledger, its trainer and its audits; all that is
+not real is the network and that players share one engine. When `perform` returns or raises, its processes are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from learner.environment import Ended as EpisodeEnded
+from node.app_learner import LearnerOutcome, run_learner
+from node.config import EngineSection, SwarmConfig
+from node.door import open_invite
+from node.drill.attacks import Attack
+from node.drill.foundry import Foundry
+from node.drill.hands import Common
+from node.drill.troupe import Played, Troupe
+from node.engines import open_verifying_engine
+from node.events import EventLog
+from node.learner_run import LearnerRun
+from node.schooling import Schooling
+from protocol.identity import Keypair
+from protocol.ids import LeaseId
+from swarm.store.version import Stage, directory_of
+from swarm.testing.memory import MemoryNetwork
+
+NICE = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cast:
+    """How many play, and what the cheats do. `poison`: what they write who write a text of their own, in tokens."""
+
+    honest: int
+    cheats: int
+    attacks: Sequence[Attack] = tuple(Attack)
+    poison: tuple[int, ...] = ()
+    seed: int = 0
+
+
+async def perform(
+    config: SwarmConfig, schooling: Schooling, cast: Cast, events: EventLog
+) -> tuple[LearnerOutcome, list[Played]]:
+    """Run the swarm of `config` with this cast to its last step; return how it went, and who played.
+
+    Raises UsageError, RunError and EngineError.
+    """
+    network = MemoryNetwork()
+    state = Path(config.swarm.state)
+    ready, opened = trio.open_memory_channel[tuple[str, LearnerRun]](1)
+    outcome: LearnerOutcome | None = None
+    troupe: Troupe | None = None
+    async with AsyncExitStack() as stack:
+        section = EngineSection(kind="transformers", threads=1, nice=NICE)
+        engine = await stack.enter_async_context(
+            open_verifying_engine(section, events, name="engine of the players", state=state)
+        )
+        scratch = state / "players"
+        scratch.mkdir(parents=True, exist_ok=True)
+        foundry = Foundry(engine=engine, scratch=scratch)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(foundry.work)
+
+            async def learn() -> None:
+                nonlocal outcome
+                outcome = await run_learner(
+                    config,
+                    schooling,
+                    events,
+                    lambda invite, run: ready.send_nowait((invite, run)),
+                    transport=lambda seed, section: network.node("learner", peer_id=Keypair(seed).peer_id),
+                )
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(learn)
+            text, run = await opened.receive()
+            nursery.start_soon(partial(_follow, run, foundry, state / "store" / "versions"))
+            invite = open_invite(text, now_ms=0)
+            await run.opened.wait()
+            troupe = Troupe(
+                network=network,
+                common=Common(
+                    foundry=foundry,
+                    swarm=invite.authority.swarm,
+                    worth=partial(_worth, run, schooling),
+                    answer=partial(_answer, run, schooling),
+                    poison=cast.poison,
+                    vocabulary=run.vocab_size,
+                ),
+                authority=invite.authority,
+                learner=list(invite.addresses),
+                token=invite.token,
+                group=config.learn.group_size,
+                honest=cast.honest,
+                cheats=cast.cheats,
+                attacks=cast.attacks,
+                seed=cast.seed,
+            )
+            nursery.start_soon(troupe.play)
+    assert outcome is not None, "a run ends with an outcome, or raises"
+    return outcome, [] if troupe is None else troupe.played
+
+
+async def _follow(run: LearnerRun, foundry: Foundry, versions: Path) -> None:
+    """Have every version that is published at hand, before the learner's store may forget it."""
+    while True:
+        if (signed := run.published) is not None and signed.version != foundry.newest:
+            await foundry.publish(signed, directory_of(versions, signed, Stage.COMPLETE))
+            continue
+        await run.wait_changed()
+
+
+def _worth(run: LearnerRun, schooling: Schooling, lease: LeaseId, tokens: Sequence[int]) -> float:
+    """What these tokens are worth as the answer to an open lease; 0 if it is open no more."""
+    if (granted := run.leasing.open.get(lease)) is None:
+        return 0.0
+    reply = schooling.environment(granted.prompt_index, (tuple(tokens),), len(tokens))
+    return reply.reward if isinstance(reply, EpisodeEnded) else 0.0
+
+
+def _answer(run: LearnerRun, schooling: Schooling, lease: LeaseId) -> tuple[int, ...]:
+    """The right answer to an open lease, without its end."""
+    if (granted := run.leasing.open.get(lease)) is None:
+        return ()
+    inner, name = schooling.place(granted.prompt_index)
+    return schooling.tasks[name].answer(inner)[:-1]

@@ -1,0 +1,88 @@
+"""A small model made where there is none: of random weights, then taught by example until it gets some prompts right.
+
+What always holds: what it was taught is never asked again, since tasks are seeded apart; nothing is downloaded; the
+processes that made it are gone when it is there.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from learner.scores import Scores
+from node.child_spec import ChildSpec
+from node.children import open_child
+from node.config import EngineSection
+from node.engines import child_events, open_engine
+from node.evaluation import EvaluationTerms
+from node.events import EventLog
+from node.schooling import held_out_of
+from node.tasks.encoded import EncodedTask
+from node.tasks.registry import open_task
+from node.tasks.text import TextCodec, write_character_tokenizer
+from node.warm_start import WarmStart, WarmStartTerms
+
+UNTRAINED = "model-untrained"
+MODEL = "model"
+"""Directories below where it is made: of random weights, and taught."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartingModel:
+    """Which: `config` is that of Hugging Face, `task` the spec of what it is taught, judged on `held_out` prompts."""
+
+    task: str
+    held_out: int
+    max_new_tokens: int
+    seed: int
+    config: Mapping[str, Any]
+    directory: Path | None = None
+    """What relative paths of the task are relative to."""
+
+    async def make(self, out: Path, events: EventLog) -> Scores:
+        """Make it in `out`/model; return how good it is. Raises RunError if it cannot be taught."""
+        spec = ChildSpec(name="trainer", argv=(sys.executable, "-m", "learner.trainer"))
+        untrained = out / UNTRAINED
+        async with AsyncExitStack() as stack:
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=out)))
+            trainer = await stack.enter_async_context(open_child(spec, on_event=child_events(events, "trainer")))
+            engine = await stack.enter_async_context(
+                open_engine(EngineSection(kind="transformers", threads=1, nice=0), events, name="engine", state=scratch)
+            )
+            await trainer.call(
+                "make_model", {"directory": str(untrained), "config": dict(self.config), "seed": self.seed}
+            )
+            await trio.to_thread.run_sync(write_character_tokenizer, untrained)
+            hyperparameters = {"learning_rate": 1e-3, "max_new_tokens": self.max_new_tokens}
+            await trainer.call(
+                "load", {"directory": str(untrained), "seed": self.seed, "hyperparameters": hyperparameters}
+            )
+            task = open_task(self.task, directory=self.directory, seed=self.seed + 1_000_003)
+            encoded = EncodedTask(task=task, codec=TextCodec.load(untrained))
+
+            def told(steps: int, scores: Scores) -> None:
+                events.emit("warm_start", steps=steps, greedy=round(scores.greedy, 4), sampled=round(scores.sampled, 4))
+
+            warm_start = WarmStart(
+                trainer=trainer,
+                engine=engine,
+                encoded=encoded,
+                held_out=held_out_of(encoded, self.held_out),
+                terms=WarmStartTerms(),
+                evaluation=EvaluationTerms(
+                    every_versions=0,
+                    temperature=1.0,
+                    max_new_tokens=self.max_new_tokens,
+                    stop_ids=encoded.codec.stop_ids,
+                ),
+                scratch=scratch,
+                told=told,
+            )
+            return await warm_start.run(out / MODEL)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hmac
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -176,6 +176,12 @@ class Leasing:
         """The open lease of that id, if it is `peer`'s."""
         granted = self.open.get(lease)
         return granted if granted is not None and granted.peer == peer else None
+
+    def begun(self, leases: Iterable[LeaseId] | None = None) -> dict[LeaseId, PolicyVersion]:
+        """With which version those of `leases` were begun that were, or all of them."""
+        if leases is None:
+            return dict(self._started)
+        return {lease: self._started[lease] for lease in leases if lease in self._started}
 
     def made_with(self, granted: GrantedLease, installed: PolicyVersion | None) -> PolicyVersion | None:
         """The version that makes an open lease; while that was not said, the one that would if it were begun now by a

@@ -147,6 +147,20 @@ class TallyRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WithheldRow:
+    """A lease that was not delivered and was drawn by the learner: what its group was worth on average, and the one
+    drawn beside it; so many of the peer were `heard` with it that differed, and `log_wealth` is what they add up to."""
+
+    lease: LeaseId
+    peer: PeerId
+    at_ms: int
+    withheld: float
+    drawn: float
+    heard: int
+    log_wealth: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class AuditRow:
     """What the audit of one lease found: of `tokens`, `above[m]` were beyond margin m, the `worst` by so many nats;
     `evidence` is the logarithm of that against the peer after it, `detail` what was measured where it failed."""

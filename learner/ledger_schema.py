@@ -166,6 +166,11 @@ CREATE TABLE IF NOT EXISTS decisions (
     id INTEGER PRIMARY KEY, peer TEXT NOT NULL, at_ms INTEGER NOT NULL, what TEXT NOT NULL, reason TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS records_refused ON records (lease, rule, peer) WHERE rule <> 'admitted';
+CREATE TABLE IF NOT EXISTS withheld (
+    lease BLOB PRIMARY KEY REFERENCES leases, peer TEXT NOT NULL, at_ms INTEGER NOT NULL, withheld REAL NOT NULL,
+    drawn REAL NOT NULL, heard INTEGER NOT NULL, log_wealth TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS withheld_by_peer ON withheld (peer, heard);
 """
 """What audits found: of each lease that was audited how many tokens were above which margin (`above`, a JSON list),
 the largest gap in nats, and the logarithm of the evidence against its peer after it; of each peer what all of them add

@@ -16,7 +16,7 @@ from types import MappingProxyType
 import msgspec
 
 from learner.ledger_file import LedgerFile
-from learner.ledger_rows import AuditRow
+from learner.ledger_rows import AuditRow, WithheldRow
 from learner.verification.confidence import Confidence
 from learner.verification.sequential import History
 from protocol.ids import LeaseId, PeerId
@@ -90,6 +90,30 @@ class TrustBook(LedgerFile):
                 history = History(audits=audits, log_wealth=tuple(json.loads(log_wealth)))
                 found[PeerId(peer)] = Confidence(passed=passed, failed=failed, history=history, banned=banned)
         return found
+
+    def withheld_drawn(self, row: WithheldRow) -> None:
+        """Write what a group was worth that was not delivered. A lease is drawn once."""
+        with self.transaction() as db:
+            db.execute(
+                "INSERT OR IGNORE INTO withheld VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    row.lease, row.peer, row.at_ms, row.withheld, row.drawn, row.heard, json.dumps(row.log_wealth),
+                ),
+            )  # fmt: skip
+
+    def withheld_history(self, peer: PeerId) -> History:
+        """What the groups add up to that this peer did not deliver."""
+        rows = self._query("SELECT heard, log_wealth FROM withheld WHERE peer = ? ORDER BY heard DESC LIMIT 1", (peer,))
+        for heard, log_wealth in rows:
+            return History(audits=heard, log_wealth=tuple(json.loads(log_wealth)))
+        return History()
+
+    def withheld_of(self, peer: PeerId) -> tuple[int, int]:
+        """Of the groups of this peer that were drawn, so many were worse than those drawn beside them, of so many."""
+        ((worse, heard),) = self._query(
+            "SELECT coalesce(sum(withheld < drawn), 0), count(*) FROM withheld WHERE peer = ?", (peer,)
+        )
+        return worse, heard
 
     def audits_of(self, leases: Collection[LeaseId]) -> set[LeaseId]:
         """Those of `leases` that were audited and passed."""

@@ -57,6 +57,8 @@ from node.trainer_process import TRAINER, advantage_of, child_spec, load_request
 from node.training_loop import TrainingLoop, TrainingTerms
 from node.trust_desk import TrustDesk
 from node.verifiers import Verifiers
+from node.withheld_desk import WithheldDesk
+from node.withheld_loop import WithheldLoop
 from node.witness import Witness
 from protocol.errors import Fault
 from protocol.exchange import PeerAddresses
@@ -219,10 +221,13 @@ class _Learner:
             events=events,
         )
         self.reputations = ReputationDesk(ledger=ledger.path, now_ms=Clock.now_ms, events=events)
+        self.withheld: WithheldDesk | None = None
         if self.trust is not None:
             self.trust.used = self.relays.used
             self.trust.is_quarantined, self.trust.judged = self.reputations.is_quarantined, self.reputations.call
             self.reputations.changed = self.trust.reconsider
+            self.withheld = self._withheld(self.trust)
+            self.leases.ended = self.withheld.withdrawn
         self.desk = LearnerDesk(
             run=self.run,
             ledger=ledger,
@@ -346,6 +351,8 @@ class _Learner:
             async with self._open_children() as (trainer, engine), trio.open_nursery() as beside:
                 if engine is not None and self.trust is not None and self.trust.audits:
                     beside.start_soon(self._audits(engine, self.trust).work)
+                    if self.withheld is not None:
+                        beside.start_soon(self._draws(engine, self.withheld).work)
                 async with trio.open_nursery() as self.nursery:
                     self.evaluation = self._evaluation(engine) if engine and self.schooling.held_out else None
                     self.training = self._training(trainer)
@@ -411,6 +418,29 @@ class _Learner:
             audits=self.config.trust.audits,
             orders=PeerOrders(home.root),
             now_ms=Clock.now_ms,
+            events=self.events,
+        )
+
+    def _withheld(self, trust: TrustDesk) -> WithheldDesk:
+        return WithheldDesk(
+            run=self.run,
+            ledger=self.ledger,
+            store=self.store,
+            secret=self.home.secret,
+            convict=trust.convict,
+            now_ms=Clock.now_ms,
+            events=self.events,
+            looks=trust.audits and not self.schooling.has_turns,
+        )
+
+    def _draws(self, engine: VerifyingEngine, desk: WithheldDesk) -> WithheldLoop:
+        return WithheldLoop(
+            engine=engine,
+            lock=self.judging_engine,
+            store=self.store,
+            desk=desk,
+            ask=self.verifiers.replies,
+            compute_share=self.config.trust.compute_share,
             events=self.events,
         )
 

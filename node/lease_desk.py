@@ -10,7 +10,7 @@ The trio thread never waits for the disk but to grant: what else happens is writ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import trio
@@ -49,7 +49,8 @@ class _Waiting:
 
 @dataclass(kw_only=True)
 class LeaseDesk:
-    """See the module's paragraph. `tell` says something to a peer, if its line is up."""
+    """See the module's paragraph. `tell` says something to a peer, if its line is up; `ended` is told of each lease that
+    ends without a delivery, the version that it was begun with, if it was, and how it ended."""
 
     run: LearnerRun
     ledger: Ledger
@@ -59,6 +60,7 @@ class LeaseDesk:
     now_ms: Callable[[], int]
     events: EventLog
     tell: Callable[[PeerId, FromLearner], None] = lambda peer, message: None
+    ended: Callable[[GrantedLease, PolicyVersion | None, str], None] = lambda granted, begun, status: None
     changed: trio.Event = field(default_factory=trio.Event)
     """Something is to be written."""
     _closed: dict[LeaseId, str] = field(default_factory=dict)
@@ -137,8 +139,9 @@ class LeaseDesk:
     def release(self, peer: PeerId) -> int:
         """The peer is gone: withdraw all its leases; return how many."""
         self._forgotten.pop(peer, None)
+        begun = self.run.leasing.begun()
         released = self.run.release(peer)
-        self._withdrawn(released, "lost")
+        self._withdrawn(released, "lost", begun)
         return len(released)
 
     def withdraw(self, peer: PeerId, leases: Iterable[LeaseId]) -> None:
@@ -161,7 +164,8 @@ class LeaseDesk:
 
     def expire(self) -> None:
         """Withdraw what is not delivered in time."""
-        self._withdrawn(self.run.expire(self.now_ms(), LATE_GRACE_MS), "expired")
+        begun = self.run.leasing.begun()
+        self._withdrawn(self.run.expire(self.now_ms(), LATE_GRACE_MS), "expired", begun)
 
     def recover(self) -> list[PeerId]:
         """After a restart: take up the leases that are still open; return whose they are."""
@@ -279,14 +283,17 @@ class LeaseDesk:
         """How many were the peer's and open, and how many of these had been recalled."""
         leases = list(leases)
         known = self.run.leasing.recalled.keys() & leases
+        begun = self.run.leasing.begun(leases)
         back = self.run.given_back(peer, leases, self.now_ms())
         recalled = [granted for granted in back if granted.id in known]
-        self._withdrawn(recalled, "recalled")
-        self._withdrawn([granted for granted in back if granted.id not in known], status)
+        self._withdrawn(recalled, "recalled", begun)
+        self._withdrawn([granted for granted in back if granted.id not in known], status, begun)
         return len(back), len(recalled)
 
-    def _withdrawn(self, leases: Sequence[GrantedLease], status: str) -> None:
+    def _withdrawn(self, leases: Sequence[GrantedLease], status: str, begun: Mapping[LeaseId, PolicyVersion]) -> None:
         self.witness.withdrawn(leases, status)
+        for granted in leases:
+            self.ended(granted, begun.get(granted.id), status)
         self._close([granted.id for granted in leases], status)
 
     def _close(self, leases: Sequence[LeaseId], status: str) -> None:

@@ -277,6 +277,11 @@ class TrustDesk:
         receipts = await trio.to_thread.run_sync(self._write, row, known, refused)
         self._follow(work, known, finding, row, receipts)
 
+    async def convict(self, peer: PeerId, why: str) -> None:
+        """Something else than an audit has found out that this peer is not honest: it is banned."""
+        async with self._one:
+            await self._decide(Ban(peer=peer, reason=why))
+
     async def watch(self) -> None:
         """Do what the operator decides, and refuse what was admitted of peers that were banned meanwhile; until
         cancelled."""

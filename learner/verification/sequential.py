@@ -96,16 +96,20 @@ def heard(history: History, audited: Audited, margins: Sequence[Margin]) -> Hist
     if len(audited.above) != len(margins):
         raise ValueError(f"{len(audited.above)} counts for {len(margins)} margins")
     counted = zip(margins, audited.above, strict=True)
-    bets = [(margin, above, rate) for margin, above in counted for rate in _bets(margin)]
-    before = history.log_wealth or (-math.inf,) * len(bets)
-    if len(before) != len(bets):
-        raise ValueError(f"a history of {len(before)} bets cannot go on with {len(bets)}")
+    return wagered(
+        history,
+        [_log_ratio(audited.tokens, above, margin.rate, rate) for margin, above in counted for rate in _bets(margin)],
+    )
+
+
+def wagered(history: History, log_ratios: Sequence[float]) -> History:
+    """The history with one more observation, of which each bet, as many as ever, has this likelihood ratio."""
+    before = history.log_wealth or (-math.inf,) * len(log_ratios)
+    if len(before) != len(log_ratios):
+        raise ValueError(f"a history of {len(before)} bets cannot go on with {len(log_ratios)}")
     audits = history.audits + 1
     enters = math.log(_weight(audits))
-    after = tuple(
-        _log_add(wealth, enters) + _log_ratio(audited.tokens, above, margin.rate, rate)
-        for wealth, (margin, above, rate) in zip(before, bets, strict=True)
-    )
+    after = tuple(_log_add(wealth, enters) + ratio for wealth, ratio in zip(before, log_ratios, strict=True))
     return History(audits=audits, log_wealth=after)
 
 

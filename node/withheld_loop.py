@@ -1,0 +1,80 @@
+"""Drawing what peers withheld, beside training, on the engine that audits.
+
+What always holds: it takes at most `compute_share` of the time, nobody waits for it, and the engine is used by one at a
+time; what cannot be drawn, or whose worth nobody can say, counts for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import trio
+
+from learner.environment import Ended, Question, Reply
+from node.engine.port import EngineError, InstalledVersion, VerifyingEngine
+from node.events import EventLog
+from node.intake_loop import Ask
+from node.withheld_desk import Withheld, WithheldDesk
+from swarm.store import ChunkStore, StoreError
+
+
+@dataclass(kw_only=True)
+class WithheldLoop:
+    """See the module's paragraph. `ask`: what completions are worth."""
+
+    engine: VerifyingEngine
+    lock: trio.Lock
+    store: ChunkStore
+    desk: WithheldDesk
+    ask: Ask
+    compute_share: float
+    events: EventLog
+
+    async def work(self) -> None:
+        """Draw what waits, until cancelled."""
+        while True:
+            self.desk.added = trio.Event()  # before we look, or what comes meanwhile would wake nobody
+            if (one := self.desk.next()) is None:
+                await self.desk.added.wait()
+                continue
+            took_s = await self._draw(one)
+            await trio.sleep(took_s * (1 / self.compute_share - 1))
+
+    async def _draw(self, one: Withheld) -> float:
+        """Draw it; returns how long the engine took."""
+        async with self.lock:
+            began = trio.current_time()
+            try:
+                completions = await self._generate(one)
+            except (EngineError, StoreError) as error:
+                self.events.emit("withheld_impossible", version=str(one.version), reason=str(error).splitlines()[0])
+                completions = []
+            finally:
+                self.desk.over(one)
+            took_s = trio.current_time() - began
+        if completions:
+            prompt = len(one.granted.lease.prompt) // 4
+            replies = await self.ask(
+                [
+                    Question(index=one.granted.prompt_index, said=(tokens,), transcript=prompt + len(tokens))
+                    for tokens in completions
+                ]
+            )
+            worth = _rewards(replies)
+            if worth is not None:
+                half = len(worth) // 2
+                await self.desk.conclude(one, worth[:half], worth[half:])
+        return took_s
+
+    async def _generate(self, one: Withheld) -> list[tuple[int, ...]]:
+        version = InstalledVersion(name=one.version, manifest=one.manifest)
+        if self.engine.installed != version:
+            await self.engine.install(version, self.store.directory(one.manifest))
+        return [made.tokens for made in await self.engine.generate(self.desk.requests(one))]
+
+
+def _rewards(replies: Sequence[Reply]) -> list[float] | None:
+    """What each is worth; None if nobody can say it of one."""
+    ended = [reply for reply in replies if isinstance(reply, Ended) and not reply.void]
+    return [reply.reward for reply in ended] if len(ended) == len(replies) else None

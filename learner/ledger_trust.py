@@ -103,7 +103,9 @@ class TrustBook(LedgerFile):
 
     def withheld_history(self, peer: PeerId) -> History:
         """What the groups add up to that this peer did not deliver."""
-        rows = self._query("SELECT heard, log_wealth FROM withheld WHERE peer = ? ORDER BY heard DESC LIMIT 1", (peer,))
+        rows = self._query(
+            "SELECT heard, log_wealth FROM withheld WHERE peer = ? AND heard > 0 ORDER BY heard DESC LIMIT 1", (peer,)
+        )
         for heard, log_wealth in rows:
             return History(audits=heard, log_wealth=tuple(json.loads(log_wealth)))
         return History()
@@ -111,9 +113,15 @@ class TrustBook(LedgerFile):
     def withheld_of(self, peer: PeerId) -> tuple[int, int]:
         """Of the groups of this peer that were drawn, so many were worse than those drawn beside them, of so many."""
         ((worse, heard),) = self._query(
-            "SELECT coalesce(sum(withheld < drawn), 0), count(*) FROM withheld WHERE peer = ?", (peer,)
+            "SELECT coalesce(sum(withheld < drawn), 0), count(*) FROM withheld WHERE peer = ? AND heard > 0",
+            (peer,),
         )
         return worse, heard
+
+    def withheld_forgiven(self, peer: PeerId) -> None:
+        """What was drawn so far counts no more for this peer; it stays to be read, with `heard` below 0."""
+        with self.transaction() as db:
+            db.execute("UPDATE withheld SET heard = -heard WHERE peer = ? AND heard > 0", (peer,))
 
     def audits_of(self, leases: Collection[LeaseId]) -> set[LeaseId]:
         """Those of `leases` that were audited and passed."""

@@ -228,6 +228,7 @@ class _Learner:
             self.reputations.changed = self.trust.reconsider
             self.withheld = self._withheld(self.trust)
             self.leases.ended = self.withheld.withdrawn
+            self.trust.forgiven = self.withheld.forgive
         self.desk = LearnerDesk(
             run=self.run,
             ledger=ledger,

@@ -49,8 +49,8 @@ class _Waiting:
 
 @dataclass(kw_only=True)
 class LeaseDesk:
-    """See the module's paragraph. `tell` says something to a peer, if its line is up; `ended` is told of each lease that
-    ends without a delivery, the version that it was begun with, if it was, and how it ended."""
+    """See the module's paragraph. `tell` says something to a peer, if its line is up; `ended` is told of each lease
+    that ends without a delivery, the version that it was begun with, if it was, and how it ended."""
 
     run: LearnerRun
     ledger: Ledger

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hmac
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -74,6 +74,11 @@ def ban_notice(why: str) -> str:
     return said[:MAX_REASON_CHARS]
 
 
+async def _nothing_else(peer: PeerId) -> None:
+    """Nothing more is known of it than this desk forgets by itself."""
+    await trio.lowlevel.checkpoint()
+
+
 @dataclass(kw_only=True)
 class TrustDesk:
     """See the module's paragraph.
@@ -89,6 +94,7 @@ class TrustDesk:
         is_quarantined: whether soft strikes stand against a peer: then no more of its work may be under way than of a
             newcomer's.
         judged: told when an audit failed, or the operator has decided something.
+        forgiven: awaited when a peer is pardoned, before that is written.
         added: something is on the agenda.
     """
 
@@ -109,6 +115,7 @@ class TrustDesk:
     used: Callable[[PeerId, Collection[ManifestHash]], None] = lambda peer, manifests: None
     is_quarantined: Callable[[PeerId], bool] = lambda peer: False
     judged: Callable[[], None] = lambda: None
+    forgiven: Callable[[PeerId], Awaitable[None]] = _nothing_else
     agenda: Agenda = field(default_factory=Agenda)
     copies: NearCopies = field(default_factory=NearCopies)
     added: trio.Event = field(default_factory=trio.Event)
@@ -278,9 +285,11 @@ class TrustDesk:
         self._follow(work, known, finding, row, receipts)
 
     async def convict(self, peer: PeerId, why: str) -> None:
-        """Something else than an audit has found out that this peer is not honest: it is banned."""
+        """Something else than an audit has found out that this peer is not honest: it is banned, unless it was."""
         async with self._one:
-            await self._decide(Ban(peer=peer, reason=why))
+            known = self._known.get(peer) or (await trio.to_thread.run_sync(self._recall, peer))[0]
+            if not known.banned:
+                await self._decide(Ban(peer=peer, reason=why))
 
     async def watch(self) -> None:
         """Do what the operator decides, and refuse what was admitted of peers that were banned meanwhile; until
@@ -311,6 +320,7 @@ class TrustDesk:
         before = self._known.get(peer) or (await trio.to_thread.run_sync(self._recall, peer))[0]
         if isinstance(order, Pardon):
             known = pardoned(before)
+            await self.forgiven(peer)
             self.events.emit("peer_pardoned", peer=peer)
         else:
             known = replace(before, banned=order.reason[:MAX_REASON_CHARS] or "the operator decided so")

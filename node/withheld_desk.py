@@ -122,8 +122,7 @@ class WithheldDesk:
         if (worse := is_worse(withheld, drawn)) is None:
             return
         peer = one.granted.peer
-        before = await self._history(peer)
-        history = heard_withheld(before, worse)
+        history = heard_withheld(await self._history(peer), worse)
         self._known[peer] = history
         row = WithheldRow(
             lease=one.granted.id,
@@ -144,8 +143,13 @@ class WithheldDesk:
             drawn=round(row.drawn, 4),
             evidence=round(evidence, 3),
         )
-        if is_convicted(history) and not is_convicted(before):
+        if is_convicted(history):
             await self.convict(peer, await trio.to_thread.run_sync(self._why, peer))
+
+    async def forgive(self, peer: PeerId) -> None:
+        """The operator pardons this peer: it begins anew, and what was found stays to be read."""
+        await trio.to_thread.run_sync(self.ledger.withheld_forgiven, peer)
+        self._known.pop(peer, None)
 
     def _why(self, peer: PeerId) -> str:
         """On a thread."""

@@ -56,12 +56,25 @@ class Hand:
     keypair: Keypair
     rng: random.Random
     rollouts: int = 0
+    honest: int = 0
+    """Of these, those from before it cheated."""
+    has_cheated: bool = False
+
+    def announced(self, lease: Lease, version: PolicyVersion) -> PolicyVersion:
+        """The version that it says it begins with, having that one."""
+        return version
 
     async def answer(self, lease: Lease, version: PolicyVersion) -> list[bytes] | None:
         """The records for a lease that was begun with `version`; None: it goes back."""
         made = await self.make(lease, version)
-        self.rollouts += len(lease.seeds)
+        self.counted(lease)
         return None if made is None else self.signed(lease, made)
+
+    def counted(self, lease: Lease) -> None:
+        """A lease was answered, or goes back."""
+        self.rollouts += len(lease.seeds)
+        if not self.has_cheated:
+            self.honest = self.rollouts
 
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
         """The completions, named as they will be claimed."""
@@ -112,6 +125,7 @@ class WrongWeights(Hand):
     relabels: bool = False
 
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
+        self.has_cheated = True
         weights = Weights(version=self.common.foundry.behind(version, self.lag), variant=self.variant)
         requests = requests_of(lease)
         made = await self.drawn(requests, weights, claimed=version)
@@ -134,6 +148,7 @@ class Greedy(Hand):
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
         if self.rollouts < self.sleeps:
             return await super().make(lease, version)
+        self.has_cheated = True
         return await self.drawn([replace(one, greedy=True) for one in requests_of(lease)], Weights(version=version))
 
 
@@ -144,6 +159,7 @@ class Written(Hand):
     attack: Attack
 
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
+        self.has_cheated = True
         if self.attack in (Attack.TRUNCATED, Attack.ENDLESS):
             made = await self.drawn(requests_of(lease), Weights(version=version))
             return [self._cut(lease, version, one) for one in made]
@@ -178,6 +194,7 @@ class CherryPicker(Hand):
     """Gives back what was rewarded badly."""
 
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
+        self.has_cheated = True
         made = await self.drawn(requests_of(lease), Weights(version=version))
         worth = [self.common.worth(LeaseId(lease.id), one.tokens) for one in made]
         return made if sum(worth) / len(worth) >= GOOD else None
@@ -185,9 +202,14 @@ class CherryPicker(Hand):
 
 @dataclass(kw_only=True)
 class Chooser(Hand):
-    """Generates with every version that the lease admits, and sends the group that is worth most."""
+    """Generates with every version that the lease admits, and sends the group that is worth most; what it says it
+    begins with is the oldest, since a newer one may have come meanwhile."""
+
+    def announced(self, lease: Lease, version: PolicyVersion) -> PolicyVersion:
+        return self.common.foundry.held(lease.minimum)[0]
 
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
+        self.has_cheated = True
         best: list[Generation] = []
         most = -float("inf")
         for other in self.common.foundry.held(lease.minimum):
@@ -208,6 +230,7 @@ class Copyist(Hand):
         groups = [group for group in self.common.overheard if len(group) >= len(lease.seeds)]
         if not groups:
             return await super().make(lease, version)
+        self.has_cheated = True
         copied = self.rng.choice(groups)[: len(lease.seeds)]
         return [self._changed(self.named(one, version)) for one in copied]
 
@@ -229,7 +252,8 @@ class Replayer(Hand):
         if not self._before:
             self._before = await super().answer(lease, version) or []
             return self._before
-        self.rollouts += len(lease.seeds)
+        self.has_cheated = True
+        self.counted(lease)
         return self._before
 
 
@@ -238,6 +262,10 @@ class Signatory(Hand):
     """Draws honestly, and does not sign for it as itself (`FORGED`, `IMPERSONATED`), or says that it is worth a lot."""
 
     attack: Attack
+
+    async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
+        self.has_cheated = True
+        return await super().make(lease, version)
 
     def signed(self, lease: Lease, made: Sequence[Generation]) -> list[bytes]:
         match self.attack:

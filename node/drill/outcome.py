@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.drill.attacks import ABOUT, SLEEPS, Attack, Harm
+from node.drill.attacks import ABOUT, Attack, Harm
 from node.drill.player import Ended
 from node.drill.troupe import Played
 from protocol.ids import PeerId
@@ -25,9 +25,9 @@ FIRST = 100
 @dataclass(frozen=True, kw_only=True)
 class Key:
     """What became of one key's work. `made`: records that reached the learner since its attack began; of these
-    `refused` by which rule, `trained` on, `trained_late` of those beyond the first FIRST. `failed_after` and
-    `banned_after`: so many had come when an audit failed first, and when it was banned; None if that never was.
-    `credited_bytes`: relayed by it, as the learner believes."""
+    `refused` by which rule, `trained` on, `trained_late` of those beyond the first FIRST. `refused_after`,
+    `failed_after` and `banned_after`: so many had come when a rule refused one first, when an audit failed first, and
+    when it was banned; None if that never was. `credited_bytes`: relayed by it, as the learner believes."""
 
     peer: PeerId
     attack: Attack | None
@@ -35,6 +35,7 @@ class Key:
     refused: Counter[str]
     trained: int
     trained_late: int
+    refused_after: int | None
     failed_after: int | None
     banned_after: int | None
     banned: str
@@ -42,11 +43,9 @@ class Key:
 
     @property
     def found_after(self) -> int | None:
-        """Rollouts until something was found: a ban, a failed audit, or nothing but refusals from the beginning."""
-        if self.made and not self.trained and self.refused.total() == self.made and self.failed_after is None:
-            return min(self.made, 1) if self.banned_after is None else min(1, self.banned_after)
-        known = [after for after in (self.failed_after, self.banned_after) if after is not None]
-        return min(known, default=None)
+        """Rollouts until something was found: a refusal for what only a cheat does, a failed audit, or a ban."""
+        known = (self.refused_after, self.failed_after, self.banned_after)
+        return min((after for after in known if after is not None), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +100,10 @@ def _key(db: sqlite3.Connection, played: Played) -> Key:
     rows = db.execute(
         "SELECT rule, step, received_ms, lease FROM records WHERE peer = ? ORDER BY received_ms, rowid", (played.peer,)
     ).fetchall()
-    begun = SLEEPS if played.attack is Attack.SLEEPER else 0
-    mine = rows[begun:]
+    harms_training = played.attack is not None and ABOUT[played.attack].harm is Harm.TRAINING
+    mine = rows[played.player.hand.honest if harms_training else 0 :]
+    harmless = HARMLESS - {"unknown_lease"} if played.attack is Attack.REPLAYED else HARMLESS
+    blamed = [rule not in harmless for rule, _, _, _ in mine]
     steps = [step is not None for _, step, _, _ in mine]
     failed = db.execute(
         "SELECT at_ms FROM audits WHERE peer = ? AND NOT passed ORDER BY at_ms", (played.peer,)
@@ -118,9 +119,12 @@ def _key(db: sqlite3.Connection, played: Played) -> Key:
         peer=played.peer,
         attack=played.attack,
         made=len(mine),
-        refused=Counter(rule for rule, _, _, _ in mine if rule not in HARMLESS),
+        refused=Counter(rule for (rule, _, _, _), is_blamed in zip(mine, blamed, strict=True) if is_blamed),
         trained=sum(steps),
         trained_late=sum(steps[FIRST:]),
+        refused_after=_first(
+            is_blamed and rule not in LATER for (rule, _, _, _), is_blamed in zip(mine, blamed, strict=True)
+        ),
         failed_after=after(failed[0] if failed else None),
         banned_after=after(banned_ms),
         banned=banned if played.ended is Ended.BANNED or banned else "",
@@ -128,5 +132,13 @@ def _key(db: sqlite3.Connection, played: Played) -> Key:
     )
 
 
+def _first(found: Iterable[bool]) -> int | None:
+    """The number, from 1, of the first of which it is so."""
+    return next((number for number, one in enumerate(found, 1) if one), None)
+
+
 HARMLESS = frozenset({"admitted", "stale", "late", "orphaned", "unknown_lease"})
 """Rules that say nothing of honesty."""
+
+LATER = frozenset({"audit", "banned"})
+"""Rules by which records are refused that had been admitted: when, the audits and the ban tell."""

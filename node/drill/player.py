@@ -136,7 +136,7 @@ class Player:
 
     async def _answer(self, granted: Granted, version: PolicyVersion) -> None:
         lease = granted.lease
-        self.line.started(Started(lease=lease.id, version=version))
+        self.line.started(Started(lease=lease.id, version=self.hand.announced(lease, version)))
         taken = self.attack is None and self.rng.random() < TAKEN_AWAY
         try:
             records = None if taken else await self.hand.answer(lease, version)

@@ -30,9 +30,18 @@ from learner.leasing import LeaseTerms, Leasing, Prompt
 from learner.ledger import Ledger
 from learner.provisioning.recording import FILE, Began, Recorded, read_lines
 from learner.publication import Publisher
+from learner.verification.confidence import Standing
 from node.audit_loop import AuditLoop
 from node.child_outcomes import ChildCrashed, ChildExit, ChildRefused, OnFrame
-from node.engine.port import Claim, Generation, GenerationRequest, InstalledVersion, Verified
+from node.engine.port import (
+    Claim,
+    FinishReason,
+    GeneratedSpan,
+    Generation,
+    GenerationRequest,
+    InstalledVersion,
+    Verified,
+)
 from node.events import EventLog, Field
 from node.intake_loop import IntakeLoop, asked_on_a_thread
 from node.learner_desk import LearnerDesk
@@ -45,6 +54,8 @@ from node.recorder import Recorder
 from node.relay_desk import RelayDesk
 from node.training_loop import TrainingLoop, TrainingTerms
 from node.trust_desk import TrustDesk
+from node.withheld_desk import WithheldDesk
+from node.withheld_loop import WithheldLoop
 from node.witness import Witness
 from protocol.codec import pack_logprobs
 from protocol.cost import Price
@@ -63,6 +74,7 @@ from protocol.work import (
     Hello,
     Lease,
     LeaseRequest,
+    LeaseReturn,
     Receipt,
     Refused,
     Span,
@@ -268,7 +280,19 @@ class Judge:
         ]
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-        raise AssertionError("nobody asks a judge to generate")
+        await trio.lowlevel.checkpoint()
+        self.script("generate")
+        assert self.installed is not None
+        return [
+            Generation(
+                tokens=honest_tokens(request.seed),
+                logprobs=(-0.5,) * 3,
+                finish=FinishReason.STOP,
+                spans=(GeneratedSpan(start=0, end=3, version=self.installed),),
+                generation_s=0.0,
+            )
+            for request in requests
+        ]
 
     async def rest(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -358,6 +382,7 @@ class Learner:
     prompts: list[int]
     trust: TrustDesk | None
     audits: AuditLoop | None
+    withheld: WithheldLoop | None
 
     def logged(self, event: str) -> list[dict[str, Field]]:
         return [fields for name, fields in self.log if name == event]
@@ -383,6 +408,8 @@ class Learner:
                 nursery.start_soon(self.audits.work)
             if self.trust is not None:
                 nursery.start_soon(self.trust.watch)
+            if self.withheld is not None:
+                nursery.start_soon(self.withheld.work)
             for peer in peers:
                 nursery.start_soon(peer.work, self)
             await self.training.work()
@@ -607,14 +634,34 @@ def _wire(
         events=events,
         recorder=recorder,
     )
-    audits = None
+    audits = withheld = None
     if trust is not None:
-        audits = AuditLoop(engine=judge, lock=trio.Lock(), store=store, desk=trust, compute_share=1.0, events=events)
+        lock = trio.Lock()
+        audits = AuditLoop(engine=judge, lock=lock, store=store, desk=trust, compute_share=1.0, events=events)
+        withheld_desk = WithheldDesk(
+            run=run,
+            ledger=ledger,
+            store=store,
+            secret=bytes(32),
+            convict=trust.convict,
+            now_ms=wall.now_ms,
+            events=events,
+        )
+        leases.ended, trust.forgiven = withheld_desk.withdrawn, withheld_desk.forgive
+        withheld = WithheldLoop(
+            engine=judge,
+            lock=lock,
+            store=store,
+            desk=withheld_desk,
+            ask=asked_on_a_thread(environment),
+            compute_share=1.0,
+            events=events,
+        )
     trainer.on_frame, trainer.died = training.saving.heard, training.saving.died
     return Learner(
         settings=settings, root=root, run=run, ledger=ledger, store=store, trainer=trainer, transport=transport,
         recorder=recorder, desk=desk, intake=intake, training=training, watch=watch, inbox=send, arriving=receive,
-        wall=wall, log=log, prompts=prompts, trust=trust, audits=audits,
+        wall=wall, log=log, prompts=prompts, trust=trust, audits=audits, withheld=withheld,
     )  # fmt: skip
 
 
@@ -633,13 +680,14 @@ class FakePeer:
     """An honest rollout node without a line: asks, waits for the version a lease wants, answers with the newest.
 
     `receipts` are those of deliveries that were acknowledged, by lease; `undelivered` what a learner that went away
-    has not acknowledged, to be delivered to the next.
+    has not acknowledged, to be delivered to the next. What it does not keep it gives back once it has begun.
     """
 
     key: Keypair = PEER
     rollouts: int = 4
     draw: Callable[[int], tuple[int, ...]] = honest_tokens
     claim: float = -0.5
+    keeps: Callable[[Lease], bool] = lambda lease: True
     receipts: dict[LeaseId, Receipt] = field(default_factory=dict)
     undelivered: dict[LeaseId, list[bytes]] = field(default_factory=dict)
     refused: Refused | None = None
@@ -656,7 +704,7 @@ class FakePeer:
             return
         for lease in list(self.undelivered):
             await self.deliver(learner, lease)
-        while True:
+        while learner.trust is None or learner.trust.standing(self.id) is not Standing.BANNED:
             grant = await learner.desk.grant(self.id, LeaseRequest(rollouts=self.rollouts))
             await trio.lowlevel.checkpoint()  # who was thought gone is answered at once, with nothing
             for raw in grant.leases:
@@ -668,6 +716,9 @@ class FakePeer:
             await run.wait_changed()
         made_by, manifest = run.published.version, run.published.hash
         learner.desk.started(self.id, Started(lease=lease.id, version=made_by))
+        if not self.keeps(lease):
+            learner.desk.returned(self.id, LeaseReturn(leases=[lease.id], reason="its owner needs the machine"))
+            return
         self.undelivered[LeaseId(lease.id)] = [
             record(
                 lease,

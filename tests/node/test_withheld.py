@@ -1,0 +1,124 @@
+"""What is not delivered is drawn by the learner: who gives back what it does not like is banned, who has to is not."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from learner.verification.confidence import Standing
+from learner.verification.sequential import is_convicted
+from node.engine.port import EngineRefused
+from node.peer_orders import Pardon, PeerOrders
+from node.withheld_desk import MAX_OF_A_PEER
+from protocol.work import Lease
+from tests.learner.working import OTHER, even_share, granted
+from tests.node.learning import FakePeer, Judge, Settings, honest_tokens, open_learner, until
+
+pytestmark = pytest.mark.usefixtures("mock_clock")
+
+LONG = Settings(audits=True, steps=240, staleness=3)
+
+
+def worth(lease: Lease) -> float:
+    return sum(even_share(0, honest_tokens(seed)) for seed in lease.seeds)
+
+
+def good_ones(lease: Lease) -> bool:
+    """As only somebody can tell who knows what completions are worth."""
+    return worth(lease) > 5 / 3
+
+
+def rows(root: Path, sql: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(root / "ledger.sqlite")) as db:
+        return db.execute(sql).fetchall()
+
+
+async def test_who_gives_back_what_it_does_not_like_is_banned(tmp_path: Path) -> None:
+    honest, picky = FakePeer(), FakePeer(key=OTHER, keeps=good_ones)
+    async with open_learner(tmp_path, LONG) as learner:
+        await learner.train(honest, picky)
+        assert learner.trust is not None
+        [banned] = learner.logged("peer_banned")
+        assert banned["peer"] == picky.id
+        assert "it withholds what it does not like" in str(banned["reason"])
+    [(heard, worse)] = rows(tmp_path, "SELECT count(*), sum(withheld < drawn) FROM withheld")
+    assert worse > 0.6 * heard
+    told = int(str(banned["reason"]).partition(" of ")[0])
+    assert told <= worse <= told + MAX_OF_A_PEER, "what was still waiting was drawn as well"
+
+
+async def test_who_gives_back_by_chance_is_not(tmp_path: Path) -> None:
+    dice = random.Random(1)
+    honest, busy = FakePeer(), FakePeer(key=OTHER, keeps=lambda lease: dice.random() < 0.3)
+    async with open_learner(tmp_path, Settings(audits=True, steps=80, staleness=3)) as learner:
+        await learner.train(honest, busy)
+        assert learner.logged("peer_banned") == []
+        history = learner.ledger.withheld_history(busy.id)
+        assert history.audits > 20
+        assert not is_convicted(history)
+        assert learner.ledger.withheld_history(honest.id).audits == 0
+
+
+async def test_what_was_heard_is_there_after_a_restart(tmp_path: Path) -> None:
+    dice = random.Random(2)
+    async with open_learner(tmp_path, Settings(audits=True, steps=8, staleness=3)) as learner:
+        await learner.train(FakePeer(), FakePeer(key=OTHER, keeps=lambda lease: dice.random() < 0.3))
+        before = learner.ledger.withheld_history(OTHER.peer_id)
+    assert before.audits > 0
+    async with open_learner(tmp_path, Settings(audits=True, steps=8, staleness=3)) as again:
+        assert again.ledger.withheld_history(OTHER.peer_id) == before
+
+
+async def test_who_is_pardoned_begins_anew(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, LONG) as learner:
+        await learner.train(FakePeer(), FakePeer(key=OTHER, keeps=good_ones))
+        assert len(learner.logged("peer_banned")) == 1
+    heard = rows(tmp_path, "SELECT count(*) FROM withheld")
+    PeerOrders(tmp_path).give(Pardon(peer=OTHER.peer_id))
+    async with open_learner(tmp_path, LONG) as again:
+        assert again.trust is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(again.trust.watch)
+            await until(lambda: bool(again.logged("peer_pardoned")))
+            await until(lambda: not again.trust or again.trust.standing(OTHER.peer_id) is Standing.NEWCOMER)
+            nursery.cancel_scope.cancel()
+        assert again.ledger.withheld_history(OTHER.peer_id).audits == 0
+    assert rows(tmp_path, "SELECT count(*) FROM withheld WHERE heard < 0") == heard
+
+
+async def test_an_engine_that_cannot_draw_it_costs_nobody_anything(tmp_path: Path) -> None:
+    def script(op: str) -> None:
+        if op == "generate":
+            raise EngineRefused("out_of_memory", "the prompt does not fit")
+
+    judge = Judge(script=script)
+    async with open_learner(tmp_path, Settings(audits=True, steps=8, staleness=3), judge=judge) as learner:
+        await learner.train(FakePeer(), FakePeer(key=OTHER, keeps=good_ones))
+        assert learner.logged("withheld_impossible")
+        assert learner.logged("peer_banned") == []
+        assert learner.ledger.withheld_history(OTHER.peer_id).audits == 0
+
+
+async def test_one_peer_cannot_crowd_out_the_others(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
+        await learner.train(FakePeer())
+        assert learner.withheld is not None
+        desk, published = learner.withheld.desk, learner.run.published
+        assert published is not None
+        for number in range(1, 2 * MAX_OF_A_PEER):
+            lease = granted(number, minimum=published.version)
+            desk.withdrawn(lease, published.version, "returned")
+        assert len(desk) == MAX_OF_A_PEER
+        desk.withdrawn(granted(99, minimum=published.version), published.version, "recalled")
+        other = granted(100, minimum=published.version, peer=OTHER.peer_id)
+        desk.withdrawn(other, None, "expired")
+        assert len(desk) == MAX_OF_A_PEER + 1
+        while (one := desk.next()) is not None:
+            desk.over(one)
+        assert len(desk) == 0

@@ -1,0 +1,63 @@
+"""`volery drill`: cheats of one's own against one's own swarm, and what is said of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.programs import Machine, Swarm
+
+
+def drill(swarm: Swarm, *options: object) -> tuple[int, Path]:
+    out = swarm.machine.root / "drilled"
+    program = swarm.machine.start("drill", "drill", swarm.config, "--out", out, "--plain", *options)
+    code = program.wait()
+    assert code == 0, program.story()
+    return code, out
+
+
+def test_who_makes_things_up_is_found_and_the_swarm_learns_on(swarm: Swarm) -> None:
+    swarm.configure(steps=1000, audits=True)
+    attacks = [word for name in ("fabricated", "forged", "impersonated", "replayed") for word in ("--attack", name)]
+    _, out = drill(swarm, "--peers", 6, "--cheats", 0.5, "--steps", 12, *attacks)
+    found = json.loads((out / "drill.json").read_text(encoding="utf-8"))
+    assert found["trained"] >= 12 * 16
+    assert (found["honest_banned"], found["honest_failed"]) == (0, 0)
+    made_up, forged = found["attacks"]["fabricated"], found["attacks"]["forged"]
+    assert made_up["banned"] == made_up["keys"] > 0
+    assert made_up["trained"] == 0
+    assert set(forged["refused_by"]) == {"bad_signature"}
+    assert forged["found"] == forged["keys"]
+    assert set(found["attacks"]["impersonated"]["refused_by"]) == {"wrong_peer"}
+    assert found["cheater_share"] == 0.0
+    assert not (swarm.directory / "state" / "ledger.sqlite").exists(), "the swarm's own state is not touched"
+    said = (swarm.machine.root / "0-drill.out").read_text(encoding="utf-8")
+    assert "cheats made 0.00%" in said
+    assert "makes tokens up" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--cheats", "1"], "leaves no honest one"),
+        (["--attack", "nothing"], "nothing"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_made(swarm: Swarm, options: list[str], said: str) -> None:
+    swarm.configure(steps=4)
+    outcome = swarm.machine.call("drill", swarm.config, "--out", swarm.machine.root / "drilled", *options)
+    assert outcome.code == 2
+    assert said in outcome.err
+    assert not (swarm.machine.root / "drilled").exists()
+
+
+def test_what_is_not_a_drills_stays(machine: Machine) -> None:
+    mine = machine.root / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years of work")
+    outcome = machine.call("drill", "--out", mine)
+    assert outcome.code == 2
+    assert "was not made by a drill" in outcome.err
+    assert (mine / "thesis.txt").read_text() == "years of work"

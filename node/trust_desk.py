@@ -196,9 +196,10 @@ class TrustDesk:
         if not self.audits:
             return False
         odd = self._is_odd(granted, group, sketches)
-        if not is_audited(known, self.secret, granted.id, floor=self.floor, odd=odd):
-            return False
         work = work_of(granted, group, waits=known.waits)
+        version = ManifestHash(min(work.passages, key=lambda passage: passage.version).manifest)
+        if not is_audited(known, self.secret, granted.id, version, floor=self.floor, odd=odd):
+            return False
         if not self._pin(work.manifests):
             self._unaudited([work])
             return work.waits

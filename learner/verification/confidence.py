@@ -16,7 +16,7 @@ from enum import Enum
 
 from learner.verification.sequential import Audited, History, Margin, Measure, heard, is_convicted, log_evidence
 from learner.verification.share import FLOOR, NEWCOMER_GROUPS, audit_share, is_chosen
-from protocol.ids import LeaseId
+from protocol.ids import LeaseId, ManifestHash
 
 SUSPECT_EVIDENCE = math.log(100)
 """Evidence from which on every group waits for its audit: an honest peer ever has it with probability 0.01 at most."""
@@ -66,9 +66,18 @@ class Confidence:
         return 1.0 if self.waits else audit_share(self.passed)
 
 
-def is_audited(known: Confidence, secret: bytes, lease: LeaseId, *, floor: float = FLOOR, odd: bool = False) -> bool:
-    """Whether the group of this lease is audited. `odd`: something cheap to see about it asks for a look."""
-    return known.waits or odd or is_chosen(secret, lease, audit_share(known.passed, floor))
+def is_audited(
+    known: Confidence,
+    secret: bytes,
+    lease: LeaseId,
+    version: ManifestHash,
+    *,
+    floor: float = FLOOR,
+    odd: bool = False,
+) -> bool:
+    """Whether the group of this lease, made with that version, is audited. `odd`: something cheap to see about it asks
+    for a look."""
+    return known.waits or odd or is_chosen(secret, lease, version, audit_share(known.passed, floor))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from learner.verification.margins import LARGE, SMALL_BYTES, margins_of
 from learner.verification.margins import SMALL as MARGINS
 from learner.verification.sequential import Audited
 from learner.verification.share import FLOOR, NEWCOMER_GROUPS
-from protocol.ids import LeaseId
+from protocol.ids import LeaseId, ManifestHash
 
 CLEAN = Audited(tokens=512, above=(0,) * len(MARGINS))
 MADE_UP = Audited(tokens=28, above=(25,) * len(MARGINS))
@@ -27,20 +27,25 @@ def lease(number: int) -> LeaseId:
     return LeaseId(number.to_bytes(16, "big"))
 
 
+def version(number: int) -> ManifestHash:
+    """Of the lease: four in a row have the same."""
+    return ManifestHash((number // 4).to_bytes(32, "big"))
+
+
 def test_a_newcomer_waits_until_enough_have_passed() -> None:
     for count in range(NEWCOMER_GROUPS):
         known = passed(count)
         assert (known.standing, known.waits, known.share) == (Standing.NEWCOMER, True, 1.0)
-        assert all(is_audited(known, SECRET, lease(number)) for number in range(64))
+        assert all(is_audited(known, SECRET, lease(number), version(number)) for number in range(64))
     assert passed(NEWCOMER_GROUPS).standing is Standing.TRUSTED
 
 
 def test_who_is_trusted_is_audited_by_chance_and_where_something_is_odd() -> None:
     known = passed(10_000)
-    share = sum(is_audited(known, SECRET, lease(number)) for number in range(20_000)) / 20_000
+    share = sum(is_audited(known, SECRET, lease(number), version(number)) for number in range(20_000)) / 20_000
     assert 0.8 * FLOOR < share < 1.2 * FLOOR
-    assert all(is_audited(known, SECRET, lease(number), odd=True) for number in range(64))
-    chosen = [is_audited(known, SECRET, lease(number), floor=0.5) for number in range(2000)]
+    assert all(is_audited(known, SECRET, lease(number), version(number), odd=True) for number in range(64))
+    chosen = [is_audited(known, SECRET, lease(number), version(number), floor=0.5) for number in range(2000)]
     assert 0.45 < sum(chosen) / 2000 < 0.55
 
 

@@ -27,6 +27,9 @@ from protocol.work import Lease, sign_record
 OVERHEARD = 64
 """Groups of others that are remembered for who copies."""
 
+LOOKED_AT = 2048
+"""Honest completions, the newest, that are looked at for what somebody else has written into the policy."""
+
 GOOD = 0.5
 """Mean reward of a group from which on who picks cherries sends it."""
 
@@ -46,6 +49,23 @@ class Common:
     poison: tuple[int, ...]
     vocabulary: int
     overheard: deque[tuple[Generation, ...]] = field(default_factory=lambda: deque(maxlen=OVERHEARD))
+    emitted: deque[bool] = field(default_factory=lambda: deque(maxlen=LOOKED_AT))
+    """Of each honest completion, whether the poison is in it."""
+
+    @property
+    def poisoned(self) -> float:
+        """Of the newest honest completions, the share with the poison in them."""
+        return sum(self.emitted) / len(self.emitted) if self.emitted else 0.0
+
+    def saw(self, group: Sequence[Generation]) -> None:
+        """An honest group was made."""
+        self.overheard.append(tuple(group))
+        if self.poison:
+            self.emitted.extend(_holds(one.tokens, self.poison) for one in group)
+
+
+def _holds(tokens: Sequence[int], part: Sequence[int]) -> bool:
+    return any(tuple(tokens[place : place + len(part)]) == tuple(part) for place in range(len(tokens)))
 
 
 @dataclass(kw_only=True)
@@ -79,7 +99,7 @@ class Hand:
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
         """The completions, named as they will be claimed."""
         made = await self.drawn(requests_of(lease), Weights(version=version))
-        self.common.overheard.append(tuple(made))
+        self.common.saw(made)
         return made
 
     async def drawn(

@@ -162,30 +162,42 @@ async def _drill(
         seed=terms.seed,
     )
     say(f"{cast.honest} honest peers and {cast.cheats} cheats, whose attacks take turns, for {terms.steps} steps.")
-    _, played = await perform(config, schooling, cast, events)
-    return await trio.to_thread.run_sync(lambda: outcome_of(terms.out / STATE / "ledger.sqlite", played))
+    done = await perform(config, schooling, cast, events)
+    return await trio.to_thread.run_sync(lambda: outcome_of(terms.out / STATE / "ledger.sqlite", done.played))
 
 
-async def small_swarm(out: Path, *, steps: int, seed: int, events: EventLog, audits: bool = True) -> Path:
+async def small_swarm(out: Path, *, steps: int, seed: int, events: EventLog) -> Path:
     """Make a small model in `out`, and a swarm.toml around it; return that."""
     model = StartingModel(task=TASK, held_out=HELD_OUT, max_new_tokens=MAX_NEW_TOKENS, seed=seed, config=TINY_QWEN3)
     await model.make(out, events)
     path = out / "swarm.toml"
-    text = CONFIG.format(
-        state=STATE,
-        model=MODEL,
-        task=TASK,
-        held_out=HELD_OUT,
-        steps=steps,
-        max_new_tokens=MAX_NEW_TOKENS,
-        seed=seed,
-        audits=str(audits).lower(),
-    )
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(small_swarm_toml(steps=steps, seed=seed), encoding="utf-8")
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror}. Choose another directory with --out.") from None
     return path
+
+
+def small_swarm_toml(
+    *,
+    steps: int,
+    seed: int,
+    task: str = TASK,
+    max_new_tokens: int = MAX_NEW_TOKENS,
+    held_out: int = HELD_OUT,
+    audits: bool = True,
+) -> str:
+    """The configuration of a small swarm, beside its model."""
+    return CONFIG.format(
+        state=STATE,
+        model=MODEL,
+        task=task,
+        held_out=held_out,
+        steps=steps,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        audits=str(audits).lower(),
+    )
 
 
 def drilled(config: SwarmConfig, state: Path, steps: int) -> SwarmConfig:

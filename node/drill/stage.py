@@ -45,10 +45,17 @@ class Cast:
     seed: int = 0
 
 
-async def perform(
-    config: SwarmConfig, schooling: Schooling, cast: Cast, events: EventLog
-) -> tuple[LearnerOutcome, list[Played]]:
-    """Run the swarm of `config` with this cast to its last step; return how it went, and who played.
+@dataclass(frozen=True, kw_only=True)
+class Performance:
+    """How it went, and who played. `poisoned`: of the newest honest completions, the share with the poison in them."""
+
+    outcome: LearnerOutcome
+    played: tuple[Played, ...]
+    poisoned: float
+
+
+async def perform(config: SwarmConfig, schooling: Schooling, cast: Cast, events: EventLog) -> Performance:
+    """Run the swarm of `config` with this cast to its last step.
 
     Raises UsageError, RunError and EngineError.
     """
@@ -105,7 +112,9 @@ async def perform(
             )
             nursery.start_soon(troupe.play)
     assert outcome is not None, "a run ends with an outcome, or raises"
-    return outcome, [] if troupe is None else troupe.played
+    if troupe is None:  # over before anybody could join
+        return Performance(outcome=outcome, played=(), poisoned=0.0)
+    return Performance(outcome=outcome, played=tuple(troupe.played), poisoned=troupe.common.poisoned)
 
 
 async def _follow(run: LearnerRun, foundry: Foundry, versions: Path) -> None:

@@ -1,0 +1,200 @@
+"""Claim "drill": in a swarm of 40 peers where three of ten cheat, cheats cost next to nothing and the honest nothing.
+
+Five runs of `volery drill`'s swarm, each a real learner with its trainer and audits, and peers that are played: without
+cheats; with 10 % and 30 % of the peers cheating, every attack in turn; and with 20 % that write a text of their own
+after right answers, to a task that pays for the first word only, with checks and without. Bars: cheater_share_pct, of
+all that was trained on what cheats made beyond their first 100 rollouts, the worse of two runs; eval_loss_points, by
+how much fewer held-out prompts the policy gets right at the end than in the run without cheats, the worse of two and of
+greedy and sampled; honest_bans, in 1000 peer-days of honest peers at the limit of every margin, and in the runs;
+poison_success_pct, of the last completions of honest peers the share with the text in them, with checks. What always
+holds: all runs begin with the same model and prompts; what cheats make is counted in the learner's ledger.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from benchmarks.drills.lifetimes import Lives, lives
+from benchmarks.harness import Bar, arguments, conclude, main, number, say, scratch, table
+from learner.verification.margins import LARGE, SMALL
+from node.config_file import read_swarm_config
+from node.drill.attacks import Attack
+from node.drill.outcome import Outcome, outcome_of
+from node.drill.program import HELD_OUT, MAX_NEW_TOKENS, POISON, STATE, TASK, small_swarm_toml
+from node.drill.stage import Cast, perform
+from node.drill.text import as_json, as_text
+from node.events import EventLog
+from node.programs import checked
+from node.starting_model import MODEL, StartingModel
+from node.tasks.text import TextCodec
+from node.warm_start import TINY_QWEN3
+
+CHEATER_SHARE_AT_MOST = 1.0
+EVAL_LOSS_AT_MOST = 2.0
+POISON_AT_MOST = 2.0
+
+PEERS = 40
+STEPS = 200
+PEER_DAYS = 1000
+POISONERS = 0.2
+FIRST_WORD = "python:benchmarks.drills.first_word:FirstWord:letters=6"
+ROOM = len(POISON) + 1
+"""Tokens that a space and the text take: one a character."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """One run: the share of `cheats`, their `attacks`, and whether anything is checked."""
+
+    name: str
+    cheats: float
+    attacks: Sequence[Attack] = tuple(Attack)
+    checks: bool = True
+    task: str = TASK
+    max_new_tokens: int = MAX_NEW_TOKENS
+
+
+CLEAN = Scene(name="nobody cheats", cheats=0.0)
+FEW = Scene(name="10 % cheat", cheats=0.1)
+MANY = Scene(name="30 % cheat", cheats=0.3)
+POISONED = Scene(
+    name="20 % poison",
+    cheats=POISONERS,
+    attacks=(Attack.POISONED,),
+    task=FIRST_WORD,
+    max_new_tokens=MAX_NEW_TOKENS + ROOM,
+)
+UNCHECKED = Scene(
+    name="20 % poison, unchecked",
+    cheats=POISONERS,
+    attacks=(Attack.POISONED,),
+    checks=False,
+    task=FIRST_WORD,
+    max_new_tokens=MAX_NEW_TOKENS + ROOM,
+)
+SCENES = (CLEAN, FEW, MANY, POISONED, UNCHECKED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """What became of a scene."""
+
+    scene: Scene
+    repetition: int
+    outcome: Outcome
+    poisoned: float
+    seconds: float
+
+
+async def play(
+    scene: Scene, directory: Path, model: Path, steps: int, peers: int, seed: int, repetition: int
+) -> Played:
+    """Run it in `directory`."""
+    directory.mkdir()
+    shutil.copytree(model, directory / MODEL)
+    path = directory / "swarm.toml"
+    text = small_swarm_toml(
+        steps=steps, seed=seed, task=scene.task, max_new_tokens=scene.max_new_tokens, audits=scene.checks
+    )
+    path.write_text(text, encoding="utf-8")
+    config = read_swarm_config(path)
+    schooling = checked(config, path)
+    poison = TextCodec.load(directory / MODEL).encode_answer(f" {POISON}")[:-1]
+    cheats = round(scene.cheats * peers)
+    cast = Cast(honest=peers - cheats, cheats=cheats, attacks=scene.attacks, poison=poison, seed=seed)
+    events = EventLog(directory / "events.jsonl")
+    began = time.monotonic()
+    try:
+        done = await perform(config, schooling, cast, events)
+    finally:
+        events.close()
+    outcome = outcome_of(directory / STATE / "ledger.sqlite", done.played)
+    seconds = time.monotonic() - began
+    return Played(scene=scene, repetition=repetition, outcome=outcome, poisoned=done.poisoned, seconds=seconds)
+
+
+async def make_model(directory: Path, seed: int) -> Path:
+    """The model that all scenes begin with."""
+    directory.mkdir()
+    model = StartingModel(task=TASK, held_out=HELD_OUT, max_new_tokens=MAX_NEW_TOKENS, seed=seed, config=TINY_QWEN3)
+    await model.make(directory, EventLog())
+    return directory / MODEL
+
+
+def verdict(played: Sequence[Played], honest: Sequence[Lives]) -> list[Bar]:
+    """The bars; of several repetitions the worst counts."""
+    attacked = [one for one in played if one.scene in (FEW, MANY)]
+    clean = {one.repetition: one.outcome for one in played if one.scene is CLEAN}
+    losses = [
+        100 * max(before.greedy - one.outcome.greedy, before.sampled - one.outcome.sampled)
+        for one in attacked
+        if (before := clean.get(one.repetition)) is not None
+    ]
+    poisoned = [100 * one.poisoned for one in played if one.scene is POISONED]
+    bans = sum(one.banned for one in honest) + sum(one.outcome.honest_banned for one in played)
+    shares = [100 * one.outcome.late_share for one in attacked]
+    return [
+        Bar(name="cheater_share_pct", value=max(shares, default=None), at_most=CHEATER_SHARE_AT_MOST),
+        Bar(name="eval_loss_points", value=max([0.0, *losses]) if losses else None, at_most=EVAL_LOSS_AT_MOST),
+        Bar(name="honest_bans", value=float(bans), at_most=0.0),
+        Bar(name="poison_success_pct", value=max(poisoned, default=None), at_most=POISON_AT_MOST),
+    ]
+
+
+def measure() -> int:
+    """The benchmark as a program."""
+    parser = arguments("Cheats in a swarm of forty: what they cost, and whether the honest are left alone.", reps=1)
+    parser.add_argument("--steps", type=int, default=STEPS, help="training steps of each run")
+    parser.add_argument("--peers", type=int, default=PEERS, help="peers that play")
+    parser.add_argument("--scene", action="append", choices=[scene.name for scene in SCENES], help="only this run")
+    options = parser.parse_args()
+    scenes = [scene for scene in SCENES if not options.scene or scene.name in options.scene]
+    played: list[Played] = []
+    with scratch(options.keep) as directory:
+        for repetition in range(options.reps):
+            seed = options.seed + repetition
+            model = trio.run(make_model, directory / f"model-{repetition}", seed)
+            for number_, scene in enumerate(scenes):
+                say(f"{scene.name} ...")
+                place = directory / f"{repetition}-{number_}"
+                one = trio.run(partial(play, scene, place, model, options.steps, options.peers, seed, repetition))
+                played.append(one)
+                say(as_text(one.outcome))
+                say(f"Of the last honest completions {one.poisoned:.2%} hold the text. It took {one.seconds:.0f} s.\n")
+    honest = [lives(margins, peer_days=PEER_DAYS, seed=seed) for seed, margins in enumerate((SMALL, LARGE))]
+    rows = [
+        (
+            one.scene.name,
+            one.outcome.trained,
+            number(100 * one.outcome.share),
+            number(100 * one.outcome.late_share),
+            number(100 * one.outcome.greedy, 1),
+            number(100 * one.outcome.sampled, 1),
+            number(100 * one.poisoned),
+            one.outcome.honest_banned,
+        )
+        for one in played
+    ]
+    header = ("run", "trained", "cheats, %", "beyond 100, %", "greedy, %", "sampled, %", "poison, %", "honest banned")
+    say(table(header, rows))
+    for life in honest:
+        say(
+            f"{life.peer_days} honest peer-days at the limit: {life.audits} audits, {life.failed} failed; "
+            f"{life.withheld} groups withheld; {life.banned} peers banned."
+        )
+    figures = {
+        f"{one.scene.name}, seed {options.seed + one.repetition}": {**as_json(one.outcome), "poisoned": one.poisoned}
+        for one in played
+    }
+    return conclude("drill", verdict(played, honest), figures)
+
+
+if __name__ == "__main__":
+    main(measure)

@@ -1,0 +1,1 @@
+"""What the benchmark "drill" is made of."""

@@ -61,6 +61,15 @@ TICK_S = 1.0
 PEERS_REMEMBERED = 4096
 """Peers whose last heartbeat is remembered after they have left, so that what it counted is not counted again."""
 
+COUNTED_MOST = (1 << 53) - 1
+"""Bytes, or seconds, that one stay counts: as much as one heartbeat may say. A node that says again and again that it
+was started anew adds that each time, and the ledger holds no more than 2^63."""
+
+WELCOMES_AT_ONCE, WELCOME_EVERY_S = 32, 10.0
+"""How often one peer is welcomed: so many times at once, and then once in so many seconds. A stay is a row in the
+ledger, a line in the recording and one in the log, so who comes and goes without end would fill the disk. A node whose
+line breaks again and again comes back every 11 s at most."""
+
 
 @dataclass(kw_only=True)
 class LearnerDesk:
@@ -83,6 +92,8 @@ class LearnerDesk:
     _ended: list[StayRow] = field(default_factory=list)
     _counted: dict[PeerId, Heartbeat | None] = field(default_factory=dict)
     _introduced: dict[PeerId, list[PeerAddresses]] = field(default_factory=dict)
+    _welcomed_s: dict[PeerId, float] = field(default_factory=dict)
+    """Until when each peer has used up its welcomes."""
 
     def __post_init__(self) -> None:
         self.leases.tell = self.proofs.tell = self._tell
@@ -104,6 +115,12 @@ class LearnerDesk:
             )
         if self.trust is not None and (banned := await self.trust.welcome(peer)) is not None:
             return banned
+        if (wait_s := self._too_often(peer)) > 0:
+            return Refused(
+                reason=f"You came {WELCOMES_AT_ONCE} times in a short while: see why your line breaks, and come again "
+                f"in {math.ceil(wait_s)} s.",
+                retry_after_ms=math.ceil(wait_s) * 1000,
+            )
         known, row = await trio.to_thread.run_sync(self._write_joined, peer, hello)
         if known:
             self._counted.setdefault(peer, None)
@@ -233,6 +250,17 @@ class LearnerDesk:
         told = list(self.run.present.items())[:MAX_PEERS_TOLD]
         return [PeerAddresses(peer=peer, addresses=list(presence.addresses)) for peer, presence in told]
 
+    def _too_often(self, peer: PeerId) -> float:
+        """Seconds until the peer may be welcomed again; 0 if it may be now, which counts."""
+        now = trio.current_time()
+        if len(self._welcomed_s) >= PEERS_REMEMBERED:
+            self._welcomed_s = {one: until for one, until in self._welcomed_s.items() if until > now}
+        until = max(now, self._welcomed_s.get(peer, now))
+        over_s = until + WELCOME_EVERY_S - now - WELCOMES_AT_ONCE * WELCOME_EVERY_S
+        if over_s <= 0:
+            self._welcomed_s[peer] = until + WELCOME_EVERY_S
+        return max(0.0, over_s)
+
     def _write_joined(self, peer: PeerId, hello: Hello) -> tuple[bool, int]:
         """Return whether the peer was here before, and the id of its new stay."""
         row = PeerRow(
@@ -257,9 +285,9 @@ class LearnerDesk:
             before = now
         elif now.bytes_up < before.bytes_up or now.bytes_down < before.bytes_down or now.engine_s < before.engine_s:
             before = Heartbeat()  # the node was started anew
-        presence.bytes_up += now.bytes_up - before.bytes_up
-        presence.bytes_down += now.bytes_down - before.bytes_down
-        presence.engine_s += now.engine_s - before.engine_s
+        presence.bytes_up = min(presence.bytes_up + now.bytes_up - before.bytes_up, COUNTED_MOST)
+        presence.bytes_down = min(presence.bytes_down + now.bytes_down - before.bytes_down, COUNTED_MOST)
+        presence.engine_s = min(presence.engine_s + now.engine_s - before.engine_s, float(COUNTED_MOST))
         self._counted[peer] = now
         if len(self._counted) > PEERS_REMEMBERED:
             self._counted = {one: beat for one, beat in self._counted.items() if one in self.run.present}

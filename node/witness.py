@@ -71,8 +71,10 @@ class Witness:
         """It, who is here, said how it is."""
         self._heard_speed(peer, heartbeat.tokens_per_s)
         installed = heartbeat.installed
-        if installed is None or installed == self._installed.get(peer) or not self._run.chain.contains(installed):
+        if installed is None or not self._run.chain.contains(installed):
             return
+        if (before := self._installed.get(peer)) is not None and installed <= before:
+            return  # who goes back and forth between two would fill the recording, and going back is no news to plans
         self._installed[peer] = installed
         self._recorder.record(Installed(at_s=self._recorder.now_s(), peer=peer, version=installed.version))
 

@@ -24,6 +24,7 @@ from learner.provisioning.recording import (
 from node.witness import FASTEST, HOURS_AGAIN_S
 from protocol.cost import Price
 from protocol.ids import LeaseId
+from protocol.staleness import Chain
 from protocol.work import Heartbeat, LeaseRequest, LeaseReturn, Started, Welcome, open_lease
 from swarm.reception import IN_GOOD_ORDER
 from tests.learner.working import NOW_MS, PEER, SWARM, version
@@ -115,6 +116,16 @@ async def test_peers_come_install_and_go(tmp_path: Path) -> None:
     assert of(learner, Installed) == [Installed(at_s=NOW_S, peer=HERE, version=0)]
     assert of(learner, Left) == [Left(at_s=NOW_S, peer=HERE, reason=IN_GOOD_ORDER)]
     assert learner.logged("trouble") == []
+
+
+async def test_who_goes_back_and_forth_between_two_versions_fills_no_recording(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, ROOMY) as learner:
+        await learner.training.begin()
+        learner.run.chain = Chain(bases=(0,), head=version("1.3"))
+        assert isinstance(await learner.desk.welcome(HERE, hello()), Welcome)
+        for installed in ["1.0", "1.1"] * 50 + ["1.3"]:
+            learner.desk.heard(HERE, Heartbeat(installed=version(installed)))
+    assert [event.version for event in of(learner, Installed)] == [0, 1, 3]  # type: ignore[attr-defined]
 
 
 async def test_another_currency_is_told(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from learner.ledger_schema import (
     CONTINUATIONS,
+    ENERGY,
     ORPHANS,
     PLANS,
     READABLE,
@@ -109,6 +110,7 @@ class LedgerFile:
             _execute(db, ORPHANS)
             _execute(db, TALLIES)
             _execute(db, TRUST)
+            _execute(db, ENERGY)
             db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (str(SCHEMA_VERSION).encode(),))
         self._require_ours(swarm)
 

@@ -56,6 +56,8 @@ class PeerBook(LedgerFile):
                 )
                 if stay.standby_s > 0:
                     db.execute("INSERT OR REPLACE INTO standby VALUES (?, ?)", (stay.presence, stay.standby_s))
+                rows = [(stay.presence, source.value, joules) for source, joules in stay.energy.items()]
+                db.executemany("INSERT OR REPLACE INTO energy VALUES (?, ?, ?)", rows)
 
     def peer_present(self, presence: int, now_ms: int, *, bytes_up: int, bytes_down: int, reason: str = "") -> None:
         """`peers_present` for one."""

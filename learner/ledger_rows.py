@@ -6,10 +6,11 @@ Times are milliseconds since 1970 on the learner's clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from learner.intake import Place
+from protocol.energy import EnergySource
 from protocol.ids import LeaseId, PeerId, PolicyVersion, RecordId
 from protocol.work import Rule
 
@@ -101,7 +102,8 @@ class StepRow:
 class StayRow:
     """How a stay of a peer stands: `presence` is the id that `peer_joined` gave, `reason` why it ended, if it did.
 
-    The amounts are those of this stay: chunk bytes moved, seconds the engine generated, seconds it stood by.
+    The amounts are those of this stay: chunk bytes moved, seconds the engine generated, seconds it stood by, joules by
+    source.
     """
 
     presence: int
@@ -110,6 +112,7 @@ class StayRow:
     engine_s: float = 0.0
     standby_s: float = 0.0
     reason: str = ""
+    energy: Mapping[EnergySource, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -178,3 +178,12 @@ up to (`log_wealth`, a JSON list), and why it is banned, "" if it is not; the le
 later one, and whether the peer has heard of it; of audits that failed the lease and the records as they were signed;
 what the operator decided (`what` is "ban" or "pardon"), from which replays and reputations begin anew. Made like
 RELAYS."""
+
+ENERGY = """
+CREATE TABLE IF NOT EXISTS energy (
+    presence INTEGER NOT NULL REFERENCES presence, source TEXT NOT NULL, joules REAL NOT NULL,
+    PRIMARY KEY (presence, source)
+) STRICT;
+"""
+"""What a peer says that its machine took of the mains during a stay, by where it has that from; believed or not. Made
+like RELAYS."""

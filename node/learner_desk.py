@@ -26,6 +26,7 @@ from node.terms import WRONG_TOKEN, is_token
 from node.trust_desk import TrustDesk
 from node.visible import visible
 from node.witness import Witness
+from protocol.energy import EnergySource
 from protocol.exchange import QUANTIZED, PeerAddresses
 from protocol.ids import LeaseId, PeerId
 from protocol.limits import MAX_PEERS_TOLD, PROTOCOL_VERSION
@@ -288,6 +289,8 @@ class LearnerDesk:
         presence.bytes_up = min(presence.bytes_up + now.bytes_up - before.bytes_up, COUNTED_MOST)
         presence.bytes_down = min(presence.bytes_down + now.bytes_down - before.bytes_down, COUNTED_MOST)
         presence.engine_s = min(presence.engine_s + now.engine_s - before.engine_s, float(COUNTED_MOST))
+        for source, joules in _gained(before, now).items():
+            presence.energy[source] = min(presence.energy.get(source, 0.0) + joules, float(COUNTED_MOST))
         self._counted[peer] = now
         if len(self._counted) > PEERS_REMEMBERED:
             self._counted = {one: beat for one, beat in self._counted.items() if one in self.run.present}
@@ -372,6 +375,23 @@ class LearnerDesk:
         return write
 
 
+def _gained(before: Heartbeat, now: Heartbeat) -> dict[EnergySource, float]:
+    """Joules by source beyond those told before; a sum that has shrunk began anew."""
+    told, known = _joules(before), _joules(now)
+    return {
+        source: joules - told.get(source, 0.0) if joules >= told.get(source, 0.0) else joules
+        for source, joules in known.items()
+    }
+
+
+def _joules(heartbeat: Heartbeat) -> dict[EnergySource, float]:
+    """By source; what is told of one source in several entries is added up."""
+    found: dict[EnergySource, float] = {}
+    for one in heartbeat.energy:
+        found[one.source] = found.get(one.source, 0.0) + one.joules
+    return found
+
+
 def _stay(presence: Presence) -> StayRow:
     return StayRow(
         presence=presence.row,
@@ -379,4 +399,5 @@ def _stay(presence: Presence) -> StayRow:
         bytes_down=presence.bytes_down,
         engine_s=presence.engine_s,
         standby_s=presence.standby_s,
+        energy=dict(presence.energy),
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import trio
 
 from learner.workload import Workload
+from protocol.energy import EnergySource
 from protocol.ids import PeerId
 from protocol.manifest import SignedManifest
 from swarm.membership import Membership
@@ -21,8 +22,8 @@ from swarm.membership import Membership
 
 @dataclass(kw_only=True)
 class Presence:
-    """One stay of a peer: its row in the ledger, its name, what its node understands, and what it moved and generated
-    since it came.
+    """One stay of a peer: its row in the ledger, its name, what its node understands, and what it moved, generated
+    and took of the mains (joules by source) since it came.
 
     `is_on`: it is leased to, and paid. Else it stands by, for `standby_s` until `switched_s`.
     """
@@ -36,6 +37,7 @@ class Presence:
     bytes_up: int = 0
     bytes_down: int = 0
     engine_s: float = 0.0
+    energy: dict[EnergySource, float] = field(default_factory=dict)
     is_on: bool = True
     standby_s: float = 0.0
     switched_s: float = 0.0

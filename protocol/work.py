@@ -37,6 +37,7 @@ from protocol.codec import (
 )
 from protocol.cost import CostClaim, Price
 from protocol.credit import MAX_CREDIT_NOTE_BYTES
+from protocol.energy import EnergyList
 from protocol.envelope import OVERHEAD_BYTES, Envelope, Kind, open_envelope, read_envelope, seal
 from protocol.errors import Fault, PeerError
 from protocol.exchange import PeerAddresses
@@ -240,7 +241,8 @@ class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
     pause). `tokens_per_s` is what the
     engine was measured to generate when the node began, 0 while that is not known: the learner expects as much until it
     has seen what comes. `hours_left_s`: so long does the machine's owner still lend it, 0 when not now; absent, there
-    is no such end.
+    is no such end. `energy`: joules since the start, by source; empty where nothing can be read, or the owner does not
+    tell.
     """
 
     installed: PolicyVersion | None = None
@@ -250,6 +252,7 @@ class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
     engine_s: Amount = 0.0
     tokens_per_s: Amount = 0.0
     hours_left_s: Annotated[float, Meta(ge=0, le=MAX_HOURS_LEFT_S)] | None = None
+    energy: EnergyList = msgspec.field(default_factory=list)
 
 
 class LeaseRequest(Message, frozen=True, kw_only=True, tag="lease?"):

@@ -19,6 +19,7 @@ from node.learner_desk import TICK_S
 from node.lease_desk import GRANT_WAIT_S, LATE_GRACE_MS
 from protocol.codec import encode
 from protocol.cost import Price
+from protocol.energy import Energy, EnergySource
 from protocol.exchange import QUANTIZED, PeerAddresses
 from protocol.ids import LeaseId, PeerId
 from protocol.limits import MAX_LEASES_PER_GRANT, MAX_PROMPT_TOKENS, MAX_WORK_BYTES, PROTOCOL_VERSION
@@ -626,6 +627,31 @@ def engine_s(learner: Learner) -> float:
     with closing(sqlite3.connect(learner.root / "ledger.sqlite")) as db:
         (found,) = db.execute("SELECT engine_s FROM peers").fetchone()
     return float(found)
+
+
+async def test_joules_are_counted_by_stay_and_source(tmp_path: Path, mock_clock: MockClock) -> None:
+    def beat(*told: tuple[EnergySource, float], up: int = 0) -> None:
+        learner.desk.heard(HERE, Heartbeat(bytes_up=up, energy=[Energy(*one) for one in told]))
+
+    gpu, cpu, other = EnergySource.NVML, EnergySource.RAPL, EnergySource.OTHER
+    async with opened(tmp_path, ROOMY, HERE) as learner:
+        beat((gpu, 100.0))
+        beat((gpu, 150.0), (cpu, 10.0), up=5)
+        learner.desk.left(HERE, "the connection was reset")
+        await learner.desk.welcome(HERE, hello())
+        beat((gpu, 170.0), (cpu, 4.0), up=6)  # the processors' meter began anew
+        beat((gpu, 7.0), (cpu, 1.0), (other, 1.0), (other, 2.0), up=1)  # and then the node did
+        await tick(learner, mock_clock)
+        await until(lambda: joules(learner)[2:] == [(2, "nvml", 27.0), (2, "other", 3.0), (2, "rapl", 5.0)])
+        assert joules(learner)[:2] == [(1, "nvml", 150.0), (1, "rapl", 10.0)]
+        beat(up=1)
+        await tick(learner, mock_clock)
+        assert len(joules(learner)) == 5, "who says nothing more takes nothing back"
+
+
+def joules(learner: Learner) -> list[tuple[int, str, float]]:
+    with closing(sqlite3.connect(learner.root / "ledger.sqlite")) as db:
+        return db.execute("SELECT * FROM energy ORDER BY presence, source").fetchall()
 
 
 async def test_a_peers_price_is_written_as_it_asks_it(tmp_path: Path) -> None:

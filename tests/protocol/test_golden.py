@@ -22,6 +22,7 @@ from protocol.announcement import Announcement
 from protocol.codec import Message, decode, encode, pack_logprobs, pack_tokens
 from protocol.cost import CostClaim, Price
 from protocol.credit import CreditNote, RelayShare
+from protocol.energy import Energy, EnergySource
 from protocol.errors import PeerError
 from protocol.exchange import (
     TERMS,
@@ -953,6 +954,28 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
         82                                                          # Heartbeat: map of 2
           a4 74797065 a9 686561727462656174                         # type: "heartbeat"
           ac 686f7572735f6c6566745f73 cb 0000000000000000           # hours_left_s: 0.0, not nil: outside them
+        """,
+    ),
+    (
+        Energy(EnergySource.OWNER, 0.5),
+        """
+        92                                                          # Energy, array of 2
+          a5 6f776e6572                                             # source: "owner"
+          cb 3fe0000000000000                                       # joules: 0.5
+        """,
+    ),
+    (
+        Heartbeat(energy=[Energy(EnergySource.NVML, 3.6e6), Energy(EnergySource.RAPL, 1500.5)]),
+        """
+        82                                                          # Heartbeat: map of 2
+          a4 74797065 a9 686561727462656174                         # type: "heartbeat"
+          a6 656e65726779 92                                        # energy: array of 2
+            92                                                      # [0]: Energy, array of 2
+              a4 6e766d6c                                           # source: "nvml"
+              cb 414b774000000000                                   # joules: 3.6e6
+            92                                                      # [1]: Energy, array of 2
+              a4 7261706c                                           # source: "rapl"
+              cb 4097720000000000                                   # joules: 1500.5
         """,
     ),
     (

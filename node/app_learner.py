@@ -28,6 +28,8 @@ from node.base_model import hold_to_base
 from node.child_outcomes import ChildCrashed, ChildDied, ChildEvent
 from node.children import Child, open_child
 from node.config import GB, EngineSection, NetworkSection, SwarmConfig
+from node.energy.choice import devices_of_trainer, find_meters
+from node.energy.watch import EnergyWatch
 from node.engine.port import EngineError, PolicyEngine, VerifyingEngine
 from node.engines import child_events, open_verifying_engine
 from node.errors import RunError
@@ -299,8 +301,20 @@ class _Learner:
             report=self._report,
             serving=self.serving,
         )
+        began_s = trio.current_time()
+        self.energy = EnergyWatch(
+            partial(find_meters, config.energy, devices_of_trainer(config.trainer)),
+            is_lent=lambda: True,
+            engine_s=lambda: trio.current_time() - began_s,  # it is at work all the time
+            events=events,
+        )
         self.presence = LearnerPresence(
-            config=config, home=home, ledger=ledger, served_bytes=lambda: self.serving.served_bytes, events=events
+            config=config,
+            home=home,
+            ledger=ledger,
+            served_bytes=lambda: self.serving.served_bytes,
+            events=events,
+            joules=lambda: self.energy.joules if config.energy.report else {},
         )
         self.nursery: trio.Nursery | None = None
 
@@ -347,6 +361,7 @@ class _Learner:
             nursery.start_soon(self.relays.work)
             nursery.start_soon(self.proofs.work)
             nursery.start_soon(self.presence.tell, stay)
+            nursery.start_soon(self.energy.run)
             nursery.start_soon(self.watch.look)
             on_ready(self.presence.write_invite(self.transport.addresses()), self.run)
             async with self._open_children() as (trainer, engine), trio.open_nursery() as beside:

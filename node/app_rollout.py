@@ -17,6 +17,8 @@ import msgspec
 import trio
 
 from node.config import GB, NodeConfig
+from node.energy.choice import devices_of, find_meters
+from node.energy.watch import EnergyWatch
 from node.engine.port import EngineError, PolicyEngine
 from node.engine_choice import choose_engine, look
 from node.engines import open_engine
@@ -117,7 +119,12 @@ async def run_rollout(
                 node = _Rollout(
                     invite, config, transport, genesis, store, receipts, engine, keypair, events, home.root, signals
                 )
-                about = {"name": config.name, "engine": config.engine.kind, "machine": machine_name()}
+                about = {
+                    "name": config.name,
+                    "engine": config.engine.kind,
+                    "machine": machine_name(),
+                    "per_kwh": config.energy.per_kwh,
+                }
                 write_durably(home.root / ABOUT_FILE, json.dumps(about).encode())
                 on_ready(home, node.role)
                 await node.work()
@@ -253,6 +260,12 @@ class _Rollout:
         )
         self.owner = Owner(root=root, signals=signals, role=self.role, limits=in_force(config), trouble=self.trouble)
         self.neighbours = Neighbours(transport=transport)
+        self.energy = EnergyWatch(
+            partial(find_meters, config.energy, devices_of(config.engine)),
+            is_lent=lambda: self.role.shift.is_on,
+            engine_s=lambda: self.role.counts.engine_s,
+            events=events,
+        )
 
     async def work(self) -> None:
         """Run all loops. Ends by RunFinished, NotWelcome, Drained, or what went wrong."""
@@ -266,6 +279,7 @@ class _Rollout:
             nursery.start_soon(self.line.run)
             nursery.start_soon(self.proofs.work)
             nursery.start_soon(self.note_session)
+            nursery.start_soon(self.energy.run)
             nursery.start_soon(self.revisions.work)
             nursery.start_soon(self.owner.obey)
             if self.config.limits.pause_for:
@@ -296,6 +310,7 @@ class _Rollout:
                 bytes_up=heartbeat.bytes_up,
                 bytes_down=heartbeat.bytes_down,
                 traffic=traffic - noted,
+                energy=self.energy.joules,
             )
         )
         return traffic
@@ -332,6 +347,7 @@ class _Rollout:
             engine_s=counts.engine_s,
             tokens_per_s=counts.tokens_per_s or 0.0,
             hours_left_s=self.role.shift.left_s,
+            energy=self.energy.told() if self.config.energy.report else [],
         )
 
     def traffic(self) -> set[PeerTraffic]:

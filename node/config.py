@@ -15,6 +15,7 @@ from msgspec import Meta
 from learner.environment import MAX_EPISODE_TOKENS, MAX_TURNS
 from learner.presets import PRESETS, AdvantageName, AggregationName, CorrectionName, PresetName
 from node.hours import MAX_CHARS
+from protocol.energy import MAX_WATTS
 from protocol.limits import (
     MAX_ADDRESS_CHARS,
     MAX_ADDRESSES,
@@ -318,6 +319,20 @@ class PriceSection(Section, frozen=True, kw_only=True):
     currency: Annotated[str, Meta(pattern="^[A-Z]{3}$")] = "USD"
 
 
+class EnergySection(Section, frozen=True, kw_only=True):
+    """What this machine takes of the mains: whether others are told, and what it draws while it works where no meter
+    says so, or one says something else."""
+
+    report: bool = True
+    watts: Annotated[float, Meta(gt=0, le=MAX_WATTS)] | None = None
+
+
+class NodeEnergySection(EnergySection, frozen=True, kw_only=True):
+    """The same of a volunteer's machine, and what a kWh costs its owner, for its own report alone."""
+
+    per_kwh: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+
+
 class StoreSection(Section, frozen=True, kw_only=True):
     """How much of the disk the learner's published versions may take; by default what the disk holds."""
 
@@ -342,6 +357,7 @@ class SwarmConfig(Section, frozen=True, kw_only=True):
     store: StoreSection = StoreSection()
     metrics: MetricsSection = MetricsSection()
     price: PriceSection = PriceSection()
+    energy: EnergySection = EnergySection()
 
     @property
     def offline_rollouts(self) -> int:
@@ -433,3 +449,4 @@ class NodeConfig(Section, frozen=True, kw_only=True):
     engine: EngineSection = EngineSection()
     limits: LimitsSection = LimitsSection()
     price: PriceSection = PriceSection()
+    energy: NodeEnergySection = NodeEnergySection()

@@ -149,6 +149,10 @@ samples = 2                # groups of every training step that are kept for `vo
 [price]                    # what an hour of the learner's machine costs, for the report
 per_hour = 0.0
 currency = "USD"
+
+[energy]
+report = true              # joules that the learner's machine takes, where they can be read, are in the ledger
+# watts = 400.0            # what it takes all the time, where you know that better
 """
 
 

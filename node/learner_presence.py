@@ -1,24 +1,25 @@
 """The learner as others find it: the invite that leads to it, its row in the ledger.
 
 What always holds: the invite in the state directory is of the newest start; the row's bytes are those that were served
-until a moment ago, so a report of a run that goes on, or was killed, tells what the learner's line carried.
+until a moment ago, and its joules what was read by then, so a report of a run that goes on, or was killed, tells what
+the learner's line carried and its machine took.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import trio
 
 from learner.ledger import Ledger
-from learner.ledger_rows import PeerRow
+from learner.ledger_rows import PeerRow, StayRow
 from node.config import SwarmConfig
 from node.events import Clock, EventLog
 from node.home import INVITE_FILE, LearnerHome, write_durably
 from node.presence import machine_name
 from protocol.cost import MICROS
+from protocol.energy import EnergySource
 from protocol.invite import Invite, write_invite
 
 PRESENCE_S = 2.0
@@ -27,13 +28,16 @@ PRESENCE_S = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerPresence:
-    """See the module's paragraph. `served_bytes`: what the learner has sent of chunks since it started."""
+    """See the module's paragraph. `served_bytes`: what the learner has sent of chunks since it started, `joules` what
+    its machine took of the mains, by source.
+    """
 
     config: SwarmConfig
     home: LearnerHome
     ledger: Ledger
     served_bytes: Callable[[], int]
     events: EventLog
+    joules: Callable[[], Mapping[EnergySource, float]] = dict
 
     def write_invite(self, addresses: list[str]) -> str:
         """Write the invite to the state directory, and return it. Raises RunError."""
@@ -62,9 +66,8 @@ class LearnerPresence:
             if up != told:
                 self.events.emit("traffic", bytes_up=up, bytes_down=0)
                 told = up
-            await trio.to_thread.run_sync(
-                partial(self.ledger.peer_present, stay, Clock.now_ms(), bytes_up=up, bytes_down=0)
-            )
+            row = StayRow(presence=stay, bytes_up=up, bytes_down=0, energy=self.joules())
+            await trio.to_thread.run_sync(self.ledger.peers_present, [row], Clock.now_ms())
             await trio.sleep(PRESENCE_S)
 
 

@@ -9,15 +9,18 @@ Synchronous and safe to call from several threads.
 from __future__ import annotations
 
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import RLock
+from types import MappingProxyType
 from typing import Any
 
 from protocol.codec import encode
 from protocol.cost import Price
+from protocol.energy import EnergySource
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId
 from protocol.tally import Proof
 from protocol.work import Receipt, Rule
@@ -69,9 +72,20 @@ CREATE TABLE IF NOT EXISTS credit_notes (number INTEGER PRIMARY KEY, raw BLOB NO
 by its number in the learner's books. Made like TRAFFIC."""
 
 
+NO_ENERGY: Mapping[EnergySource, float] = MappingProxyType({})
+
 RELAY_RECEIPTS_KEPT = 1024
 """Of one's own: one has a byte for each chunk of a version, so of a large model they take 40 MB. What was credited by
 them, the learner keeps."""
+
+
+ENERGY = """
+CREATE TABLE IF NOT EXISTS energy (
+    session INTEGER NOT NULL REFERENCES sessions, source TEXT NOT NULL, joules REAL NOT NULL,
+    PRIMARY KEY (session, source)
+) STRICT
+"""
+"""What the machine took of the mains in each session, by where that is known from. Made like TRAFFIC."""
 
 
 class ReceiptsError(Exception):
@@ -97,13 +111,15 @@ class Sums:
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """One stay in the swarm: from when to when (ms since 1970), at what price, and the chunk bytes moved meanwhile."""
+    """One stay in the swarm: from when to when (ms since 1970), at what price, the chunk bytes moved meanwhile, and
+    joules by source."""
 
     began_ms: int
     ended_ms: int
     price: Price
     bytes_up: int
     bytes_down: int
+    energy: Mapping[EnergySource, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,9 +319,17 @@ class Receipts:
         return int(cursor.lastrowid or 0)
 
     def session_lasts(
-        self, session: int, now_ms: int, *, bytes_up: int, bytes_down: int, traffic: Iterable[PeerTraffic] = ()
+        self,
+        session: int,
+        now_ms: int,
+        *,
+        bytes_up: int,
+        bytes_down: int,
+        traffic: Iterable[PeerTraffic] = (),
+        energy: Mapping[EnergySource, float] = NO_ENERGY,
     ) -> None:
-        """The node is or was still at work at `now_ms`; bytes are those of the session so far, also those by peer.
+        """The node is or was still at work at `now_ms`; bytes are those of the session so far, also those by peer, and
+        so are joules by source.
 
         `traffic` may leave out peers for whom nothing has changed.
         """
@@ -318,6 +342,10 @@ class Receipts:
                 "INSERT INTO traffic VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
                 " bytes_up = excluded.bytes_up, bytes_down = excluded.bytes_down",
                 [(session, one.peer, one.bytes_up, one.bytes_down) for one in traffic],
+            )
+            db.executemany(
+                "INSERT OR REPLACE INTO energy VALUES (?, ?, ?)",
+                [(session, source.value, joules) for source, joules in energy.items()],
             )
 
     # Reading
@@ -347,6 +375,9 @@ class Receipts:
 
     def sessions(self) -> list[Session]:
         """All sessions, in order."""
+        energy: defaultdict[int, dict[EnergySource, float]] = defaultdict(dict)
+        for session, source, joules in self._query("SELECT * FROM energy") if self._has("energy") else ():
+            energy[session][EnergySource(source)] = joules
         return [
             Session(
                 began_ms=began_ms,
@@ -354,9 +385,10 @@ class Receipts:
                 price=Price(micros_per_hour=micros, currency=currency),
                 bytes_up=up,
                 bytes_down=down,
+                energy=energy[session],
             )
-            for began_ms, ended_ms, micros, currency, up, down in self._query(
-                "SELECT began_ms, ended_ms, micros_per_hour, currency, bytes_up, bytes_down FROM sessions"
+            for session, began_ms, ended_ms, micros, currency, up, down in self._query(
+                "SELECT id, began_ms, ended_ms, micros_per_hour, currency, bytes_up, bytes_down FROM sessions"
                 " ORDER BY began_ms, id"
             )
         ]
@@ -552,6 +584,7 @@ class Receipts:
             self._require_schema()
             if not read_only:
                 self._db.execute(TRAFFIC)
+                self._db.execute(ENERGY)
                 for statement in EVIDENCE.split(";"):
                     self._db.execute(statement)
                 self._db.execute("PRAGMA journal_mode = WAL")

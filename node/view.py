@@ -91,8 +91,9 @@ class ViewState:
     """See the module's paragraph. Versions are in their text form ("1.14"); None or 0 is not known, or not this role's.
 
     `resting` says why nothing is made, outside the owner's hours or paused; `lags` counts rollouts by lag; `buffered`
-    of `batch` rollouts wait for the next step; `figures` are the objective's of the last step; `alarms` those that
-    stand, with the step that raised each; `fetching` is (bytes here, bytes in all) of a version under way. Call `tick`
+    of `batch` rollouts wait for the next step; `joules` were taken of the mains, `watts` of late; `figures` are the
+    objective's of the last step; `alarms` those that stand, with the step that raised each; `fetching` is (bytes here,
+    bytes in all) of a version under way. Call `tick`
     about once a second: it moves the clock and the rates.
     """
 
@@ -125,6 +126,8 @@ class ViewState:
     batch: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
+    joules: float | None = None
+    watts: float = 0.0
     now_s: float = 0.0
     peers: dict[PeerId, PeerView] = field(default_factory=dict)
     notices: deque[Notice] = field(default_factory=lambda: deque(maxlen=MAX_NOTICES))
@@ -204,6 +207,7 @@ def _learner_lines(state: ViewState) -> Iterator[tuple[str, Text]]:
         full = min(1.0, state.buffered / state.batch)
         yield "buffer", Text(f"{bar(full, 16)} {state.buffered} of {state.batch} for the next step")
     yield "traffic", _traffic(state)
+    yield from _energy(state)
 
 
 def _rollout_lines(state: ViewState) -> Iterator[tuple[str, Text]]:
@@ -217,6 +221,12 @@ def _rollout_lines(state: ViewState) -> Iterator[tuple[str, Text]]:
     yield "rollouts", _rollouts(state)
     yield "pending", Text(f"{state.pending} leased, generating or under way")
     yield "traffic", _traffic(state)
+    yield from _energy(state)
+
+
+def _energy(state: ViewState) -> Iterator[tuple[str, Text]]:
+    if state.joules is not None:
+        yield "energy", Text(f"{words.kwh(state.joules)} kWh, {state.watts:.0f} W of late")
 
 
 def _rollouts(state: ViewState) -> Text:

@@ -26,6 +26,7 @@ SENTENCES: Mapping[str, str] = {
     "engine_crashed": "the engine crashed: {reason}",
     "install_failed": "version {version} could not be installed: {reason}",
     "leases_given_back": "gave back {leases} leases: {reason}",
+    "energy_read": "energy: {how}",
     "hours_ended": "outside the owner's hours: this node passes versions on, and works again from {again_at}",
     "hours_began": "the owner's hours have begun: at work until {until}",
     "paused": "{why}: this node makes nothing, and goes on passing versions on",
@@ -78,6 +79,8 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
             _heartbeat(_peer(state, fields), fields)
         case "traffic":
             state.bytes_up, state.bytes_down = _number(fields, "bytes_up"), _number(fields, "bytes_down")
+        case "energy":
+            state.joules, state.watts = _figure(fields, "joules"), _figure(fields, "watts") or 0.0
         case "delivery_judged":
             _judged(state, fields)
         case "leases_returned":

@@ -10,6 +10,7 @@ import unicodedata
 
 from node.config import mode_of
 from protocol.cost import MICROS
+from protocol.energy import JOULES_PER_KWH
 
 NAME_CHARS = 16
 """Enough to tell machines apart; longer names would squeeze the figures beside them at 80 columns."""
@@ -77,6 +78,14 @@ def hours(seconds: float) -> str:
     """Seconds in hours, exact enough for a demo of three minutes and a run of a month."""
     value = seconds / 3600
     return f"{value:.3f}" if value < 10 else f"{value:,.1f}"
+
+
+def kwh(joules: float | None) -> str:
+    """Joules in kWh, three significant digits however few they are."""
+    if joules is None:
+        return NOTHING
+    value = joules / JOULES_PER_KWH
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}" if value >= 0.0001 else "0" if not value else "<0.0001"
 
 
 def money(units: float | None, currency: str) -> str:

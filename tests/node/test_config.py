@@ -426,7 +426,8 @@ def test_without_a_node_file_everything_has_a_default(tmp_path: Path) -> None:
         ("name = 5", "name: expected `str`, got `int`."),
         (
             'nmae = "x"',
-            "there is no key 'nmae' (did you mean 'name'?). Known keys: name, network, store, engine, limits, price.",
+            "there is no key 'nmae' (did you mean 'name'?). Known keys: name, network, store, engine, limits, price, "
+            "energy.",
         ),
         ("engine = 5", "[engine] expected a table, got `int`."),
         (
@@ -435,6 +436,9 @@ def test_without_a_node_file_everything_has_a_default(tmp_path: Path) -> None:
         ),
         ("[engine]\nbatch_rollouts = 0", "[engine] batch_rollouts: expected `int` >= 1."),
         ("[price]\nper_hour = -1", "[price] per_hour: expected `float` >= 0.0."),
+        ("[energy]\nwatts = 0", "[energy] watts: expected `float` > 0.0."),
+        ("[energy]\nwatts = 10001", "[energy] watts: expected `float` <= 10000.0."),
+        ('[energy]\nreport = "no"', "[energy] report: expected `bool`, got `str`."),
         ("[network]\nupload_mbit = 0", "[network] upload_mbit: expected `float` >= 0.1."),
         ("[network]\nupload_mbit = -5", "[network] upload_mbit: expected `float` >= 0.1."),
         ("[network]\nupload_mbit = nan", "[network] upload_mbit: expected `float` >= 0.1."),

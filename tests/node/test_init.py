@@ -31,6 +31,7 @@ UNSET = {
     ("network", "upload_mbit"),
     ("network", "download_mbit"),
     ("store", "quota_gb"),
+    ("energy", "watts"),
     ("evaluate", "kv_cache_gb"),
     ("verifiers", "workers"),
     ("offline", "path"),

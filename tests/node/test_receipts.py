@@ -15,6 +15,7 @@ from node import receipts as module
 from node.receipts import PeerTraffic, Receipts, ReceiptsError
 from node.reports.own import own_report
 from protocol.cost import Price
+from protocol.energy import EnergySource
 from protocol.ids import ManifestHash, PeerId, PolicyVersion, RecordId
 from protocol.work import Receipt, Rule, Verdict
 from tests.node.ledgers import ALPHA, BETA, LEARNER
@@ -114,6 +115,16 @@ def test_what_was_exchanged_is_kept_by_peer_and_direction(receipts: Receipts) ->
     assert receipts.traffic(1) == [traffic(BETA, 0, 500)]
 
 
+def test_joules_are_kept_by_session_and_source(receipts: Receipts) -> None:
+    first, second = receipts.session_began(PRICE, 0), receipts.session_began(PRICE, 5000)
+    for session, joules in ((first, 5.0), (first, 7.0), (second, 1.0)):
+        energy = {EnergySource.NVML: joules, EnergySource.RAPL: 0.5}
+        receipts.session_lasts(session, 9000, bytes_up=0, bytes_down=0, energy=energy)
+    assert [kept.energy for kept in receipts.sessions()] == [
+        {EnergySource.NVML: 7.0, EnergySource.RAPL: 0.5}, {EnergySource.NVML: 1.0, EnergySource.RAPL: 0.5},
+    ]  # fmt: skip
+
+
 def traffic(peer: PeerId, up: int, down: int) -> PeerTraffic:
     return PeerTraffic(peer=peer, bytes_up=up, bytes_down=down)
 
@@ -126,7 +137,9 @@ def test_books_of_before_traffic_was_kept_are_read_and_go_on(receipts: Receipts)
     receipts.close()
     with sqlite3.connect(receipts.path) as db:
         db.execute("DROP TABLE traffic")
+        db.execute("DROP TABLE energy")
     with closing(Receipts(receipts.path, read_only=True)) as reader:
+        assert reader.sessions() == []
         assert reader.traffic(9) == []
     with closing(Receipts(receipts.path)) as again:
         moved(again, again.session_began(PRICE, 0), traffic(ALPHA, 1, 2))

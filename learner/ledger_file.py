@@ -148,6 +148,11 @@ def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
         ) from error
 
 
+def has_table(db: sqlite3.Connection, name: str) -> bool:
+    """Whether the ledger has this table: one that an older program wrote lacks some, and tells less."""
+    return db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone() is not None
+
+
 def _meta(path: Path, db: sqlite3.Connection) -> dict[str, bytes]:
     meta = dict(db.execute("SELECT key, value FROM meta"))
     if not str(meta.get("schema", b""), "ascii", "replace").isdigit() or "swarm" not in meta:

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from learner.ledger_file import has_table
 from learner.observations import Stay, abandoned, days_in, missed, present
 from protocol.ids import PeerId
 from protocol.reputation import COUNTS, DAY_MS, WINDOW_DAYS, ObservedDay
@@ -86,7 +87,7 @@ def _see_leases(db: sqlite3.Connection, seen: defaultdict[str, _Seen], since_ms:
     ):
         seen[peer].counts["leases_in_time"][day] = number
         seen[peer].counts["groups_clean"][day] = number
-    recalled = "AND lease NOT IN (SELECT lease FROM recalled)" if _has(db, "recalled") else ""
+    recalled = "AND lease NOT IN (SELECT lease FROM recalled)" if has_table(db, "recalled") else ""
     for peer, status, closed_ms in db.execute(
         "SELECT peer, status, closed_ms FROM leases WHERE status IN ('expired', 'returned', 'lost') AND closed_ms >= ?"
         f" {recalled}",
@@ -146,8 +147,4 @@ def _see_relays(db: sqlite3.Connection, seen: defaultdict[str, _Seen], since_ms:
 
 def _rows(db: sqlite3.Connection, table: str, sql: str, value: int | str) -> list[Any]:
     """None where an older program has not made the table."""
-    return db.execute(sql, (value,)).fetchall() if _has(db, table) else []
-
-
-def _has(db: sqlite3.Connection, table: str) -> bool:
-    return db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is not None
+    return db.execute(sql, (value,)).fetchall() if has_table(db, table) else []

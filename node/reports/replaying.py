@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from learner.ledger_file import has_table
 from learner.ledger_reputation import PARDON
 from learner.ledger_rows import AuditRow
 from learner.verification.confidence import SUSPECT_EVIDENCE
@@ -46,7 +47,7 @@ class KeptLease:
 
 def kept_of(db: sqlite3.Connection, lease: LeaseId) -> KeptLease | None:
     """None where it was not audited, passed, or is not among the newest of its peer that are kept."""
-    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'evidence'").fetchone():
+    if not has_table(db, "evidence"):
         return None
     row = db.execute(
         "SELECT e.envelope, e.records, a.tokens, a.above FROM evidence e JOIN audits a USING (lease) WHERE e.lease = ?",
@@ -62,7 +63,7 @@ def kept_of(db: sqlite3.Connection, lease: LeaseId) -> KeptLease | None:
 
 def replay_of(db: sqlite3.Connection, peer: PeerId) -> Replayed:
     """The audits of `peer` in the order in which they were made."""
-    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'audits'").fetchone():
+    if not has_table(db, "audits"):
         return Replayed(lines=("Nothing to replay: this ledger is older than audits.",), agrees=True)
     found = replayed(_audits(db, peer), _margins(db), _pardons(db, peer))
     kept = db.execute("SELECT banned, audits, log_wealth FROM confidence WHERE peer = ?", (peer,)).fetchone()
@@ -138,7 +139,7 @@ def _audits(db: sqlite3.Connection, peer: PeerId) -> list[AuditRow]:
 
 
 def _pardons(db: sqlite3.Connection, peer: PeerId) -> list[int]:
-    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'decisions'").fetchone():
+    if not has_table(db, "decisions"):
         return []
     rows = db.execute("SELECT at_ms FROM decisions WHERE peer = ? AND what = ? ORDER BY id", (peer, PARDON))
     return [at_ms for (at_ms,) in rows]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from learner.buffer import UNINFORMATIVE
-from learner.ledger_file import snapshot
+from learner.ledger_file import has_table, snapshot
 from learner.ledger_reputation import observed_days
 from node.reports.chronicle import read_history
 from node.reports.facts import Evaluation, Incarnation, LeaseCounts, Plan, Publication, Step, SwarmReport
@@ -72,7 +72,7 @@ def swarm_report(path: Path, *, staleness: int | None = None, with_history: bool
         history = None
         if with_history:
             history = read_history(
-                db, started_ms=started_ms, ended_ms=ended_ms, peers=peers, has_relays=_has(db, "relayed")
+                db, started_ms=started_ms, ended_ms=ended_ms, peers=peers, has_relays=has_table(db, "relayed")
             )
         return SwarmReport(
             swarm=swarm,
@@ -149,7 +149,7 @@ def _evaluations(db: sqlite3.Connection, started_ms: int, chain: Chain | None) -
 def _scores(db: sqlite3.Connection) -> defaultdict[tuple[int, int], dict[str, dict[str, float]]]:
     """What else was found of a version, by task and metric."""
     found: defaultdict[tuple[int, int], dict[str, dict[str, float]]] = defaultdict(dict)
-    if _has(db, "evaluation_scores"):
+    if has_table(db, "evaluation_scores"):
         rows = db.execute("SELECT incarnation, version, task, metric, value FROM evaluation_scores ORDER BY rowid")
         for incarnation, version, task, metric, value in rows:
             found[incarnation, version].setdefault(task, {})[metric] = value
@@ -171,7 +171,7 @@ def _diverged(db: sqlite3.Connection) -> dict[int, int]:
 
 
 def _plans(db: sqlite3.Connection, started_ms: int) -> tuple[Plan, ...]:
-    if not _has(db, "plans"):
+    if not has_table(db, "plans"):
         return ()
     rows = db.execute("SELECT at_ms, kappa, active, micros_per_hour, reasons FROM plans ORDER BY id")
     return tuple(
@@ -185,16 +185,11 @@ def _plans(db: sqlite3.Connection, started_ms: int) -> tuple[Plan, ...]:
 
 def _standby(db: sqlite3.Connection) -> dict[str, float]:
     """Seconds that each peer stood by."""
-    if not _has(db, "standby"):
+    if not has_table(db, "standby"):
         return {}
     return dict(
         db.execute("SELECT p.peer, sum(s.seconds) FROM standby s JOIN presence p ON p.id = s.presence GROUP BY p.peer")
     )
-
-
-def _has(db: sqlite3.Connection, table: str) -> bool:
-    """Whether there is such a table; a ledger that no newer learner has opened lacks some."""
-    return db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is not None
 
 
 def reputations(
@@ -258,7 +253,7 @@ def _counts(ended: Mapping[str, int], late: int, recalled: int, recalled_rollout
 
 def _recalled(db: sqlite3.Connection) -> dict[str, tuple[int, int]]:
     """Leases by peer that were returned because they had been recalled, and their rollouts."""
-    if not _has(db, "recalled"):
+    if not has_table(db, "recalled"):
         return {}
     rows = db.execute("SELECT peer, count(*), sum(rollouts) FROM recalled JOIN leases USING (lease) GROUP BY peer")
     return {peer: (leases, rollouts) for peer, leases, rollouts in rows}
@@ -284,21 +279,21 @@ def _verdicts(db: sqlite3.Connection) -> defaultdict[str, dict[Rule, int]]:
 
 def _relayed(db: sqlite3.Connection) -> dict[str, int]:
     """Credited bytes by relay."""
-    if not _has(db, "relayed"):
+    if not has_table(db, "relayed"):
         return {}
     return dict(db.execute("SELECT relay, sum(bytes) FROM relayed GROUP BY relay"))
 
 
 def _fates(db: sqlite3.Connection) -> str:
     """What of `records r` was dropped, `d`; of an episode all turns were, in the name of its group's first lease."""
-    if not _has(db, "continuations"):
+    if not has_table(db, "continuations"):
         return "LEFT JOIN dropped d USING (lease)"
     return "LEFT JOIN continuations c USING (lease) LEFT JOIN dropped d ON d.lease = coalesce(c.root, r.lease)"
 
 
 def _later_turns(db: sqlite3.Connection) -> int:
     """Admitted records that went on with an episode."""
-    if not _has(db, "continuations"):
+    if not has_table(db, "continuations"):
         return 0
     rows = db.execute("SELECT count(*) FROM records JOIN continuations USING (lease) WHERE rule = 'admitted'")
     return int(rows.fetchone()[0])
@@ -329,6 +324,6 @@ def _work(db: sqlite3.Connection) -> defaultdict[str, Row]:
 
 def _orphaned(db: sqlite3.Connection) -> dict[str, int]:
     """Tokens by peer that count although a restart of the learner orphaned them."""
-    if not _has(db, "orphans"):
+    if not has_table(db, "orphans"):
         return {}
     return dict(db.execute("SELECT l.peer, sum(o.tokens) FROM orphans o JOIN leases l USING (lease) GROUP BY l.peer"))

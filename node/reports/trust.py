@@ -11,6 +11,7 @@ import math
 import sqlite3
 from dataclasses import dataclass
 
+from learner.ledger_file import has_table
 from learner.verification.confidence import Confidence, Standing
 from learner.verification.sequential import History, log_evidence
 from protocol.ids import PeerId
@@ -44,7 +45,7 @@ class PeerAudits:
 
 def audits_by_peer(db: sqlite3.Connection, started_ms: int) -> dict[PeerId, PeerAudits]:
     """Of those that were ever audited, or banned."""
-    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'audits'").fetchone():
+    if not has_table(db, "audits"):
         return {}
     sums = {
         peer: (audits, failed, tokens, worst)

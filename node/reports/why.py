@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from learner.ledger_file import snapshot
+from learner.ledger_file import has_table, snapshot
 from learner.ledger_trust import MAX_EVIDENCE
 from node.errors import UsageError
 from node.receipts import Receipts
@@ -153,7 +153,7 @@ def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
 
 def _decisions(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
     """What the operator decided of it."""
-    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'decisions'").fetchone():
+    if not has_table(db, "decisions"):
         return
     rows = db.execute("SELECT at_ms, what, reason FROM decisions WHERE peer = ? ORDER BY id DESC LIMIT 8", (peer,))
     for at_ms, what, reason in rows:
@@ -199,7 +199,7 @@ def _of_lease(db: sqlite3.Connection, lease: bytes, only: bytes | None = None) -
 
 
 def _audit_of(db: sqlite3.Connection, lease: bytes) -> Iterator[str]:
-    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'audits'").fetchone():
+    if not has_table(db, "audits"):
         return
     for at_ms, tokens, worst, passed, detail in db.execute(
         "SELECT at_ms, tokens, worst, passed, detail FROM audits WHERE lease = ?", (lease,)

@@ -8,8 +8,9 @@ again and again the run ends with the reason, since newcomers' work could never 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import trio
 
@@ -27,6 +28,7 @@ from node.engine.port import (
 from node.errors import RunError
 from node.events import EventLog
 from node.trust_desk import TrustDesk
+from protocol.ids import ManifestHash
 from swarm.store import ChunkStore, StoreError
 
 MAX_FAILURES = 5
@@ -37,6 +39,22 @@ def found_of(verified: Verified, passage: Passage) -> list[Found]:
     """What the engine says of a passage's tokens, beside what their author claimed."""
     rows = zip(verified.gaps, verified.logprobs, passage.logprobs, strict=True)
     return [Found(gap=gap, apart=abs(logprob - claimed)) for gap, logprob, claimed in rows]
+
+
+async def found_by(
+    engine: VerifyingEngine, portion: Portion, directory: Callable[[ManifestHash], Path]
+) -> list[Sequence[Found]]:
+    """What the engine finds of each passage, with the version that made them, which lies in `directory`. Raises
+    EngineError, and what `directory` raises."""
+    version = InstalledVersion(name=portion.version, manifest=portion.manifest)
+    if engine.installed != version:
+        await engine.install(version, directory(portion.manifest))
+    claims = [
+        Claim(prompt=one.prompt, tokens=one.tokens, seed=one.seed, temperature=one.temperature)
+        for _, _, one in portion.passages
+    ]
+    verified = await engine.verify(claims)
+    return [found_of(one, passage) for one, (_, _, passage) in zip(verified, portion.passages, strict=True)]
 
 
 @dataclass(kw_only=True)
@@ -68,7 +86,7 @@ class AuditLoop:
         async with self.lock:
             began = trio.current_time()
             try:
-                told = await self._ask(portion)
+                told = await found_by(self.engine, portion, self.store.directory)
             except (EngineError, StoreError) as error:
                 self._bear(portion, error)
                 return trio.current_time() - began
@@ -80,17 +98,6 @@ class AuditLoop:
             await self.desk.conclude(work, found)
         self.events.emit("audits_made", groups=len(over), seconds=round(took_s, 4), waiting=len(self.desk.agenda))
         return took_s
-
-    async def _ask(self, portion: Portion) -> list[Sequence[Found]]:
-        version = InstalledVersion(name=portion.version, manifest=portion.manifest)
-        if self.engine.installed != version:
-            await self.engine.install(version, self.store.directory(portion.manifest))
-        claims = [
-            Claim(prompt=one.prompt, tokens=one.tokens, seed=one.seed, temperature=one.temperature)
-            for _, _, one in portion.passages
-        ]
-        verified = await self.engine.verify(claims)
-        return [found_of(one, passage) for one, (_, _, passage) in zip(verified, portion.passages, strict=True)]
 
     def _bear(self, portion: Portion, error: Exception) -> None:
         """Go on without these audits, or try again if the engine's process ended; give up after MAX_FAILURES."""

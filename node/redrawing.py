@@ -20,9 +20,9 @@ from learner.verification.agenda import Agenda, Work, work_of
 from learner.verification.confidence import Confidence, after
 from learner.verification.margins import margins_of
 from learner.verification.sequential import Audited, Found, Margin, Measure, count_above
-from node.audit_loop import found_of
+from node.audit_loop import found_by
 from node.config import EngineSection
-from node.engine.port import Claim, EngineError, InstalledVersion, VerifyingEngine
+from node.engine.port import EngineError, VerifyingEngine
 from node.engines import open_verifying_engine
 from node.errors import RunError
 from node.events import EventLog
@@ -92,15 +92,7 @@ async def _ask(
     try:
         async with opened() as engine:
             while (portion := agenda.next()) is not None:
-                version = InstalledVersion(name=portion.version, manifest=portion.manifest)
-                if engine.installed != version:
-                    await engine.install(version, held[portion.manifest][1])
-                claims = [
-                    Claim(prompt=one.prompt, tokens=one.tokens, seed=one.seed, temperature=one.temperature)
-                    for _, _, one in portion.passages
-                ]
-                verified = await engine.verify(claims)
-                told = [found_of(one, passage) for one, (_, _, passage) in zip(verified, portion.passages, strict=True)]
+                told = await found_by(engine, portion, lambda manifest: held[manifest][1])
                 for _, found in agenda.heard(portion, told):
                     return found
     except EngineError as error:

@@ -290,7 +290,7 @@ class TrustDesk:
         async with self._one:
             known = self._known.get(peer) or (await trio.to_thread.run_sync(self._recall, peer))[0]
             if not known.banned:
-                await self._decide(Ban(peer=peer, reason=why))
+                await self._ban(peer, replace(known, banned=why[:MAX_REASON_CHARS]))
 
     async def watch(self) -> None:
         """Do what the operator decides, and refuse what was admitted of peers that were banned meanwhile; until
@@ -319,27 +319,36 @@ class TrustDesk:
     async def _decide(self, order: Ban | Pardon) -> None:
         peer = PeerId(order.peer)
         before = self._known.get(peer) or (await trio.to_thread.run_sync(self._recall, peer))[0]
-        if isinstance(order, Pardon):
-            known = pardoned(before)
-            await self.forgiven(peer)
-            self.events.emit("peer_pardoned", peer=peer)
-        else:
-            known = replace(before, banned=order.reason[:MAX_REASON_CHARS] or "the operator decided so")
-            self.events.emit("peer_banned", peer=peer, lease=None, reason=known.banned)
+        if isinstance(order, Ban):
+            reason = order.reason[:MAX_REASON_CHARS] or "the operator decided so"
+            await self._ban(peer, replace(before, banned=reason), decision=BAN)
+            return
+        known = pardoned(before)
+        await self.forgiven(peer)
+        self.events.emit("peer_pardoned", peer=peer)
         self._known[peer] = known
-        gone = self._withdraw(peer) if known.banned else []
+        now_ms = self.now_ms()
+        await trio.to_thread.run_sync(lambda: self.ledger.confidence_written(peer, known, now_ms, decision=PARDON))
+        self._reconsidered(peer)
+
+    async def _ban(self, peer: PeerId, known: Confidence, *, decision: str = "") -> None:
+        """Ban it without an audit, for the reason in `known`; `decision`: BAN if it is the operator's."""
+        self.events.emit("peer_banned", peer=peer, lease=None, reason=known.banned)
+        self._known[peer] = known
+        gone = self._withdraw(peer)
         now_ms = self.now_ms()
 
         def write() -> dict[LeaseId, bytes]:
             receipts = self._refusals(gone, peer, Rule.BANNED, f"its peer is banned: {known.banned}", now_ms)
-            decision = BAN if known.banned else PARDON
             self.ledger.confidence_written(peer, known, now_ms, receipts, decision=decision)
             return {lease: raw for lease, (_, _, raw) in receipts.items()}
 
-        receipts = await trio.to_thread.run_sync(write)
-        self._will_tell(peer, receipts)
-        if known.banned:
-            self._send_away(peer, known)
+        self._will_tell(peer, await trio.to_thread.run_sync(write))
+        self._send_away(peer, known)
+        self._reconsidered(peer)
+
+    def _reconsidered(self, peer: PeerId) -> None:
+        """It was decided how the peer stands."""
         self._set_quota(peer)
         self.judged()
         self.run.notify()

@@ -144,6 +144,8 @@ class WithheldDesk:
             evidence=round(evidence, 3),
         )
         if is_convicted(history):
+            for other in [other for other in self._waiting if other.granted.peer == peer]:
+                self.over(other)
             await self.convict(peer, await trio.to_thread.run_sync(self._why, peer))
 
     async def forgive(self, peer: PeerId) -> None:

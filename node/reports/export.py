@@ -227,6 +227,7 @@ def _audits(audits: PeerAudits) -> dict[str, Any]:
         "worst": audits.worst,
         "evidence": audits.evidence,
         "banned": audits.banned,
+        "banned_by": None if audits.banned_by is None else audits.banned_by.value,
         "banned_at_s": audits.banned_at_s,
         "unseen": audits.unseen,
     }

@@ -20,8 +20,9 @@ from learner.ledger_rows import AuditRow
 from learner.verification.confidence import SUSPECT_EVIDENCE
 from learner.verification.margins import margins_of
 from learner.verification.replay import Replay, replayed
-from learner.verification.sequential import LIFETIME_ERROR, Margin
+from learner.verification.sequential import LIFETIME_ERROR, History, Margin
 from node.reports import words
+from node.reports.trust import Withholding, is_same, withholding_of
 from protocol.ids import LeaseId, PeerId, short
 
 DIFFERENCES_SHOWN = 8
@@ -68,20 +69,24 @@ def replay_of(db: sqlite3.Connection, peer: PeerId) -> Replayed:
     found = replayed(_audits(db, peer), _margins(db), _pardons(db, peer))
     kept = db.execute("SELECT banned, audits, log_wealth FROM confidence WHERE peer = ?", (peer,)).fetchone()
     banned, heard, wealth = kept or ("", 0, "[]")
-    same = _is_same(found, heard, json.loads(wealth))
-    lines = [*_told(found, banned), *_differing(found)]
+    same = is_same(found.known.history, History(audits=heard, log_wealth=tuple(json.loads(wealth))))
+    withholding = withholding_of(db, peer)
+    lines = [*_told(found), *_judged(found, banned, withholding), *_differing(found)]
     if not same and not found.differences:
         lines.append(f"But what the ledger has of all of them together ({heard} heard) is something else.")
-    if found.differences or not same:
+    strange = withholding is not None and not withholding.agrees
+    if strange:
+        lines.append("But what the ledger has of all that it did not deliver is something else.")
+    if found.differences or not same or strange:
         lines.append(
             "Compare with a copy of the ledger: rows were changed, or an older volery judged by other margins."
         )
-    return Replayed(lines=tuple(lines), agrees=same and not found.differences)
+    return Replayed(lines=tuple(lines), agrees=same and not found.differences and not strange)
 
 
-def _told(found: Replay, banned: str) -> Iterator[str]:
+def _told(found: Replay) -> Iterator[str]:
     if not found.audits:
-        yield "Replayed: no audit of it is over yet, so nothing can have banned it but the operator."
+        yield "Replayed: no audit of it is over yet."
         return
     against = "Together nothing speaks against it."
     if found.evidence > 0:
@@ -97,15 +102,22 @@ def _told(found: Replay, banned: str) -> Iterator[str]:
     for number in found.anew:
         when = f"before audit {number:,}" if number <= found.audits else "after the last"
         yield f"The operator pardoned it {when}: the test began anew."
+
+
+def _judged(found: Replay, banned: str, withholding: Withholding | None) -> Iterator[str]:
+    """What all of it comes to, beside the ban that the ledger has."""
+    if withholding is not None and withholding.evidence > 0:
+        yield f"What it did not deliver is {withholding.evidence:.2f} nats against it."
+    by_withholding = withholding is not None and withholding.convicts
     if found.convicted is not None:
-        yield (
-            f"Audit {found.convicted:,} convicts it, as the ledger says."
-            if banned
-            else (f"Audit {found.convicted:,} convicts it, and the ledger has no ban.")
-        )
+        said = "as the ledger says" if banned else "and the ledger has no ban"
+        yield f"Audit {found.convicted:,} convicts it, {said}."
+    elif by_withholding:
+        said = "as the ledger says" if banned else "and the ledger has no ban"
+        yield f"The audits do not convict it: what it did not deliver does, {said}."
     elif banned:
         yield f"The audits do not convict it: it was banned by the operator ({words.plain_name(banned, 512)})."
-    else:
+    elif found.audits:
         yield "The audits do not convict it."
 
 
@@ -114,14 +126,6 @@ def _differing(found: Replay) -> Iterator[str]:
         yield f"Audit {one.number:,}, lease {short(one.lease)}: the ledger says {one.said}, its counts {one.computed}."
     if (more := len(found.differences) - DIFFERENCES_SHOWN) > 0:
         yield f"... and {more:,} more that differ."
-
-
-def _is_same(found: Replay, heard: int, wealth: Sequence[float]) -> bool:
-    history = found.known.history
-    close = len(wealth) == len(history.log_wealth) and all(
-        math.isclose(one, other, abs_tol=1e-6) for one, other in zip(wealth, history.log_wealth, strict=True)
-    )
-    return heard == history.audits and close
 
 
 def _audits(db: sqlite3.Connection, peer: PeerId) -> list[AuditRow]:

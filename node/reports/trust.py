@@ -9,12 +9,39 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+from collections.abc import Collection
 from dataclasses import dataclass
+from enum import Enum
 
 from learner.ledger_file import has_table
+from learner.ledger_reputation import BAN
 from learner.verification.confidence import Confidence, Standing
-from learner.verification.sequential import History, log_evidence
+from learner.verification.replay import ROUNDING
+from learner.verification.sequential import History, is_convicted, log_evidence
+from learner.verification.withheld import heard_withheld
 from protocol.ids import PeerId
+
+
+class BannedBy(Enum):
+    """Whose doing a ban is: what its audits found, what the groups were worth that it did not deliver, the operator."""
+
+    AUDITS = "audits"
+    WITHHOLDING = "withholding"
+    OPERATOR = "operator"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Withholding:
+    """The groups of a peer that it did not deliver and that were drawn by the learner, since it was last pardoned.
+    `drawn` of them that differed from those drawn beside them, of which `worse` were worth less; `evidence` the
+    logarithm of that against its honesty; `convicts`: that was ever enough for a ban. All are reckoned anew from what
+    each group was worth; `agrees`: the ledger's own sum is the same."""
+
+    drawn: int
+    worse: int
+    evidence: float
+    convicts: bool
+    agrees: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +49,9 @@ class PeerAudits:
     """What audits found of one peer.
 
     `audits` made of its leases, of which `failed` failed; `tokens` that were drawn again, `worst` the largest gap of
-    them in nats; `evidence` the logarithm of that against its honesty. `banned`: why, "" if it is not, and
-    `banned_at_s` when, on the report's clock. `unseen`: rollouts of it that were trained on without an audit of their
-    group.
+    them in nats; `evidence` the logarithm of that against its honesty. `banned`: why, "" if it is not, `banned_by` what
+    and `banned_at_s` when, on the report's clock. `unseen`: rollouts of it that were trained on without an audit of
+    their group.
     """
 
     standing: Standing
@@ -34,6 +61,7 @@ class PeerAudits:
     worst: float
     evidence: float
     banned: str = ""
+    banned_by: BannedBy | None = None
     banned_at_s: float | None = None
     unseen: int = 0
 
@@ -60,7 +88,8 @@ def audits_by_peer(db: sqlite3.Connection, started_ms: int) -> dict[PeerId, Peer
         )
     )
     found: dict[PeerId, PeerAudits] = {}
-    rows = db.execute("SELECT peer, passed, failed, audits, log_wealth, banned, since_ms FROM confidence")
+    rows = db.execute("SELECT peer, passed, failed, audits, log_wealth, banned, since_ms FROM confidence").fetchall()
+    by_operator = _banned_by_operator(db)
     for peer, passed, failed, heard, log_wealth, banned, since_ms in rows:
         history = History(audits=heard, log_wealth=tuple(json.loads(log_wealth)))
         audits, ever_failed, tokens, worst = sums.get(peer, (0, 0, 0, 0.0))
@@ -72,10 +101,58 @@ def audits_by_peer(db: sqlite3.Connection, started_ms: int) -> dict[PeerId, Peer
             worst=worst,
             evidence=log_evidence(history),
             banned=banned,
+            banned_by=_banned_by(db, PeerId(peer), history, by_operator) if banned else None,
             banned_at_s=(since_ms - started_ms) / 1000 if banned else None,
             unseen=unseen.get(peer, 0),
         )
     return found
+
+
+def _banned_by(db: sqlite3.Connection, peer: PeerId, history: History, operators: Collection[PeerId]) -> BannedBy:
+    if peer in operators:
+        return BannedBy.OPERATOR
+    withholding = None if is_convicted(history) else withholding_of(db, peer)
+    return BannedBy.WITHHOLDING if withholding is not None and withholding.convicts else BannedBy.AUDITS
+
+
+def _banned_by_operator(db: sqlite3.Connection) -> set[PeerId]:
+    """Those of whom the operator's last decision is a ban."""
+    if not has_table(db, "decisions"):
+        return set()
+    rows = db.execute("SELECT peer, what, max(id) FROM decisions GROUP BY peer")
+    return {PeerId(peer) for peer, what, _ in rows if what == BAN}
+
+
+def withholding_of(db: sqlite3.Connection, peer: PeerId) -> Withholding | None:
+    """None where nothing of it was drawn that differed."""
+    if not has_table(db, "withheld"):
+        return None
+    rows = db.execute(
+        "SELECT withheld < drawn, log_wealth FROM withheld WHERE peer = ? AND heard > 0 ORDER BY heard", (peer,)
+    ).fetchall()
+    if not rows:
+        return None
+    history, convicts = History(), False
+    for was_worse, _ in rows:
+        history = heard_withheld(history, bool(was_worse))
+        convicts = convicts or is_convicted(history)  # whatever was heard afterwards
+    kept = History(audits=len(rows), log_wealth=tuple(json.loads(rows[-1][1])))
+    return Withholding(
+        drawn=len(rows),
+        worse=sum(was_worse for was_worse, _ in rows),
+        evidence=log_evidence(history),
+        convicts=convicts,
+        agrees=is_same(history, kept),
+    )
+
+
+def is_same(one: History, other: History) -> bool:
+    """Whether two histories are the same but for rounding."""
+    close = len(one.log_wealth) == len(other.log_wealth) and all(
+        math.isclose(mine, theirs, abs_tol=ROUNDING)
+        for mine, theirs in zip(one.log_wealth, other.log_wealth, strict=True)
+    )
+    return one.audits == other.audits and close
 
 
 def ban_in_words(name: str, audits: PeerAudits, *, judged: int, trained: int) -> str:
@@ -85,4 +162,10 @@ def ban_in_words(name: str, audits: PeerAudits, *, judged: int, trained: int) ->
         if trained
         else (f"none of its {judged:,} rollouts was trained on")
     )
-    return f"{name} was banned by its audit number {audits.audits}: {audits.banned}. Damage: {rollouts}."
+    by = {
+        BannedBy.AUDITS: f"its audit number {audits.audits}",
+        BannedBy.WITHHOLDING: "what it withheld",
+        BannedBy.OPERATOR: "the operator",
+        None: "nobody",
+    }[audits.banned_by]
+    return f"{name} was banned by {by}: {audits.banned}. Damage: {rollouts}."

@@ -22,7 +22,7 @@ from node.reports.replaying import KeptLease, Replayed, kept_of, replay_of
 from node.reports.rules import MEANINGS
 from node.reports.standing import advice, in_a_line, known_lately
 from node.reports.swarm import last_moment_ms, reputations
-from node.reports.trust import audits_by_peer, ban_in_words
+from node.reports.trust import BannedBy, audits_by_peer, ban_in_words, withholding_of
 from protocol.ids import LeaseId, PeerId, short
 from protocol.work import Rule
 
@@ -123,7 +123,8 @@ def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
         yield "No audit of it is over yet."
     elif audits.banned:
         yield ban_in_words("It", audits, judged=judged, trained=trained)
-        yield "An honest peer is banned once in a million lives. The evidence is in the ledger, as it was signed."
+        if audits.banned_by is not BannedBy.OPERATOR:
+            yield "An honest peer is banned once in a million lives. The evidence is in the ledger, as it was signed."
     else:
         looked = f"{audits.audits:,} groups audited, {audits.tokens:,} tokens, {audits.failed:,} groups failed"
         against = "Nothing speaks against it."
@@ -131,6 +132,11 @@ def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
             against = f"An honest peer looks like this once in {words.figure(audits.odds)} lives."
         standing = {"newcomer": "a newcomer", "suspect": "a suspect"}.get(audits.standing.value, audits.standing.value)
         yield f"It is {standing}: {looked}, the largest gap {words.figure(audits.worst)} nats. {against}"
+    if (withholding := withholding_of(db, peer)) is not None:
+        yield (
+            f"Of what it did not deliver, {withholding.drawn:,} groups were drawn by the learner and differed from "
+            f"others of the same prompts: {withholding.worse:,} were worth less, where half would be by chance."
+        )
     found = reputations(db, last_moment_ms(db), {} if audits is None else {peer: audits})[peer]
     yield in_a_line(found)
     yield known_lately(found)

@@ -15,6 +15,7 @@ from learner.verification.confidence import Standing
 from learner.verification.sequential import is_convicted
 from node.engine.port import EngineRefused
 from node.peer_orders import Pardon, PeerOrders
+from node.reports.why import why_in_ledger
 from node.withheld_desk import MAX_OF_A_PEER
 from protocol.work import Lease
 from tests.learner.working import OTHER, even_share, granted
@@ -50,7 +51,19 @@ async def test_who_gives_back_what_it_does_not_like_is_banned(tmp_path: Path) ->
     [(heard, worse)] = rows(tmp_path, "SELECT count(*), sum(withheld < drawn) FROM withheld")
     assert worse > 0.6 * heard
     told = int(str(banned["reason"]).partition(" of ")[0])
-    assert told <= worse <= told + MAX_OF_A_PEER, "what was still waiting was drawn as well"
+    assert told == worse, "nothing is drawn of who is banned"
+    assert rows(tmp_path, "SELECT count(*) FROM decisions") == [(0,)], "no order of the operator's"
+    said = why_in_ledger(tmp_path / "ledger.sqlite", OTHER.peer_id, replay=True)
+    assert said.agrees
+    assert "It was banned by what it withheld: " in said.text
+    assert f"{heard} groups were drawn by the learner" in said.text
+    assert "the operator's ban" not in said.text
+    assert said.text.endswith("what it did not deliver does, as the ledger says.")
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db, db:
+        db.execute("UPDATE withheld SET drawn = withheld - 1 WHERE heard = 2")
+    changed = why_in_ledger(tmp_path / "ledger.sqlite", OTHER.peer_id, replay=True)
+    assert not changed.agrees
+    assert "what the ledger has of all that it did not deliver is something else" in changed.text
 
 
 async def test_who_gives_back_by_chance_is_not(tmp_path: Path) -> None:

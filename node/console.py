@@ -65,8 +65,9 @@ async def run_shown(
 
 
 @contextmanager
-def open_terminal(state: ViewState, *, plain: bool) -> Iterator[Terminal]:
-    """Show `state` while inside; with `plain`, as lines even on a terminal."""
-    console = rich.console.Console(file=sys.stdout, force_terminal=False if plain else None)
+def open_terminal(state: ViewState, *, plain: bool, aside: bool = False) -> Iterator[Terminal]:
+    """Show `state` while inside; with `plain`, as lines even on a terminal; with `aside` on stderr, since stdout is for
+    what another program reads."""
+    console = rich.console.Console(file=sys.stderr if aside else sys.stdout, force_terminal=False if plain else None)
     with shown(console, state) as refresh:
         yield Terminal(console=console, state=state, refresh=refresh)

@@ -43,8 +43,6 @@ class StartingModel:
     max_new_tokens: int
     seed: int
     config: Mapping[str, Any]
-    directory: Path | None = None
-    """What relative paths of the task are relative to."""
 
     async def make(self, out: Path, events: EventLog) -> Scores:
         """Make it in `out`/model; return how good it is. Raises RunError if it cannot be taught."""
@@ -64,7 +62,7 @@ class StartingModel:
             await trainer.call(
                 "load", {"directory": str(untrained), "seed": self.seed, "hyperparameters": hyperparameters}
             )
-            task = open_task(self.task, directory=self.directory, seed=self.seed + 1_000_003)
+            task = open_task(self.task, seed=self.seed + 1_000_003)
             encoded = EncodedTask(task=task, codec=TextCodec.load(untrained))
 
             def told(steps: int, scores: Scores) -> None:

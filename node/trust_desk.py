@@ -196,10 +196,11 @@ class TrustDesk:
         if not self.audits:
             return False
         odd = self._is_odd(granted, group, sketches)
-        work = work_of(granted, group, waits=known.waits)
-        version = ManifestHash(min(work.passages, key=lambda passage: passage.version).manifest)
+        oldest = min((span for one in group for span in one.signed.record.spans), key=lambda span: span.version)
+        version = ManifestHash(oldest.manifest)
         if not is_audited(known, self.secret, granted.id, version, floor=self.floor, odd=odd):
             return False
+        work = work_of(granted, group, waits=known.waits)
         if not self._pin(work.manifests):
             self._unaudited([work])
             return work.waits

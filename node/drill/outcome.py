@@ -9,12 +9,11 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from learner.ledger_file import snapshot
 from node.drill.attacks import ABOUT, Attack, Harm
-from node.drill.player import Ended
 from node.drill.troupe import Played
 from protocol.ids import PeerId
 
@@ -88,7 +87,7 @@ class Outcome:
 
 def outcome_of(ledger: Path, played: Sequence[Played]) -> Outcome:
     """Read the ledger of a drill that is over."""
-    with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as db:
+    with snapshot(ledger) as db:
         (trained,) = db.execute("SELECT count(*) FROM records WHERE step IS NOT NULL").fetchone()
         last = db.execute("SELECT greedy, sampled FROM evaluations ORDER BY incarnation DESC, version DESC").fetchone()
         keys = tuple(_key(db, one) for one in played)
@@ -127,7 +126,7 @@ def _key(db: sqlite3.Connection, played: Played) -> Key:
         ),
         failed_after=after(failed[0] if failed else None),
         banned_after=after(banned_ms),
-        banned=banned if played.ended is Ended.BANNED or banned else "",
+        banned=banned,
         credited_bytes=credited,
     )
 

@@ -1,14 +1,12 @@
 """A player of a drill: a node's line to the learner, with a hand instead of an engine.
 
-What always holds: it speaks the protocol that nodes speak, by the very code that they speak it with; everything that it
-was told of its work is counted; it ends when the learner sends it away, when the run is over, or when it has played its
-part.
+What always holds: it speaks the protocol that nodes speak, by the very code that they speak it with; it ends when the
+learner sends it away, when the run is over, or when it has played its part.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -31,11 +29,10 @@ from protocol.work import (
     Heartbeat,
     Hello,
     LeaseRecall,
-    Receipt,
     Started,
 )
 from swarm.causes import first_cause
-from swarm.delivery import Granted, LineEvent, NotWelcome, ReceiptRevised, RunFinished, WorkLine
+from swarm.delivery import Granted, LineEvent, NotWelcome, RunFinished, WorkLine
 from swarm.transport import Transport
 
 GIVEN_BACK = "its owner needs the machine"
@@ -73,10 +70,6 @@ class Player:
     rollouts: int | None = None
     accomplice: PeerId | None = None
     delivered_groups: int = 0
-    verdicts: Counter[str] = field(default_factory=Counter)
-    """Of its records, by rule, as they were told first."""
-    revised: Counter[str] = field(default_factory=Counter)
-    """The same of those that were told otherwise later."""
     recalled: set[bytes] = field(default_factory=set)
     _installed: PolicyVersion | None = None
     _signed_for: set[PolicyVersion] = field(default_factory=set)
@@ -146,9 +139,8 @@ class Player:
             self.line.give_back([LeaseId(lease.id)], GIVEN_BACK)
             self.recalled.discard(lease.id)
             return
-        receipt, _ = await self.line.deliver(LeaseId(lease.id), records)
+        await self.line.deliver(LeaseId(lease.id), records)
         self.delivered_groups += 1
-        self.verdicts.update(verdict.rule.value for verdict in receipt.verdicts)
 
     def _sign_for(self, version: PolicyVersion) -> None:
         """Say that the accomplice gave us all of this version."""
@@ -160,11 +152,8 @@ class Player:
             self.line.relayed(sign_relay_receipt(self.hand.keypair, self.hand.common.swarm, receipt))
 
     def _heard(self, event: LineEvent) -> None:
-        match event:
-            case LeaseRecall(leases=leases):
-                self.recalled.update(leases)
-            case ReceiptRevised(receipt=receipt):
-                self.revised.update(_rules(receipt))
+        if isinstance(event, LeaseRecall):
+            self.recalled.update(event.leases)
 
     def _hello(self) -> Hello:
         return Hello(
@@ -180,10 +169,6 @@ class Player:
     def _heartbeat(self) -> Heartbeat:
         claimed = 3600.0 if self.attack is Attack.OVERCHARGING else 0.0
         return Heartbeat(installed=self._installed, engine_s=claimed)
-
-
-def _rules(receipt: Receipt) -> list[str]:
-    return [verdict.rule.value for verdict in receipt.verdicts]
 
 
 def _nobody(peer: PeerId, fault: Fault, detail: str) -> None:

@@ -118,9 +118,9 @@ async def run_drill(terms: Terms, *, as_json_text: bool, plain: bool) -> int:
     prepare(terms.out, "drill")
     events = EventLog(terms.out / "events.jsonl")
     view = ViewState(role=Role.LEARNER, title="drill", batch=0, steps=terms.steps, staleness=0)
-    with open_terminal(view, plain=plain or as_json_text) as terminal:
+    with open_terminal(view, plain=plain, aside=as_json_text) as terminal:
         try:
-            outcome = await run_shown(terminal, lambda: _drill(terms, config, events, terminal, quiet=as_json_text))
+            outcome = await run_shown(terminal, lambda: _drill(terms, config, events, terminal))
         except Stopped:
             terminal.say(f"Stopped. What there is lies in {terms.out}; another drill there replaces it.")
             return STOPPED_EXIT_CODE
@@ -132,27 +132,20 @@ async def run_drill(terms: Terms, *, as_json_text: bool, plain: bool) -> int:
         write_whole(terms.out / OUTCOME, lambda path: path.write_text(text, encoding="utf-8"))
     except OSError as error:
         raise cannot_write(terms.out / OUTCOME, "--out", error) from None
-    terminal.say(json.dumps(told, indent=2) if as_json_text else as_text(outcome))
+    print(text.rstrip() if as_json_text else as_text(outcome))
     return 1 if outcome.honest_banned else 0
 
 
-async def _drill(
-    terms: Terms, config: SwarmConfig | None, events: EventLog, terminal: Terminal, *, quiet: bool
-) -> Outcome:
-    def say(text: str) -> None:
-        if not quiet:
-            terminal.say(text)
-
+async def _drill(terms: Terms, config: SwarmConfig | None, events: EventLog, terminal: Terminal) -> Outcome:
     path = terms.config
     if config is None or path is None:
-        say("Making a small model and teaching it a little (under a minute)...")
+        terminal.say("Making a small model and teaching it a little (under a minute)...")
         path = await small_swarm(terms.out, steps=terms.steps, seed=terms.seed, events=events)
         config = read_swarm_config(path)
     config = drilled(config, terms.out / STATE, terms.steps)
     schooling = checked(config, path)
     terminal.state.batch, terminal.state.staleness = config.swarm_rollouts, config.learn.staleness
-    if not quiet:
-        follow(terminal.state, events)
+    follow(terminal.state, events)
     poison = await trio.to_thread.run_sync(lambda: TextCodec.load(Path(config.model.directory)).encode_answer(POISON))
     cast = Cast(
         honest=terms.peers - terms.num_cheats,
@@ -161,7 +154,9 @@ async def _drill(
         poison=poison[:-1],
         seed=terms.seed,
     )
-    say(f"{cast.honest} honest peers and {cast.cheats} cheats, whose attacks take turns, for {terms.steps} steps.")
+    terminal.say(
+        f"{cast.honest} honest peers and {cast.cheats} cheats, whose attacks take turns, for {terms.steps} steps."
+    )
     done = await perform(config, schooling, cast, events)
     return await trio.to_thread.run_sync(lambda: outcome_of(terms.out / STATE / "ledger.sqlite", done.played))
 

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
-from tests.e2e.programs import Machine, Swarm
+from tests.e2e.programs import Machine, Program, Swarm
 
 
-def drill(swarm: Swarm, *options: object) -> tuple[int, Path]:
-    out = swarm.machine.root / "drilled"
-    program = swarm.machine.start("drill", "drill", swarm.config, "--out", out, "--plain", *options)
-    code = program.wait()
-    assert code == 0, program.story()
-    return code, out
+def drill(swarm: Swarm, *options: object) -> Program:
+    program = swarm.machine.start("drill", "drill", swarm.config, "--out", swarm.machine.root / "drilled", *options)
+    assert program.wait() == 0, program.story()
+    return program
 
 
 def test_who_makes_things_up_is_found_and_the_swarm_learns_on(swarm: Swarm) -> None:
     swarm.configure(steps=1000, audits=True)
     attacks = [word for name in ("fabricated", "forged", "impersonated", "replayed") for word in ("--attack", name)]
-    _, out = drill(swarm, "--peers", 6, "--cheats", 0.5, "--steps", 12, *attacks)
-    found = json.loads((out / "drill.json").read_text(encoding="utf-8"))
+    said = drill(swarm, "--peers", 6, "--cheats", 0.5, "--steps", 12, "--plain", *attacks).out.read_text("utf-8")
+    found = json.loads((swarm.machine.root / "drilled" / "drill.json").read_text(encoding="utf-8"))
     assert found["trained"] >= 12 * 16
     assert (found["honest_banned"], found["honest_failed"]) == (0, 0)
     made_up, forged = found["attacks"]["fabricated"], found["attacks"]["forged"]
@@ -33,9 +30,17 @@ def test_who_makes_things_up_is_found_and_the_swarm_learns_on(swarm: Swarm) -> N
     assert set(found["attacks"]["impersonated"]["refused_by"]) == {"wrong_peer"}
     assert found["cheater_share"] == 0.0
     assert not (swarm.directory / "state" / "ledger.sqlite").exists(), "the swarm's own state is not touched"
-    said = (swarm.machine.root / "0-drill.out").read_text(encoding="utf-8")
     assert "cheats made 0.00%" in said
     assert "makes tokens up" in said
+
+
+def test_json_stands_alone_on_stdout(swarm: Swarm) -> None:
+    swarm.configure(steps=1000, audits=True)
+    program = drill(swarm, "--peers", 3, "--cheats", 0, "--steps", 1, "--json")
+    told = json.loads(program.out.read_text("utf-8"))
+    assert told == json.loads((swarm.machine.root / "drilled" / "drill.json").read_text(encoding="utf-8"))
+    assert (told["attacks"], told["honest_banned"]) == ({}, 0)
+    assert "3 honest peers and 0 cheats" in program.err.read_text("utf-8")
 
 
 @pytest.mark.parametrize(

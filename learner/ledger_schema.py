@@ -176,8 +176,9 @@ CREATE INDEX IF NOT EXISTS withheld_by_peer ON withheld (peer, heard);
 the largest gap in nats, and the logarithm of the evidence against its peer after it; of each peer what all of them add
 up to (`log_wealth`, a JSON list), and why it is banned, "" if it is not; the leases whose receipt was replaced by a
 later one, and whether the peer has heard of it; of audits that failed the lease and the records as they were signed;
-what the operator decided (`what` is "ban" or "pardon"), from which replays and reputations begin anew. Made like
-RELAYS."""
+what the operator decided (`what` is "ban" or "pardon"), from which replays and reputations begin anew; of each lease
+that was not delivered, and was drawn by the learner, the mean rewards of what was compared, how many of its peer were
+`heard` with it (below 0 once forgiven), and what they add up to. Made like RELAYS."""
 
 ENERGY = """
 CREATE TABLE IF NOT EXISTS energy (

@@ -21,7 +21,7 @@ from learner.leasing import seed_of
 from learner.ledger import Ledger
 from learner.ledger_rows import WithheldRow
 from learner.verification.sequential import History, is_convicted, log_evidence
-from learner.verification.withheld import heard_withheld, is_worse
+from learner.verification.withheld import Worth, alike, heard_withheld, is_worse
 from node.engine.port import GenerationRequest
 from node.events import EventLog
 from node.evidence import requests_of
@@ -116,9 +116,11 @@ class WithheldDesk:
         ]
         return [*theirs, *ours]
 
-    async def conclude(self, one: Withheld, withheld: Sequence[float], drawn: Sequence[float]) -> None:
-        """What both groups are worth: write it, and do what follows."""
+    async def conclude(self, one: Withheld, worth: Sequence[Worth]) -> None:
+        """What the completions of `requests` are worth: write it, and do what follows."""
         self.drawn += 1
+        half = len(worth) // 2
+        withheld, drawn = alike(worth[:half], worth[half:])
         if (worse := is_worse(withheld, drawn)) is None:
             return
         peer = one.granted.peer

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import trio
 
 from learner.environment import Ended, Question, Reply
+from learner.verification.withheld import Worth
 from node.engine.port import EngineError, InstalledVersion, VerifyingEngine
 from node.events import EventLog
 from node.intake_loop import Ask
@@ -61,10 +62,9 @@ class WithheldLoop:
                     for tokens in completions
                 ]
             )
-            worth = _rewards(replies)
-            if worth is not None:
-                half = len(worth) // 2
-                await self.desk.conclude(one, worth[:half], worth[half:])
+            if (rewards := _rewards(replies)) is not None:
+                each = zip(completions, rewards, strict=True)
+                await self.desk.conclude(one, [Worth(tokens=len(tokens), reward=reward) for tokens, reward in each])
         return took_s
 
     async def _generate(self, one: Withheld) -> list[tuple[int, ...]]:

@@ -698,13 +698,14 @@ class FakePeer:
 
     async def work(self, learner: Learner) -> None:
         """Join, deliver what is left from before, then work until cancelled."""
-        welcome = await learner.desk.welcome(self.id, hello(leases=sorted(self.undelivered)))
-        if isinstance(welcome, Refused):
-            self.refused = welcome
-            return
-        for lease in list(self.undelivered):
-            await self.deliver(learner, lease)
         while learner.trust is None or learner.trust.standing(self.id) is not Standing.BANNED:
+            if self.id not in learner.run.present:  # at first, and when it was thought gone
+                welcome = await learner.desk.welcome(self.id, hello(leases=sorted(self.undelivered)))
+                if isinstance(welcome, Refused):
+                    self.refused = welcome
+                    return
+                for lease in list(self.undelivered):
+                    await self.deliver(learner, lease)
             grant = await learner.desk.grant(self.id, LeaseRequest(rollouts=self.rollouts))
             await trio.lowlevel.checkpoint()  # who was thought gone is answered at once, with nothing
             for raw in grant.leases:

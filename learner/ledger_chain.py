@@ -12,9 +12,13 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
+
+import msgspec
 
 from learner.ledger_file import LedgerFile, snapshot
 from learner.ledger_rows import CheckpointRow, StepRow, TallyRow
+from learner.ledger_values import from_json
 from protocol.errors import LocalProtocolError
 from protocol.ids import LeaseId, ManifestHash, PolicyVersion
 
@@ -98,7 +102,7 @@ class ChainBook(LedgerFile):
         return [
             StepRow(
                 step=r[0], incarnation=r[1], began_ms=r[2], waited_s=r[3], train_s=r[4], rollouts=r[5], tokens=r[6],
-                reward=r[7], metrics=json.loads(r[8]),
+                reward=r[7], metrics=from_json("steps.metrics", r[8], dict[str, Any]),
             )
             for r in reversed(rows)
         ]  # fmt: skip
@@ -208,7 +212,15 @@ def base_of(path: Path) -> dict[str, str]:
 
 
 def _base_model(rows: list[tuple[bytes]]) -> dict[str, str]:
-    return dict(json.loads(rows[0][0])) if rows else {}
+    return dict(from_json("meta.base_model", rows[0][0], dict[str, str])) if rows else {}
+
+
+class _Described(msgspec.Struct, frozen=True, kw_only=True):
+    """What the column `state` of a checkpoint has."""
+
+    curriculum: dict[str, Any]
+    leases: int
+    records: int
 
 
 def _described(row: CheckpointRow) -> str:
@@ -217,16 +229,19 @@ def _described(row: CheckpointRow) -> str:
 
 def _checkpoint_row(step: int, incarnation: int, directory: str, text: str) -> CheckpointRow:
     """The row as it was written; in one of before counts were kept all is counted."""
-    said = json.loads(text)
+    said = from_json("checkpoints.state", text, dict[str, Any])
     if "curriculum" not in said:
-        said = {"curriculum": said, "leases": ALL, "records": ALL}
+        return CheckpointRow(
+            step=step, incarnation=incarnation, directory=directory, state=said, leases=ALL, records=ALL
+        )
+    told = from_json("checkpoints.state", text, _Described)
     return CheckpointRow(
         step=step,
         incarnation=incarnation,
         directory=directory,
-        state=said["curriculum"],
-        leases=said["leases"],
-        records=said["records"],
+        state=told.curriculum,
+        leases=told.leases,
+        records=told.records,
     )
 
 

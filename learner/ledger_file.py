@@ -1,8 +1,9 @@
 """The file that is the ledger: one SQLite database of one swarm, in a format that this program knows.
 
 What always holds: what a transaction wrote is on disk when it ends, or nothing of it is (WAL, synchronous FULL); a file
-that is not ours is not changed; what SQLite refuses becomes a LedgerError with the next step, and mistakes of ours
-travel. Readers may open the file while the learner writes, and see one moment of it.
+that is not ours, or damaged, is not changed: before it is opened to be written, it is read through; what SQLite refuses
+becomes a LedgerError with the next step, and mistakes of ours travel. Readers may open the file while the learner
+writes, and see one moment of it.
 """
 
 from __future__ import annotations
@@ -37,12 +38,18 @@ class LedgerError(Exception):
     """The ledger cannot be used; its data are untouched. The message names the file and the next step."""
 
 
+class DamagedValue(LedgerError):
+    """A value in a ledger is none that a learner writes. The message names its table and column; `snapshot`, and who
+    else knows the file, puts its name before that."""
+
+
 class LedgerFile:
     """See the module's paragraph. Safe to call from several threads; calls are serialised. Raises LedgerError."""
 
     def __init__(self, path: Path, *, swarm: bytes) -> None:
         self.path = path
         self._lock = RLock()
+        _require_sound(path, swarm)
         self._db = _open(path)
         try:
             self._prepare(swarm)
@@ -86,9 +93,7 @@ class LedgerFile:
         except sqlite3.DatabaseError as error:
             if type(error) is not sqlite3.DatabaseError:
                 raise
-            raise LedgerError(
-                f"{self.path} is not a readable ledger ({error}). Restore it from a copy, or move it away."
-            ) from error
+            raise _unreadable(self.path, error) from error
 
     def _query(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         with self._lock, self._translated():
@@ -115,16 +120,21 @@ class LedgerFile:
         self._require_ours(swarm)
 
     def _require_ours(self, swarm: bytes) -> None:
-        if not self._query("SELECT 1 FROM sqlite_master WHERE name = 'meta'"):
-            raise LedgerError(
-                f"{self.path} is a database, but not a ledger. Move it away, or choose another state directory."
-            )
-        meta: dict[str, bytes] = dict(self._query("SELECT key, value FROM meta"))
-        _require_schema(self.path, meta)
-        if (theirs := meta.get("swarm", b"")) != swarm:
-            raise LedgerError(
-                f"{self.path} belongs to another swarm ({theirs.hex()[:8]}). Choose another state directory."
-            )
+        with self._lock, self._translated():
+            _require_swarm(self.path, _meta(self.path, self._db), swarm)
+
+
+def is_blank(path: Path) -> bool:
+    """Whether nothing was ever written there: there is no file, or whoever made it was killed at that."""
+    if not path.exists() or (path.is_file() and path.stat().st_size == 0):
+        return True
+    if not path.is_file():
+        return False
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)) as db:
+            return not db.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.DatabaseError:
+        return False
 
 
 @contextmanager
@@ -133,8 +143,10 @@ def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
 
     Raises LedgerError, naming the file and the next step, when it is missing, unreadable, or of another program.
     """
-    if not path.is_file():
+    if not path.exists():
         raise LedgerError(f"{path}: there is no ledger. Name the state directory of a learner that has been started.")
+    if not path.is_file():
+        raise LedgerError(f"{path} is no file. Move away what lies there, and restore the ledger from a copy.")
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)) as db:
             db.isolation_level = None
@@ -142,10 +154,28 @@ def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
             _require_schema(path, _meta(path, db))  # SQLite finds out that a file is none of its own at the first query
             yield db
     except sqlite3.DatabaseError as error:
-        raise LedgerError(
-            f"{path} cannot be read as a ledger ({error}). Check that it is one and that its directory is writable"
-            " (SQLite keeps a lock file there), or restore it from a copy."
-        ) from error
+        raise _unreadable(path, error) from error
+    except DamagedValue as error:
+        raise LedgerError(f"{path}: {error}") from error
+
+
+def _unreadable(path: Path, error: sqlite3.DatabaseError) -> LedgerError:
+    """Why the file cannot be read, and what to do, by what SQLite calls it."""
+    kind = str(getattr(error, "sqlite_errorname", ""))
+    if kind.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return LedgerError(
+            f"{path} is locked: another program holds it for longer than {BUSY_S:g} s. End that one (a backup, a"
+            " browser of databases), then do this again. Nothing was changed."
+        )
+    if kind.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return LedgerError(
+            f"{path} is damaged, or no ledger ({error}). Nothing was changed. Restore it from a copy; what can still be"
+            " read of it, `sqlite3 FILE .recover` prints."
+        )
+    return LedgerError(
+        f"{path} cannot be read as a ledger ({error}). Check that it is one, that you may read it and that its"
+        " directory is writable (SQLite keeps a lock file there), or restore it from a copy."
+    )
 
 
 def has_table(db: sqlite3.Connection, name: str) -> bool:
@@ -154,10 +184,39 @@ def has_table(db: sqlite3.Connection, name: str) -> bool:
 
 
 def _meta(path: Path, db: sqlite3.Connection) -> dict[str, bytes]:
-    meta = dict(db.execute("SELECT key, value FROM meta"))
-    if not str(meta.get("schema", b""), "ascii", "replace").isdigit() or "swarm" not in meta:
-        raise LedgerError(f"{path} is a database, but not a ledger. Name the ledger in a learner's state directory.")
+    """What the file says of itself. Raises LedgerError when it is another program's, or empty."""
+    if not db.execute("SELECT 1 FROM sqlite_master").fetchone():
+        raise LedgerError(
+            f"{path} is empty. Restore it from a copy; if this learner has never worked, remove it, and start."
+        )
+    named = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta' AND type = 'table'").fetchone()
+    meta = dict(db.execute("SELECT key, value FROM meta")) if named else {}
+    if "schema" not in meta or not isinstance(meta.get("swarm"), bytes):
+        raise LedgerError(
+            f"{path} is a database, but not a ledger. Move it away, or name the state directory of a learner."
+        )
     return meta
+
+
+def _require_swarm(path: Path, meta: Mapping[str, bytes], swarm: bytes) -> None:
+    _require_schema(path, meta)
+    if (theirs := meta["swarm"]) != swarm:
+        raise LedgerError(f"{path} belongs to another swarm ({theirs.hex()[:8]}). Choose another state directory.")
+
+
+def _require_sound(path: Path, swarm: bytes) -> None:
+    """Raise LedgerError unless the file is new, or ours and whole. Asked as a reader, who changes nothing even by
+    closing, and of all of it: to write into a damaged file may spoil what could have been saved. A GB takes 1 s."""
+    if is_blank(path):
+        return
+    with snapshot(path) as db:
+        _require_swarm(path, _meta(path, db), swarm)
+        ((found,),) = db.execute("PRAGMA quick_check(1)")
+    if found != "ok":
+        raise LedgerError(
+            f"{path} is damaged ({' '.join(str(found).split())[:200]}). Nothing was changed. Restore it from a copy;"
+            " what can still be read of it, `sqlite3 FILE .recover` prints."
+        )
 
 
 def _require_schema(path: Path, meta: Mapping[str, bytes]) -> None:

@@ -17,6 +17,7 @@ import msgspec
 
 from learner.ledger_file import LedgerFile
 from learner.ledger_rows import AuditRow, WithheldRow
+from learner.ledger_values import wealth_from
 from learner.verification.confidence import Confidence
 from learner.verification.sequential import History
 from protocol.ids import LeaseId, PeerId
@@ -87,7 +88,7 @@ class TrustBook(LedgerFile):
                 some,
             )
             for peer, passed, failed, audits, log_wealth, banned in rows:
-                history = History(audits=audits, log_wealth=tuple(json.loads(log_wealth)))
+                history = History(audits=audits, log_wealth=wealth_from("confidence.log_wealth", log_wealth))
                 found[PeerId(peer)] = Confidence(passed=passed, failed=failed, history=history, banned=banned)
         return found
 
@@ -107,7 +108,7 @@ class TrustBook(LedgerFile):
             "SELECT heard, log_wealth FROM withheld WHERE peer = ? AND heard > 0 ORDER BY heard DESC LIMIT 1", (peer,)
         )
         for heard, log_wealth in rows:
-            return History(audits=heard, log_wealth=tuple(json.loads(log_wealth)))
+            return History(audits=heard, log_wealth=wealth_from("withheld.log_wealth", log_wealth))
         return History()
 
     def withheld_of(self, peer: PeerId) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from learner.intake import Place
 from learner.ledger_file import LedgerFile
 from learner.ledger_rows import LeaseRow, RecordRow, UnconsumedRow
+from learner.ledger_values import from_json, version_from
 from protocol.errors import LocalProtocolError
 from protocol.ids import LeaseId, PeerId, PolicyVersion
 
@@ -111,12 +112,10 @@ class WorkBook(LedgerFile):
         rows = self._query("SELECT receipt FROM leases WHERE lease = ? AND peer = ?", (lease, peer))
         return rows[0][0] if rows else None
 
-    def lease_envelope(self, lease: LeaseId) -> bytes:
-        """The lease as it was signed. KeyError when there is none of that id, or it is of no use any more."""
-        rows = self._query("SELECT envelope FROM leases WHERE lease = ? AND envelope IS NOT NULL", (lease,))
-        if not rows:
-            raise KeyError(lease.hex())
-        return bytes(rows[0][0])
+    def lease_envelope(self, lease: LeaseId) -> bytes | None:
+        """The lease as it was signed. None when there is none of that id, or it is of no use any more."""
+        rows = self._query("SELECT envelope FROM leases WHERE lease = ?", (lease,))
+        return rows[0][0] if rows else None
 
     def unconsumed(self) -> list[UnconsumedRow]:
         """Admitted records that no surviving step has taken or dropped, in order of turns and of arrival."""
@@ -163,10 +162,10 @@ class WorkBook(LedgerFile):
 
 
 def _version(name: str | None) -> PolicyVersion | None:
-    return None if name is None else PolicyVersion(*map(int, name.split(".")))
+    return None if name is None else version_from("leases.started_version", name)
 
 
 def _place(root: bytes | None, turn: int | None, slots: str | None) -> Place | None:
     if root is None or turn is None or slots is None:
         return None
-    return Place(root=LeaseId(root), turn=turn, slots=tuple(json.loads(slots)))
+    return Place(root=LeaseId(root), turn=turn, slots=tuple(from_json("continuations.slots", slots, list[int])))

@@ -18,7 +18,7 @@ import trio
 from learner.buffer import Buffer
 from learner.leasing import LeaseTerms, Leasing
 from learner.ledger import Ledger
-from learner.ledger_file import LedgerError
+from learner.ledger_file import DamagedValue, LedgerError
 from learner.provisioning.planner import Planner
 from learner.provisioning.recording import FILE, Began
 from learner.provisioning.review import Settings
@@ -132,6 +132,8 @@ async def run_learner(
                 return await learner.work(on_ready)
     except ListenFailed as error:
         raise RunError(f"{error}. End what listens there, or choose another port in [network] listen.") from error
+    except DamagedValue as error:
+        raise RunError(f"{home.ledger}: {error}") from error
     except (LedgerError, StoreError, EngineError) as error:
         raise RunError(str(error)) from error
     except ChildCrashed as crash:

@@ -17,7 +17,7 @@ from learner.directories import COMPANIONS, CONFIG
 from learner.file_samples import add_samples
 from learner.ledger import Ledger
 from learner.ledger_chain import base_of
-from learner.ledger_file import LedgerError
+from learner.ledger_file import LedgerError, is_blank
 from node.config import SwarmConfig, TrainerSection
 from node.door import shards_of
 from node.errors import RunError, UsageError
@@ -51,7 +51,7 @@ def base_note(config: SwarmConfig, ledger: Path) -> str:
 
     Raises UsageError where this run cannot go on with another, RunError when the ledger or the model cannot be read.
     """
-    if not ledger.is_file():
+    if is_blank(ledger):
         return ""
     try:
         recorded = base_of(ledger)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from learner.ledger_chain import checkpoints_of
-from learner.ledger_file import LedgerError
+from learner.ledger_file import LedgerError, is_blank
 from learner.presets import PRESETS, recipe_of
 from learner.requests import Hyperparameters
 from learner.verification.share import NEWCOMER_GROUPS
@@ -108,7 +108,7 @@ def _value(value: Any) -> str:
 
 
 def _beginning(state: Path) -> str:
-    if not (state / LEDGER).is_file():
+    if is_blank(state / LEDGER):
         return f"begins anew: there is nothing in {state}"
     try:
         rows = checkpoints_of(state / LEDGER)[1]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import trio
 
@@ -19,6 +20,7 @@ from learner.intake import GrantedLease
 from learner.leasing import GRANT_BYTES, own_lease
 from learner.ledger import Ledger
 from learner.ledger_rows import LeaseRow
+from learner.ledger_values import signed_in
 from learner.workers import Held
 from node.events import EventLog
 from node.learner_run import LearnerRun
@@ -171,7 +173,7 @@ class LeaseDesk:
         """After a restart: take up the leases that are still open; return whose they are."""
         rows = self.ledger.open_leases()
         for row in rows:
-            lease = own_lease(row.envelope, self.swarm)
+            lease = signed_in("leases.envelope", row.envelope, partial(own_lease, swarm=self.swarm))
             granted = GrantedLease(lease=lease, prompt_index=row.prompt, place=row.place)
             self.run.leasing.recover(granted, row.started)
         return [row.peer for row in rows]

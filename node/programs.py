@@ -24,7 +24,7 @@ from node.learner_run import LearnerRun
 from node.metrics.opening import require_sinks
 from node.orders import owner_signals
 from node.reports.facts import Role
-from node.resuming import LEDGER, fork, require_checkpoint, require_one, unfork
+from node.resuming import LEDGER, fork, require_checkpoint, require_memory, require_one, unfork
 from node.rollout_role import RolloutRole
 from node.schooling import Schooling, open_schooling
 from node.stopping import STOPPED_EXIT_CODE, Stopped
@@ -101,6 +101,7 @@ def checked(config: SwarmConfig, path: Path) -> Schooling:
         require_addresses(config.network.listen, config.network.announce)
         require_sinks(config.metrics)
         require_state(Path(config.swarm.state))
+        require_memory(Path(config.swarm.state))
         base_note(config, Path(config.swarm.state) / LEDGER)
         schooling = open_schooling(config, path.resolve().parent)
         require_here(schooling, config.verifiers)

@@ -21,6 +21,7 @@ import trio
 
 from learner.ledger import Ledger
 from learner.ledger_rows import TallyRow
+from learner.ledger_values import signed_in
 from protocol.genesis import Authority
 from protocol.ids import PeerId, PolicyVersion
 from protocol.merkle import MerkleTree
@@ -137,7 +138,7 @@ class ProofDesk:
             return known
         trained = self.ledger.evidence.trained(row.after, row.version.version)
         leaves, tree = tree_of(trained)
-        tally = open_tally(row.envelope, self.authority)
+        tally = signed_in("tallies.envelope", row.envelope, lambda raw: open_tally(raw, self.authority))
         if (tally.records, tally.root) != (tree.size, tree.root):
             return None
         places: dict[PeerId, list[int]] = {}

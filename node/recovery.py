@@ -8,6 +8,7 @@ of what was said; what a lease is to go on with is where it was, or waits for an
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from learner.buffer import Group
 from learner.environment import Ended, Environment
@@ -16,6 +17,7 @@ from learner.intake import AdmittedRecord, GrantedLease
 from learner.leasing import own_lease
 from learner.ledger import Ledger
 from learner.ledger_rows import UnconsumedRow
+from learner.ledger_values import signed_in
 from protocol.codec import unpack_tokens
 from protocol.ids import LeaseId, SwarmId
 from protocol.work import read_record
@@ -38,7 +40,9 @@ def read_unconsumed(ledger: Ledger, environment: Environment, swarm: SwarmId) ->
     recovered = Recovered(groups=[], episodes=Episodes(), leases=[])
     for lease, rows in by_lease.items():
         granted = GrantedLease(
-            lease=own_lease(ledger.lease_envelope(lease), swarm), prompt_index=rows[0].prompt, place=rows[0].place
+            lease=signed_in("leases.envelope", ledger.lease_envelope(lease), partial(own_lease, swarm=swarm)),
+            prompt_index=rows[0].prompt,
+            place=rows[0].place,
         )
         _replay(recovered, granted, rows, environment, swarm)
     return recovered
@@ -53,7 +57,7 @@ def _replay(
     before = len(unpack_tokens(granted.lease.prompt))
     utterances, records = [], []
     for row in rows:
-        signed = read_record(row.envelope, swarm)
+        signed = signed_in("records.envelope", row.envelope, partial(read_record, swarm=swarm))
         reply = (
             environment(row.prompt, (*said, signed.tokens), before + len(signed.tokens))
             if row.reward is None

@@ -18,7 +18,7 @@ from typing import Any
 
 from learner.ledger import Ledger
 from learner.ledger_chain import checkpoints_of
-from learner.ledger_file import LedgerError
+from learner.ledger_file import LedgerError, is_blank
 from learner.ledger_rows import CheckpointRow
 from node.config import SwarmConfig
 from node.errors import RunError, UsageError, naming
@@ -40,14 +40,22 @@ def require_one(*, resume: bool, fork_from: str) -> None:
 
 def require_checkpoint(state: Path) -> None:
     """Refuse a state directory from which a start would begin anew. Raises UsageError, RunError."""
-    try:
-        found = checkpoints_of(state / LEDGER)[1] if (state / LEDGER).is_file() else []
-    except LedgerError as error:
-        raise RunError(str(error)) from error
-    if not found:
+    if is_blank(state / LEDGER) or not _checkpoints(state):
         raise UsageError(
             f"--resume: {state} has no checkpoint to go on from. Check [swarm] state, or leave --resume away to begin "
             "anew."
+        )
+
+
+def require_memory(state: Path) -> None:
+    """Refuse a state whose ledger cannot be read, or is gone, or empty, though its learner has worked: it would begin
+    anew under the names of versions that others have, who take none that they know. Raises RunError."""
+    if not is_blank(state / LEDGER):
+        _checkpoints(state)
+    elif any((state / CHECKPOINTS).glob("*")):
+        raise RunError(
+            f"{state / LEDGER} is missing or empty, and {state / CHECKPOINTS} tells that this learner has worked."
+            " Restore it from a copy, or choose another [swarm] state to begin anew."
         )
 
 
@@ -74,7 +82,7 @@ def find_origin(source: str, state: Path, restore: Callable[[Mapping[str, Any]],
     run, step = _parsed(source)
     with naming(f"--fork-from {source}"):
         origin = find_place(Path(run)).state
-    if not (origin / LEDGER).is_file():
+    if is_blank(origin / LEDGER):
         raise UsageError(f"--fork-from {source}: {origin} holds no learner's run. Name its swarm.toml or its state.")
     try:
         swarm, rows = checkpoints_of(origin / LEDGER)
@@ -111,6 +119,13 @@ def unfork(state: Path) -> None:
         begun = len(ledger.incarnations()) > 1
     if not begun:
         shutil.rmtree(state, ignore_errors=True)
+
+
+def _checkpoints(state: Path) -> list[CheckpointRow]:
+    try:
+        return checkpoints_of(state / LEDGER)[1]
+    except LedgerError as error:
+        raise RunError(str(error)) from error
 
 
 def _parsed(source: str) -> tuple[str, int | None]:

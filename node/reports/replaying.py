@@ -5,18 +5,16 @@ What always holds: the ledger is only read; a difference is told with its audit 
 
 from __future__ import annotations
 
-import json
 import math
 import sqlite3
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from learner.ledger_file import has_table
 from learner.ledger_reputation import PARDON
 from learner.ledger_rows import AuditRow
+from learner.ledger_values import from_json, packed_in, wealth_from
 from learner.verification.confidence import SUSPECT_EVIDENCE
 from learner.verification.margins import margins_of
 from learner.verification.replay import Replay, replayed
@@ -58,7 +56,10 @@ def kept_of(db: sqlite3.Connection, lease: LeaseId) -> KeptLease | None:
         return None
     envelope, records, tokens, above = row
     return KeptLease(
-        lease=envelope, records=tuple(msgspec.msgpack.decode(records)), tokens=tokens, above=tuple(json.loads(above))
+        lease=envelope,
+        records=tuple(packed_in("evidence.records", records, list[bytes])),
+        tokens=tokens,
+        above=_above(above),
     )
 
 
@@ -69,7 +70,7 @@ def replay_of(db: sqlite3.Connection, peer: PeerId) -> Replayed:
     found = replayed(_audits(db, peer), _margins(db), _pardons(db, peer))
     kept = db.execute("SELECT banned, audits, log_wealth FROM confidence WHERE peer = ?", (peer,)).fetchone()
     banned, heard, wealth = kept or ("", 0, "[]")
-    same = is_same(found.known.history, History(audits=heard, log_wealth=tuple(json.loads(wealth))))
+    same = is_same(found.known.history, History(audits=heard, log_wealth=wealth_from("confidence.log_wealth", wealth)))
     withholding = withholding_of(db, peer)
     lines = [*_told(found), *_judged(found, banned, withholding), *_differing(found)]
     if not same and not found.differences:
@@ -135,11 +136,15 @@ def _audits(db: sqlite3.Connection, peer: PeerId) -> list[AuditRow]:
     )
     return [
         AuditRow(
-            lease=LeaseId(lease), peer=peer, at_ms=at_ms, tokens=tokens, above=tuple(json.loads(above)), worst=worst,
+            lease=LeaseId(lease), peer=peer, at_ms=at_ms, tokens=tokens, above=_above(above), worst=worst,
             evidence=evidence, passed=bool(passed), detail=detail,
         )
         for lease, at_ms, tokens, above, worst, evidence, passed, detail in rows
     ]  # fmt: skip
+
+
+def _above(text: str) -> tuple[int, ...]:
+    return tuple(from_json("audits.above", text, list[int]))
 
 
 def _pardons(db: sqlite3.Connection, peer: PeerId) -> list[int]:

@@ -7,7 +7,6 @@ records.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from typing import Any
 from learner.buffer import UNINFORMATIVE
 from learner.ledger_file import has_table, snapshot
 from learner.ledger_reputation import observed_days
+from learner.ledger_values import from_json
 from node.reports.chronicle import read_history
 from node.reports.facts import Evaluation, Incarnation, LeaseCounts, Plan, Publication, Step, SwarmReport
 from node.reports.objective import changes_of
@@ -115,7 +115,8 @@ def _steps(db: sqlite3.Connection, started_ms: int) -> tuple[Step, ...]:
     return tuple(
         Step(
             step=step, incarnation=incarnation, at_s=(began_ms - started_ms) / 1000 + train_s, waited_s=waited_s,
-            train_s=train_s, rollouts=rollouts, tokens=tokens, reward=reward, metrics=json.loads(metrics),
+            train_s=train_s, rollouts=rollouts, tokens=tokens, reward=reward,
+            metrics=from_json("steps.metrics", metrics, dict[str, Any]),
         )
         for step, incarnation, began_ms, waited_s, train_s, rollouts, tokens, reward, metrics in rows
     )  # fmt: skip
@@ -176,8 +177,9 @@ def _plans(db: sqlite3.Connection, started_ms: int) -> tuple[Plan, ...]:
     rows = db.execute("SELECT at_ms, kappa, active, micros_per_hour, reasons FROM plans ORDER BY id")
     return tuple(
         Plan(
-            at_s=(at_ms - started_ms) / 1000, kappa=kappa, active=tuple(map(PeerId, json.loads(active))),
-            micros_per_hour=micros, reasons=tuple(json.loads(reasons)),
+            at_s=(at_ms - started_ms) / 1000, kappa=kappa,
+            active=tuple(map(PeerId, from_json("plans.active", active, list[str]))),
+            micros_per_hour=micros, reasons=tuple(from_json("plans.reasons", reasons, list[str])),
         )
         for at_ms, kappa, active, micros, reasons in rows
     )  # fmt: skip

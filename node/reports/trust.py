@@ -6,7 +6,6 @@ of it: when, why, and what it cost.
 
 from __future__ import annotations
 
-import json
 import math
 import sqlite3
 from collections.abc import Collection
@@ -15,6 +14,7 @@ from enum import Enum
 
 from learner.ledger_file import has_table
 from learner.ledger_reputation import BAN
+from learner.ledger_values import wealth_from
 from learner.verification.confidence import Confidence, Standing
 from learner.verification.replay import ROUNDING
 from learner.verification.sequential import History, is_convicted, log_evidence
@@ -91,7 +91,7 @@ def audits_by_peer(db: sqlite3.Connection, started_ms: int) -> dict[PeerId, Peer
     rows = db.execute("SELECT peer, passed, failed, audits, log_wealth, banned, since_ms FROM confidence").fetchall()
     by_operator = _banned_by_operator(db)
     for peer, passed, failed, heard, log_wealth, banned, since_ms in rows:
-        history = History(audits=heard, log_wealth=tuple(json.loads(log_wealth)))
+        history = History(audits=heard, log_wealth=wealth_from("confidence.log_wealth", log_wealth))
         audits, ever_failed, tokens, worst = sums.get(peer, (0, 0, 0, 0.0))
         found[PeerId(peer)] = PeerAudits(
             standing=Confidence(passed=passed, failed=failed, history=history, banned=banned).standing,
@@ -136,7 +136,7 @@ def withholding_of(db: sqlite3.Connection, peer: PeerId) -> Withholding | None:
     for was_worse, _ in rows:
         history = heard_withheld(history, bool(was_worse))
         convicts = convicts or is_convicted(history)  # whatever was heard afterwards
-    kept = History(audits=len(rows), log_wealth=tuple(json.loads(rows[-1][1])))
+    kept = History(audits=len(rows), log_wealth=wealth_from("withheld.log_wealth", rows[-1][1]))
     return Withholding(
         drawn=len(rows),
         worse=sum(was_worse for was_worse, _ in rows),

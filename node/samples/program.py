@@ -107,7 +107,7 @@ class _History:
 
 
 def _history(state: Path) -> _History:
-    if not (state / LEDGER).is_file():
+    if not (state / LEDGER).exists():
         return _History(bases={}, rollouts={})
     try:
         with snapshot(state / LEDGER) as db:

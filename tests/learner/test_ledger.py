@@ -759,13 +759,13 @@ def change_meta(path: Path, key: str, value: bytes) -> None:
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (not_a_database, "not a readable ledger.*Restore it from a copy"),
-        (cut_short, "not a readable ledger.*Restore it from a copy"),
+        (not_a_database, "is damaged, or no ledger.*Restore it from a copy"),
+        (cut_short, "is damaged.*Restore it from a copy"),
         (another_program, "a database, but not a ledger"),
         (newer, f"format {SCHEMA_VERSION + 1}, this program reads {SCHEMA_VERSION}.*Use the volery"),
         (nameless, "format .*this program reads"),
         (another_swarm, "belongs to another swarm.*Choose another state directory"),
-        (a_directory, "cannot be opened"),
+        (a_directory, "is no file.*restore the ledger from a copy"),
         (nowhere, "cannot be opened.*Check that its directory exists"),
     ],
 )

@@ -351,7 +351,7 @@ def test_a_missing_ledger_is_named_and_not_made(tmp_path: Path) -> None:
 def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     path.write_text("# a text file\n" * 100)
-    with pytest.raises(LedgerError, match=r"ledger\.sqlite cannot be read as a ledger"):
+    with pytest.raises(LedgerError, match=r"ledger\.sqlite is damaged, or no ledger"):
         swarm_report(path)
 
 

@@ -19,7 +19,7 @@ from learner.ledger_rows import CheckpointRow
 from node.config import LearnSection, ModelSection, SwarmConfig, SwarmSection, TaskSection
 from node.errors import RunError, UsageError
 from node.home import open_learner_home
-from node.resuming import fork, require_checkpoint, unfork
+from node.resuming import fork, require_checkpoint, require_memory, unfork
 from node.tasks.port import TaskError
 from protocol.ids import PolicyVersion
 from protocol.manifest import SignedManifest
@@ -65,8 +65,40 @@ def test_what_there_is_to_go_on_from(tmp_path: Path) -> None:
     require_checkpoint(run(tmp_path / "old", 3))
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "ledger.sqlite").write_bytes(b"no ledger" * 100)
-    with pytest.raises(RunError, match="cannot be read as a ledger"):
+    with pytest.raises(RunError, match="is damaged, or no ledger"):
         require_checkpoint(tmp_path / "odd")
+
+
+def test_a_learner_that_has_worked_does_not_begin_anew_without_its_ledger(tmp_path: Path) -> None:
+    require_memory(tmp_path / "none")
+    require_memory(run(tmp_path / "young"))
+    state = run(tmp_path / "old", 3)
+    require_memory(state)
+    kept = (state / "ledger.sqlite").read_bytes()
+    for spoil in (lambda path: path.unlink(), Path.touch, blank):
+        spoil(state / "ledger.sqlite")
+        with pytest.raises(RunError, match=r"ledger\.sqlite is missing or empty, and .*checkpoints tells"):
+            require_memory(state)
+    (state / "ledger.sqlite").write_bytes(kept[: len(kept) // 2])
+    with pytest.raises(RunError, match="is damaged"):
+        require_memory(state)
+
+
+def test_a_learner_that_was_killed_while_it_made_its_ledger_begins(tmp_path: Path) -> None:
+    state = run(tmp_path / "young")
+    blank(state / "ledger.sqlite")
+    require_memory(state)
+    with pytest.raises(UsageError, match="has no checkpoint"):
+        require_checkpoint(state)
+    with Ledger(state / "ledger.sqlite", swarm=bytes(32)) as ledger:
+        assert ledger.begin_incarnation(0, NOW_MS) == 1
+
+
+def blank(path: Path) -> None:
+    """A database without a table, as it is in the first moment of its life."""
+    path.unlink(missing_ok=True)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
 
 
 @pytest.mark.parametrize(("at", "step"), [("", 5), ("@4", 4), ("@5", 5)])

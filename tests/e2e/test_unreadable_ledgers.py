@@ -1,0 +1,385 @@
+"""A ledger that cannot be read, under every command that opens one: a clear refusal, and not a byte of it changed.
+
+Locked, corrupt in several places, cut short, empty, no file, not a database, another program's, of a newer version, not
+ours to read; and rows that no learner writes. The commands are run as people run them, one after the other, on the
+state of a learner that has worked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from learner import ledger_file
+from node.events import Clock
+from node.home import open_learner_home
+from tests.e2e.programs import Swarm
+from tests.e2e.test_bad_input import check_paragraph
+from tests.node.learning import fast_directory
+from tests.node.ledgers import ALPHA, demo_run
+
+RECORD = "00"
+"""The beginning of some record's id, or of none."""
+
+PAGE_BYTES = 4096
+
+
+@pytest.fixture(scope="session")
+def worked() -> Iterator[Path]:
+    """The ledger of a run of forty steps, with a lease, a plan and refusals."""
+    with fast_directory() as directory:
+        demo_run(directory / "ledger.sqlite", restart_at=20)
+        with closing(sqlite3.connect(directory / "ledger.sqlite")) as db:
+            db.execute("UPDATE leases SET status = 'lost' WHERE status = 'open'")
+            said = '{"curriculum": {}, "leases": 1, "records": 1}'
+            db.execute("INSERT OR REPLACE INTO checkpoints VALUES (40, 1, '1.40', 0, ?)", (said,))
+            db.commit()
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        yield directory / "ledger.sqlite"
+
+
+@pytest.fixture
+def ran(swarm: Swarm, worked: Path, monkeypatch: pytest.MonkeyPatch) -> Swarm:
+    """A swarm whose learner has worked, and is not running."""
+    monkeypatch.setattr(ledger_file, "BUSY_S", 0.01)
+    swarm.configure()
+    home = open_learner_home(swarm.state, name="swarm", certificate_days=90, now_ms=Clock.now_ms())
+    home.close()
+    shutil.copyfile(worked, swarm.ledger_file)
+    sql(f"UPDATE meta SET value = X'{home.authority.swarm.hex()}' WHERE key = 'swarm'")(swarm.ledger_file)
+    (swarm.state / "checkpoints" / "1.40").mkdir(parents=True)
+    return swarm
+
+
+def commands(swarm: Swarm, out: Path) -> dict[str, tuple[object, ...]]:
+    """Every command that opens a ledger, by what it is called here. `plan`, `simulate` and `drill` open none of a
+    swarm's: they take a recording, or make a ledger of their own."""
+    other = swarm.directory / "fork.toml"
+    other.write_text(swarm.config.read_text().replace("[swarm]", f'[swarm]\nstate = "{out / "fork"}"'))
+    return {
+        "learn": ("learn", swarm.config, "--plain"),
+        "learn --resume": ("learn", swarm.config, "--resume"),
+        "learn --dry-run": ("learn", swarm.config, "--dry-run"),
+        "learn --fork-from": ("learn", other, "--fork-from", swarm.config),
+        "report": ("report", swarm.config),
+        "report --json": ("report", swarm.config, "--json"),
+        "report --csv": ("report", swarm.config, "--csv"),
+        "report --html": ("report", swarm.config, "--html", out / "report.html"),
+        "report --picture": ("report", swarm.state, "--picture", out / "report.png"),
+        "status": ("status", swarm.config),
+        "status --json": ("status", swarm.state, "--json"),
+        "why": ("why", ALPHA, swarm.config),
+        "why --replay": ("why", ALPHA, swarm.config, "--replay"),
+        "why LEASE": ("why", "00000000", swarm.config),
+        "ban": ("ban", ALPHA, swarm.config),
+        "pardon": ("pardon", ALPHA, swarm.config),
+        "receipts list": ("receipts", "list", swarm.config),
+        "receipts export": ("receipts", "export", swarm.config, "--out", out / "receipts.jsonl", "--proofs"),
+        "prove": ("prove", RECORD, swarm.config),
+        "reputation export": ("reputation", "export", swarm.config, "--out", out / "reputation.jsonl"),
+        "show": ("show", swarm.config),
+    }
+
+
+def digests(swarm: Swarm) -> dict[str, str]:
+    """What lies at the ledger's place and beside it; an empty file beside it is no data."""
+    found = sorted(swarm.state.glob("ledger.sqlite*"))
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "a directory"
+        for path in found
+        if not path.name.endswith("-shm") and (path.name == "ledger.sqlite" or path.is_dir() or path.stat().st_size)
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Damage:
+    """What is done to a ledger; words that every refusal has; commands that need not look there, and go on."""
+
+    do: Callable[[Path], None]
+    words: tuple[str, ...] = ("ledger.sqlite",)
+    holds: Callable[[Path], AbstractContextManager[None]] = field(default=lambda path: nobody(path))
+    spared: frozenset[str] = field(default_factory=frozenset)
+
+
+def overwrite(at: Callable[[int], int], data: bytes) -> Callable[[Path], None]:
+    def do(path: Path) -> None:
+        size = path.stat().st_size
+        with path.open("r+b") as file:
+            file.seek(at(size))
+            file.write(data)
+
+    return do
+
+
+def every_page_but_the_first(path: Path) -> None:
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        for page in range(1, size // PAGE_BYTES):
+            file.seek(page * PAGE_BYTES)
+            file.write(b"\xde\xad\xbe\xef" * 64)
+
+
+def cut(share: float) -> Callable[[Path], None]:
+    def do(path: Path) -> None:
+        os.truncate(path, int(path.stat().st_size * share) // PAGE_BYTES * PAGE_BYTES + 100)
+
+    return do
+
+
+def text(path: Path) -> None:
+    path.write_text("SQLite format 4, almost\n" * 500)
+
+
+def directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def sql(*statements: str) -> Callable[[Path], None]:
+    def do(path: Path) -> None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            for statement in statements:
+                db.execute(statement)
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    return do
+
+
+def another_program(path: Path) -> None:
+    path.unlink()
+    sql("CREATE TABLE notes (text TEXT)", "INSERT INTO notes VALUES ('mine')")(path)
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Another program holds the file, and lets nobody read."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        db.execute("BEGIN EXCLUSIVE")
+        db.execute("SELECT count(*) FROM meta").fetchone()
+        yield
+        db.execute("ROLLBACK")
+
+
+def left_by_a_killed_writer(statement: str) -> Callable[[Path], None]:
+    """What was written last lies beside the ledger, and only there."""
+
+    def do(path: Path) -> None:
+        beside = path.with_name(path.name + "-wal")
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            db.execute(statement)
+            kept = path.read_bytes(), beside.read_bytes()
+        for one, data in zip((path, beside), kept, strict=True):
+            one.write_bytes(data)
+
+    return do
+
+
+@contextmanager
+def another_user(path: Path) -> Iterator[None]:
+    """Who asks may look at the directory, and not read the ledger."""
+    for above in (path.parent, *path.parent.parents[:4]):
+        above.chmod(0o755)
+    for key in path.parent.glob("*.key"):
+        key.chmod(0o600)
+    path.chmod(0)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        path.chmod(0o600)
+
+
+@contextmanager
+def nobody(path: Path) -> Iterator[None]:
+    """Nobody holds it."""
+    yield
+
+
+def nothing(path: Path) -> None:
+    """Nothing is done to it."""
+
+
+READ_ALL_THE_SAME = frozenset(
+    {
+        *("report", "report --json", "report --csv", "report --html", "report --picture", "status", "status --json"),
+        *("why", "why --replay", "why LEASE", "ban", "pardon", "receipts list", "receipts export", "prove", "show"),
+        *("reputation export", "learn --resume", "learn --dry-run", "learn --fork-from"),
+    }
+)
+"""What only looks at a ledger does not ask whose it is."""
+
+LEARNS = frozenset({"learn", "learn --resume", "learn --dry-run", "learn --fork-from"})
+
+
+UNREADABLE: dict[str, Damage] = {
+    "locked": Damage(do=nothing, holds=held, words=("ledger.sqlite", "locked")),
+    "a header that is none": Damage(do=overwrite(lambda size: 0, b"not a database, not at all......")),
+    "a damaged header": Damage(do=overwrite(lambda size: 16, b"\xff" * 40)),
+    "a damaged schema": Damage(do=overwrite(lambda size: 100, b"\xff" * 200)),
+    "damaged pages": Damage(do=every_page_but_the_first),
+    "cut in half": Damage(do=cut(0.5)),
+    "cut to a page": Damage(do=lambda path: os.truncate(path, PAGE_BYTES)),
+    "cut inside the header": Damage(do=lambda path: os.truncate(path, 50)),
+    "empty": Damage(do=lambda path: os.truncate(path, 0), spared=frozenset({"learn --fork-from"})),
+    "a directory": Damage(do=directory),
+    "text": Damage(do=text),
+    "another program's": Damage(do=another_program, words=("ledger.sqlite", "not a ledger")),
+    "newer": Damage(
+        do=sql("UPDATE meta SET value = X'3939' WHERE key = 'schema'"), words=("format 99", "Use the volery that wrote")
+    ),
+    "newer, and its learner was killed": Damage(
+        do=left_by_a_killed_writer("UPDATE meta SET value = X'3939' WHERE key = 'schema'"), words=("format 99",)
+    ),
+    "another swarm's": Damage(
+        do=sql("UPDATE meta SET value = X'00' WHERE key = 'swarm'"),
+        words=("belongs to another swarm",),
+        spared=READ_ALL_THE_SAME,
+    ),
+    "not to be read by this user": Damage(do=nothing, holds=another_user, words=(), spared=LEARNS),
+    "no version": Damage(do=sql("DELETE FROM meta WHERE key = 'schema'")),
+}
+
+
+def needs_root(name: str) -> object:
+    """Only root can be another user for a while."""
+    skipped = pytest.mark.skipif(os.geteuid() != 0, reason="only root may be another user")
+    return pytest.param(name, marks=[pytest.mark.root, skipped]) if "this user" in name else name
+
+
+@pytest.mark.parametrize("name", [needs_root(name) for name in UNREADABLE])
+def test_a_ledger_that_cannot_be_read_is_refused_and_left_alone(ran: Swarm, tmp_path: Path, name: str) -> None:
+    damage, out = UNREADABLE[name], tmp_path / "out"
+    out.mkdir()
+    damage.do(ran.ledger_file)
+    before, given = digests(ran), commands(ran, out)
+    with damage.holds(ran.ledger_file):
+        for called, command in given.items():
+            if called in damage.spared:
+                continue
+            outcome = ran.machine.call(*command)
+            assert outcome.code in (1, 2), (called, outcome)
+            check_paragraph(outcome.err, *damage.words)
+            assert outcome.out == "" or called == "learn", "but for the first line of its view"
+            assert list(out.glob("*")) == [], called
+    assert digests(ran) == before
+    assert not (ran.state / "orders").exists()
+
+
+def test_the_same_commands_work_on_a_ledger_that_can_be_read(ran: Swarm, tmp_path: Path) -> None:
+    """Or the rest would show nothing. What needs a learner that has published says what is missing."""
+    out = tmp_path / "out"
+    out.mkdir()
+    before = digests(ran)
+    for called, command in commands(ran, out).items():
+        if called.startswith("learn"):
+            continue
+        outcome = ran.machine.call(*command)
+        assert "Traceback" not in outcome.err, (called, outcome)
+        print(called, outcome.code, outcome.err[:150], outcome.out[:50])
+    assert digests(ran) == before
+
+
+# Rows that no learner writes: SQLite finds nothing wrong with them.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A statement that makes a row wrong; which commands find it, and what they name."""
+
+    change: str
+    found_by: frozenset[str]
+    column: str
+
+
+REPORTS = frozenset(
+    {"report", "report --json", "report --csv", "report --html", "report --picture", "status", "status --json"}
+)
+LEARNER = frozenset({"learn"})
+
+ROWS: dict[str, Row] = {
+    "metrics that are none": Row(
+        change="UPDATE steps SET metrics = '{' WHERE step = 30", found_by=REPORTS, column="steps.metrics"
+    ),
+    "metrics of another kind": Row(
+        change="UPDATE steps SET metrics = '[1, 2]' WHERE step = 30", found_by=REPORTS, column="steps.metrics"
+    ),
+    "a plan that is none": Row(
+        change="INSERT INTO plans VALUES (99, 1, 1, 0, 'x', '[]')", found_by=REPORTS, column="plans.active"
+    ),
+    "evidence that is none": Row(
+        change=f"INSERT INTO confidence VALUES ('{ALPHA}', 1, 0, 1, '[\"x\"]', '', 0)",
+        found_by=REPORTS | {"why", "why --replay", "reputation export"},
+        column="confidence.log_wealth",
+    ),
+    "a checkpoint that is none": Row(
+        change="UPDATE checkpoints SET state = 'null'",
+        found_by=LEARNS,
+        column="checkpoints.state",
+    ),
+    "counts of a checkpoint that are none": Row(
+        change='UPDATE checkpoints SET state = \'{"curriculum": {}, "leases": "x", "records": 1}\'',
+        found_by=LEARNS,
+        column="checkpoints.state",
+    ),
+    "an open lease that was forgotten": Row(
+        change="UPDATE leases SET status = 'open', envelope = NULL WHERE rowid = 5",
+        found_by=LEARNER,
+        column="leases.envelope",
+    ),
+    "an open lease that is none": Row(
+        change="UPDATE leases SET status = 'open', envelope = X'C0FFEE' WHERE rowid = 5",
+        found_by=LEARNER,
+        column="leases.envelope",
+    ),
+    "a version that is none": Row(
+        change="UPDATE leases SET status = 'open', started_version = '1' WHERE rowid = 5",
+        found_by=LEARNER,
+        column="leases.started_version",
+    ),
+    "a model that is none": Row(
+        change="INSERT OR REPLACE INTO meta VALUES ('base_model', X'7B')",
+        found_by=LEARNS - {"learn --fork-from"},
+        column="meta.base_model",
+    ),
+    "records of a lease that nobody knows": Row(
+        change="DELETE FROM leases WHERE rowid BETWEEN 10 AND 20", found_by=frozenset(), column=""
+    ),
+    "no peers": Row(change="DELETE FROM peers", found_by=frozenset(), column=""),
+    "receipts that are none": Row(
+        change="UPDATE leases SET receipt = X'00' WHERE receipt IS NOT NULL",
+        found_by=frozenset({"receipts list"}),
+        column="A receipt here cannot be read",
+    ),
+    "a tally that is none": Row(
+        change="INSERT INTO tallies VALUES (1, 30, 29, X'00')", found_by=frozenset(), column=""
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_that_no_learner_writes_ends_a_command_in_a_sentence(ran: Swarm, tmp_path: Path, name: str) -> None:
+    row, out = ROWS[name], tmp_path / "out"
+    out.mkdir()
+    sql("PRAGMA foreign_keys = OFF", row.change)(ran.ledger_file)
+    before, given = digests(ran), commands(ran, out)
+    for called, command in given.items():
+        if called in LEARNS and called not in row.found_by:
+            continue  # it would begin to work
+        outcome = ran.machine.call(*command)
+        assert "Traceback" not in outcome.err, (called, outcome)
+        if called in row.found_by:
+            assert outcome.code == 1, (called, outcome)
+            check_paragraph(outcome.err, row.column)
+        elif outcome.code:
+            check_paragraph(outcome.err.replace("\n  ", " "))
+        assert digests(ran) == before or called == "learn"

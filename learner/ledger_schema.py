@@ -171,6 +171,7 @@ CREATE TABLE IF NOT EXISTS withheld (
     drawn REAL NOT NULL, heard INTEGER NOT NULL, log_wealth TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS withheld_by_peer ON withheld (peer, heard);
+CREATE TABLE IF NOT EXISTS margins (since_ms INTEGER PRIMARY KEY, margins TEXT NOT NULL) STRICT;
 """
 """What audits found: of each lease that was audited how many tokens were above which margin (`above`, a JSON list),
 the largest gap in nats, and the logarithm of the evidence against its peer after it; of each peer what all of them add
@@ -178,7 +179,8 @@ up to (`log_wealth`, a JSON list), and why it is banned, "" if it is not; the le
 later one, and whether the peer has heard of it; of audits that failed the lease and the records as they were signed;
 what the operator decided (`what` is "ban" or "pardon"), from which replays and reputations begin anew; of each lease
 that was not delivered, and was drawn by the learner, the mean rewards of what was compared, how many of its peer were
-`heard` with it (below 0 once forgiven), and what they add up to. Made like RELAYS."""
+`heard` with it (below 0 once forgiven), and what they add up to; since when which margins
+are in force (`learner.verification.margins`). Made like RELAYS."""
 
 ENERGY = """
 CREATE TABLE IF NOT EXISTS energy (

@@ -19,7 +19,7 @@ from learner.ledger_file import LedgerFile
 from learner.ledger_rows import AuditRow, WithheldRow
 from learner.ledger_values import wealth_from
 from learner.verification.confidence import Confidence
-from learner.verification.sequential import History
+from learner.verification.sequential import History, Margin
 from protocol.ids import LeaseId, PeerId
 from protocol.work import Rule
 
@@ -36,11 +36,18 @@ class TrustBook(LedgerFile):
     """See the module's paragraph."""
 
     def audited(
-        self, row: AuditRow, known: Confidence, revised: Mapping[LeaseId, tuple[Rule, str, bytes]] = EMPTY
+        self,
+        row: AuditRow,
+        known: Confidence,
+        revised: Mapping[LeaseId, tuple[Rule, str, bytes]] = EMPTY,
+        *,
+        margins: Sequence[Margin] = (),
     ) -> None:
-        """Write what an audit found, what is known of the peer with it, and of some leases (rule, detail, receipt) by
-        which what was admitted of them, and no step has taken, is refused after all."""
+        """Write what an audit found by these `margins`, what is known of the peer with it, and of some leases (rule,
+        detail, receipt) by which what was admitted of them, and no step has taken, is refused after all."""
         with self.transaction() as db:
+            if margins:
+                _write_margins(db, margins, row.at_ms)
             db.execute(
                 "INSERT INTO audits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
@@ -176,6 +183,14 @@ def _keep_evidence(db: sqlite3.Connection, row: AuditRow) -> None:
         " WHERE a.peer = ? ORDER BY a.at_ms DESC, a.lease LIMIT -1 OFFSET ?)",
         (row.peer, MAX_EVIDENCE),
     )
+
+
+def _write_margins(db: sqlite3.Connection, in_force: Sequence[Margin], now_ms: int) -> None:
+    """Where others were in force."""
+    margins = json.dumps([[margin.gap, margin.rate, margin.measure.value] for margin in in_force])
+    last = db.execute("SELECT margins FROM margins ORDER BY since_ms DESC LIMIT 1").fetchone()
+    if last != (margins,):
+        db.execute("INSERT OR REPLACE INTO margins VALUES (?, ?)", (now_ms, margins))
 
 
 def _write_confidence(db: sqlite3.Connection, peer: PeerId, known: Confidence, now_ms: int) -> None:

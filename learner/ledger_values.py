@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from learner.ledger_file import DamagedValue
+from learner.verification.sequential import Margin, Measure
 from protocol.errors import PeerError
 from protocol.ids import PolicyVersion
 
@@ -33,6 +34,15 @@ def from_json(column: str, text: str | bytes, kind: Any) -> Any:
 def wealth_from(column: str, text: str) -> tuple[float, ...]:
     """The evidence, margin by margin, that `column` has. Raises DamagedValue."""
     return tuple(from_json(column, text, list[float]))
+
+
+def margins_from(column: str, text: str) -> tuple[Margin, ...]:
+    """The margins that `column` has. Raises DamagedValue."""
+    rows = from_json(column, text, list[tuple[float, float, Measure]])
+    try:
+        return tuple(Margin(gap=gap, rate=rate, measure=measure) for gap, rate, measure in rows)
+    except ValueError as error:
+        raise _damaged(column, text, str(error)) from error
 
 
 def packed_in(column: str, raw: bytes, kind: Any) -> Any:

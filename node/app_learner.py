@@ -23,6 +23,7 @@ from learner.provisioning.planner import Planner
 from learner.provisioning.recording import FILE, Began
 from learner.provisioning.review import Settings
 from learner.publication import Publisher
+from learner.verification.margins import Arithmetic
 from node.audit_loop import AuditLoop
 from node.base_model import hold_to_base
 from node.child_outcomes import ChildCrashed, ChildDied, ChildEvent
@@ -242,7 +243,7 @@ class _Learner:
             witness=witness,
             token=config.network.join_token,
             heartbeat_s=config.network.heartbeat_s,
-            quantized_engines=config.learn.quantized_engines,
+            engines=config.engines,
             trust=self.trust,
             peers_changed=lambda: self.steward.call(),
             now_ms=Clock.now_ms,
@@ -401,7 +402,12 @@ class _Learner:
             if self.schooling.held_out or (self.trust is not None and self.trust.audits):
                 terms = self.config.evaluate
                 section = EngineSection(
-                    kind="transformers", threads=1, nice=10, device=terms.device, kv_cache_gb=terms.kv_cache_gb
+                    kind="transformers",
+                    threads=1,
+                    nice=10,
+                    device=terms.device,
+                    kv_cache_gb=terms.kv_cache_gb,
+                    compute_dtype="float32" if self.config.trust.arithmetic == "float32" else "auto",
                 )
                 engine = await stack.enter_async_context(
                     open_verifying_engine(section, self.events, name="evaluation", state=self.home.root)
@@ -434,6 +440,7 @@ class _Learner:
             secret=home.secret,
             floor=self.config.trust.floor,
             audits=self.config.trust.audits,
+            arithmetic=Arithmetic(self.config.trust.arithmetic),
             orders=PeerOrders(home.root),
             now_ms=Clock.now_ms,
             events=self.events,

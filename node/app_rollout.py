@@ -325,6 +325,7 @@ class _Rollout:
     def hello(self) -> Hello:
         scheme = self.config.engine.scheme_in_force
         quantized = {exchange.QUANTIZED: scheme.encode()} if scheme else {}
+        computed = {exchange.COMPUTE_DTYPE: self.config.engine.compute_dtype_in_force.encode()}
         return Hello(
             protocol=PROTOCOL_VERSION,
             name=self.config.name,
@@ -334,7 +335,7 @@ class _Rollout:
             engine=self.config.engine.kind,
             machine=machine_name(),
             leases=sorted(self.role.holding),
-            ext={LEASE_RECALLS: b"", PROOFS: b"", RECEIPT_REVISIONS: b"", **quantized},
+            ext={LEASE_RECALLS: b"", PROOFS: b"", RECEIPT_REVISIONS: b"", **quantized, **computed},
         )
 
     def heartbeat(self) -> Heartbeat:

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from learner.environment import MAX_EPISODE_TOKENS, MAX_TURNS
 from learner.presets import PRESETS, AdvantageName, AggregationName, CorrectionName, PresetName
+from node.engine_terms import EngineTerms
 from node.hours import MAX_CHARS
 from protocol.energy import MAX_WATTS
 from protocol.limits import (
@@ -278,9 +279,11 @@ class TrustSection(Section, frozen=True, kw_only=True):
 
     `floor`: the least share of a peer's groups, however many have passed. `compute_share`: of the time, what audits
     take at most that training does not wait for. They are made on the engine that evaluates, see `EvaluateSection`.
+    `arithmetic` "float32": every engine must compute in it, so that audits may be stricter.
     """
 
     audits: bool = True
+    arithmetic: Literal["any", "float32"] = "any"
     floor: PositiveShare = 0.03
     compute_share: PositiveShare = 0.25
 
@@ -360,6 +363,16 @@ class SwarmConfig(Section, frozen=True, kw_only=True):
     energy: EnergySection = EnergySection()
 
     @property
+    def engines(self) -> EngineTerms:
+        """Which engines rollouts are taken of."""
+        strict = self.trust.arithmetic == "float32"
+        return EngineTerms(
+            quantized=self.learn.quantized_engines,
+            compute_dtype="float32" if strict else None,
+            auto_is_it=self.model.weights_dtype == "float32",
+        )
+
+    @property
     def offline_rollouts(self) -> int:
         """Completions of each batch that come from logs."""
         whole = self.learn.prompts_per_step * self.learn.group_size
@@ -399,6 +412,11 @@ class EngineSection(Section, frozen=True, kw_only=True):
     quantization: Literal["", "fp8"] = ""
     cheat: Literal["", "greedy", "cold", "claims", "parrot"] = ""
     fake_token_s: Annotated[float, Meta(ge=0, le=3600)] = 0.0
+
+    @property
+    def compute_dtype_in_force(self) -> str:
+        """The number format that layers are computed in, "auto" for that of the weights."""
+        return "float32" if (self.compute_dtype, self.device) == ("auto", "cpu") else self.compute_dtype
 
     @property
     def scheme_in_force(self) -> str:

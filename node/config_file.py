@@ -55,6 +55,11 @@ def read_swarm_config(path: Path) -> SwarmConfig:
             "of a prompt. Raise samples; twice k or more makes the estimate steadier."
         )
     _require_reachable(path, config)
+    if config.trust.arithmetic == "float32" and config.learn.quantized_engines:
+        raise UsageError(
+            f'{path}: [trust] arithmetic = "float32" and [learn] quantized_engines = true cannot both be: what is '
+            "quantised does not compute like float32. Choose one."
+        )
     base = path.resolve().parent
     config = msgspec.structs.replace(
         config,

@@ -91,6 +91,9 @@ activate = false
 [evaluate]
 every_versions = {every_versions}
 
+[trust]
+arithmetic = "float32"
+
 [price]
 per_hour = 0.40
 """

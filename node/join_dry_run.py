@@ -22,6 +22,7 @@ import trio
 from node import engine_choice
 from node.app_rollout import find_swarm
 from node.config import GB, NodeConfig
+from node.engine_terms import accepted_dtypes
 from node.errors import UsageError
 from node.events import Clock
 from node.keys import KEY_BYTES, load_key
@@ -48,6 +49,7 @@ ABOUT_CHARS, FILES_SHOWN = 160, 8
 """Of what an operator says of a task, and of a model's files: what fits a line or two."""
 
 REFUSED = ", which this swarm refuses: leave it out"
+REFUSED_DTYPE = ', which this swarm refuses: set it to "{}"'
 NOT_TOLD = "not told before a node joins: by an older volery, or the line broke"
 
 
@@ -162,6 +164,8 @@ def _claims(terms: exchange.TellTerms | None) -> list[tuple[str, str]]:
     tokens = f"at most {terms.max_new_tokens} tokens"
     rows.append(("work", f"{terms.group_size} completions of a prompt, of {tokens}{turns}"))
     engines = "also with quantised weights" if exchange.QUANTIZED in terms.ext else "with the weights as they are"
+    if dtypes := accepted_dtypes(terms.ext):
+        engines += f", computing in {plain_name(dtypes[0])}"
     rows.append(("engines", engines))
     rows.append(("run", f"training step {terms.step} of {terms.steps}, staleness window {terms.staleness}"))
     return rows
@@ -196,11 +200,15 @@ def _node(
     engine = config.engine
     scheme = engine.scheme_in_force
     welcome = terms is None or exchange.QUANTIZED in terms.ext
+    dtypes = () if terms is None else accepted_dtypes(terms.ext)
+    dtype = engine.compute_dtype_in_force
+    odd = bool(dtypes) and dtype not in dtypes
     return [
         ("state", f"{home}{'' if state else ', or the next that is free'}; {size(free)} free there"),
         ("key", str(load_key(key).peer_id) if key.exists() else "made when you join"),
         ("engine", f"{engine.kind} ({why}), device {engine.device}"),
         *([("", f"quantization {scheme}{'' if welcome else REFUSED}")] if scheme else []),
+        *([("", f'compute_dtype "{dtype}"{REFUSED_DTYPE.format(plain_name(dtypes[0]))}')] if odd else []),
         ("listens", ", ".join(config.network.listen) or "nowhere: it only dials out"),
     ]
 

@@ -17,6 +17,7 @@ import trio
 from learner.ledger import Ledger
 from learner.ledger_rows import PeerRow, StayRow
 from node.absences import BANNED, EXCUSED, OUT_OF_HOURS
+from node.engine_terms import EngineTerms
 from node.events import EventLog
 from node.learner_run import LearnerRun, Presence
 from node.lease_desk import LeaseDesk
@@ -24,10 +25,9 @@ from node.proof_desk import ProofDesk
 from node.relay_desk import RelayDesk
 from node.terms import WRONG_TOKEN, is_token
 from node.trust_desk import TrustDesk
-from node.visible import visible
 from node.witness import Witness
 from protocol.energy import EnergySource
-from protocol.exchange import QUANTIZED, PeerAddresses
+from protocol.exchange import PeerAddresses
 from protocol.ids import LeaseId, PeerId
 from protocol.limits import MAX_PEERS_TOLD, PROTOCOL_VERSION
 from protocol.work import (
@@ -52,9 +52,6 @@ from protocol.work import (
 from swarm.membership import Gone, Heard, Joined, Lost, Tick
 from swarm.neighbourhood import neighbourhoods
 from swarm.reception import IN_GOOD_ORDER, Reception
-
-SCHEME_BYTES = 32
-"""Of what a peer calls its quantisation, said back to it."""
 
 TICK_S = 1.0
 """How often silence and deadlines are looked at."""
@@ -89,7 +86,7 @@ class LearnerDesk:
     trust: TrustDesk | None = None
     peers_changed: Callable[[], None] = lambda: None
     reception: Reception | None = None
-    quantized_engines: bool = False
+    engines: EngineTerms = field(default_factory=EngineTerms)
     _ended: list[StayRow] = field(default_factory=list)
     _counted: dict[PeerId, Heartbeat | None] = field(default_factory=dict)
     _introduced: dict[PeerId, list[PeerAddresses]] = field(default_factory=dict)
@@ -109,11 +106,8 @@ class LearnerDesk:
             )
         if not is_token(hello.token, self.token):
             return Refused(reason=WRONG_TOKEN)
-        if (scheme := hello.ext.get(QUANTIZED)) is not None and not self.quantized_engines:
-            return Refused(
-                reason=f"This swarm takes no rollouts of engines with quantised weights, and yours has "
-                f"{visible(scheme[:SCHEME_BYTES].decode(errors='replace'))}: leave [engine] quantization out."
-            )
+        if (objection := self.engines.objection(hello.ext)) is not None:
+            return Refused(reason=objection)
         if self.trust is not None and (banned := await self.trust.welcome(peer)) is not None:
             return banned
         if (wait_s := self._too_often(peer)) > 0:

@@ -18,7 +18,6 @@ from learner.intake import AdmittedRecord, GrantedLease
 from learner.leasing import own_lease
 from learner.verification.agenda import Agenda, Work, work_of
 from learner.verification.confidence import Confidence, after
-from learner.verification.margins import margins_of
 from learner.verification.sequential import Audited, Found, Margin, Measure, count_above
 from node.audit_loop import found_by
 from node.config import EngineSection
@@ -64,8 +63,7 @@ def redrawn(
             "counted is in the ledger, and `volery why PEER --replay` judges by it."
         )
     found = trio.run(_ask, work, held, opened)
-    total_bytes = max(held[manifest][0].manifest.total_bytes for manifest in work.manifests)
-    return _compared(kept, found, total_bytes)
+    return _compared(kept, found)
 
 
 def _work(kept: KeptLease, authority: Authority) -> Work:
@@ -100,9 +98,9 @@ async def _ask(
     raise RunError("No record is kept of this lease.")
 
 
-def _compared(kept: KeptLease, found: Sequence[Found], total_bytes: int) -> Replayed:
-    """What was counted now, beside what was counted then."""
-    margins = margins_of(total_bytes)
+def _compared(kept: KeptLease, found: Sequence[Found]) -> Replayed:
+    """What is counted now, beside what was counted then, beyond the margins of then."""
+    margins = kept.margins
     counted = count_above(found, margins)
     lines = [f"Drawn again on this machine: {counted.tokens:,} tokens, where the audit judged {kept.tokens:,}."]
     for margin, now, then in zip(margins, counted.above, kept.above, strict=False):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from node.config import SwarmConfig
 from node.tasks.registry import find_kind
-from protocol.exchange import QUANTIZED, NotTold, TaskTerms, TellTerms
+from protocol.exchange import NotTold, TaskTerms, TellTerms
 from protocol.limits import MAX_NAME_CHARS, MAX_REASON_CHARS
 
 WRONG_TOKEN = "The join token is missing or wrong. Ask the operator for a new invite."
@@ -48,7 +48,7 @@ class LearnerTerms:
             group_size=learn.group_size,
             max_new_tokens=learn.max_new_tokens,
             max_turns=self.max_turns,
-            ext={QUANTIZED: b""} if learn.quantized_engines else {},
+            ext=self.config.engines.ext,
         )
 
 

@@ -24,9 +24,9 @@ from learner.ledger_reputation import BAN, PARDON
 from learner.ledger_rows import AuditRow
 from learner.verification.agenda import Agenda, Work, work_of
 from learner.verification.confidence import Confidence, Finding, Standing, after, is_audited, pardoned
-from learner.verification.margins import margins_of
+from learner.verification.margins import Arithmetic, margins_of
 from learner.verification.near_copies import NearCopies, sketch
-from learner.verification.sequential import Found, count_above, log_evidence
+from learner.verification.sequential import Found, Margin, count_above, log_evidence
 from learner.verification.share import NEWCOMER_GROUPS
 from node.events import EventLog
 from node.learner_run import LearnerRun
@@ -87,6 +87,7 @@ class TrustDesk:
         secret: of the learner; decides who is audited.
         audits: whether anybody is audited; bans of the operator's hold either way.
         floor: the least share of anybody's groups that is audited.
+        arithmetic: in which numbers all engines of the swarm compute.
         orders: where the operator's decisions lie.
         tell: says something to a peer, if its line is up.
         dismiss: ends a peer's line after telling it why, and withdraws its leases.
@@ -110,6 +111,7 @@ class TrustDesk:
     now_ms: Callable[[], int]
     events: EventLog
     audits: bool = True
+    arithmetic: Arithmetic = Arithmetic.ANY
     tell: Callable[[PeerId, FromLearner], None] = lambda peer, message: None
     dismiss: Callable[[PeerId, Refused], None] = lambda peer, last_word: None
     used: Callable[[PeerId, Collection[ManifestHash]], None] = lambda peer, manifests: None
@@ -265,7 +267,7 @@ class TrustDesk:
         if before.banned:
             self._refuse_roots([work.root])
             return
-        margins = margins_of(self.run.published.manifest.total_bytes if self.run.published else 0)
+        margins = margins_of(self.run.published.manifest.total_bytes if self.run.published else 0, self.arithmetic)
         counted = count_above(found, margins)
         known, finding = after(before, counted, margins)
         self._known[work.peer] = known
@@ -283,7 +285,7 @@ class TrustDesk:
             passed=finding.passed,
             detail=finding.detail,
         )
-        receipts = await trio.to_thread.run_sync(self._write, row, known, refused)
+        receipts = await trio.to_thread.run_sync(self._write, row, known, refused, margins)
         self._follow(work, known, finding, row, receipts)
 
     async def convict(self, peer: PeerId, why: str) -> None:
@@ -404,13 +406,15 @@ class TrustDesk:
                 self._spoil(root)
         return gone
 
-    def _write(self, row: AuditRow, known: Confidence, refused: Collection[LeaseId]) -> dict[LeaseId, bytes]:
+    def _write(
+        self, row: AuditRow, known: Confidence, refused: Collection[LeaseId], margins: Sequence[Margin]
+    ) -> dict[LeaseId, bytes]:
         """On a thread. Returns the receipts that were replaced."""
         revised = self._refusals([row.lease], row.peer, Rule.AUDIT, row.detail, row.at_ms) if refused else {}
         others = [lease for lease in refused if lease not in revised]
         why = f"its peer is banned: {row.detail}"
         revised = {**self._refusals(others, row.peer, Rule.BANNED, why, row.at_ms), **revised}
-        self.ledger.audited(row, known, revised)
+        self.ledger.audited(row, known, revised, margins=margins)
         return {lease: raw for lease, (_, _, raw) in revised.items()}
 
     def _refusals(

@@ -42,6 +42,10 @@ CHUNKS = "/volery/chunks/1"
 QUANTIZED = "volery.quantized"
 """The extension of Hello by which a rollout node names how its engine's weights are quantised, and of TellTerms, empty,
 by which a learner says that such engines are welcome."""
+COMPUTE_DTYPE = "volery.compute-dtype"
+"""The extension of Hello by which a rollout node names the number format that its engine computes in ("float32", or
+"auto" for that of the weights), and of TellTerms by which a learner says which of these it takes, with commas between;
+absent, it takes all."""
 TERMS = "volery.terms"
 """The extension of TellGenesis, empty, by which a learner says that it answers AskTerms."""
 

@@ -19,6 +19,7 @@ from node.engine.port import EngineError
 from node.events import Clock
 from protocol.cost import Price
 from protocol.errors import Fault
+from protocol.exchange import COMPUTE_DTYPE
 from protocol.genesis import Authority
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
 from protocol.limits import PROTOCOL_VERSION
@@ -163,7 +164,7 @@ class Player:
             price=self.price,
             engine="transformers",
             machine="drill",
-            ext={LEASE_RECALLS: b"", RECEIPT_REVISIONS: b""},
+            ext={LEASE_RECALLS: b"", RECEIPT_REVISIONS: b"", COMPUTE_DTYPE: b"float32"},
         )
 
     def _heartbeat(self) -> Heartbeat:

@@ -86,6 +86,7 @@ every_versions = 20
 
 [trust]
 audits = {audits}
+arithmetic = "float32"
 
 [metrics]
 samples = 0

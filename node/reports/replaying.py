@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from learner.ledger_file import has_table
 from learner.ledger_reputation import PARDON
 from learner.ledger_rows import AuditRow
-from learner.ledger_values import from_json, packed_in, wealth_from
+from learner.ledger_values import from_json, margins_from, packed_in, wealth_from
 from learner.verification.confidence import SUSPECT_EVIDENCE
 from learner.verification.margins import margins_of
 from learner.verification.replay import Replay, replayed
@@ -36,12 +36,14 @@ class Replayed:
 
 @dataclass(frozen=True, kw_only=True)
 class KeptLease:
-    """What is kept of a lease that failed its audit, as it was signed, and what the audit counted."""
+    """What is kept of a lease that failed its audit, as it was signed, and what the audit counted beyond which
+    margins."""
 
     lease: bytes
     records: tuple[bytes, ...]
     tokens: int
     above: tuple[int, ...]
+    margins: tuple[Margin, ...]
 
 
 def kept_of(db: sqlite3.Connection, lease: LeaseId) -> KeptLease | None:
@@ -49,17 +51,19 @@ def kept_of(db: sqlite3.Connection, lease: LeaseId) -> KeptLease | None:
     if not has_table(db, "evidence"):
         return None
     row = db.execute(
-        "SELECT e.envelope, e.records, a.tokens, a.above FROM evidence e JOIN audits a USING (lease) WHERE e.lease = ?",
+        "SELECT e.envelope, e.records, a.tokens, a.above, a.at_ms FROM evidence e JOIN audits a USING (lease)"
+        " WHERE e.lease = ?",
         (lease,),
     ).fetchone()
     if row is None:
         return None
-    envelope, records, tokens, above = row
+    envelope, records, tokens, above, at_ms = row
     return KeptLease(
         lease=envelope,
         records=tuple(packed_in("evidence.records", records, list[bytes])),
         tokens=tokens,
         above=_above(above),
+        margins=tuple(_margins(db)(at_ms)),
     )
 
 
@@ -155,12 +159,19 @@ def _pardons(db: sqlite3.Connection, peer: PeerId) -> list[int]:
 
 
 def _margins(db: sqlite3.Connection) -> Callable[[int], Sequence[Margin]]:
-    """Margins go by the size of the newest version; those that a restart cut off had the same size."""
-    rows = db.execute("SELECT published_ms, total_bytes FROM versions ORDER BY published_ms").fetchall()
-    times = [published_ms for published_ms, _ in rows]
+    """Which were in force when. Before they were written down, they went by the size of the newest version."""
+    kept = []
+    if has_table(db, "margins"):
+        kept = [
+            (at, margins_from("margins.margins", text))
+            for at, text in db.execute("SELECT * FROM margins ORDER BY since_ms")
+        ]
+    sizes = db.execute("SELECT published_ms, total_bytes FROM versions ORDER BY published_ms").fetchall()
+    since, times = [at for at, _ in kept], [published_ms for published_ms, _ in sizes]
 
     def at(at_ms: int) -> Sequence[Margin]:
-        place = bisect_right(times, at_ms)
-        return margins_of(rows[max(0, place - 1)][1] if rows else 0)
+        if place := bisect_right(since, at_ms):
+            return kept[place - 1][1]
+        return margins_of(sizes[max(0, bisect_right(times, at_ms) - 1)][1] if sizes else 0)
 
     return at

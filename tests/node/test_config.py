@@ -383,6 +383,15 @@ def test_more_updates_than_groups(tmp_path: Path) -> None:
     assert read_swarm_config(swarm_file(tmp_path, text.replace("= 3", "= 2"))).trainer.updates_per_step == 2
 
 
+def test_strict_audits_and_quantised_weights_cannot_both_be(tmp_path: Path) -> None:
+    strict = '[trust]\narithmetic = "float32"\n'
+    said = refused(tmp_path, learning(quantized_engines="true") + strict)
+    assert '[trust] arithmetic = "float32" and [learn] quantized_engines = true cannot both be' in said
+    engines = read_swarm_config(swarm_file(tmp_path, learning() + strict)).engines
+    assert (engines.compute_dtype, engines.auto_is_it) == ("float32", False), "weights travel in bfloat16"
+    assert read_swarm_config(swarm_file(tmp_path, learning())).engines.ext == {}
+
+
 @pytest.mark.parametrize(("staleness", "publish_every"), [(1, 2), (3, 4)])
 def test_publishing_too_rarely_for_the_window(tmp_path: Path, staleness: int, publish_every: int) -> None:
     said = refused(tmp_path, learning(staleness=staleness, publish_every=publish_every))

@@ -26,6 +26,7 @@ from node.config import (
     SwarmConfig,
     SwarmSection,
     TaskSection,
+    TrustSection,
 )
 from node.errors import UsageError
 from node.join_dry_run import Found, look, show_join, story
@@ -195,6 +196,21 @@ async def test_whether_quantised_weights_are_welcome_is_told(tmp_path: Path, all
     assert ("with quantised weights" in told) == allowed
     assert ("quantization fp8, which this swarm refuses: leave it out" in told) == (not allowed)
     assert "quantization fp8" not in "\n".join(story(found, invite, NODE, state=tmp_path, why=WHY))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+async def test_the_number_format_that_is_asked_for_is_told(tmp_path: Path, strict: bool) -> None:
+    trust = TrustSection(arithmetic="float32" if strict else "any")
+    terms = dataclasses.replace(terms_with(), config=msgspec.structs.replace(CONFIG, trust=trust))
+    async with learner(tmp_path, terms) as (transport, _):
+        invite = invite_to(transport)
+        found = await look(invite, NODE, 20.0)
+    half = msgspec.structs.replace(NODE, engine=EngineSection(kind="vllm", compute_dtype="float16"))
+    told = "\n".join(story(found, invite, half, state=tmp_path, why=WHY))
+    assert ("with the weights as they are, computing in float32" in told) == strict
+    assert ('compute_dtype "float16", which this swarm refuses: set it to "float32"' in told) == strict
+    whole = msgspec.structs.replace(NODE, engine=EngineSection(kind="vllm", compute_dtype="float32"))
+    assert "which this swarm refuses" not in "\n".join(story(found, invite, whole, state=tmp_path, why=WHY))
 
 
 def test_what_is_told_of_tasks_is_their_share_and_kind() -> None:

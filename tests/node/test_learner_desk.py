@@ -15,6 +15,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from learner.intake import GrantedLease
 from learner.leasing import Prompt
 from node.absences import EXCUSED, OUT_OF_HOURS
+from node.engine_terms import EngineTerms
 from node.learner_desk import TICK_S
 from node.lease_desk import GRANT_WAIT_S, LATE_GRACE_MS
 from protocol.codec import encode
@@ -146,7 +147,7 @@ async def test_an_engine_with_quantised_weights_joins_where_the_operator_allows_
         assert "\x1b" not in answer.reason
         assert answer.retry_after_ms is None
         assert learner.run.present == {}
-        learner.desk.quantized_engines = True
+        learner.desk.engines = EngineTerms(quantized=True)
         assert isinstance(await learner.desk.welcome(HERE, quantised), Welcome)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,8 @@ from learner.ledger_reputation import BAN, PARDON
 from learner.ledger_rows import AuditRow
 from learner.verification.confidence import Confidence, after, pardoned
 from learner.verification.margins import SMALL as MARGINS
-from learner.verification.sequential import Audited, log_evidence
+from learner.verification.margins import Arithmetic, margins_of
+from learner.verification.sequential import Audited, Margin, log_evidence
 from node.errors import UsageError
 from node.receipts import Receipts
 from node.reports.rules import MEANINGS
@@ -117,17 +118,17 @@ def test_a_node_tells_of_its_own_receipts(tmp_path: Path) -> None:
 # Reputation, and the appeal
 
 
-def audit(story: Story, known: Confidence, above: int = 0) -> Confidence:
+def audit(story: Story, known: Confidence, above: int = 0, margins: Sequence[Margin] = MARGINS) -> Confidence:
     """Write one audit of ALPHA as a learner does, of a lease of its own; return what is known of it then."""
     lease = story.lease(ALPHA)
     story.deliver(lease, ALPHA, Rule.ADMITTED, version=V0)
-    counted = Audited(tokens=400, above=(above, *(0,) * (len(MARGINS) - 1)))
-    found, finding = after(known, counted, MARGINS)
+    counted = Audited(tokens=400, above=(above, *(0,) * (len(margins) - 1)))
+    found, finding = after(known, counted, margins)
     row = AuditRow(
         lease=lease, peer=ALPHA, at_ms=story.now_ms, tokens=counted.tokens, above=counted.above, worst=1.5,
         evidence=log_evidence(found.history), passed=finding.passed, detail=finding.detail,
     )  # fmt: skip
-    story.ledger.audited(row, found)
+    story.ledger.audited(row, found, margins=margins)
     story.now_s += 1
     return found
 
@@ -186,6 +187,19 @@ def test_a_replay_comes_to_what_was_decided(story: Story) -> None:
     told = why_in_ledger(story.ledger.path, ALPHA, replay=True)
     assert told.agrees
     assert "it was banned by the operator (see our mail)" in told.text
+
+
+def test_a_replay_judges_by_the_margins_that_were_in_force(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    story.publish(V0)
+    strict, known = margins_of(1, Arithmetic.FLOAT32), Confidence()
+    for margins in (MARGINS, MARGINS, strict, strict):
+        known = audit(story, known, 1, margins)
+    assert why_in_ledger(story.ledger.path, ALPHA, replay=True).agrees
+    with story.ledger.transaction() as db:
+        assert db.execute("SELECT count(*) FROM margins").fetchone() == (2,), "written where they change"
+        db.execute("DELETE FROM margins WHERE since_ms = (SELECT max(since_ms) FROM margins)")
+    assert not why_in_ledger(story.ledger.path, ALPHA, replay=True).agrees
 
 
 @pytest.mark.parametrize(

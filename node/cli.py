@@ -72,6 +72,14 @@ class EngineBuild(Enum):
     CUDA = "cuda"
 
 
+class AccountKind(Enum):
+    """What a row of a run's costs is of."""
+
+    RUN = "run"
+    DAY = "day"
+    VERSION = "version"
+
+
 class SimulatedMode(Enum):
     """How learner and machines work together in a simulation."""
 
@@ -250,6 +258,7 @@ def report(
     target: Annotated[Path | None, typer.Argument(help="A swarm.toml, or a node's state directory.")] = None,
     as_json: Json = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, a row per peer.")] = False,
+    by: Annotated[AccountKind | None, typer.Option("--by", help="With --csv: costs, a row for each of these.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Also draw a learner's run to this PNG file.")] = None,
     html: Annotated[Path | None, typer.Option(help="Also write it as a page for a browser, to this HTML file.")] = None,
 ) -> None:
@@ -258,7 +267,12 @@ def report(
 
     if as_json and as_csv:
         raise typer.BadParameter("choose --json or --csv, not both")
-    typer.echo(show_report(target, as_json=as_json, as_csv=as_csv, picture=picture, html=html), nl=False)
+    if by is not None and not as_csv:
+        raise typer.BadParameter("--by chooses the rows of --csv; the other forms have all of them")
+    told = show_report(
+        target, as_json=as_json, as_csv=as_csv, by=None if by is None else by.value, picture=picture, html=html
+    )
+    typer.echo(told, nl=False)
 
 
 @app.command()

@@ -336,6 +336,16 @@ class NodeEnergySection(EnergySection, frozen=True, kw_only=True):
     per_kwh: Annotated[float, Meta(ge=0, le=1e6)] | None = None
 
 
+class CostSection(Section, frozen=True, kw_only=True):
+    """What the report holds costs against, in the currency of `[price]`: a kWh, and a rented machine with its price and
+    with the tokens that it generates."""
+
+    per_kwh: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+    reference: Text = ""
+    reference_per_hour: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    reference_tokens_per_s: PositiveFloat | None = None
+
+
 class StoreSection(Section, frozen=True, kw_only=True):
     """How much of the disk the learner's published versions may take; by default what the disk holds."""
 
@@ -360,6 +370,7 @@ class SwarmConfig(Section, frozen=True, kw_only=True):
     store: StoreSection = StoreSection()
     metrics: MetricsSection = MetricsSection()
     price: PriceSection = PriceSection()
+    cost: CostSection = CostSection()
     energy: EnergySection = EnergySection()
 
     @property

@@ -16,6 +16,7 @@ import msgspec
 
 from learner.leasing import delivery_bytes
 from node.config import (
+    CostSection,
     CurriculumSection,
     EngineSection,
     LearnSection,
@@ -60,6 +61,7 @@ def read_swarm_config(path: Path) -> SwarmConfig:
             f'{path}: [trust] arithmetic = "float32" and [learn] quantized_engines = true cannot both be: what is '
             "quantised does not compute like float32. Choose one."
         )
+    _require_reference(path, config.cost)
     base = path.resolve().parent
     config = msgspec.structs.replace(
         config,
@@ -137,6 +139,22 @@ def _require_reachable(path: Path, config: SwarmConfig) -> None:
         raise UsageError(
             f"{path}: [network] listen = [] lets no volunteer reach this learner, and it trains on what they make. "
             'Name an address, as "/ip4/0.0.0.0/tcp/4001", or let [offline] bring all of each batch with share = 1.'
+        )
+
+
+def _require_reference(path: Path, cost: CostSection) -> None:
+    """A machine has a price and a speed, or nothing can be held against it."""
+    given = (cost.reference_per_hour is not None, cost.reference_tokens_per_s is not None)
+    if any(given) and not all(given):
+        lacking = "reference_tokens_per_s" if given[0] else "reference_per_hour"
+        raise UsageError(
+            f"{path}: [cost] {lacking} is missing: a machine to compare with has a price per hour and the tokens per "
+            "second that it generates. Add it, or leave both out."
+        )
+    if cost.reference and not any(given):
+        raise UsageError(
+            f"{path}: [cost] reference = {cost.reference!r} has neither price nor speed. Add reference_per_hour and "
+            "reference_tokens_per_s, or leave reference out."
         )
 
 

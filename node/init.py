@@ -151,6 +151,12 @@ samples = 2                # groups of every training step that are kept for `vo
 per_hour = 0.0
 currency = "USD"
 
+[cost]                     # what costs are held against in the report, in that currency
+# per_kwh = 0.30           # what a kWh costs
+reference = ""             # a machine to compare peers with, by name; then its price, and its tokens of this model:
+# reference_per_hour = 0.40
+# reference_tokens_per_s = 900.0
+
 [energy]
 report = true              # joules that the learner's machine takes, where they can be read, are in the ledger
 # watts = 400.0            # what it takes all the time, where you know that better

@@ -12,12 +12,14 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from learner.ledger_file import LedgerError
 from node import reports
 from node.app_rollout import ABOUT_FILE
+from node.config import SwarmConfig
 from node.config_file import read_swarm_config
 from node.door import require_addresses
 from node.errors import RunError, UsageError
@@ -28,6 +30,7 @@ from node.orders import Orders
 from node.outlet import is_screen
 from node.receipts import Receipts, ReceiptsError
 from node.reports import OwnReport, SwarmReport, draw_reward, own_report, swarm_report
+from node.reports.accounts import NO_TERMS, CostTerms, Reference
 from node.reports.objective import spells
 from node.reports.replaying import KeptLease
 from node.reports.why import Answer, why_in_ledger, why_in_receipts
@@ -36,6 +39,7 @@ from node.tasks.options import usage
 from node.tasks.registry import list_kinds
 from node.volunteer import data_directory
 from node.whole_file import PAGE, PICTURE, cannot_write, require_place
+from protocol.energy import JOULES_PER_KWH
 from protocol.errors import PeerError
 from protocol.genesis import read_genesis
 from protocol.invite import read_invite, write_invite
@@ -49,11 +53,13 @@ NAME_ONE = "Name a swarm.toml, or a node's state directory."
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A state directory, what lives there, and the window S if its swarm.toml was named."""
+    """A state directory, what lives there, and the window S and what costs are held against if its swarm.toml was
+    named."""
 
     state: Path
     is_learner: bool
     staleness: int | None = None
+    terms: CostTerms = NO_TERMS
 
     @property
     def key(self) -> Path:
@@ -75,7 +81,19 @@ def find_place(target: Path | None) -> Place:
     if not target.exists():
         raise UsageError(f"{target}: no such file or directory. {NAME_ONE}")
     config = read_swarm_config(target)
-    return Place(state=Path(config.swarm.state), is_learner=True, staleness=config.learn.staleness)
+    return Place(
+        state=Path(config.swarm.state), is_learner=True, staleness=config.learn.staleness, terms=cost_terms(config)
+    )
+
+
+def cost_terms(config: SwarmConfig) -> CostTerms:
+    """What an operator's report holds costs against."""
+    cost, reference = config.cost, None
+    if cost.reference_per_hour is not None and cost.reference_tokens_per_s is not None:
+        reference = Reference(
+            name=cost.reference, per_hour=cost.reference_per_hour, tokens_per_s=cost.reference_tokens_per_s
+        )
+    return CostTerms(currency=config.price.currency, per_kwh=cost.per_kwh, reference=reference)
 
 
 def show_invite(config: Path, *, announce: Sequence[str], expires_h: float) -> str:
@@ -113,20 +131,31 @@ def identities(state: Path | None) -> list[str]:
 
 
 def show_report(
-    target: Path | None, *, as_json: bool, as_csv: bool, picture: Path | None = None, html: Path | None = None
+    target: Path | None,
+    *,
+    as_json: bool,
+    as_csv: bool,
+    by: str | None = None,
+    picture: Path | None = None,
+    html: Path | None = None,
 ) -> str:
-    """The report of `target`, in the form asked for; drawn as well, and written as a page, where a file is named."""
+    """The report of `target`, in the form asked for; drawn as well, and written as a page, where a file is named. `by`:
+    CSV of accounts of this kind, instead of peers."""
     if picture is not None:
         require_place(picture, "--picture", ending=PICTURE)
     if html is not None:
         require_place(html, "--html", ending=PAGE)
     report = read_report(find_place(target), with_history=html is not None)
+    if by is not None and isinstance(report, OwnReport):
+        raise UsageError(f"--by {by}: only a learner's ledger tells costs by {by}; name its swarm.toml.")
     if picture is not None:
         _draw(report, picture)
     if html is not None:
         _write_page(report, html)
     if as_json:
         return reports.as_json(report)
+    if by is not None and isinstance(report, SwarmReport):
+        return reports.accounts_as_csv(report, by)
     if as_csv:
         return reports.as_csv(report)
     if not is_screen():
@@ -156,7 +185,7 @@ def read_report(place: Place, *, with_history: bool = False) -> SwarmReport | Ow
     try:
         if place.is_learner:
             ledger = place.state / "ledger.sqlite"
-            return swarm_report(ledger, staleness=place.staleness, with_history=with_history)
+            return swarm_report(ledger, staleness=place.staleness, terms=place.terms, with_history=with_history)
         receipts = Receipts(place.state / "receipts.sqlite", read_only=True)
         try:
             about = _about(place.state)
@@ -166,6 +195,7 @@ def read_report(place: Place, *, with_history: bool = False) -> SwarmReport | Ow
                 name=about.get("name", ""),
                 engine=about.get("engine", ""),
                 machine=about.get("machine", ""),
+                per_kwh=about.get("per_kwh"),
                 with_history=with_history,
             )
         finally:
@@ -207,7 +237,7 @@ def _redrawn(told: Answer, kept: KeptLease, place: Place) -> Answer:
     return Answer(text="\n".join([told.text, *again.lines]), agrees=again.agrees)
 
 
-def _about(state: Path) -> dict[str, str]:
+def _about(state: Path) -> dict[str, Any]:
     path = state / ABOUT_FILE
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
@@ -240,6 +270,7 @@ def _swarm_status(report: SwarmReport) -> dict[str, object]:
         "sampled_accuracy": scores[-1].sampled if scores else None,
         **{f"pass@{k}": value for k, value in (scores[-1].pass_at.items() if scores else ()) if k > 1},
         "learner_utilisation": report.utilisation,
+        "kwh": None if report.joules is None else report.joules / JOULES_PER_KWH,
         "alarms": ", ".join(spell.alarm for spell in spells(report.alarms) if spell.ended is None) or None,
     }
 
@@ -255,6 +286,7 @@ def _own_status(report: OwnReport, place: Place) -> dict[str, object]:
         "rollouts_admitted": report.peer.admitted,
         "rollouts_rejected": report.peer.rejected,
         "tokens_admitted": report.peer.tokens,
+        "kwh": None if report.peer.joules is None else report.peer.joules / JOULES_PER_KWH,
         "limits": standing.limits if standing else None,
     }
 

@@ -4,7 +4,7 @@ Facts are read from the ledger (`swarm`) or from a node's receipts (`own`) into 
 here is a pure function from those values to text, JSON, CSV, a page or a picture. Whoever prints is elsewhere.
 """
 
-from node.reports.export import as_csv, as_json
+from node.reports.export import accounts_as_csv, as_csv, as_json
 from node.reports.facts import OwnReport, PeerReport, SwarmReport
 from node.reports.html import as_html, write_html
 from node.reports.own import own_report
@@ -18,6 +18,7 @@ __all__ = [
     "OwnReport",
     "PeerReport",
     "SwarmReport",
+    "accounts_as_csv",
     "as_csv",
     "as_html",
     "as_json",

@@ -1,4 +1,4 @@
-"""Tables of peers that fit: columns gathered into as few tables as a width allows.
+"""Tables that fit, of peers and whatever else has rows: columns gathered into as few tables as a width allows.
 
 Pure. What always holds: a column is as wide as its widest cell and is never squeezed; sections of columns share a table
 while they fit side by side, and a section that does not fit on its own goes on in a next table, below the same names.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from rich.box import Box
 from rich.cells import cell_len
@@ -18,9 +18,10 @@ from rich.table import Table
 from rich.text import Text
 
 from node.reports import words
+from node.reports.accounts import cents_per_thousand, money_for
 from node.reports.facts import OwnReport, PeerReport, Role, SwarmReport
 from node.reports.trust import PeerAudits
-from protocol.cost import MICROS
+from protocol.energy import JOULES_PER_KWH
 from protocol.ids import short
 
 GAP = 2
@@ -32,18 +33,21 @@ ROOMY = 100
 NARROW_NAME_CHARS = 10
 
 
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """What one column shows of a peer, and of all together. Headings have one line or two.
+Row = TypeVar("Row")
 
-    `number` is what the cell writes out, by which peers are put in order; None where the cell is text, or not known.
+
+@dataclass(frozen=True, kw_only=True)
+class Column(Generic[Row]):
+    """What one column shows of a row, and of all together. Headings have one line or two.
+
+    `number` is what the cell writes out, by which rows are put in order; None where the cell is text, or not known.
     """
 
     heading: str
-    cell: Callable[[PeerReport], str]
+    cell: Callable[[Row], str]
     total: Callable[[SwarmReport], str] = lambda _: ""
     left: bool = False
-    number: Callable[[PeerReport], float | None] = lambda _: None
+    number: Callable[[Row], float | None] = lambda _: None
 
     @property
     def title(self) -> str:
@@ -52,18 +56,17 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Section:
+class Section(Generic[Row]):
     """Columns about one subject."""
 
     title: str
-    columns: tuple[Column, ...]
+    columns: tuple[Column[Row], ...]
 
 
-def sections(report: SwarmReport | OwnReport) -> tuple[Section, ...]:
+def sections(report: SwarmReport | OwnReport) -> tuple[Section[PeerReport], ...]:
     """What a report tells of its peers, by subject. Currency stands in the headings when there is only one."""
     peers = report.peers
-    currencies = {peer.price.currency for peer in peers if peer.price.micros_per_hour} or {peers[0].price.currency}
-    cost = _cost_columns(currencies.pop() if len(currencies) == 1 else None)
+    cost = (*_cost_columns(only_currency(report)), *_energy_columns(report))
     if any(peer.standby_s > 0 for peer in peers):
         cost = (cost[0], STANDBY, *cost[1:])
     leases = (*LEASES[:-2], RECALLED, *LEASES[-2:]) if any(peer.leases.recalled for peer in peers) else LEASES
@@ -78,6 +81,45 @@ def sections(report: SwarmReport | OwnReport) -> tuple[Section, ...]:
     )
 
 
+def only_currency(report: SwarmReport | OwnReport) -> str | None:
+    """The one in which anybody asks for money; None where there are several."""
+    peers = report.peers
+    found = {peer.price.currency for peer in peers if peer.price.micros_per_hour} or {peers[0].price.currency}
+    return found.pop() if len(found) == 1 else None
+
+
+def _energy_columns(report: SwarmReport | OwnReport) -> tuple[Column[PeerReport], ...]:
+    """Joules where anybody tells any, what they cost where that is known, and the reference where there is one."""
+    terms, columns = report.terms, list[Column[PeerReport]]()
+    if any(peer.joules is not None or peer.joules_disbelieved for peer in report.peers):
+        columns.append(
+            Column(
+                heading="kWh",
+                cell=lambda p: f"{words.kwh(p.joules)}{' (?)' if p.joules_disbelieved else ''}",
+                total=lambda r: words.kwh(r.joules),
+                number=lambda p: None if p.joules is None else p.joules / JOULES_PER_KWH,
+            )
+        )
+        if terms.per_kwh is not None:
+            columns.append(
+                Column(
+                    heading=f"electricity,\n{terms.currency}",
+                    cell=lambda p: words.money(money_for(p.joules, terms.per_kwh), ""),
+                    total=lambda r: words.money(money_for(r.joules, terms.per_kwh), ""),
+                    number=lambda p: money_for(p.joules, terms.per_kwh),
+                )
+            )
+    if (reference := terms.reference) is not None:
+        columns.append(
+            Column(
+                heading="of the\nreference",
+                cell=_of_rollouts(lambda p: words.share(p.against(reference, terms.currency))),
+                number=_rollouts_only(lambda p: p.against(reference, terms.currency)),
+            )
+        )
+    return tuple(columns)
+
+
 def _of_rollouts(show: Callable[[PeerReport], str]) -> Callable[[PeerReport], str]:
     """The learner generates nothing: a dash says so better than a zero."""
     return lambda peer: show(peer) if peer.role is Role.ROLLOUT else words.NOTHING
@@ -87,22 +129,22 @@ def _rollouts_only(number: Callable[[PeerReport], float | None]) -> Callable[[Pe
     return lambda peer: number(peer) if peer.role is Role.ROLLOUT else None
 
 
-def _added(number: Callable[[PeerReport], float], show: Callable[[Any], str]) -> Callable[[SwarmReport], str]:
+def added(number: Callable[[PeerReport], float], show: Callable[[Any], str]) -> Callable[[SwarmReport], str]:
     return lambda report: show(sum(number(peer) for peer in report.peers))
 
 
-def _counted(heading: str, number: Callable[[PeerReport], int]) -> Column:
+def _counted(heading: str, number: Callable[[PeerReport], int]) -> Column[PeerReport]:
     """A count of what rollout peers did, added up."""
     cell = _of_rollouts(lambda peer: words.count(number(peer)))
-    return Column(heading=heading, cell=cell, total=_added(number, words.count), number=_rollouts_only(number))
+    return Column(heading=heading, cell=cell, total=added(number, words.count), number=_rollouts_only(number))
 
 
-def _moved(way: str, number: Callable[[PeerReport], int]) -> Column:
-    cell, total = (lambda p: words.size(number(p))), _added(number, words.size)
+def _moved(way: str, number: Callable[[PeerReport], int]) -> Column[PeerReport]:
+    cell, total = (lambda p: words.size(number(p))), added(number, words.size)
     return Column(heading=f"bytes\n{way}", cell=cell, total=total, number=number)
 
 
-def _scored(heading: str, which: str, *, of_learners: bool = False) -> Column:
+def _scored(heading: str, which: str, *, of_learners: bool = False) -> Column[PeerReport]:
     def number(peer: PeerReport) -> float | None:
         is_scored = peer.reputation is not None and (of_learners or peer.role is Role.ROLLOUT)
         return float(getattr(peer.reputation, which)) if is_scored else None
@@ -113,7 +155,7 @@ def _scored(heading: str, which: str, *, of_learners: bool = False) -> Column:
     return Column(heading=heading, cell=cell, number=number)
 
 
-WORK = (
+WORK: tuple[Column[PeerReport], ...] = (
     Column(heading="role", cell=lambda p: p.role.value, left=True),
     _counted("rollouts\nadmitted", lambda p: p.admitted),
     _counted("rollouts\nrejected", lambda p: p.rejected),
@@ -129,16 +171,16 @@ WORK = (
         number=_rollouts_only(lambda p: p.share),
     ),
 )
-RELAYED = Column(
+RELAYED: Column[PeerReport] = Column(
     heading="bytes\nrelayed",
     cell=_of_rollouts(lambda p: words.size(p.bytes_relayed or 0)),
-    total=_added(lambda p: p.bytes_relayed or 0, words.size),
+    total=added(lambda p: p.bytes_relayed or 0, words.size),
     number=_rollouts_only(lambda p: p.bytes_relayed),
 )
-STANDBY = Column(
+STANDBY: Column[PeerReport] = Column(
     heading="hours\nstanding by",
     cell=_of_rollouts(lambda p: words.hours(p.standby_s)),
-    total=_added(lambda p: p.standby_s, words.hours),
+    total=added(lambda p: p.standby_s, words.hours),
     number=_rollouts_only(lambda p: p.standby_s),
 )
 LEASES = (
@@ -151,7 +193,7 @@ LEASES = (
     _counted("open", lambda p: p.leases.open),
 )
 RECALLED = _counted("recalled", lambda p: p.leases.recalled)
-REPUTATION = (
+REPUTATION: tuple[Column[PeerReport], ...] = (
     _scored("availa-\nbility", "availability", of_learners=True),
     _scored("timeli-\nness", "timeliness"),
     _scored("honesty", "honesty"),
@@ -166,7 +208,7 @@ REPUTATION = (
 )
 
 
-def _audited(heading: str, number: Callable[[PeerAudits], float], show: Callable[[Any], str]) -> Column:
+def _audited(heading: str, number: Callable[[PeerAudits], float], show: Callable[[Any], str]) -> Column[PeerReport]:
     def known(peer: PeerReport) -> float | None:
         return None if peer.audits is None else number(peer.audits)
 
@@ -177,7 +219,7 @@ def _audited(heading: str, number: Callable[[PeerAudits], float], show: Callable
     )
 
 
-AUDITS = (
+AUDITS: tuple[Column[PeerReport], ...] = (
     Column(
         heading="standing",
         cell=lambda p: words.NOTHING if p.audits is None else p.audits.standing.value,
@@ -192,28 +234,27 @@ AUDITS = (
 )
 
 
-def _cost_columns(currency: str | None) -> tuple[Column, ...]:
+def _cost_columns(currency: str | None) -> tuple[Column[PeerReport], ...]:
     """`currency` is the only one in use, or None: then every amount names its own."""
     unit = "" if currency is None else f", {currency}"
 
     def money(amount: Callable[[PeerReport], float | None]) -> Callable[[PeerReport], str]:
         return lambda peer: words.money(amount(peer), peer.price.currency if currency is None else "")
 
-    def total(micros_per_unit: Callable[[SwarmReport], float]) -> Callable[[SwarmReport], str]:
-        def show(report: SwarmReport) -> str:
-            per = micros_per_unit(report)
-            if not per:
-                return words.NOTHING
-            amounts = report.costs.items() or [(currency or "", 0)]
-            return "\n".join(words.money(m / per, name if currency is None else "") for name, m in amounts)
+    def in_all(report: SwarmReport) -> str:
+        amounts = report.costs.items() or [(currency or "", 0)]
+        return "\n".join(words.money_of(micros, name if currency is None else "") for name, micros in amounts)
 
-        return show
+    def cents_in_all(report: SwarmReport) -> str:
+        amounts = report.costs.items() or [(currency or "", 0)]
+        each = [(name, cents_per_thousand(micros, report.tokens)) for name, micros in amounts]
+        return "\n".join(words.cents(c, name if currency is None else "") for name, c in each if c is not None) or "-"
 
     return (
         Column(
             heading="hours\nactive",
             cell=lambda p: words.hours(p.active_s),
-            total=_added(lambda p: p.active_s, words.hours),
+            total=added(lambda p: p.active_s, words.hours),
             number=lambda p: p.active_s,
         ),
         Column(
@@ -224,14 +265,16 @@ def _cost_columns(currency: str | None) -> tuple[Column, ...]:
         Column(
             heading=f"cost{unit}",
             cell=money(lambda p: p.cost),
-            total=total(lambda _: MICROS),
+            total=in_all,
             number=lambda p: p.cost,
         ),
         Column(
-            heading="cost per\n1k tokens",
-            cell=_of_rollouts(money(lambda p: p.cost_per_1000_tokens)),
-            total=total(lambda report: MICROS * report.tokens / 1000),
-            number=_rollouts_only(lambda p: p.cost_per_1000_tokens),
+            heading="cents per\n1k tokens",
+            cell=_of_rollouts(
+                lambda p: words.cents(p.cents_per_1000_tokens, p.price.currency if currency is None else "")
+            ),
+            total=cents_in_all,
+            number=_rollouts_only(lambda p: p.cents_per_1000_tokens),
         ),
         _moved("up", lambda p: p.bytes_up),
         _moved("down", lambda p: p.bytes_down),
@@ -248,32 +291,36 @@ def tables(report: SwarmReport | OwnReport, *, width: int, box: Box) -> Renderab
     peers = report.peers
     whole = report if isinstance(report, SwarmReport) and len(peers) > 1 else None
     limit = words.NAME_CHARS if width >= ROOMY else NARROW_NAME_CHARS
-    names = Column(heading="peer", cell=lambda peer: known_as(peer, limit), total=lambda _: "together", left=True)
-    sheet = _Sheet(peers=peers, whole=whole, names=names, box=box)
-    packed = _packed(sections(report), width - 1, sheet)
-    return Group(*(Padding(sheet.table(section), (0, 0, 1, 1)) for section in packed))
+    names: Column[PeerReport] = Column(
+        heading="peer", cell=lambda peer: known_as(peer, limit), total=lambda _: "together", left=True
+    )
+    sheet = Sheet(rows=peers, whole=whole, names=names, box=box, is_bold=lambda peer: peer.role is Role.LEARNER)
+    return Group(
+        *(Padding(sheet.table(section), (0, 0, 1, 1)) for section in packed(sections(report), width - 1, sheet))
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Sheet:
-    """Rows, the line that adds them up, the first column, and how rules are drawn."""
+class Sheet(Generic[Row]):
+    """Rows, the line that adds them up, the first column, how rules are drawn, and which rows stand out."""
 
-    peers: Sequence[PeerReport]
+    rows: Sequence[Row]
     whole: SwarmReport | None
-    names: Column
+    names: Column[Row]
     box: Box
+    is_bold: Callable[[Row], bool]
 
-    def width(self, columns: Sequence[Column]) -> int:
+    def width(self, columns: Sequence[Column[Row]]) -> int:
         """Characters that `columns` take beside the names."""
         return self._width(self.names) + sum(GAP + self._width(column) for column in columns)
 
-    def _width(self, column: Column) -> int:
-        cells = [column.heading, *(column.cell(peer) for peer in self.peers)]
+    def _width(self, column: Column[Row]) -> int:
+        cells = [column.heading, *(column.cell(row) for row in self.rows)]
         if self.whole is not None:
             cells.append(column.total(self.whole))
         return max(cell_len(line) for cell in cells for line in cell.split("\n"))
 
-    def table(self, section: Section) -> RenderableType:
+    def table(self, section: Section[Row]) -> RenderableType:
         table = Table(box=self.box, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False, header_style="dim")
         for column in (self.names, *section.columns):
             table.add_column(
@@ -282,10 +329,9 @@ class _Sheet:
                 no_wrap=True,
                 min_width=self._width(column),
             )
-        for peer in self.peers:
-            style = "bold" if peer.role is Role.LEARNER else ""
-            name = Text(self.names.cell(peer), style=style)
-            table.add_row(name, *(Text(column.cell(peer)) for column in section.columns))
+        for row in self.rows:
+            name = Text(self.names.cell(row), style="bold" if self.is_bold(row) else "")
+            table.add_row(name, *(Text(column.cell(row)) for column in section.columns))
         if self.whole is not None and any(totals := [column.total(self.whole) for column in section.columns]):
             table.add_row(*(Text(total, style="dim") for total in (self.names.total(self.whole), *totals)))
         return Group(Text(section.title, style="bold"), table)
@@ -296,9 +342,9 @@ def _on_two_lines(heading: str) -> str:
     return heading if "\n" in heading else f"\n{heading}"
 
 
-def _packed(parts: Sequence[Section], width: int, sheet: _Sheet) -> Iterator[Section]:
+def packed(parts: Sequence[Section[Row]], width: int, sheet: Sheet[Row]) -> Iterator[Section[Row]]:
     """The sections, joined where both fit into `width`, cut where one does not."""
-    held: Section | None = None
+    held: Section[Row] | None = None
     for part in (piece for section in parts for piece in _cut(section, width, sheet)):
         if held is not None and sheet.width((*held.columns, *part.columns)) <= width:
             held = Section(title=f"{held.title}, {part.title.lower()}", columns=(*held.columns, *part.columns))
@@ -310,9 +356,9 @@ def _packed(parts: Sequence[Section], width: int, sheet: _Sheet) -> Iterator[Sec
         yield held
 
 
-def _cut(section: Section, width: int, sheet: _Sheet) -> Iterator[Section]:
+def _cut(section: Section[Row], width: int, sheet: Sheet[Row]) -> Iterator[Section[Row]]:
     """The section in pieces that fit; at least one column each."""
-    columns: tuple[Column, ...] = ()
+    columns: tuple[Column[Row], ...] = ()
     for column in section.columns:
         if columns and sheet.width((*columns, column)) > width:
             yield replace(section, columns=columns)

@@ -6,24 +6,35 @@ since 1970, UTC), shares in [0, 1], sizes in bytes; null is not known from here.
 
 JSON of a swarm: format, kind ("swarm"), swarm (hex), started_ms, ended_ms, wall_s, mode, staleness_bound, totals
 {admitted, rejected, verdicts {rule: count}, trained, dropped, uninformative, later_turns, tokens, bytes_up,
-bytes_down, bytes_relayed, recalled_rollouts, costs {currency: amount}, versions_published, steps, incarnations,
+bytes_down, bytes_relayed, recalled_rollouts, costs {currency: amount}, learner_costs {currency: amount},
+cents_per_1000_tokens {currency: cents}, kwh, versions_published, steps, incarnations,
 weight_bytes, learner_utilisation, bubble, mean_train_s, mean_waited_s, mean_step_s}, lag_histogram {lag: count},
 incarnations [{incarnation, base, at_s}], evaluations [{version, at_s, prompts, greedy, sampled, survives, samples,
 pass_at {k: share}, tasks {task: {metric: value}}}], versions [{version, at_s, total_bytes, new_bytes}], steps [{step,
 incarnation, at_s, waited_s, train_s, rollouts, tokens, reward, metrics {name: figure, by_lag}}], plans [{at_s, kappa,
 active [peer], price_per_hour, reasons}], objective {recent {name: figure}, by_lag {lag: {tokens, name: figure}}} of
-the last 32 steps, alarms [{alarm, began, ended, said}], peers [peer].
+the last 32 steps, alarms [{alarm, began, ended, said}], cost_terms, accounts {runs [account], days [account], versions
+[account]}, peers [peer].
+
+An account: name (of a run: incarnation; of a day: its date, UTC; of a version: that, from its publication on, or
+"before" the first), began_s, ended_s, hours_active, hours_standby, costs {currency: amount}, costs_micros {currency:
+millionths}, learner_costs {currency: amount}, kwh, joules, electricity, bytes_up, bytes_down, tokens,
+cents_per_1000_tokens {currency: cents}. The learner is counted in. Those of each kind add up to the totals.
+
+cost_terms: currency, per_kwh, reference {name, per_hour, tokens_per_s, cents_per_1000_tokens} or null.
 
 JSON of a node's own work: format, kind ("own"), peer, receipts, oldest, newest, refused [{lease, index, rule, detail,
-at_ms}], traffic [{peer, bytes_up, bytes_down}].
+at_ms}], traffic [{peer, bytes_up, bytes_down}], cost_terms.
 
 A peer: peer, name, role, engine, machine, leases {issued, open, delivered, in_time, late, expired, returned, lost,
 recalled, recalled_rollouts}, admitted, rejected, verdicts {rule: count}, admitted_per_s, tokens, trained, dropped,
 share, bytes_up, bytes_down, bytes_relayed, hours_active, hours_standby, engine_s, price_per_hour, currency, cost,
-cost_micros, cost_per_1000_tokens, first_seen_ms, last_seen_ms, reputation {availability, timeliness, honesty, score,
-soundness, service, band, strikes [text]}.
+cost_micros, cost_per_1000_tokens, cents_per_1000_tokens (hundredths of the currency's unit), share_of_reference, kwh,
+joules, energy {source: joules}, joules_disbelieved, electricity, first_seen_ms, last_seen_ms, reputation {availability,
+timeliness, honesty, score, soundness, service, band, strikes [text]}.
 
-CSV: a header and one row per peer, in the same words; leases, verdicts and reputation are spread over columns.
+CSV: a header and one row per peer, in the same words; leases, verdicts and reputation are spread over columns, and so
+are joules by source. Of accounts (`--by`): a row for each and currency, with `cost`, `learner_cost` in it.
 """
 
 from __future__ import annotations
@@ -32,18 +43,22 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from node.reports.facts import OwnReport, PeerReport, SwarmReport
+from node.reports.account_table import KINDS, accounts
+from node.reports.accounts import Account, CostTerms, cents_per_thousand, money_for
+from node.reports.facts import OwnReport, PeerReport, Role, SwarmReport
 from node.reports.objective import by_lag, recent, spells
 from node.reports.rules import REFUSALS
 from node.reports.trust import PeerAudits
 from node.reports.words import plain_name
 from protocol.cost import MICROS
+from protocol.energy import JOULES_PER_KWH, EnergySource
 from protocol.reputation import Reputation
 
 FORMAT = "volery-report/1"
+HOUR_MS = 3_600_000
 
 LEASE_FATES = (
     "issued",
@@ -74,9 +89,18 @@ def as_json(report: SwarmReport | OwnReport) -> str:
 
 def as_csv(report: SwarmReport | OwnReport) -> str:
     """One row per peer below a header, RFC 4180."""
-    rows = [_flat(peer) for peer in report.peers]
+    return _table(CSV_COLUMNS, [_flat(peer, report.terms) for peer in report.peers])
+
+
+def accounts_as_csv(report: SwarmReport, kind: str) -> str:
+    """One row per account of this kind (of `node.reports.account_table.KINDS`) and currency, below a header."""
+    rows = [row for account in accounts(report, kind) for row in _flat_account(account, report.terms)]
+    return _table(ACCOUNT_COLUMNS, rows)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
     out = io.StringIO()
-    writer = csv.DictWriter(out, fieldnames=CSV_COLUMNS)
+    writer = csv.DictWriter(out, fieldnames=columns)
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()
@@ -105,7 +129,14 @@ def _swarm(report: SwarmReport) -> dict[str, Any]:
             "bytes_down": report.bytes_down,
             "bytes_relayed": report.bytes_relayed,
             "recalled_rollouts": report.recalled_rollouts,
-            "costs": {currency: micros / MICROS for currency, micros in report.costs.items()},
+            "costs": _whole(report.costs),
+            "learner_costs": _whole(
+                {peer.price.currency: peer.cost_micros for peer in report.peers if peer.role is Role.LEARNER}
+            ),
+            "cents_per_1000_tokens": {
+                currency: cents_per_thousand(micros, report.tokens) for currency, micros in report.costs.items()
+            },
+            "kwh": _kwh(report.joules),
             "versions_published": len(report.versions),
             "steps": len(report.steps),
             "incarnations": len(report.incarnations),
@@ -150,8 +181,54 @@ def _swarm(report: SwarmReport) -> dict[str, Any]:
             {"alarm": spell.alarm, "began": spell.began, "ended": spell.ended, "said": spell.said}
             for spell in spells(report.alarms)
         ],
-        "peers": [_peer(peer) for peer in report.peers],
+        "cost_terms": _terms(report.terms),
+        "accounts": {f"{kind}s": [_account(one, report.terms) for one in accounts(report, kind)] for kind in KINDS},
+        "peers": [_peer(peer, report.terms) for peer in report.peers],
     }  # fmt: skip
+
+
+def _whole(micros: Mapping[str, int]) -> dict[str, float]:
+    return {currency: amount / MICROS for currency, amount in micros.items()}
+
+
+def _kwh(joules: float | None) -> float | None:
+    return None if joules is None else joules / JOULES_PER_KWH
+
+
+def _terms(terms: CostTerms) -> dict[str, Any]:
+    reference = terms.reference
+    return {
+        "currency": terms.currency,
+        "per_kwh": terms.per_kwh,
+        "reference": None
+        if reference is None
+        else {
+            "name": reference.name,
+            "per_hour": reference.per_hour,
+            "tokens_per_s": reference.tokens_per_s,
+            "cents_per_1000_tokens": 100 * reference.per_1000_tokens,
+        },
+    }
+
+
+def _account(account: Account, terms: CostTerms) -> dict[str, Any]:
+    return {
+        "name": account.name,
+        "began_s": account.began_s,
+        "ended_s": account.ended_s,
+        "hours_active": account.active_ms / HOUR_MS,
+        "hours_standby": account.standby_ms / HOUR_MS,
+        "costs": _whole(account.costs),
+        "costs_micros": dict(account.costs),
+        "learner_costs": _whole(account.learners),
+        "kwh": _kwh(account.joules),
+        "joules": account.joules,
+        "electricity": money_for(account.joules, terms.per_kwh),
+        "bytes_up": account.bytes_up,
+        "bytes_down": account.bytes_down,
+        "tokens": account.tokens,
+        "cents_per_1000_tokens": dict(account.cents_per_1000_tokens),
+    }
 
 
 def _finite(value: Any) -> Any:
@@ -165,7 +242,8 @@ def _own(report: OwnReport) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "kind": "own",
-        "peer": _peer(report.peer),
+        "peer": _peer(report.peer, report.terms),
+        "cost_terms": _terms(report.terms),
         "receipts": report.receipts,
         "oldest": None if report.oldest is None else str(report.oldest),
         "newest": None if report.newest is None else str(report.newest),
@@ -177,7 +255,7 @@ def _own(report: OwnReport) -> dict[str, Any]:
     }
 
 
-def _peer(peer: PeerReport) -> dict[str, Any]:
+def _peer(peer: PeerReport, terms: CostTerms) -> dict[str, Any]:
     return {
         "peer": peer.peer,
         "name": peer.name,
@@ -204,6 +282,13 @@ def _peer(peer: PeerReport) -> dict[str, Any]:
         "cost": peer.cost,
         "cost_micros": peer.cost_micros,
         "cost_per_1000_tokens": peer.cost_per_1000_tokens,
+        "cents_per_1000_tokens": peer.cents_per_1000_tokens,
+        "share_of_reference": peer.against(terms.reference, terms.currency),
+        "kwh": _kwh(peer.joules),
+        "joules": peer.joules,
+        "energy": {source.value: joules for source, joules in peer.energy.items()},
+        "joules_disbelieved": peer.joules_disbelieved,
+        "electricity": money_for(peer.joules, terms.per_kwh),
         "first_seen_ms": peer.first_seen_ms,
         "last_seen_ms": peer.last_seen_ms,
         "audits": None if peer.audits is None else _audits(peer.audits),
@@ -239,14 +324,36 @@ CSV_COLUMNS = (
     "admitted", "rejected", *(f"rejected_{rule.value}" for rule in REFUSALS),
     "admitted_per_s", "tokens", "trained", "dropped", "share", "bytes_up", "bytes_down", "bytes_relayed",
     "hours_active", "hours_standby", "engine_s", "price_per_hour", "currency",
-    "cost", "cost_micros", "cost_per_1000_tokens",
+    "cost", "cost_micros", "cost_per_1000_tokens", "cents_per_1000_tokens", "share_of_reference",
+    "kwh", "joules", *(f"joules_{source.value}" for source in EnergySource), "joules_disbelieved", "electricity",
     "first_seen_ms", "last_seen_ms", "standing", "audits", "audits_failed",
     *SCORES, "band",
 )  # fmt: skip
 
 
-def _flat(peer: PeerReport) -> dict[str, Any]:
-    row = _peer(peer)
+ACCOUNT_COLUMNS = (
+    "name", "began_s", "ended_s", "hours_active", "hours_standby", "currency", "cost", "cost_micros", "learner_cost",
+    "kwh", "joules", "electricity", "bytes_up", "bytes_down", "tokens", "cents_per_1000_tokens",
+)  # fmt: skip
+
+
+def _flat_account(account: Account, terms: CostTerms) -> Iterator[dict[str, Any]]:
+    """A row for each currency that anybody asks for, the first where nobody asks for any."""
+    row = _account(account, terms)
+    for currency in account.costs or (terms.currency,):
+        amounts = {
+            "currency": currency,
+            "cost": account.costs.get(currency, 0) / MICROS,
+            "cost_micros": account.costs.get(currency, 0),
+            "learner_cost": account.learners.get(currency, 0) / MICROS,
+            "cents_per_1000_tokens": cents_per_thousand(account.costs.get(currency, 0), account.tokens),
+        }
+        yield {column: _inert((row | amounts)[column]) for column in ACCOUNT_COLUMNS}
+
+
+def _flat(peer: PeerReport, terms: CostTerms) -> dict[str, Any]:
+    row = _peer(peer, terms)
+    row |= {f"joules_{source}": joules for source, joules in row.pop("energy").items()}
     leases, verdicts, reputation = row.pop("leases"), row.pop("verdicts"), row.pop("reputation") or {}
     if audits := row.pop("audits"):
         row |= {"standing": audits["standing"], "audits": audits["audits"], "audits_failed": audits["failed"]}

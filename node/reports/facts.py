@@ -7,7 +7,7 @@ seconds; `None` means not known from here, which is not zero.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,10 +16,13 @@ from typing import Any
 from learner.alarms import Change
 from node.config import Mode, mode_of
 from node.receipts import PeerTraffic
+from node.reports.accounts import NO_ACCOUNTS, NO_TERMS, Accounts, CostTerms, Reference, cents_per_thousand
 from node.reports.history import History, PeerHistory, Span
 from node.reports.rules import BLAMED
+from node.reports.stays import Stay
 from node.reports.trust import PeerAudits
 from protocol.cost import MICROS, Price, cost_micros, per_thousand_tokens
+from protocol.energy import EnergySource
 from protocol.ids import LeaseId, PeerId, PolicyVersion, SwarmId
 from protocol.reputation import Reputation
 from protocol.work import Rule
@@ -73,7 +76,8 @@ class PeerReport:
     `active_s` is how long it was present and on, `standby_s` how long it stood by, which costs nothing; `engine_s` how
     long its engine says that it generated. `bytes_up` and
     `bytes_down` are its own word, `bytes_relayed` what others signed to have had of it and the learner credited.
-    `audits` is what was found of it, None where nobody looked.
+    `audits` is what was found of it, None where nobody looked. `stays` are when it was here, with what it moved and the
+    joules that it says its machine took then.
     """
 
     peer: PeerId
@@ -98,6 +102,7 @@ class PeerReport:
     last_seen_ms: int
     reputation: Reputation | None
     audits: PeerAudits | None = None
+    stays: tuple[Stay, ...] = ()
 
     @property
     def judged(self) -> int:
@@ -143,6 +148,39 @@ class PeerReport:
     def cost_per_1000_tokens(self) -> float | None:
         """In whole units of its currency; None while nothing was admitted."""
         return per_thousand_tokens(self.cost_micros, self.tokens)
+
+    @property
+    def cents_per_1000_tokens(self) -> float | None:
+        """The same in hundredths of that."""
+        return cents_per_thousand(self.cost_micros, self.tokens)
+
+    @property
+    def energy(self) -> Mapping[EnergySource, float]:
+        """Joules by source, those of stays in which they are believed."""
+        found: defaultdict[EnergySource, float] = defaultdict(float)
+        for stay in self.stays:
+            for source, joules in stay.energy.items() if stay.is_believed else ():
+                found[source] += joules
+        return {source: found[source] for source in EnergySource if source in found}
+
+    @property
+    def joules(self) -> float | None:
+        """Of all sources; None where it never told any that are believed."""
+        return sum(self.energy.values()) if self.energy else None
+
+    @property
+    def joules_disbelieved(self) -> float:
+        """What else it told: more than any machine draws."""
+        return sum(sum(stay.energy.values()) for stay in self.stays if not stay.is_believed)
+
+    def against(self, reference: Reference | None, currency: str) -> float | None:
+        """Its cost per token as a share of that of the reference, whose price is in `currency`; None where they cannot
+        be compared.
+        """
+        mine = self.cost_per_1000_tokens
+        if reference is None or mine is None or not reference.per_1000_tokens:
+            return None
+        return mine / reference.per_1000_tokens if self.price.currency == currency or not mine else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +256,8 @@ class SwarmReport:
     the last moment the ledger knows of: a run that ended yesterday reads the same tomorrow. `staleness` is the window
     S, when told. `uninformative` of the dropped records are of groups whose rewards are all equal;
     `later_turns` of the admitted ones go on with an episode that another began. `alarms` are those
-    that were raised and cleared, oldest first. `history` is there where it was asked for.
+    that were raised and cleared, oldest first. `history` is there where it was asked for. `terms` are what costs are
+    held against, `accounts` the same costs by version, start and day.
     """
 
     swarm: SwarmId
@@ -236,6 +275,8 @@ class SwarmReport:
     alarms: tuple[Change, ...] = ()
     later_turns: int = 0
     history: History | None = None
+    terms: CostTerms = NO_TERMS
+    accounts: Accounts = NO_ACCOUNTS
 
     @property
     def wall_s(self) -> float:
@@ -280,6 +321,20 @@ class SwarmReport:
         for peer in self.peers:
             total[peer.price.currency] += peer.cost_micros
         return {currency: micros for currency, micros in sorted(total.items()) if micros}
+
+    @property
+    def rollout_costs(self) -> Mapping[str, int]:
+        """Of these what rollout peers cost."""
+        total: Counter[str] = Counter()
+        for peer in self.rollout_peers:
+            total[peer.price.currency] += peer.cost_micros
+        return {currency: micros for currency, micros in sorted(total.items()) if micros}
+
+    @property
+    def joules(self) -> float | None:
+        """What all machines took, as far as it is told and believed; None where nothing is."""
+        told = [peer.joules for peer in self.peers if peer.joules is not None]
+        return sum(told) if told else None
 
     @property
     def bytes_up(self) -> int:
@@ -360,7 +415,7 @@ class OwnReport:
 
     `newest` and `oldest` are the learner's versions when it judged. `refused` are the latest, newest first. `traffic`
     is with those peers with whom most was exchanged. `spans`, when it was in the swarm, and `history` are there where
-    they were asked for; their times are seconds since it was first seen.
+    they were asked for; their times are seconds since it was first seen. `terms`: what a kWh costs its owner.
     """
 
     peer: PeerReport
@@ -371,6 +426,7 @@ class OwnReport:
     traffic: tuple[PeerTraffic, ...]
     spans: tuple[Span, ...] = ()
     history: PeerHistory | None = None
+    terms: CostTerms = NO_TERMS
 
     @property
     def peers(self) -> tuple[PeerReport, ...]:

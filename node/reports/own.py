@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from node.receipts import Receipts, Session
+from node.reports.accounts import CostTerms
 from node.reports.facts import LeaseCounts, OwnReport, PeerReport, RefusedRecord, Role
 from node.reports.history import FINEST, Bins, PeerHistory, Span, joined
-from node.reports.peers import Presence, present_s
+from node.reports.stays import Presence, stays_of
 from protocol.cost import Price
 from protocol.ids import PeerId
 from protocol.work import Rule
@@ -34,23 +35,27 @@ def own_report(
     machine: str = "",
     price: Price | None = None,
     with_history: bool = False,
+    per_kwh: float | None = None,
 ) -> OwnReport:
     """Return the report of the node `peer`, as it calls itself, from what is in `receipts`, with when it did what if so
     asked.
 
-    `price` is what it asks today, for a node without any session yet. Raises ReceiptsError.
+    `price` is what it asks today, for a node without any session yet; `per_kwh` what a kWh costs its owner. Raises
+    ReceiptsError.
     """
     sums, sessions = receipts.sums(), receipts.sessions()
     delivered, late = sums.receipts, receipts.leases_with(Rule.LATE, Rule.UNKNOWN_LEASE)
     dates = [date for s in sessions for date in (s.began_ms, s.ended_ms)]
     dates += [date for date in (sums.first_ms, sums.last_ms) if date is not None]
+    asked = sessions[-1].price if sessions else price or Price()
+    stays = stays_of(map(_presence, sessions), min(dates, default=0))
     row = PeerReport(
         peer=peer,
         name=name,
         role=Role.ROLLOUT,
         engine=engine,
         machine=machine,
-        price=sessions[-1].price if sessions else price or Price(),
+        price=asked,
         leases=LeaseCounts(issued=delivered, delivered=delivered, late=late),
         verdicts=sums.verdicts,
         tokens=sums.tokens,
@@ -60,12 +65,13 @@ def own_report(
         bytes_up=sum(s.bytes_up for s in sessions),
         bytes_down=sum(s.bytes_down for s in sessions),
         bytes_relayed=None,
-        active_s=_active_s(sessions),
+        active_s=sum(stay.active_s for stay in stays),
         standby_s=0.0,
         engine_s=sums.engine_s,
         first_seen_ms=min(dates, default=0),
         last_seen_ms=max(dates, default=0),
         reputation=None,
+        stays=stays,
     )
     refused = tuple(
         RefusedRecord(lease=v.lease, index=v.index, rule=v.rule, detail=v.detail, at_ms=v.issued_ms)
@@ -80,6 +86,7 @@ def own_report(
         traffic=tuple(receipts.traffic(TRAFFIC_SHOWN)),
         spans=_spans(sessions, row) if with_history else (),
         history=_history(receipts, row) if with_history else None,
+        terms=CostTerms(currency=asked.currency, per_kwh=per_kwh),
     )
 
 
@@ -94,8 +101,11 @@ def _history(receipts: Receipts, row: PeerReport) -> PeerHistory:
     return PeerHistory(judged=bins.filled(receipts.judged(row.first_seen_ms, 1000 * bins.width_s)))
 
 
-def _active_s(sessions: Sequence[Session]) -> float:
-    return present_s(
-        Presence(began_ms=s.began_ms, ended_ms=s.ended_ms, bytes_up=s.bytes_up, bytes_down=s.bytes_down)
-        for s in sessions
+def _presence(session: Session) -> Presence:
+    return Presence(
+        began_ms=session.began_ms,
+        ended_ms=session.ended_ms,
+        bytes_up=session.bytes_up,
+        bytes_down=session.bytes_down,
+        energy=session.energy,
     )

@@ -10,21 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from node.reports.facts import LeaseCounts, PeerReport, Role
+from node.reports.stays import Presence, stays_of
 from node.reports.trust import PeerAudits
 from protocol.cost import Price
 from protocol.ids import PeerId
 from protocol.reputation import Reputation
 from protocol.work import Rule
-
-
-@dataclass(frozen=True, kw_only=True)
-class Presence:
-    """A stay of a peer, in milliseconds since 1970, and the chunk bytes that it moved meanwhile."""
-
-    began_ms: int
-    ended_ms: int
-    bytes_up: int
-    bytes_down: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +38,14 @@ class PeerFacts:
     trained: int
     dropped: int
     bytes_relayed: int
-    standby_s: float
     reputation: Reputation
     audits: PeerAudits | None = None
 
 
-def peer_report(facts: PeerFacts, *, trained: int) -> PeerReport:
+def peer_report(facts: PeerFacts, *, trained: int, started_ms: int = 0) -> PeerReport:
     """The row of one peer; `trained` counts all rollouts of all batches."""
-    here_s = present_s(facts.presences)
+    stays = stays_of(facts.presences, started_ms)
+    standby_s = sum(stay.standby_s for stay in stays)
     return PeerReport(
         peer=facts.peer,
         name=facts.name,
@@ -71,13 +62,14 @@ def peer_report(facts: PeerFacts, *, trained: int) -> PeerReport:
         bytes_up=sum(presence.bytes_up for presence in facts.presences),
         bytes_down=sum(presence.bytes_down for presence in facts.presences),
         bytes_relayed=facts.bytes_relayed,
-        active_s=max(0.0, here_s - facts.standby_s),
-        standby_s=facts.standby_s,
+        active_s=max(0.0, present_s(facts.presences) - standby_s),
+        standby_s=standby_s,
         engine_s=facts.engine_s,
         first_seen_ms=facts.first_seen_ms,
         last_seen_ms=facts.last_seen_ms,
         reputation=facts.reputation,
         audits=facts.audits,
+        stays=stays,
     )
 
 

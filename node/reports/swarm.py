@@ -18,13 +18,17 @@ from learner.buffer import UNINFORMATIVE
 from learner.ledger_file import has_table, snapshot
 from learner.ledger_reputation import observed_days
 from learner.ledger_values import from_json
+from node.reports.accounts import CostTerms
 from node.reports.chronicle import read_history
 from node.reports.facts import Evaluation, Incarnation, LeaseCounts, Plan, Publication, Step, SwarmReport
 from node.reports.objective import changes_of
-from node.reports.peers import PeerFacts, Presence, in_order, peer_report
+from node.reports.peers import PeerFacts, in_order, peer_report
+from node.reports.reckoning import Received, accounts_of
 from node.reports.rules import JUDGING
+from node.reports.stays import Presence
 from node.reports.trust import PeerAudits, audits_by_peer
 from protocol.cost import Price
+from protocol.energy import EnergySource
 from protocol.ids import PeerId, PolicyVersion, SwarmId
 from protocol.reputation import DAY_MS, Reputation, reputation_of
 from protocol.staleness import Chain
@@ -42,8 +46,11 @@ SELECT max(t) FROM (
 Row = tuple[Any, ...]
 
 
-def swarm_report(path: Path, *, staleness: int | None = None, with_history: bool = False) -> SwarmReport:
-    """Return the report of the ledger at `path`; `staleness` is the window S, which the ledger does not hold.
+def swarm_report(
+    path: Path, *, staleness: int | None = None, terms: CostTerms | None = None, with_history: bool = False
+) -> SwarmReport:
+    """Return the report of the ledger at `path`; `staleness` is the window S, and `terms` what costs are held against,
+    which the ledger does not hold.
 
     The history, which only a page tells, is read if asked for: it goes through all records twice more.
 
@@ -67,7 +74,8 @@ def swarm_report(path: Path, *, staleness: int | None = None, with_history: bool
         trained = sum(lags.values())
         audits = audits_by_peer(db, started_ms)
         found = _peers(db, audits, reputations(db, ended_ms, audits))
-        peers = in_order(peer_report(facts, trained=trained) for facts in found)
+        peers = in_order(peer_report(facts, trained=trained, started_ms=started_ms) for facts in found)
+        versions = _versions(db, started_ms)
         evaluations = _evaluations(db, started_ms, chain)
         history = None
         if with_history:
@@ -81,7 +89,7 @@ def swarm_report(path: Path, *, staleness: int | None = None, with_history: bool
             staleness=staleness,
             peers=peers,
             incarnations=incarnations,
-            versions=_versions(db, started_ms),
+            versions=versions,
             steps=steps,
             evaluations=evaluations,
             plans=_plans(db, started_ms),
@@ -90,6 +98,15 @@ def swarm_report(path: Path, *, staleness: int | None = None, with_history: bool
             alarms=changes_of(steps, [score for score in evaluations if score.survives], _diverged(db)),
             later_turns=_later_turns(db),
             history=history,
+            terms=terms or CostTerms(),
+            accounts=accounts_of(
+                peers,
+                started_ms=started_ms,
+                ended_ms=ended_ms,
+                incarnations=incarnations,
+                versions=versions,
+                received=_received(db),
+            ),
         )
 
 
@@ -185,13 +202,27 @@ def _plans(db: sqlite3.Connection, started_ms: int) -> tuple[Plan, ...]:
     )  # fmt: skip
 
 
-def _standby(db: sqlite3.Connection) -> dict[str, float]:
-    """Seconds that each peer stood by."""
-    if not has_table(db, "standby"):
-        return {}
-    return dict(
-        db.execute("SELECT p.peer, sum(s.seconds) FROM standby s JOIN presence p ON p.id = s.presence GROUP BY p.peer")
-    )
+def _standby(db: sqlite3.Connection) -> dict[int, float]:
+    """Seconds stood by, by stay."""
+    return dict(db.execute("SELECT presence, seconds FROM standby")) if has_table(db, "standby") else {}
+
+
+def _energy(db: sqlite3.Connection) -> defaultdict[int, dict[EnergySource, float]]:
+    """Joules by stay and source."""
+    found: defaultdict[int, dict[EnergySource, float]] = defaultdict(dict)
+    for presence, source, joules in db.execute("SELECT * FROM energy") if has_table(db, "energy") else ():
+        found[presence][EnergySource(source)] = joules
+    return found
+
+
+def _received(db: sqlite3.Connection) -> list[Received]:
+    """When which tokens that count came; those that a restart orphaned, when their lease was delivered."""
+    rows = db.execute("SELECT received_ms, sum(tokens) FROM records WHERE rule = 'admitted' GROUP BY received_ms")
+    found = [(at_ms, tokens) for at_ms, tokens in rows]
+    if has_table(db, "orphans"):
+        closed = "SELECT coalesce(l.closed_ms, l.issued_ms), o.tokens FROM orphans o JOIN leases l USING (lease)"
+        found += db.execute(closed).fetchall()
+    return found
 
 
 def reputations(
@@ -211,7 +242,7 @@ def _peers(
     db: sqlite3.Connection, audits: Mapping[PeerId, PeerAudits], reputed: defaultdict[str, Reputation]
 ) -> list[PeerFacts]:
     presences, leases, late, recalled = _presences(db), _leases(db), _late(db), _recalled(db)
-    verdicts, work, relayed, standby = _verdicts(db), _work(db), _relayed(db), _standby(db)
+    verdicts, work, relayed = _verdicts(db), _work(db), _relayed(db)
     rows = db.execute(
         "SELECT peer, name, role, engine, machine, micros_per_hour, currency, engine_s, first_seen_ms, last_seen_ms"
         " FROM peers"
@@ -223,8 +254,7 @@ def _peers(
             last_seen_ms=last_seen_ms, presences=tuple(presences[peer]),
             leases=_counts(leases[peer], late.get(peer, 0), *recalled.get(peer, (0, 0))),
             verdicts=verdicts[peer], tokens=work[peer][0], trained=work[peer][1], dropped=work[peer][2],
-            bytes_relayed=relayed.get(peer, 0), standby_s=standby.get(peer, 0.0),
-            reputation=reputed[peer], audits=audits.get(PeerId(peer)),
+            bytes_relayed=relayed.get(peer, 0), reputation=reputed[peer], audits=audits.get(PeerId(peer)),
         )
         for peer, name, role, engine, machine, micros, currency, engine_s, first_seen_ms, last_seen_ms in rows
     ]  # fmt: skip
@@ -232,10 +262,20 @@ def _peers(
 
 def _presences(db: sqlite3.Connection) -> defaultdict[str, list[Presence]]:
     found: defaultdict[str, list[Presence]] = defaultdict(list)
-    for peer, began_ms, ended_ms, up, down in db.execute(
-        "SELECT peer, began_ms, ended_ms, bytes_up, bytes_down FROM presence"
+    standby, energy = _standby(db), _energy(db)
+    for stay, peer, began_ms, ended_ms, up, down in db.execute(
+        "SELECT id, peer, began_ms, ended_ms, bytes_up, bytes_down FROM presence"
     ):
-        found[peer].append(Presence(began_ms=began_ms, ended_ms=ended_ms, bytes_up=up, bytes_down=down))
+        found[peer].append(
+            Presence(
+                began_ms=began_ms,
+                ended_ms=ended_ms,
+                bytes_up=up,
+                bytes_down=down,
+                standby_s=standby.get(stay, 0.0),
+                energy=energy[stay],
+            )
+        )
     return found
 
 

@@ -7,6 +7,7 @@ rule that refused a record, explained in words. For a file, the same in plain AS
 from __future__ import annotations
 
 import io
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
@@ -18,12 +19,15 @@ from rich.text import Text
 
 from node.receipts import PeerTraffic
 from node.reports import words
+from node.reports.account_table import account_tables
+from node.reports.accounts import Reference, cents_per_thousand, money_for
 from node.reports.columns import known_as, tables
-from node.reports.facts import Evaluation, OwnReport, SwarmReport
+from node.reports.facts import Evaluation, OwnReport, Role, SwarmReport
 from node.reports.objective import RECENT, by_lag, recent, spells
 from node.reports.rules import MEANINGS
 from node.reports.trust import ban_in_words
 from protocol.cost import MICROS
+from protocol.energy import MAX_WATTS, EnergySource
 from protocol.ids import short
 from protocol.work import Rule
 
@@ -45,6 +49,18 @@ BANS_LISTED = 20
 
 CHANGES_LISTED = 12
 """The latest changes of the plan; the JSON form has all."""
+
+DOUBTED_LISTED = 6
+"""Peers whose joules are not believed; the table marks each of them."""
+
+SOURCES = {
+    EnergySource.NVML: "by GPUs' meters",
+    EnergySource.RAPL: "by processors' meters",
+    EnergySource.TABLE: "by the table",
+    EnergySource.OWNER: "by what owners say",
+    EnergySource.OTHER: "from elsewhere",
+}
+"""What a sum of joules is called, by where it comes from."""
 
 PEERS_LISTED = 6
 """With whom chunks were exchanged: a few lines; the JSON form has more."""
@@ -78,6 +94,7 @@ def _drawn(report: SwarmReport | OwnReport, width: int, box: Box, *, color: bool
             verdicts = report.peer.verdicts
     parts += _alarms(report) + _by_lag(report) if isinstance(report, SwarmReport) else []
     parts += [tables(report, width=width, box=box)] if isinstance(report, OwnReport) or report.peers else []
+    parts += [account_tables(report, width=width, box=box)] if isinstance(report, SwarmReport) and report.peers else []
     parts += [_legend(verdicts)]
     parts += _bans(report) + _plans(report) if isinstance(report, SwarmReport) else []
     parts += _refusals(report) if isinstance(report, OwnReport) else []
@@ -117,6 +134,9 @@ def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
     if report.steps:
         yield "alarms", _alarm_counts(report)
     yield "cost", _cost(report)
+    if (reference := report.terms.reference) is not None:
+        yield "reference", _against(report, reference)
+    yield from _energy(report)
 
 
 def _passes(first: Evaluation, last: Evaluation) -> str:
@@ -146,6 +166,7 @@ def own_story(report: OwnReport) -> Iterator[tuple[str, str]]:
     if report.traffic:
         yield "chunks", "; ".join(_exchanged(one) for one in report.traffic[:PEERS_LISTED])
     yield "engine", f"generated for {words.duration(report.peer.engine_s)}"
+    yield from _energy(report)
     yield "not here", "share of batches, credit for relaying and reputation: only the learner knows them"
 
 
@@ -176,10 +197,59 @@ def _cost(report: SwarmReport) -> str:
     if not report.costs:
         return "nothing: nobody asks for money"
     amounts = ", ".join(words.money_of(micros, currency) for currency, micros in report.costs.items())
+    learners = {peer.price.currency: peer.cost_micros for peer in report.peers if peer.role is Role.LEARNER}
+    own = ", ".join(words.money_of(micros, currency) for currency, micros in learners.items() if micros)
+    of_it = f" ({own} of it the learner's)" if own else ""
     if not report.tokens:
-        return amounts
-    each = ", ".join(words.money(m / MICROS / report.tokens * 1000, name) for name, m in report.costs.items())
-    return f"{amounts}, which is {each} per 1000 admitted tokens"
+        return f"{amounts}{of_it}"
+    return f"{amounts}{of_it}, which is {_cents(report.costs, report.tokens)} per 1000 admitted tokens"
+
+
+def _cents(costs: Mapping[str, int], tokens: int) -> str:
+    each = [(currency, cents_per_thousand(micros, tokens)) for currency, micros in costs.items()]
+    return ", ".join(words.cents(cents, f"cents ({currency})") for currency, cents in each)
+
+
+def _against(report: SwarmReport, reference: Reference) -> str:
+    """What rollout peers cost beside a rented machine."""
+    currency, asked = report.terms.currency, report.rollout_costs
+    name = words.plain_name(reference.name, 48) or "a rented machine"
+    rented = (
+        f"{name}, at {words.money(reference.per_hour, currency)} an hour and {words.rate(reference.tokens_per_s)} "
+        f"tokens per s, would cost {words.cents(100 * reference.per_1000_tokens, 'cents')}"
+    )
+    if not report.tokens:
+        return rented
+    each = _cents(asked, report.tokens) if asked else "nothing"
+    both = {*asked} <= {currency} and reference.per_1000_tokens
+    mine = asked.get(currency, 0) / MICROS / report.tokens * 1000
+    share = f", {words.share(mine / reference.per_1000_tokens)} of that" if both else ""
+    return f"{rented}; rollout peers cost {each} per 1000 admitted tokens{share}"
+
+
+def _energy(report: SwarmReport | OwnReport) -> Iterator[tuple[str, str]]:
+    """Joules, from where they are known, and what they cost; claims that are not believed, in a line of their own."""
+    sums: defaultdict[EnergySource, float] = defaultdict(float)
+    for peer in report.peers:
+        for source, joules in peer.energy.items():
+            sums[source] += joules
+    if sums:
+        parts = [f"{words.kwh(sums[source])} {SOURCES[source]}" for source in EnergySource if source in sums]
+        paid = money_for(sum(sums.values()), report.terms.per_kwh)
+        price = "" if paid is None else f"; electricity for {words.money(paid, report.terms.currency)}"
+        yield "energy", f"{words.kwh(sum(sums.values()))} kWh, as told: {', '.join(parts)}{price}"
+    silent = [peer for peer in report.peers if peer.joules is None and not peer.joules_disbelieved]
+    doubted = [peer for peer in report.peers if peer.joules_disbelieved]
+    if sums and silent:
+        yield "", f"{len(silent):,} of {len(report.peers):,} told nothing, and are not in it"
+    if doubted:
+        joules = sum(peer.joules_disbelieved for peer in doubted)
+        who = ", ".join(known_as(peer) for peer in doubted[:DOUBTED_LISTED])
+        more = f" and {len(doubted) - DOUBTED_LISTED:,} more" if len(doubted) > DOUBTED_LISTED else ""
+        yield (
+            "" if sums else "energy",
+            f"not believed, since it is more than {MAX_WATTS / 1000:g} kW: {words.kwh(joules)} kWh of {who}{more}",
+        )
 
 
 def _times(number: int) -> str:

@@ -98,6 +98,13 @@ def money(units: float | None, currency: str) -> str:
     return f"{units:,.{decimals}f} {currency}".rstrip()
 
 
+def cents(value: float | None, currency: str) -> str:
+    """Hundredths of a unit of `currency` (empty: not named), three significant digits."""
+    if value is None:
+        return NOTHING
+    return f"{rate(value) if value >= 0.0001 or not value else '<0.0001'} {currency}".rstrip()
+
+
 def money_of(micros: int, currency: str) -> str:
     """An amount in millionths of `currency`."""
     return money(micros / MICROS, currency)

@@ -83,6 +83,10 @@ listen = ["/ip4/127.0.0.1/tcp/0"]
 kind = "{engine}"
 threads = 1
 batch_rollouts = 8
+
+[energy]
+watts = 250.0
+per_kwh = 0.3
 """
 
 

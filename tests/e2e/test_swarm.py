@@ -155,8 +155,15 @@ def check_views_of_learner(swarm: Swarm, nodes: list[Program]) -> None:
     assert {row["name"]: int(row["bytes_relayed"]) for row in rows} == {
         name: peer["bytes_relayed"] for name, peer in work.items()
     }
+    for kind in ("run", "day", "version"):
+        accounts = report["accounts"][f"{kind}s"]
+        assert sum(row["tokens"] for row in accounts) == report["totals"]["tokens"]
+        assert sum(row["joules"] for row in accounts) == round(sum(peer["joules"] or 0 for peer in work.values()))
+        rows = list(csv.DictReader(io.StringIO(swarm.machine.call("report", swarm.config, "--csv", "--by", kind).out)))
+        assert [row["name"] for row in rows] == [row["name"] for row in accounts]
     text = swarm.machine.call("report", swarm.config).out
     for node in nodes:
+        assert work[node.name]["energy"].keys() == {"owner"}, "watts of its node.toml, as it told them"
         peer = work[node.name]
         assert (peer["role"], peer["peer"]) == ("rollout", peer_of(swarm, node))
         assert peer["admitted"] > 0  # both had a part in it, dialled or dialling
@@ -173,6 +180,8 @@ def check_views_of_node(swarm: Swarm, node: Program) -> None:
         "SELECT count(*) FROM records WHERE rule = 'admitted' AND peer = ?", facts["peer"]["peer"]
     )
     assert (facts["kind"], facts["peer"]["admitted"]) == ("own", admitted)
+    assert facts["peer"]["energy"]["owner"] > 0
+    assert facts["peer"]["electricity"] > 0
     others = {peer for (peer,) in swarm.rows("SELECT peer FROM peers")} - {facts["peer"]["peer"]}
     assert others >= {one["peer"] for one in facts["traffic"] if one["bytes_down"] > 0} > set()
     for way in ("bytes_up", "bytes_down"):

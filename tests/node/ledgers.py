@@ -10,9 +10,10 @@ from typing import Any
 
 from learner.intake import Place
 from learner.ledger import Ledger
-from learner.ledger_rows import CheckpointRow, LeaseRow, PeerRow, PlanRow, RecordRow, StepRow
+from learner.ledger_rows import CheckpointRow, LeaseRow, PeerRow, PlanRow, RecordRow, StayRow, StepRow
 from learner.relay_credit import Credit
 from protocol.digest import digest_of
+from protocol.energy import EnergySource
 from protocol.identity import Keypair
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId
 from protocol.work import Rule
@@ -52,8 +53,15 @@ class Story:
         self.presences[row.peer] = self.ledger.peer_joined(row, self.now_ms)
         return self.presences[row.peer]
 
-    def here(self, peer: PeerId, *, up: int = 0, down: int = 0, reason: str = "") -> None:
-        self.ledger.peer_present(self.presences[peer], self.now_ms, bytes_up=up, bytes_down=down, reason=reason)
+    def here(
+        self, peer: PeerId, *, up: int = 0, down: int = 0, reason: str = "", standby_s: float = 0.0, **joules: float
+    ) -> None:
+        """It still is, or was until now, and has moved and taken so much since it came; joules by source."""
+        row = StayRow(
+            presence=self.presences[peer], bytes_up=up, bytes_down=down, reason=reason, standby_s=standby_s,
+            energy={EnergySource(source): amount for source, amount in joules.items()},
+        )  # fmt: skip
+        self.ledger.peers_present([row], self.now_ms)
 
     def relay(self, receiver: PeerId, version: PolicyVersion, shares: dict[PeerId, int]) -> None:
         """Those of `shares` are credited for what they gave `receiver` of `version`, in bytes."""

@@ -112,6 +112,10 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
         ('spec = "reverse"', '[[task.mixture]]\nspec = "sort"\nweight = 0', "[task] mixture[0].weight: expected `fl"),
         ("[learn]", "[curriculum]\nlow = 0.5\nhigh = 0.5\n[learn]", "[curriculum] low = 0.5 leaves nothing below high"),
         ("[learn]", "[evaluate]\nsamples = 4\nk = [1, 8]\n[learn]", "[evaluate] k = 8 is more than samples = 4"),
+        ("[learn]", "[cost]\nreference_per_hour = 1\n[learn]", "[cost] reference_tokens_per_s is missing: a machine"),
+        ("[learn]", "[cost]\nreference_tokens_per_s = 1\n[learn]", "[cost] reference_per_hour is missing: a machine"),
+        ("[learn]", '[cost]\nreference = "x"\n[learn]', "[cost] reference = 'x' has neither price nor speed. Add"),
+        ("[learn]", "[cost]\nper_kwh = -1\n[learn]", "[cost] per_kwh: expected `float` >= 0.0"),
         ("[learn]", "[evaluate]\nk = [0]\n[learn]", "[evaluate] k[0]: expected `int` >= 1"),
         ("[learn]", "[evaluate]\nkv_cache_gb = 0\n[learn]", "[evaluate] kv_cache_gb: expected `float` > 0"),
         (

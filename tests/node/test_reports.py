@@ -34,8 +34,9 @@ from node.reports import (
     words,
 )
 from node.reports.facts import PeerReport, Role, SwarmReport
-from node.reports.peers import Presence, present_s
+from node.reports.peers import present_s
 from node.reports.rules import BLAMED, MEANINGS, REFUSALS
+from node.reports.stays import Presence
 from protocol.cost import Price
 from protocol.ids import PeerId, PolicyVersion
 from protocol.work import Rule
@@ -565,12 +566,14 @@ def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
     told = json.loads(as_json(demo))
     assert list(told) == [
         "format", "kind", "swarm", "started_ms", "ended_ms", "wall_s", "mode", "staleness_bound", "totals",
-        "lag_histogram", "incarnations", "evaluations", "versions", "steps", "plans", "objective", "alarms", "peers",
+        "lag_histogram", "incarnations", "evaluations", "versions", "steps", "plans", "objective", "alarms",
+        "cost_terms", "accounts", "peers",
     ]  # fmt: skip
     assert list(told["totals"]) == [
         "admitted", "rejected", "verdicts", "trained", "dropped", "uninformative", "later_turns", "tokens", "bytes_up",
-        "bytes_down", "bytes_relayed", "recalled_rollouts", "costs", "versions_published", "steps", "incarnations",
-        "weight_bytes", "learner_utilisation", "bubble", "mean_train_s", "mean_waited_s", "mean_step_s",
+        "bytes_down", "bytes_relayed", "recalled_rollouts", "costs", "learner_costs", "cents_per_1000_tokens", "kwh",
+        "versions_published", "steps", "incarnations", "weight_bytes", "learner_utilisation", "bubble", "mean_train_s",
+        "mean_waited_s", "mean_step_s",
     ]  # fmt: skip
     assert list(told["peers"][0]) == [
         "peer",
@@ -598,6 +601,13 @@ def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
         "cost",
         "cost_micros",
         "cost_per_1000_tokens",
+        "cents_per_1000_tokens",
+        "share_of_reference",
+        "kwh",
+        "joules",
+        "energy",
+        "joules_disbelieved",
+        "electricity",
         "first_seen_ms",
         "last_seen_ms",
         "audits",

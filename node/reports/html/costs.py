@@ -1,7 +1,7 @@
 """What rollout peers cost over time, and what the plans said that they would.
 
 Pure. What always holds: the curve of the cost ends at what the report says that they cost, in the swarm's currency; a
-peer's cost is spread evenly over the time that it was here, also where it stood by for part of that; the planned curve
+peer's cost is spread evenly over each of its stays, by how long of that it was at work; the planned curve
 rises at the price per hour of the plan that stood, from the first plan on.
 """
 
@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from node.reports.facts import PeerReport, Role, SwarmReport
-from node.reports.history import History
 from node.reports.html.scale import CURVE_POINTS, Point
+from node.reports.reckoning import cost_pieces
+from node.reports.spread import accumulated
 from protocol.cost import CURRENCY, MICROS
 
 
@@ -47,7 +48,7 @@ def costs_of(report: SwarmReport) -> Costs:
     others = [peer for peer in report.rollout_peers if peer.price.currency != currency and peer.cost_micros]
     return Costs(
         currency=currency,
-        spent=_spent(peers, report.history or History(), report.wall_s),
+        spent=_spent(peers, report.wall_s),
         planned=_planned(report),
         others=len(others),
     )
@@ -60,29 +61,11 @@ def _currency(report: SwarmReport) -> str:
     return next((peer.price.currency for peer in (*learners, *asked)), CURRENCY)
 
 
-def _spent(peers: list[PeerReport], history: History, wall_s: float) -> tuple[Point, ...]:
+def _spent(peers: list[PeerReport], wall_s: float) -> tuple[Point, ...]:
     """The cost at each of CURVE_POINTS moments."""
-    rates: list[tuple[float, float]] = []
-    known = 0.0
-    for peer in peers:
-        spans = history.spans.get(peer.peer, ())
-        length = sum(ended - began for began, ended in spans)
-        if not length:
-            known += peer.cost
-            continue
-        per_s = peer.cost / length
-        rates += [(moment, change) for began, ended in spans for moment, change in ((began, per_s), (ended, -per_s))]
-    rates.sort()
-    found: list[Point] = []
-    at, amount, rate, place = rates[0][0] if rates else 0.0, known, 0.0, 0
-    for number in range(CURVE_POINTS):
-        moment = wall_s * number / (CURVE_POINTS - 1)
-        while place < len(rates) and rates[place][0] <= moment:
-            amount += rate * (rates[place][0] - at)
-            at, rate, place = rates[place][0], rate + rates[place][1], place + 1
-        amount, at = amount + rate * (moment - at), max(at, moment)
-        found.append((moment, max(0.0, amount)))
-    return tuple(found)
+    moments = [wall_s * number / (CURVE_POINTS - 1) for number in range(CURVE_POINTS)]
+    pieces = [piece for peer in peers for piece in cost_pieces(peer)]
+    return tuple(zip(moments, accumulated(pieces, moments), strict=True))
 
 
 def _planned(report: SwarmReport) -> tuple[Point, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from node.reports import words
 from node.reports.facts import SwarmReport
 from node.reports.history import PEERS_TOLD
+from node.reports.html.accounts import cost_section
 from node.reports.html.costs import Costs, costs_of
 from node.reports.html.curves import plots
 from node.reports.html.learned import lead
@@ -51,6 +52,7 @@ def overview(report: SwarmReport, pages: Collection[PeerId]) -> Fragment:
         _peers(report, pages),
         _rejected(report),
         _by_lag(report),
+        cost_section(report),
         _plans(report, costs, pages),
     ]
     return tag("div", parts, id="overview")

@@ -12,7 +12,7 @@ from node.reports.facts import OwnReport
 from node.reports.history import DETAIL_CHARS, PeerHistory
 from node.reports.html.curves import timeline
 from node.reports.html.markup import Child, Fragment, strangers, tag
-from node.reports.html.peer_page import verdicts
+from node.reports.html.peer_page import energy, verdicts
 from node.reports.html.pieces import Tile, moment, name_of, pairs, section, shortened, table, tiles
 from node.reports.html.plot import Look, Row
 from node.reports.html.svg import STRIP, figure
@@ -78,7 +78,8 @@ def _earnings(report: OwnReport) -> Iterator[tuple[str, Child]]:
     yield "price asked", f"{words.money(peer.price_per_hour, currency)} an hour"
     yield "time in the swarm", f"{words.duration(peer.active_s)} ({words.hours(peer.active_s)} h)"
     yield "earned", words.money(peer.cost, currency)
-    yield "per 1000 admitted tokens", words.money(peer.cost_per_1000_tokens, currency)
+    yield "per 1000 admitted tokens", f"{words.cents(peer.cents_per_1000_tokens, 'cents')} ({currency})"
+    yield from energy(peer, report.terms)
     yield "engine", strangers(words.plain_name(peer.engine, 48) or words.NOTHING)
     yield "machine", strangers(words.plain_name(peer.machine, 200) or words.NOTHING)
 

@@ -31,7 +31,11 @@ def as_html(report: SwarmReport | OwnReport) -> str:
     match report:
         case SwarmReport():
             history = report.history or History()
-            links = [*NAVIGATION, *([("plans", "Plans")] if report.plans else [])]
+            links = [
+                *NAVIGATION,
+                *([("costs", "Cost")] if report.peers else []),
+                *([("plans", "Plans")] if report.plans else []),
+            ]
             return _document(
                 *overview.heading(report), links, overview.overview(report, history.peers), peer_pages(report)
             )

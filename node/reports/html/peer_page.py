@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from node.reports import words
+from node.reports.accounts import CostTerms, money_for
 from node.reports.facts import PeerReport, Role, SwarmReport
 from node.reports.history import DETAIL_CHARS, Evidence, History, PeerHistory, Span
 from node.reports.html.audits import audits
@@ -31,7 +32,9 @@ from node.reports.html.pieces import (
 from node.reports.html.svg import STRIP, figure
 from node.reports.rules import MEANINGS
 from node.reports.standing import BANDS, advice
+from node.reports.text import SOURCES
 from node.reports.turns import stretches
+from protocol.energy import MAX_WATTS
 from protocol.ids import PeerId, short
 from protocol.work import Rule
 
@@ -86,7 +89,7 @@ def _peer_page(peer: PeerReport, history: PeerHistory, among: _Among) -> Fragmen
             *_relayed(history, among),
         ]
     about = (
-        _part("Earnings", _earnings(peer)),
+        _part("Earnings", _earnings(peer, among.report.terms)),
         _part("Machine, as it says itself", _machine(peer)),
         _part("Presence and reputation", _standing(peer, among.history.stays.get(peer.peer, 0))),
     )
@@ -180,14 +183,29 @@ def _part(title: str, rows: Iterator[tuple[str, Child]]) -> Fragment:
     return tag("div", tag("h3", title), pairs(rows))
 
 
-def _earnings(peer: PeerReport) -> Iterator[tuple[str, Child]]:
+def energy(peer: PeerReport, terms: CostTerms) -> Iterator[tuple[str, Child]]:
+    """Joules as it says, what they cost, and what of that is not believed."""
+    if peer.joules is not None:
+        parts = ", ".join(f"{words.kwh(joules)} {SOURCES[source]}" for source, joules in peer.energy.items())
+        yield "energy, as it says", f"{words.kwh(peer.joules)} kWh: {parts}"
+        if (paid := money_for(peer.joules, terms.per_kwh)) is not None:
+            yield "electricity", words.money(paid, terms.currency)
+    if peer.joules_disbelieved:
+        kilowatts = f"{MAX_WATTS / 1000:g} kW"
+        yield "energy, not believed", f"{words.kwh(peer.joules_disbelieved)} kWh: more than {kilowatts}"
+
+
+def _earnings(peer: PeerReport, terms: CostTerms) -> Iterator[tuple[str, Child]]:
     currency = peer.price.currency
     yield "price asked", f"{words.money(peer.price_per_hour, currency)} an hour"
     yield "time active", f"{words.duration(peer.active_s)} ({words.hours(peer.active_s)} h)"
     yield "time standing by", words.duration(peer.standby_s)
     yield "earned", words.money(peer.cost, currency)
     if peer.role is Role.ROLLOUT:
-        yield "per 1000 admitted tokens", words.money(peer.cost_per_1000_tokens, currency)
+        yield "per 1000 admitted tokens", f"{words.cents(peer.cents_per_1000_tokens, 'cents')} ({currency})"
+        if (share := peer.against(terms.reference, terms.currency)) is not None:
+            yield "against the reference", f"{words.share(share)} of its cost per token"
+    yield from energy(peer, terms)
     yield "chunks sent, as it says", words.size(peer.bytes_up)
     yield "chunks received, as it says", words.size(peer.bytes_down)
 

@@ -23,7 +23,9 @@ PEERS_LISTED = 2000
 
 ENGINE_CHARS = 24
 
-ENGINE = Column(heading="engine", cell=lambda peer: words.plain_name(peer.engine, ENGINE_CHARS), left=True)
+ENGINE: Column[PeerReport] = Column(
+    heading="engine", cell=lambda peer: words.plain_name(peer.engine, ENGINE_CHARS), left=True
+)
 
 
 def peer_table(report: SwarmReport, pages: Collection[PeerId]) -> Fragment:
@@ -48,29 +50,29 @@ def peer_table(report: SwarmReport, pages: Collection[PeerId]) -> Fragment:
     return scrolling("Table of peers", whole)
 
 
-def _parts(report: SwarmReport) -> Sequence[Section]:
+def _parts(report: SwarmReport) -> Sequence[Section[PeerReport]]:
     work, *others = sections(report)
     return (replace(work, columns=(work.columns[0], ENGINE, *work.columns[1:])), *others)
 
 
-def _groups(parts: Sequence[Section]) -> Fragment:
+def _groups(parts: Sequence[Section[PeerReport]]) -> Fragment:
     """A heading above all columns of one subject."""
     above = [tag("th", part.title, scope="colgroup", colspan=len(part.columns)) for part in parts]
     return tag("tr", tag("td"), above, class_="groups")
 
 
-def _headings(columns: Sequence[Column]) -> Fragment:
+def _headings(columns: Sequence[Column[PeerReport]]) -> Fragment:
     cells = [tag("th", column.title, scope="col", class_="left" if column.left else None) for column in columns]
     return tag("tr", tag("th", "peer", scope="col", class_="left"), cells, class_="columns")
 
 
-def _row(peer: PeerReport, columns: Sequence[Column], *, has_page: bool) -> Fragment:
+def _row(peer: PeerReport, columns: Sequence[Column[PeerReport]], *, has_page: bool) -> Fragment:
     name = link_to(peer.peer, known_as(peer)) if has_page else known_as(peer)
     head = tag("th", name, scope="row", data_v=f"{name_of(peer).lower()} {short(peer.peer)}")
     return tag("tr", head, [_cell(peer, column) for column in columns])
 
 
-def _cell(peer: PeerReport, column: Column) -> Fragment:
+def _cell(peer: PeerReport, column: Column[PeerReport]) -> Fragment:
     number = column.number(peer)
     written = column.cell(peer)
     if number is None:
@@ -78,6 +80,6 @@ def _cell(peer: PeerReport, column: Column) -> Fragment:
     return tag("td", written, data_v=f"{number:.12g}")
 
 
-def _foot(name: str, report: SwarmReport, columns: Sequence[Column]) -> Fragment:
+def _foot(name: str, report: SwarmReport, columns: Sequence[Column[PeerReport]]) -> Fragment:
     cells = [tag("td", column.total(report) if report.peers else "") for column in columns]
     return tag("tr", tag("th", name, scope="row"), cells)

@@ -7,6 +7,8 @@ from pathlib import Path
 from learner.ledger import Ledger
 from learner.ledger_rows import PeerRow
 from node.reports import SwarmReport, swarm_report
+from node.reports.accounts import CostTerms, Reference
+from protocol.energy import EnergySource
 from protocol.ids import PeerId, PolicyVersion
 from protocol.work import Rule
 from tests.node.ledgers import ALPHA, BETA, SWARM, Story, demo_run, key, open_story, peer_row
@@ -22,6 +24,12 @@ NAMES = (
     "<svg/onload=alert(1)>" + "x" * 3000,
 )
 """What strangers may call themselves."""
+
+
+TAKEN = {EnergySource.NVML: 3.6e6, EnergySource.RAPL: 3.6e5}
+"""Joules of a volunteer's own machine."""
+
+TERMS = CostTerms(currency="USD", per_kwh=0.3, reference=Reference(name=NAMES[0], per_hour=0.35, tokens_per_s=2500.0))
 
 
 def hostile_row(peer: PeerId, name: str) -> PeerRow:
@@ -41,7 +49,10 @@ def rich_report(path: Path, *, name: str = NAMES[0], detail: str = "") -> SwarmR
             story.now_s += 2
             story.deliver(story.lease(HOSTILE), HOSTILE, *[rule] * 4, version=PolicyVersion(2, 20), lag=5)
     story.now_s += 10
-    story.here(HOSTILE, up=10**6)
+    story.here(HOSTILE, up=10**6, rapl=1e9, other=1e12)
+    with story.ledger.transaction() as db:
+        for source, joules in (("nvml", 3500.0), ("table", 20.0)):
+            db.execute("INSERT INTO energy SELECT id, ?, ? FROM presence WHERE peer = ?", (source, joules, ALPHA))
     for number in range(20, 32):
         peer = key(number).peer_id
         story.join(peer_row(peer, f"peer {number}", micros=1000 * number))
@@ -50,7 +61,7 @@ def rich_report(path: Path, *, name: str = NAMES[0], detail: str = "") -> SwarmR
         with story.ledger.transaction() as db:
             db.execute("UPDATE records SET detail = ? WHERE rule <> 'admitted'", (detail,))
     story.ledger.close()
-    return swarm_report(path, staleness=2, with_history=True)
+    return swarm_report(path, staleness=2, terms=TERMS, with_history=True)
 
 
 def crowd(path: Path, num_peers: int, *, blamed: int = 0) -> SwarmReport:

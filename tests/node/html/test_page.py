@@ -27,7 +27,7 @@ from node.visible import visible
 from protocol.cost import Price
 from protocol.ids import PeerId, PolicyVersion, short
 from protocol.work import Rule
-from tests.node.html.stories import HOSTILE, NAMES, crowd, rich_report
+from tests.node.html.stories import HOSTILE, NAMES, TAKEN, crowd, rich_report
 from tests.node.html.test_markup import Reader
 from tests.node.ledgers import ALPHA, BETA, LEARNER, START_MS, demo_run, key, open_story, peer_row
 from tests.node.test_receipts import receipt
@@ -56,13 +56,13 @@ def own(directory: Path, *, name: str = "my node", detail: str = "") -> OwnRepor
     books = Receipts(directory / "receipts.sqlite")
     first = books.session_began(Price(micros_per_hour=1_000_000), START_MS)
     traffic = [PeerTraffic(peer=BETA, bytes_up=10, bytes_down=2000)]
-    books.session_lasts(first, START_MS + 3_600_000, bytes_up=1, bytes_down=2, traffic=traffic)
+    books.session_lasts(first, START_MS + 3_600_000, bytes_up=1, bytes_down=2, traffic=traffic, energy=TAKEN)
     for number in range(1, 40):
         one = receipt(START_MS // 1000 + 60 * number, Rule.ADMITTED, Rule.STALE, tokens=7)
         books.add(one, b"raw", engine_s=1.0)
     if detail:
         books._db.execute("UPDATE verdicts SET detail = ?", (detail,))
-    return own_report(books, peer=ALPHA, name=name, engine=name, machine=name, with_history=True)
+    return own_report(books, peer=ALPHA, name=name, engine=name, machine=name, with_history=True, per_kwh=0.3)
 
 
 # What it tells
@@ -90,6 +90,25 @@ def test_the_overview_tells_what_was_learned_cost_and_planned(page: str) -> None
         "the operator wants everybody to work",
     ):  # fmt: skip
         assert told in page, told
+
+
+def test_costs_are_told_by_start_day_and_version(page: str) -> None:
+    section = page[page.index('id="costs"') : page.index("</section>", page.index('id="costs"'))]
+    for kind in ("run", "day", "version"):
+        assert f"<caption>Cost by {kind}" in section
+    for told in ("electricity, USD", "cents per 1k tokens", "kWh", "learner&#x27;s", "2025-10-09", "together"):
+        assert told in section, told
+    assert 'href="#costs"' in page
+
+
+def test_energy_is_told_of_whoever_told_it(page: str, tmp_path: Path) -> None:
+    pages = dict(re.findall(r'<section class="peer" id="peer=([^"]+)"(.*?)</section>', page, flags=re.DOTALL))
+    assert "processors" not in pages[ALPHA]
+    for told in ("energy, as it says", "by GPUs", "by the table", "electricity", "against the reference"):
+        assert told in pages[ALPHA], told
+    assert "energy, not believed" in pages[HOSTILE]
+    assert "energy" not in pages[BETA]
+    assert "1.1 kWh: 1 by GPUs" in as_html(own(tmp_path))
 
 
 def test_audits_have_no_section_while_there_are_none(page: str) -> None:

@@ -1,0 +1,72 @@
+"""Stays of a peer as a report reckons with them.
+
+Pure. What always holds: time that two stays share belongs to the earlier one; joules that no machine can have drawn
+since the stay before are kept apart, and believed nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from protocol.energy import EnergySource, is_believed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Presence:
+    """A stay of a peer, in milliseconds since 1970, the chunk bytes that it moved meanwhile, the seconds that it stood
+    by, and joules by source, as it says.
+    """
+
+    began_ms: int
+    ended_ms: int
+    bytes_up: int
+    bytes_down: int
+    standby_s: float = 0.0
+    energy: Mapping[EnergySource, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stay:
+    """The part of a stay that is its alone, in seconds since the run began, and what falls on it."""
+
+    began_s: float
+    ended_s: float
+    active_s: float
+    standby_s: float
+    bytes_up: int
+    bytes_down: int
+    energy: Mapping[EnergySource, float]
+    is_believed: bool
+
+    @property
+    def joules(self) -> float:
+        """Those that are believed."""
+        return sum(self.energy.values()) if self.is_believed else 0.0
+
+
+def stays_of(presences: Iterable[Presence], started_ms: int) -> tuple[Stay, ...]:
+    """In order of time."""
+    found: list[Stay] = []
+    until_ms: int | None = None
+    for one in sorted(presences, key=lambda one: one.began_ms):
+        # A node counts on while its line is broken, and says so when it is back.
+        since_ms = one.began_ms if until_ms is None else until_ms
+        began_ms = one.began_ms if until_ms is None else max(one.began_ms, until_ms)
+        ended_ms = max(began_ms, one.ended_ms)
+        here_s = (ended_ms - began_ms) / 1000
+        standby_s = min(max(0.0, one.standby_s), here_s)
+        found.append(
+            Stay(
+                began_s=(began_ms - started_ms) / 1000,
+                ended_s=(ended_ms - started_ms) / 1000,
+                active_s=here_s - standby_s,
+                standby_s=standby_s,
+                bytes_up=one.bytes_up,
+                bytes_down=one.bytes_down,
+                energy=one.energy,
+                is_believed=is_believed(sum(one.energy.values()), (ended_ms - since_ms) / 1000),
+            )
+        )
+        until_ms = ended_ms
+    return tuple(found)

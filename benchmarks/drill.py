@@ -187,7 +187,7 @@ def measure() -> int:
     for life in honest:
         say(
             f"{life.peer_days} honest peer-days at the limit: {life.audits} audits, {life.failed} failed; "
-            f"{life.withheld} groups withheld; {life.banned} peers banned."
+            f"{life.choices} groups drawn that it may have chosen; {life.banned} peers banned."
         )
     figures = {
         f"{one.scene.name}, seed {options.seed + one.repetition}": {**as_json(one.outcome), "poisoned": one.poisoned}

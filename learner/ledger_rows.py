@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from learner.intake import Place
+from learner.verification.choosing import Choice
 from protocol.energy import EnergySource
 from protocol.ids import LeaseId, PeerId, PolicyVersion, RecordId
 from protocol.work import Rule
@@ -150,15 +151,17 @@ class TallyRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WithheldRow:
-    """A lease that was not delivered and was drawn by the learner: what its group was worth on average, and the one
-    drawn beside it; so many of the peer were `heard` with it that differed, and `log_wealth` is what they add up to."""
+class ChoiceRow:
+    """A lease of which its peer may have made a `choice`, and which was drawn by the learner: what the peer's group was
+    worth on average, and `ours` beside it (`learner.verification.choosing`); so many of the peer were `heard` with it
+    that differed, and `log_wealth` is what they add up to."""
 
     lease: LeaseId
     peer: PeerId
     at_ms: int
-    withheld: float
-    drawn: float
+    choice: Choice
+    theirs: float
+    ours: float
     heard: int
     log_wealth: tuple[float, ...]
 

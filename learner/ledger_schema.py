@@ -166,11 +166,11 @@ CREATE TABLE IF NOT EXISTS decisions (
     id INTEGER PRIMARY KEY, peer TEXT NOT NULL, at_ms INTEGER NOT NULL, what TEXT NOT NULL, reason TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS records_refused ON records (lease, rule, peer) WHERE rule <> 'admitted';
-CREATE TABLE IF NOT EXISTS withheld (
-    lease BLOB PRIMARY KEY REFERENCES leases, peer TEXT NOT NULL, at_ms INTEGER NOT NULL, withheld REAL NOT NULL,
-    drawn REAL NOT NULL, heard INTEGER NOT NULL, log_wealth TEXT NOT NULL
+CREATE TABLE IF NOT EXISTS choices (
+    lease BLOB PRIMARY KEY REFERENCES leases, peer TEXT NOT NULL, at_ms INTEGER NOT NULL, choice TEXT NOT NULL,
+    theirs REAL NOT NULL, ours REAL NOT NULL, heard INTEGER NOT NULL, log_wealth TEXT NOT NULL
 ) STRICT;
-CREATE INDEX IF NOT EXISTS withheld_by_peer ON withheld (peer, heard);
+CREATE INDEX IF NOT EXISTS choices_by_peer ON choices (peer, heard);
 CREATE TABLE IF NOT EXISTS margins (since_ms INTEGER PRIMARY KEY, margins TEXT NOT NULL) STRICT;
 """
 """What audits found: of each lease that was audited how many tokens were above which margin (`above`, a JSON list),
@@ -178,8 +178,8 @@ the largest gap in nats, and the logarithm of the evidence against its peer afte
 up to (`log_wealth`, a JSON list), and why it is banned, "" if it is not; the leases whose receipt was replaced by a
 later one, and whether the peer has heard of it; of audits that failed the lease and the records as they were signed;
 what the operator decided (`what` is "ban" or "pardon"), from which replays and reputations begin anew; of each lease
-that was not delivered, and was drawn by the learner, the mean rewards of what was compared, how many of its peer were
-`heard` with it (below 0 once forgiven), and what they add up to; since when which margins
+of which its peer may have made a choice, and which was drawn by the learner, the mean worth of what was compared, how
+many of its peer were `heard` with it (below 0 once forgiven), and what they add up to; since when which margins
 are in force (`learner.verification.margins`). Made like RELAYS."""
 
 ENERGY = """

@@ -16,8 +16,9 @@ from types import MappingProxyType
 import msgspec
 
 from learner.ledger_file import LedgerFile
-from learner.ledger_rows import AuditRow, WithheldRow
+from learner.ledger_rows import AuditRow, ChoiceRow
 from learner.ledger_values import wealth_from
+from learner.verification.choosing import Choice, is_favourable
 from learner.verification.confidence import Confidence
 from learner.verification.sequential import History, Margin
 from protocol.ids import LeaseId, PeerId
@@ -99,37 +100,38 @@ class TrustBook(LedgerFile):
                 found[PeerId(peer)] = Confidence(passed=passed, failed=failed, history=history, banned=banned)
         return found
 
-    def withheld_drawn(self, row: WithheldRow) -> None:
-        """Write what a group was worth that was not delivered. A lease is drawn once."""
+    def choice_drawn(self, row: ChoiceRow) -> None:
+        """Write what a group was worth that its peer may have chosen. A lease is drawn once."""
         with self.transaction() as db:
             db.execute(
-                "INSERT OR IGNORE INTO withheld VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR IGNORE INTO choices VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    row.lease, row.peer, row.at_ms, row.withheld, row.drawn, row.heard, json.dumps(row.log_wealth),
+                    row.lease, row.peer, row.at_ms, row.choice.value, row.theirs, row.ours, row.heard,
+                    json.dumps(row.log_wealth),
                 ),
             )  # fmt: skip
 
-    def withheld_history(self, peer: PeerId) -> History:
-        """What the groups add up to that this peer did not deliver."""
+    def choice_history(self, peer: PeerId) -> History:
+        """What the groups add up to that this peer may have chosen."""
         rows = self._query(
-            "SELECT heard, log_wealth FROM withheld WHERE peer = ? AND heard > 0 ORDER BY heard DESC LIMIT 1", (peer,)
+            "SELECT heard, log_wealth FROM choices WHERE peer = ? AND heard > 0 ORDER BY heard DESC LIMIT 1", (peer,)
         )
         for heard, log_wealth in rows:
-            return History(audits=heard, log_wealth=wealth_from("withheld.log_wealth", log_wealth))
+            return History(audits=heard, log_wealth=wealth_from("choices.log_wealth", log_wealth))
         return History()
 
-    def withheld_of(self, peer: PeerId) -> tuple[int, int]:
-        """Of the groups of this peer that were drawn, so many were worse than those drawn beside them, of so many."""
-        ((worse, heard),) = self._query(
-            "SELECT coalesce(sum(withheld < drawn), 0), count(*) FROM withheld WHERE peer = ? AND heard > 0",
-            (peer,),
+    def choices_of(self, peer: PeerId, choice: Choice) -> tuple[int, int]:
+        """Of the groups of this peer that were drawn for that, so many were as somebody would have them who chooses,
+        of so many."""
+        rows = self._query(
+            "SELECT theirs, ours FROM choices WHERE peer = ? AND choice = ? AND heard > 0", (peer, choice.value)
         )
-        return worse, heard
+        return sum(is_favourable(choice, theirs, ours) for theirs, ours in rows), len(rows)
 
-    def withheld_forgiven(self, peer: PeerId) -> None:
+    def choices_forgiven(self, peer: PeerId) -> None:
         """What was drawn so far counts no more for this peer; it stays to be read, with `heard` below 0."""
         with self.transaction() as db:
-            db.execute("UPDATE withheld SET heard = -heard WHERE peer = ? AND heard > 0", (peer,))
+            db.execute("UPDATE choices SET heard = -heard WHERE peer = ? AND heard > 0", (peer,))
 
     def audits_of(self, leases: Collection[LeaseId]) -> set[LeaseId]:
         """Those of `leases` that were audited and passed."""

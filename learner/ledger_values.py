@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from learner.ledger_file import DamagedValue
+from learner.verification.choosing import Choice
 from learner.verification.sequential import Margin, Measure
 from protocol.errors import PeerError
 from protocol.ids import PolicyVersion
@@ -34,6 +35,14 @@ def from_json(column: str, text: str | bytes, kind: Any) -> Any:
 def wealth_from(column: str, text: str) -> tuple[float, ...]:
     """The evidence, margin by margin, that `column` has. Raises DamagedValue."""
     return tuple(from_json(column, text, list[float]))
+
+
+def choice_from(column: str, text: str) -> Choice:
+    """The choice that `column` has. Raises DamagedValue."""
+    try:
+        return Choice(text)
+    except ValueError as error:
+        raise _damaged(column, text, str(error)) from error
 
 
 def margins_from(column: str, text: str) -> tuple[Margin, ...]:

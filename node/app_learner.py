@@ -28,6 +28,8 @@ from node.audit_loop import AuditLoop
 from node.base_model import hold_to_base
 from node.child_outcomes import ChildCrashed, ChildDied, ChildEvent
 from node.children import Child, open_child
+from node.choice_desk import ChoiceDesk
+from node.choice_loop import ChoiceLoop
 from node.config import GB, EngineSection, NetworkSection, SwarmConfig
 from node.energy.choice import devices_of_trainer, find_meters
 from node.energy.watch import EnergyWatch
@@ -60,8 +62,6 @@ from node.trainer_process import TRAINER, advantage_of, child_spec, load_request
 from node.training_loop import TrainingLoop, TrainingTerms
 from node.trust_desk import TrustDesk
 from node.verifiers import Verifiers
-from node.withheld_desk import WithheldDesk
-from node.withheld_loop import WithheldLoop
 from node.witness import Witness
 from protocol.errors import Fault
 from protocol.exchange import PeerAddresses
@@ -226,14 +226,14 @@ class _Learner:
             events=events,
         )
         self.reputations = ReputationDesk(ledger=ledger.path, now_ms=Clock.now_ms, events=events)
-        self.withheld: WithheldDesk | None = None
+        self.choices: ChoiceDesk | None = None
         if self.trust is not None:
             self.trust.used = self.relays.used
             self.trust.is_quarantined, self.trust.judged = self.reputations.is_quarantined, self.reputations.call
             self.reputations.changed = self.trust.reconsider
-            self.withheld = self._withheld(self.trust)
-            self.leases.ended = self.withheld.withdrawn
-            self.trust.forgiven = self.withheld.forgive
+            self.choices = self._choices(self.trust)
+            self.leases.ended = self.choices.withdrawn
+            self.trust.forgiven, self.trust.delivered = self.choices.forgive, self.choices.delivered
         self.desk = LearnerDesk(
             run=self.run,
             ledger=ledger,
@@ -370,8 +370,8 @@ class _Learner:
             async with self._open_children() as (trainer, engine), trio.open_nursery() as beside:
                 if engine is not None and self.trust is not None and self.trust.audits:
                     beside.start_soon(self._audits(engine, self.trust).work)
-                    if self.withheld is not None:
-                        beside.start_soon(self._draws(engine, self.withheld).work)
+                    if self.choices is not None:
+                        beside.start_soon(self._draws(engine, self.choices).work)
                 async with trio.open_nursery() as self.nursery:
                     self.evaluation = self._evaluation(engine) if engine and self.schooling.held_out else None
                     self.training = self._training(trainer)
@@ -446,8 +446,8 @@ class _Learner:
             events=self.events,
         )
 
-    def _withheld(self, trust: TrustDesk) -> WithheldDesk:
-        return WithheldDesk(
+    def _choices(self, trust: TrustDesk) -> ChoiceDesk:
+        return ChoiceDesk(
             run=self.run,
             ledger=self.ledger,
             store=self.store,
@@ -458,8 +458,8 @@ class _Learner:
             looks=trust.audits and not self.schooling.has_turns,
         )
 
-    def _draws(self, engine: VerifyingEngine, desk: WithheldDesk) -> WithheldLoop:
-        return WithheldLoop(
+    def _draws(self, engine: VerifyingEngine, desk: ChoiceDesk) -> ChoiceLoop:
+        return ChoiceLoop(
             engine=engine,
             lock=self.judging_engine,
             store=self.store,

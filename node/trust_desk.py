@@ -95,6 +95,7 @@ class TrustDesk:
         is_quarantined: whether soft strikes stand against a peer: then no more of its work may be under way than of a
             newcomer's.
         judged: told when an audit failed, or the operator has decided something.
+        delivered: told of every group that is admitted, and that may be believed.
         forgiven: awaited when a peer is pardoned, before that is written.
         added: something is on the agenda.
     """
@@ -117,6 +118,7 @@ class TrustDesk:
     used: Callable[[PeerId, Collection[ManifestHash]], None] = lambda peer, manifests: None
     is_quarantined: Callable[[PeerId], bool] = lambda peer: False
     judged: Callable[[], None] = lambda: None
+    delivered: Callable[[GrantedLease, Sequence[AdmittedRecord]], None] = lambda granted, group: None
     forgiven: Callable[[PeerId], Awaitable[None]] = _nothing_else
     agenda: Agenda = field(default_factory=Agenda)
     copies: NearCopies = field(default_factory=NearCopies)
@@ -197,6 +199,7 @@ class TrustDesk:
             return True
         if not self.audits:
             return False
+        self.delivered(granted, group)
         odd = self._is_odd(granted, group, sketches)
         oldest = min((span for one in group for span in one.signed.record.spans), key=lambda span: span.version)
         version = ManifestHash(oldest.manifest)

@@ -1,7 +1,7 @@
 """Honest peers under the tests that ban, for a thousand days of theirs.
 
 What always holds: the tests are those that run; the peers are as bad as an honest one may be: of every margin as many
-tokens are beyond as its rate allows, and what is withheld is worse than what is drawn beside it half of the time.
+tokens are beyond as its rate allows, and what it may have chosen is in its favour half of the time.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from learner.verification.choosing import heard_choice
 from learner.verification.confidence import Confidence, after
 from learner.verification.sequential import Audited, History, Margin, is_convicted
 from learner.verification.share import audit_share
-from learner.verification.withheld import heard_withheld
 
 GROUPS_A_DAY = 2000
 """Groups that a peer delivers in a day: one in 43 s."""
@@ -31,20 +31,20 @@ DAYS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Lives:
-    """What became of honest peers in so many `peer_days`: `audits` were made, of which `failed` failed, `withheld`
+    """What became of honest peers in so many `peer_days`: `audits` were made, of which `failed` failed, `choices`
     groups were drawn, and `banned` peers were banned."""
 
     peer_days: int
     audits: int
     failed: int
-    withheld: int
+    choices: int
     banned: int
 
 
 def lives(margins: Sequence[Margin], *, peer_days: int, seed: int) -> Lives:
     """Live them."""
     dice = np.random.default_rng(seed)
-    audits = failed = withheld = banned = 0
+    audits = failed = choices = banned = 0
     for _ in range(max(1, peer_days // DAYS)):
         known, history = Confidence(), History()
         is_banned = False
@@ -56,8 +56,8 @@ def lives(margins: Sequence[Margin], *, peer_days: int, seed: int) -> Lives:
             audits, failed = audits + 1, failed + (not finding.passed)
             is_banned = is_banned or finding.convicted
         for _ in range(WITHHELD_A_DAY * DAYS):
-            history = heard_withheld(history, bool(dice.integers(2)))
-            withheld += 1
+            history = heard_choice(history, bool(dice.integers(2)))
+            choices += 1
             is_banned = is_banned or is_convicted(history)
         banned += is_banned
-    return Lives(peer_days=peer_days, audits=audits, failed=failed, withheld=withheld, banned=banned)
+    return Lives(peer_days=peer_days, audits=audits, failed=failed, choices=choices, banned=banned)

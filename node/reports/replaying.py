@@ -20,7 +20,7 @@ from learner.verification.margins import margins_of
 from learner.verification.replay import Replay, replayed
 from learner.verification.sequential import LIFETIME_ERROR, History, Margin
 from node.reports import words
-from node.reports.trust import Withholding, is_same, withholding_of
+from node.reports.trust import Choosing, choosing_of, is_same
 from protocol.ids import LeaseId, PeerId, short
 
 DIFFERENCES_SHOWN = 8
@@ -75,13 +75,13 @@ def replay_of(db: sqlite3.Connection, peer: PeerId) -> Replayed:
     kept = db.execute("SELECT banned, audits, log_wealth FROM confidence WHERE peer = ?", (peer,)).fetchone()
     banned, heard, wealth = kept or ("", 0, "[]")
     same = is_same(found.known.history, History(audits=heard, log_wealth=wealth_from("confidence.log_wealth", wealth)))
-    withholding = withholding_of(db, peer)
-    lines = [*_told(found), *_judged(found, banned, withholding), *_differing(found)]
+    choosing = choosing_of(db, peer)
+    lines = [*_told(found), *_judged(found, banned, choosing), *_differing(found)]
     if not same and not found.differences:
         lines.append(f"But what the ledger has of all of them together ({heard} heard) is something else.")
-    strange = withholding is not None and not withholding.agrees
+    strange = choosing is not None and not choosing.agrees
     if strange:
-        lines.append("But what the ledger has of all that it did not deliver is something else.")
+        lines.append("But what the ledger has of all that it may have chosen is something else.")
     if found.differences or not same or strange:
         lines.append(
             "Compare with a copy of the ledger: rows were changed, or an older volery judged by other margins."
@@ -109,17 +109,17 @@ def _told(found: Replay) -> Iterator[str]:
         yield f"The operator pardoned it {when}: the test began anew."
 
 
-def _judged(found: Replay, banned: str, withholding: Withholding | None) -> Iterator[str]:
+def _judged(found: Replay, banned: str, choosing: Choosing | None) -> Iterator[str]:
     """What all of it comes to, beside the ban that the ledger has."""
-    if withholding is not None and withholding.evidence > 0:
-        yield f"What it did not deliver is {withholding.evidence:.2f} nats against it."
-    by_withholding = withholding is not None and withholding.convicts
+    if choosing is not None and choosing.evidence > 0:
+        yield f"What it may have chosen is {choosing.evidence:.2f} nats against it."
+    by_choosing = choosing is not None and choosing.convicts
     if found.convicted is not None:
         said = "as the ledger says" if banned else "and the ledger has no ban"
         yield f"Audit {found.convicted:,} convicts it, {said}."
-    elif by_withholding:
+    elif by_choosing:
         said = "as the ledger says" if banned else "and the ledger has no ban"
-        yield f"The audits do not convict it: what it did not deliver does, {said}."
+        yield f"The audits do not convict it: what it chose does, {said}."
     elif banned:
         yield f"The audits do not convict it: it was banned by the operator ({words.plain_name(banned, 512)})."
     elif found.audits:

@@ -14,31 +14,30 @@ from enum import Enum
 
 from learner.ledger_file import has_table
 from learner.ledger_reputation import BAN
-from learner.ledger_values import wealth_from
+from learner.ledger_values import choice_from, wealth_from
+from learner.verification.choosing import Choice, heard_choice, is_favourable
 from learner.verification.confidence import Confidence, Standing
 from learner.verification.replay import ROUNDING
 from learner.verification.sequential import History, is_convicted, log_evidence
-from learner.verification.withheld import heard_withheld
 from protocol.ids import PeerId
 
 
 class BannedBy(Enum):
-    """Whose doing a ban is: what its audits found, what the groups were worth that it did not deliver, the operator."""
+    """Whose doing a ban is: what its audits found, what the groups were worth that it may have chosen, the operator."""
 
     AUDITS = "audits"
-    WITHHOLDING = "withholding"
+    CHOOSING = "choosing"
     OPERATOR = "operator"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Withholding:
-    """The groups of a peer that it did not deliver and that were drawn by the learner, since it was last pardoned.
-    `drawn` of them that differed from those drawn beside them, of which `worse` were worth less; `evidence` the
-    logarithm of that against its honesty; `convicts`: that was ever enough for a ban. All are reckoned anew from what
-    each group was worth; `agrees`: the ledger's own sum is the same."""
+class Choosing:
+    """The groups of a peer that it may have chosen, and that were drawn by the learner, since it was last pardoned: of
+    each choice how many of how many were as somebody would have them who chooses. `evidence` is the logarithm of that
+    against its honesty; `convicts`: that was ever enough for a ban. All are reckoned anew from what each group was
+    worth; `agrees`: the ledger's own sum is the same."""
 
-    drawn: int
-    worse: int
+    found: dict[Choice, tuple[int, int]]
     evidence: float
     convicts: bool
     agrees: bool
@@ -111,8 +110,8 @@ def audits_by_peer(db: sqlite3.Connection, started_ms: int) -> dict[PeerId, Peer
 def _banned_by(db: sqlite3.Connection, peer: PeerId, history: History, operators: Collection[PeerId]) -> BannedBy:
     if peer in operators:
         return BannedBy.OPERATOR
-    withholding = None if is_convicted(history) else withholding_of(db, peer)
-    return BannedBy.WITHHOLDING if withholding is not None and withholding.convicts else BannedBy.AUDITS
+    choosing = None if is_convicted(history) else choosing_of(db, peer)
+    return BannedBy.CHOOSING if choosing is not None and choosing.convicts else BannedBy.AUDITS
 
 
 def _banned_by_operator(db: sqlite3.Connection) -> set[PeerId]:
@@ -123,23 +122,26 @@ def _banned_by_operator(db: sqlite3.Connection) -> set[PeerId]:
     return {PeerId(peer) for peer, what, _ in rows if what == BAN}
 
 
-def withholding_of(db: sqlite3.Connection, peer: PeerId) -> Withholding | None:
+def choosing_of(db: sqlite3.Connection, peer: PeerId) -> Choosing | None:
     """None where nothing of it was drawn that differed."""
-    if not has_table(db, "withheld"):
+    if not has_table(db, "choices"):
         return None
     rows = db.execute(
-        "SELECT withheld < drawn, log_wealth FROM withheld WHERE peer = ? AND heard > 0 ORDER BY heard", (peer,)
+        "SELECT choice, theirs, ours, log_wealth FROM choices WHERE peer = ? AND heard > 0 ORDER BY heard", (peer,)
     ).fetchall()
     if not rows:
         return None
     history, convicts = History(), False
-    for was_worse, _ in rows:
-        history = heard_withheld(history, bool(was_worse))
+    found = dict.fromkeys(Choice, (0, 0))
+    for name, theirs, ours, _ in rows:
+        choice = choice_from("choices.choice", name)
+        favourable = is_favourable(choice, theirs, ours)
+        found[choice] = found[choice][0] + favourable, found[choice][1] + 1
+        history = heard_choice(history, favourable)
         convicts = convicts or is_convicted(history)  # whatever was heard afterwards
-    kept = History(audits=len(rows), log_wealth=wealth_from("withheld.log_wealth", rows[-1][1]))
-    return Withholding(
-        drawn=len(rows),
-        worse=sum(was_worse for was_worse, _ in rows),
+    kept = History(audits=len(rows), log_wealth=wealth_from("choices.log_wealth", rows[-1][3]))
+    return Choosing(
+        found={choice: counts for choice, counts in found.items() if counts[1]},
         evidence=log_evidence(history),
         convicts=convicts,
         agrees=is_same(history, kept),
@@ -164,7 +166,7 @@ def ban_in_words(name: str, audits: PeerAudits, *, judged: int, trained: int) ->
     )
     by = {
         BannedBy.AUDITS: f"its audit number {audits.audits}",
-        BannedBy.WITHHOLDING: "what it withheld",
+        BannedBy.CHOOSING: "what it chose",
         BannedBy.OPERATOR: "the operator",
         None: "nobody",
     }[audits.banned_by]

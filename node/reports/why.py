@@ -15,6 +15,7 @@ from pathlib import Path
 
 from learner.ledger_file import has_table, snapshot
 from learner.ledger_trust import MAX_EVIDENCE
+from learner.verification.choosing import Choice
 from node.errors import UsageError
 from node.receipts import Receipts
 from node.reports import words
@@ -22,7 +23,7 @@ from node.reports.replaying import KeptLease, Replayed, kept_of, replay_of
 from node.reports.rules import MEANINGS
 from node.reports.standing import advice, in_a_line, known_lately
 from node.reports.swarm import last_moment_ms, reputations
-from node.reports.trust import BannedBy, audits_by_peer, ban_in_words, withholding_of
+from node.reports.trust import BannedBy, audits_by_peer, ban_in_words, choosing_of
 from protocol.ids import LeaseId, PeerId, short
 from protocol.work import Rule
 
@@ -34,6 +35,18 @@ REFUSALS_SHOWN = 8
 
 NAMES = 128
 """Characters of what a peer says of itself."""
+
+
+CHOSEN = {
+    Choice.WITHHELD: (
+        "Of what it did not deliver, {drawn} groups were drawn by the learner and differed from others of the same "
+        "prompts: {favourable} were worth less, where half would be by chance."
+    ),
+    Choice.VERSION: (
+        "Of what it delivered, {drawn} groups were drawn with another version as well: {favourable} had gained more by "
+        "the version that it chose than others of the same prompts, where half would be by chance."
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,11 +145,9 @@ def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
             against = f"An honest peer looks like this once in {words.figure(audits.odds)} lives."
         standing = {"newcomer": "a newcomer", "suspect": "a suspect"}.get(audits.standing.value, audits.standing.value)
         yield f"It is {standing}: {looked}, the largest gap {words.figure(audits.worst)} nats. {against}"
-    if (withholding := withholding_of(db, peer)) is not None:
-        yield (
-            f"Of what it did not deliver, {withholding.drawn:,} groups were drawn by the learner and differed from "
-            f"others of the same prompts: {withholding.worse:,} were worth less, where half would be by chance."
-        )
+    if (choosing := choosing_of(db, peer)) is not None:
+        for choice, (favourable, drawn) in choosing.found.items():
+            yield CHOSEN[choice].format(favourable=f"{favourable:,}", drawn=f"{drawn:,}")
     found = reputations(db, last_moment_ms(db), {} if audits is None else {peer: audits})[peer]
     yield in_a_line(found)
     yield known_lately(found)

@@ -33,6 +33,8 @@ from learner.publication import Publisher
 from learner.verification.confidence import Standing
 from node.audit_loop import AuditLoop
 from node.child_outcomes import ChildCrashed, ChildExit, ChildRefused, OnFrame
+from node.choice_desk import ChoiceDesk
+from node.choice_loop import ChoiceLoop
 from node.engine.port import (
     Claim,
     FinishReason,
@@ -54,8 +56,6 @@ from node.recorder import Recorder
 from node.relay_desk import RelayDesk
 from node.training_loop import TrainingLoop, TrainingTerms
 from node.trust_desk import TrustDesk
-from node.withheld_desk import WithheldDesk
-from node.withheld_loop import WithheldLoop
 from node.witness import Witness
 from protocol.codec import pack_logprobs
 from protocol.cost import Price
@@ -65,7 +65,7 @@ from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
 from protocol.limits import PROTOCOL_VERSION
 from protocol.manifest import SignedManifest
 from protocol.pipe import Arrays, Header
-from protocol.staleness import Chain
+from protocol.staleness import Admissibility, Chain, judge
 from protocol.tally import tally_of
 from protocol.work import (
     Acknowledgement,
@@ -251,9 +251,11 @@ def honest_tokens(seed: int) -> tuple[int, ...]:
 
 @dataclass(kw_only=True)
 class Judge:
-    """An engine that can say whether tokens are an honest peer's. `script` is asked before every call."""
+    """An engine that can say whether tokens are an honest peer's. `script` is asked before every call; `draws` are what
+    a version makes of a seed."""
 
     script: Callable[[str], None] = lambda op: None
+    draws: Callable[[int, PolicyVersion], tuple[int, ...]] = lambda seed, version: honest_tokens(seed)
     installed: InstalledVersion | None = None
     on_restart: Callable[[], None] = lambda: None
     asked: list[Sequence[Claim]] = field(default_factory=list)
@@ -268,11 +270,12 @@ class Judge:
         await trio.lowlevel.checkpoint()
         self.script("verify")
         self.asked.append(claims)
+        assert self.installed is not None
         return [
             Verified(
                 gaps=tuple(
                     0.0 if mine == theirs else math.inf
-                    for mine, theirs in zip(honest_tokens(claim.seed), claim.tokens, strict=True)
+                    for mine, theirs in zip(self.draws(claim.seed, self.installed.name), claim.tokens, strict=True)
                 ),
                 logprobs=(-0.5,) * len(claim.tokens),
             )
@@ -285,7 +288,7 @@ class Judge:
         assert self.installed is not None
         return [
             Generation(
-                tokens=honest_tokens(request.seed),
+                tokens=self.draws(request.seed, self.installed.name),
                 logprobs=(-0.5,) * 3,
                 finish=FinishReason.STOP,
                 spans=(GeneratedSpan(start=0, end=3, version=self.installed),),
@@ -382,7 +385,7 @@ class Learner:
     prompts: list[int]
     trust: TrustDesk | None
     audits: AuditLoop | None
-    withheld: WithheldLoop | None
+    choices: ChoiceLoop | None
 
     def logged(self, event: str) -> list[dict[str, Field]]:
         return [fields for name, fields in self.log if name == event]
@@ -408,8 +411,8 @@ class Learner:
                 nursery.start_soon(self.audits.work)
             if self.trust is not None:
                 nursery.start_soon(self.trust.watch)
-            if self.withheld is not None:
-                nursery.start_soon(self.withheld.work)
+            if self.choices is not None:
+                nursery.start_soon(self.choices.work)
             for peer in peers:
                 nursery.start_soon(peer.work, self)
             await self.training.work()
@@ -634,11 +637,11 @@ def _wire(
         events=events,
         recorder=recorder,
     )
-    audits = withheld = None
+    audits = choices = None
     if trust is not None:
         lock = trio.Lock()
         audits = AuditLoop(engine=judge, lock=lock, store=store, desk=trust, compute_share=1.0, events=events)
-        withheld_desk = WithheldDesk(
+        choice_desk = ChoiceDesk(
             run=run,
             ledger=ledger,
             store=store,
@@ -647,12 +650,13 @@ def _wire(
             now_ms=wall.now_ms,
             events=events,
         )
-        leases.ended, trust.forgiven = withheld_desk.withdrawn, withheld_desk.forgive
-        withheld = WithheldLoop(
+        leases.ended, trust.forgiven = choice_desk.withdrawn, choice_desk.forgive
+        trust.delivered = choice_desk.delivered
+        choices = ChoiceLoop(
             engine=judge,
             lock=lock,
             store=store,
-            desk=withheld_desk,
+            desk=choice_desk,
             ask=asked_on_a_thread(environment),
             compute_share=1.0,
             events=events,
@@ -661,7 +665,7 @@ def _wire(
     return Learner(
         settings=settings, root=root, run=run, ledger=ledger, store=store, trainer=trainer, transport=transport,
         recorder=recorder, desk=desk, intake=intake, training=training, watch=watch, inbox=send, arriving=receive,
-        wall=wall, log=log, prompts=prompts, trust=trust, audits=audits, withheld=withheld,
+        wall=wall, log=log, prompts=prompts, trust=trust, audits=audits, choices=choices,
     )  # fmt: skip
 
 
@@ -680,14 +684,16 @@ class FakePeer:
     """An honest rollout node without a line: asks, waits for the version a lease wants, answers with the newest.
 
     `receipts` are those of deliveries that were acknowledged, by lease; `undelivered` what a learner that went away
-    has not acknowledged, to be delivered to the next. What it does not keep it gives back once it has begun.
+    has not acknowledged, to be delivered to the next. What it does not keep it gives back once it has begun. Of the
+    versions that a lease admits it takes the one that it `picks`, the newest unless told otherwise.
     """
 
     key: Keypair = PEER
     rollouts: int = 4
-    draw: Callable[[int], tuple[int, ...]] = honest_tokens
+    draw: Callable[[int, PolicyVersion], tuple[int, ...]] = lambda seed, version: honest_tokens(seed)
     claim: float = -0.5
     keeps: Callable[[Lease], bool] = lambda lease: True
+    picks: Callable[[Lease, Sequence[PolicyVersion]], PolicyVersion] = lambda lease, admitted: max(admitted)
     receipts: dict[LeaseId, Receipt] = field(default_factory=dict)
     undelivered: dict[LeaseId, list[bytes]] = field(default_factory=dict)
     refused: Refused | None = None
@@ -715,7 +721,9 @@ class FakePeer:
         run = learner.run
         while run.published is None or run.published.version < lease.minimum:
             await run.wait_changed()
-        made_by, manifest = run.published.version, run.published.hash
+        admissible = [one for one in run.manifests if judge(run.chain, [one], run.window) is Admissibility.ADMISSIBLE]
+        made_by = self.picks(lease, [one for one in admissible if lease.minimum <= one <= run.published.version])
+        manifest = run.manifests[made_by]
         learner.desk.started(self.id, Started(lease=lease.id, version=made_by))
         if not self.keeps(lease):
             learner.desk.returned(self.id, LeaseReturn(leases=[lease.id], reason="its owner needs the machine"))
@@ -725,7 +733,7 @@ class FakePeer:
                 lease,
                 index,
                 author=self.key,
-                tokens=self.draw(seed),
+                tokens=self.draw(seed, made_by),
                 logprobs=pack_logprobs([self.claim] * 3),
                 spans=[Span(0, 3, made_by, manifest)],
             )

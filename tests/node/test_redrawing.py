@@ -34,7 +34,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     async def run() -> None:
         async with open_learner(root, Settings(audits=True, steps=2, staleness=3)) as learner:
-            await learner.train(FakePeer(), FakePeer(key=OTHER, draw=lambda seed: (7, 7, 0)))
+            await learner.train(FakePeer(), FakePeer(key=OTHER, draw=lambda seed, version: (7, 7, 0)))
 
     trio.run(run, clock=trio.testing.MockClock())
     return root

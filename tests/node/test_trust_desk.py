@@ -21,6 +21,7 @@ from node.engine.port import EngineCrashed, InstallFailed
 from node.errors import RunError
 from node.learner_run import Presence
 from protocol.codec import pack_logprobs
+from protocol.ids import PolicyVersion
 from protocol.work import Heartbeat, Refused, Rule, open_receipt, read_record
 from tests.learner.working import OTHER, PEER, SWARM, granted, record
 from tests.node.learning import FakePeer, Judge, Killed, Settings, fast_directory, hello, open_learner, until
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("mock_clock")
 AUDITED = Settings(audits=True, steps=8, staleness=3)
 
 
-def made_up(seed: int) -> tuple[int, ...]:
+def made_up(seed: int, version: PolicyVersion) -> tuple[int, ...]:
     return (7, 7, 0)
 
 

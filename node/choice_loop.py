@@ -1,4 +1,4 @@
-"""Drawing what peers withheld, beside training, on the engine that audits.
+"""Drawing what peers may have chosen among, beside training, on the engine that audits.
 
 What always holds: it takes at most `compute_share` of the time, nobody waits for it, and the engine is used by one at a
 time; what cannot be drawn, or whose worth nobody can say, counts for nothing.
@@ -12,22 +12,22 @@ from dataclasses import dataclass
 import trio
 
 from learner.environment import Ended, Question, Reply
-from learner.verification.withheld import Worth
-from node.engine.port import EngineError, InstalledVersion, VerifyingEngine
+from learner.verification.choosing import Worth
+from node.choice_desk import ChoiceDesk, Doubt
+from node.engine.port import EngineError, VerifyingEngine
 from node.events import EventLog
 from node.intake_loop import Ask
-from node.withheld_desk import Withheld, WithheldDesk
 from swarm.store import ChunkStore, StoreError
 
 
 @dataclass(kw_only=True)
-class WithheldLoop:
+class ChoiceLoop:
     """See the module's paragraph. `ask`: what completions are worth."""
 
     engine: VerifyingEngine
     lock: trio.Lock
     store: ChunkStore
-    desk: WithheldDesk
+    desk: ChoiceDesk
     ask: Ask
     compute_share: float
     events: EventLog
@@ -42,14 +42,15 @@ class WithheldLoop:
             took_s = await self._draw(one)
             await trio.sleep(took_s * (1 / self.compute_share - 1))
 
-    async def _draw(self, one: Withheld) -> float:
+    async def _draw(self, one: Doubt) -> float:
         """Draw it; returns how long the engine took."""
         async with self.lock:
             began = trio.current_time()
             try:
-                completions = await self._generate(one)
+                completions = [*(made.tokens for made in one.made), *await self._generate(one)]
             except (EngineError, StoreError) as error:
-                self.events.emit("withheld_impossible", version=str(one.version), reason=str(error).splitlines()[0])
+                reason = str(error).splitlines()[0]
+                self.events.emit("choice_impossible", version=str(one.other.name), reason=reason)
                 completions = []
             finally:
                 self.desk.over(one)
@@ -67,11 +68,13 @@ class WithheldLoop:
                 await self.desk.conclude(one, [Worth(tokens=len(tokens), reward=reward) for tokens, reward in each])
         return took_s
 
-    async def _generate(self, one: Withheld) -> list[tuple[int, ...]]:
-        version = InstalledVersion(name=one.version, manifest=one.manifest)
-        if self.engine.installed != version:
-            await self.engine.install(version, self.store.directory(one.manifest))
-        return [made.tokens for made in await self.engine.generate(self.desk.requests(one))]
+    async def _generate(self, one: Doubt) -> list[tuple[int, ...]]:
+        completions: list[tuple[int, ...]] = []
+        for version, requests in self.desk.requests(one):
+            if self.engine.installed != version:
+                await self.engine.install(version, self.store.directory(version.manifest))
+            completions += [made.tokens for made in await self.engine.generate(requests)]
+        return completions
 
 
 def _rewards(replies: Sequence[Reply]) -> list[float] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,17 @@ from typing import Any
 import pytest
 import trio
 
+from learner.ledger_rows import LeaseRow
+from learner.verification.choosing import Worth
 from learner.verification.confidence import Standing
 from learner.verification.sequential import is_convicted
-from node.engine.port import EngineRefused
+from node.choice_desk import MAX_OF_A_PEER, Doubt, Made
+from node.engine.port import EngineRefused, InstalledVersion
 from node.peer_orders import Pardon, PeerOrders
 from node.reports.why import why_in_ledger
-from node.withheld_desk import MAX_OF_A_PEER
+from protocol.ids import PolicyVersion
 from protocol.work import Lease
-from tests.learner.working import OTHER, even_share, granted
+from tests.learner.working import OTHER, even_share, granted, manifest, version
 from tests.node.learning import FakePeer, Judge, Settings, honest_tokens, open_learner, until
 
 pytestmark = pytest.mark.usefixtures("mock_clock")
@@ -50,23 +54,58 @@ async def test_who_gives_back_what_it_does_not_like_is_banned(tmp_path: Path) ->
         assert learner.trust is not None
         [banned] = learner.logged("peer_banned")
         assert banned["peer"] == picky.id
-        assert "it withholds what it does not like" in str(banned["reason"])
-    [(heard, worse)] = rows(tmp_path, f"SELECT count(*), sum(withheld < drawn) FROM withheld {OF_OTHER}")
+        assert "it chooses what it delivers" in str(banned["reason"])
+    [(heard, worse)] = rows(tmp_path, f"SELECT count(*), sum(theirs < ours) FROM choices {OF_OTHER}")
     assert worse > 0.6 * heard
     told = int(str(banned["reason"]).partition(" of ")[0])
     assert told <= worse <= told + MAX_OF_A_PEER, "what it held when it was sent away was drawn as well"
     assert rows(tmp_path, "SELECT count(*) FROM decisions") == [(0,)], "no order of the operator's"
     said = why_in_ledger(tmp_path / "ledger.sqlite", OTHER.peer_id, replay=True)
     assert said.agrees
-    assert "It was banned by what it withheld: " in said.text
+    assert "It was banned by what it chose: " in said.text
     assert f"{heard} groups were drawn by the learner" in said.text
     assert "the operator's ban" not in said.text
-    assert said.text.endswith("what it did not deliver does, as the ledger says.")
+    assert said.text.endswith("what it chose does, as the ledger says.")
     with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db, db:
-        db.execute(f"UPDATE withheld SET drawn = withheld - 1 {OF_OTHER} AND heard = 2")
+        db.execute(f"UPDATE choices SET ours = theirs - 1 {OF_OTHER} AND heard = 2")
     changed = why_in_ledger(tmp_path / "ledger.sqlite", OTHER.peer_id, replay=True)
     assert not changed.agrees
-    assert "what the ledger has of all that it did not deliver is something else" in changed.text
+    assert "what the ledger has of all that it may have chosen is something else" in changed.text
+
+
+def lively(seed: int, of: PolicyVersion) -> tuple[int, ...]:
+    """Tokens that go by the version as well."""
+    return (random.Random(f"{seed} {of}").randrange(60) + 1, 2, 0)
+
+
+def best(lease: Lease, admitted: Sequence[PolicyVersion]) -> PolicyVersion:
+    """As only somebody can tell who makes the group with each of them."""
+    return max(admitted, key=lambda of: sum(even_share(0, lively(seed, of)) for seed in lease.seeds))
+
+
+async def test_who_sends_the_best_of_its_versions_is_banned(tmp_path: Path) -> None:
+    honest, choosy = FakePeer(draw=lively), FakePeer(key=OTHER, draw=lively, picks=best)
+    async with open_learner(tmp_path, LONG, judge=Judge(draws=lively)) as learner:
+        assert learner.choices is not None
+        learner.choices.desk.share = 1.0
+        await learner.train(honest, choosy)
+        [banned] = learner.logged("peer_banned")
+        assert banned["peer"] == choosy.id
+        assert "gained more by the version that it chose" in str(banned["reason"])
+        assert learner.logged("audit_failed") == [], "each token is its version's"
+    said = why_in_ledger(tmp_path / "ledger.sqlite", OTHER.peer_id, replay=True)
+    assert said.agrees
+    assert "had gained more by the version that it chose than others of the same prompts" in said.text
+
+
+async def test_who_always_takes_the_oldest_version_is_not(tmp_path: Path) -> None:
+    slow = FakePeer(key=OTHER, draw=lively, picks=lambda lease, admitted: min(admitted))
+    async with open_learner(tmp_path, LONG, judge=Judge(draws=lively)) as learner:
+        assert learner.choices is not None
+        learner.choices.desk.share = 1.0
+        await learner.train(FakePeer(draw=lively), slow)
+        assert learner.logged("peer_banned") == []
+        assert learner.ledger.choice_history(slow.id).audits > 5
 
 
 async def test_who_gives_back_by_chance_is_not(tmp_path: Path) -> None:
@@ -75,27 +114,27 @@ async def test_who_gives_back_by_chance_is_not(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(audits=True, steps=80, staleness=3)) as learner:
         await learner.train(honest, busy)
         assert learner.logged("peer_banned") == []
-        history = learner.ledger.withheld_history(busy.id)
+        history = learner.ledger.choice_history(busy.id)
         assert history.audits > 20
         assert not is_convicted(history)
-        assert learner.ledger.withheld_history(honest.id).audits == 0
+        assert learner.ledger.choice_history(honest.id).audits == 0
 
 
 async def test_what_was_heard_is_there_after_a_restart(tmp_path: Path) -> None:
     dice = random.Random(2)
     async with open_learner(tmp_path, Settings(audits=True, steps=8, staleness=3)) as learner:
         await learner.train(FakePeer(), FakePeer(key=OTHER, keeps=lambda lease: dice.random() < 0.3))
-        before = learner.ledger.withheld_history(OTHER.peer_id)
+        before = learner.ledger.choice_history(OTHER.peer_id)
     assert before.audits > 0
     async with open_learner(tmp_path, Settings(audits=True, steps=8, staleness=3)) as again:
-        assert again.ledger.withheld_history(OTHER.peer_id) == before
+        assert again.ledger.choice_history(OTHER.peer_id) == before
 
 
 async def test_who_is_pardoned_begins_anew(tmp_path: Path) -> None:
     async with open_learner(tmp_path, LONG) as learner:
         await learner.train(FakePeer(), FakePeer(key=OTHER, keeps=good_ones))
         assert len(learner.logged("peer_banned")) == 1
-    heard = rows(tmp_path, f"SELECT count(*) FROM withheld {OF_OTHER}")
+    heard = rows(tmp_path, f"SELECT count(*) FROM choices {OF_OTHER}")
     PeerOrders(tmp_path).give(Pardon(peer=OTHER.peer_id))
     async with open_learner(tmp_path, LONG) as again:
         assert again.trust is not None
@@ -104,8 +143,8 @@ async def test_who_is_pardoned_begins_anew(tmp_path: Path) -> None:
             await until(lambda: bool(again.logged("peer_pardoned")))
             await until(lambda: not again.trust or again.trust.standing(OTHER.peer_id) is Standing.NEWCOMER)
             nursery.cancel_scope.cancel()
-        assert again.ledger.withheld_history(OTHER.peer_id).audits == 0
-    assert rows(tmp_path, "SELECT count(*) FROM withheld WHERE heard < 0") == heard
+        assert again.ledger.choice_history(OTHER.peer_id).audits == 0
+    assert rows(tmp_path, "SELECT count(*) FROM choices WHERE heard < 0") == heard
 
 
 async def test_an_engine_that_cannot_draw_it_costs_nobody_anything(tmp_path: Path) -> None:
@@ -116,16 +155,16 @@ async def test_an_engine_that_cannot_draw_it_costs_nobody_anything(tmp_path: Pat
     judge = Judge(script=script)
     async with open_learner(tmp_path, Settings(audits=True, steps=8, staleness=3), judge=judge) as learner:
         await learner.train(FakePeer(), FakePeer(key=OTHER, keeps=good_ones))
-        assert learner.logged("withheld_impossible")
+        assert learner.logged("choice_impossible")
         assert learner.logged("peer_banned") == []
-        assert learner.ledger.withheld_history(OTHER.peer_id).audits == 0
+        assert learner.ledger.choice_history(OTHER.peer_id).audits == 0
 
 
 async def test_one_peer_cannot_crowd_out_the_others(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
         await learner.train(FakePeer())
-        assert learner.withheld is not None
-        desk, published = learner.withheld.desk, learner.run.published
+        assert learner.choices is not None
+        desk, published = learner.choices.desk, learner.run.published
         assert published is not None
         for number in range(1, 2 * MAX_OF_A_PEER):
             lease = granted(number, minimum=published.version)
@@ -138,3 +177,34 @@ async def test_one_peer_cannot_crowd_out_the_others(tmp_path: Path) -> None:
         while (one := desk.next()) is not None:
             desk.over(one)
         assert len(desk) == 0
+
+
+async def test_completions_of_several_versions_are_each_drawn_again_with_their_own(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
+        await learner.train(FakePeer())
+        assert learner.choices is not None
+        desk, lease = learner.choices.desk, granted(999, size=3, peer=OTHER.peer_id)
+        older, newer, other = (
+            InstalledVersion(name=version(name), manifest=manifest(version(name))) for name in ("1.1", "1.2", "1.3")
+        )
+        made = tuple(
+            Made(index=index, tokens=(index + 1, 0), version=of) for index, of in ((2, older), (0, newer), (1, newer))
+        )
+        doubt = Doubt(granted=lease, other=other, made=made)
+        asked = desk.requests(doubt)
+        assert [of for of, _ in asked] == list(doubt.versions) == [older, newer, other]
+        assert [len(requests) for _, requests in asked] == [1, 2, 6]
+        ours = [request.seed for _, requests in asked[:2] for request in requests]
+        seeds = [lease.lease.seeds[index] for index in (2, 0, 1)]
+        assert [request.seed for request in asked[2][1]] == [*seeds, *ours]
+        assert not set(ours) & set(seeds)
+        rewards = [1.0, 0.0, 1.0, *(0.0, 0.0, 0.0), *(0.0, 0.0, 1.0), *(0.0, 1.0, 0.0)]
+        row = LeaseRow(
+            lease=lease.id, peer=lease.peer, task="even", prompt=0, rollouts=3, issued_ms=0, deadline_ms=1,
+            envelope=b"",
+        )  # fmt: skip
+        learner.ledger.leases_issued([row])
+        await desk.conclude(doubt, [Worth(tokens=2, reward=reward) for reward in rewards])
+    assert rows(tmp_path, f"SELECT choice, theirs, ours, heard FROM choices {OF_OTHER}") == [
+        ("version", pytest.approx(1 / 3), pytest.approx(-1 / 3), 1)
+    ]

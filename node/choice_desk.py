@@ -1,0 +1,258 @@
+"""What peers may have chosen of what their leases could bring: which of it the learner draws itself, and what follows.
+
+What always holds: what was recalled, or belongs to an episode that goes on, is nobody's choice and not looked at; of a
+peer so few groups wait at a time that it cannot crowd out the others, and what was delivered never crowds out what was
+not; what was found is on disk before anything follows from it; what follows is a ban, or nothing. The trio thread never
+waits for the disk.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+import trio
+
+from learner.intake import AdmittedRecord, GrantedLease
+from learner.leasing import seed_of
+from learner.ledger import Ledger
+from learner.ledger_rows import ChoiceRow
+from learner.verification.choosing import Choice, Worth, compared, heard_choice, is_favourable
+from learner.verification.sequential import History, is_convicted, log_evidence
+from node.engine.port import GenerationRequest, InstalledVersion
+from node.events import EventLog
+from node.evidence import requests_of
+from node.learner_run import LearnerRun
+from protocol.ids import ManifestHash, PeerId, PolicyVersion, short
+from protocol.staleness import Admissibility, judge
+from swarm.store import ChunkStore, StoreError
+
+MAX_WAITING = 64
+MAX_DELIVERED = 32
+MAX_OF_A_PEER = 8
+"""Groups that wait to be drawn, those of them that were delivered, and those of one peer; what comes while so many do
+is not looked at, whatever it is worth."""
+
+DELIVERED_SHARE = 1 / 8
+"""Of delivered groups are looked at, where the engine has time."""
+
+PEERS_REMEMBERED = 4096
+"""Of whom is remembered what the ledger knows."""
+
+LOOKED_AT = frozenset({"returned", "expired", "lost"})
+"""How a lease ends that was not delivered, but for what the learner recalled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A completion that was delivered: its place in the lease, its tokens, and the version that made all of them."""
+
+    index: int
+    tokens: tuple[int, ...]
+    version: InstalledVersion
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doubt:
+    """A lease whose peer may have chosen. `other`: a version that could have made what was `made`, which is none where
+    nothing was delivered; then it is the version that the lease was begun with."""
+
+    granted: GrantedLease
+    other: InstalledVersion
+    made: tuple[Made, ...] = ()
+
+    @property
+    def choice(self) -> Choice:
+        return Choice.VERSION if self.made else Choice.WITHHELD
+
+    @property
+    def versions(self) -> tuple[InstalledVersion, ...]:
+        """All that are needed to draw it, in the order in which they are."""
+        return tuple(dict.fromkeys([*(one.version for one in self.made), self.other]))
+
+
+@dataclass(kw_only=True)
+class ChoiceDesk:
+    """See the module's paragraph. `convict` bans a peer, with the reason; `secret` is the learner's; `looks`: whether
+    anything is drawn; `share`: of delivered groups."""
+
+    run: LearnerRun
+    ledger: Ledger
+    store: ChunkStore
+    secret: bytes
+    convict: Callable[[PeerId, str], Awaitable[None]]
+    now_ms: Callable[[], int]
+    events: EventLog
+    looks: bool = True
+    share: float = DELIVERED_SHARE
+    added: trio.Event = field(default_factory=trio.Event)
+    drawn: int = 0
+    _waiting: deque[Doubt] = field(default_factory=deque)
+    _of_peer: Counter[PeerId] = field(default_factory=Counter)
+    _known: dict[PeerId, History] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._key = hmac.digest(self.secret, b"choices", "sha256")
+
+    def __len__(self) -> int:
+        """Groups that wait to be drawn."""
+        return len(self._waiting)
+
+    def withdrawn(self, granted: GrantedLease, begun: PolicyVersion | None, status: str) -> None:
+        """A lease has ended so, which its peer began with that version, if it did."""
+        version = begun or granted.lease.minimum
+        manifest = self.run.manifests.get(version)
+        if self.looks and status in LOOKED_AT and granted.place is None and manifest is not None:
+            self._add(Doubt(granted=granted, other=InstalledVersion(name=version, manifest=manifest)))
+
+    def delivered(self, granted: GrantedLease, group: Sequence[AdmittedRecord]) -> None:
+        """A group was admitted. What several versions made of one completion cannot be drawn again, and is left out."""
+        if not self.looks or granted.place is not None or self._chance(granted) >= self.share:
+            return
+        made = sorted((_made(one) for one in group if len(one.signed.record.spans) == 1), key=_by_version)
+        could = [version for version in sorted(self.run.manifests) if self._could_have_made(version, granted)]
+        used = {one.version.name for one in made}
+        others = [version for version in could if version not in used] or could
+        waiting = sum(one.choice is Choice.VERSION for one in self._waiting)
+        if not made or len(used.union(others)) < 2 or waiting >= MAX_DELIVERED:
+            return
+        name = others[int(self._chance(granted) / self.share * len(others))]
+        other = InstalledVersion(name=name, manifest=self.run.manifests[name])
+        self._add(Doubt(granted=granted, other=other, made=tuple(made)))
+
+    def _could_have_made(self, version: PolicyVersion, granted: GrantedLease) -> bool:
+        fate = judge(self.run.chain, [version], self.run.window)
+        return version >= granted.lease.minimum and fate is Admissibility.ADMISSIBLE
+
+    def _chance(self, granted: GrantedLease) -> float:
+        """In [0, 1), the same for the same lease, which nobody else can know."""
+        return int.from_bytes(hmac.digest(self._key, granted.id, "sha256")[:8], "big") / 2**64
+
+    def _add(self, one: Doubt) -> None:
+        if len(self._waiting) >= MAX_WAITING or self._of_peer[one.granted.peer] >= MAX_OF_A_PEER:
+            return
+        pinned = []
+        for version in one.versions:
+            try:
+                self.store.pin(version.manifest)
+            except StoreError:  # too old to be drawn, which is nobody's fault
+                break
+            pinned.append(version.manifest)
+        if len(pinned) < len(one.versions):
+            for manifest in pinned:
+                self.store.unpin(manifest)
+            return
+        self._waiting.append(one)
+        self._of_peer[one.granted.peer] += 1
+        self.added.set()
+
+    def next(self) -> Doubt | None:
+        """What is to be drawn now: what has waited longest; the same again until it is `over`."""
+        return self._waiting[0] if self._waiting else None
+
+    def over(self, one: Doubt) -> None:
+        """It was drawn, or cannot be."""
+        self._waiting.remove(one)
+        self._of_peer[one.granted.peer] -= 1
+        if not self._of_peer[one.granted.peer]:
+            del self._of_peer[one.granted.peer]
+        for version in one.versions:
+            self.store.unpin(version.manifest)
+
+    def requests(self, one: Doubt) -> list[tuple[InstalledVersion, list[GenerationRequest]]]:
+        """What is to be drawn of it, by version: of what was made, what seeds of our own give with the same version;
+        with the other version what the peer's seeds do, and as many of ours."""
+        theirs = requests_of(one.granted.lease)
+        ours = [replace(asked, seed=seed_of(self._key, one.granted.id, i)) for i, asked in enumerate(theirs)]
+        beside = [
+            (version, [ours[made.index] for made in of])
+            for version, of in groupby(one.made, key=lambda made: made.version)
+        ]
+        places = [made.index for made in one.made] or range(len(theirs))
+        return [*beside, (one.other, [*(theirs[i] for i in places), *(ours[i] for i in places)])]
+
+    async def conclude(self, one: Doubt, worth: Sequence[Worth]) -> None:
+        """What completions are worth, those that were made first, then those of `requests` in order: write what follows
+        from that, and do it."""
+        self.drawn += 1
+        size = len(one.made) or len(one.granted.lease.seeds)
+        theirs, ours = worth[:size], worth[size : 2 * size]
+        if one.made:
+            theirs, ours = _above(theirs, worth[2 * size : 3 * size]), _above(ours, worth[3 * size :])
+        if (found := compared(theirs, ours)) is None:
+            return
+        peer = one.granted.peer
+        history = heard_choice(await self._history(peer), is_favourable(one.choice, *found))
+        self._known[peer] = history
+        row = ChoiceRow(
+            lease=one.granted.id,
+            peer=peer,
+            at_ms=self.now_ms(),
+            choice=one.choice,
+            theirs=found[0],
+            ours=found[1],
+            heard=history.audits,
+            log_wealth=history.log_wealth,
+        )
+        await trio.to_thread.run_sync(self.ledger.choice_drawn, row)
+        self.events.emit(
+            "choice_drawn",
+            peer=peer,
+            lease=short(one.granted.id),
+            choice=one.choice.value,
+            theirs=round(row.theirs, 4),
+            ours=round(row.ours, 4),
+            evidence=round(log_evidence(history), 3),
+        )
+        if is_convicted(history):
+            for other in [other for other in self._waiting if other.granted.peer == peer]:
+                self.over(other)
+            await self.convict(peer, await trio.to_thread.run_sync(self._why, peer))
+
+    async def forgive(self, peer: PeerId) -> None:
+        """The operator pardons this peer: it begins anew, and what was found stays to be read."""
+        await trio.to_thread.run_sync(self.ledger.choices_forgiven, peer)
+        self._known.pop(peer, None)
+
+    def _why(self, peer: PeerId) -> str:
+        """On a thread."""
+        said = []
+        for choice, words in WORDS.items():
+            favourable, heard = self.ledger.choices_of(peer, choice)
+            if heard:
+                said.append(f"{favourable} of {heard} {words}")
+        return f"{', and '.join(said)}, where half would be by chance: it chooses what it delivers"
+
+    async def _history(self, peer: PeerId) -> History:
+        if peer not in self._known:
+            if len(self._known) >= PEERS_REMEMBERED:
+                self._known.clear()
+            self._known[peer] = await trio.to_thread.run_sync(self.ledger.choice_history, peer)
+        return self._known[peer]
+
+
+WORDS = {
+    Choice.WITHHELD: "groups that it did not deliver were worth less than others drawn of the same prompts",
+    Choice.VERSION: "groups that it delivered gained more by the version that it chose than others of the same prompts",
+}
+"""What was found of so many of so many groups."""
+
+
+def _made(one: AdmittedRecord) -> Made:
+    """By the one version that it names."""
+    [span] = one.signed.record.spans
+    version = InstalledVersion(name=span.version, manifest=ManifestHash(span.manifest))
+    return Made(index=one.signed.record.index, tokens=one.signed.tokens, version=version)
+
+
+def _by_version(one: Made) -> tuple[PolicyVersion, int]:
+    return one.version.name, one.index
+
+
+def _above(here: Sequence[Worth], there: Sequence[Worth]) -> list[Worth]:
+    """By how much each is worth more than what the same seed gives there."""
+    pairs = zip(here, there, strict=True)
+    return [Worth(tokens=one.tokens, reward=one.reward - other.reward) for one, other in pairs]

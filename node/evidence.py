@@ -41,3 +41,12 @@ def record_of(lease: Lease, index: int, completion: Generation, started_ms: int)
         timing=Timing(started_ms=started_ms, generation_ms=round(completion.generation_s * 1000)),
         cost=CostClaim(engine_s=completion.generation_s),
     )
+
+
+LAST_MS = (1 << 53) - 1
+"""The last moment that a record can name."""
+
+
+def learners_clock(now_ms: int, offset_ms: int) -> int:
+    """Our `now_ms` by the learner's clock, which is `offset_ms` ahead by its own word; never what no record can say."""
+    return min(max(0, now_ms + offset_ms), LAST_MS)

@@ -29,7 +29,7 @@ from node.engine.port import (
     PolicyEngine,
 )
 from node.events import EventLog
-from node.evidence import record_of, requests_of
+from node.evidence import learners_clock, record_of, requests_of
 from node.in_service import InService
 from node.receipts import Receipts
 from node.shift import Shift
@@ -210,7 +210,7 @@ class RolloutRole:
                 await trio.sleep_until(self._asks_again_s)
                 if self.counts.tokens_per_s is None:  # before the first lease, so that nothing else runs meanwhile
                     await self._measure()
-                granted = await self.line.request_leases(self.batch_rollouts)
+                granted = self._not_held(await self.line.request_leases(self.batch_rollouts))
             if not granted:
                 continue
             self.holding |= {LeaseId(grant.lease.id) for grant in granted}
@@ -299,6 +299,11 @@ class RolloutRole:
                 await self._stirred.wait()
         return None
 
+    def _not_held(self, granted: Sequence[Granted]) -> list[Granted]:
+        """Each lease once, and none that is being made or delivered: who grants one again has lost count."""
+        named = {LeaseId(grant.lease.id): grant for grant in granted}
+        return [grant for lease, grant in named.items() if lease not in self.holding]
+
     def _held(self, granted: Sequence[Granted]) -> list[Granted]:
         """Those that were not given back."""
         return [grant for grant in granted if LeaseId(grant.lease.id) in self._in_hand]
@@ -381,7 +386,7 @@ class RolloutRole:
         lease = grant.lease
         # Signing a group takes milliseconds of pure CPU; a worker thread keeps the network's turn short.
         records = await trio.to_thread.run_sync(
-            self._sign_all, lease, completions, max(0, started_ms + grant.clock_offset_ms)
+            self._sign_all, lease, completions, learners_clock(started_ms, grant.clock_offset_ms)
         )
         receipt, raw = await self.line.deliver(LeaseId(lease.id), records)
         engine_s = sum(completion.generation_s for completion in completions)

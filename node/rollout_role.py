@@ -103,6 +103,8 @@ class RolloutRole:
     _undelivered: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MAX_UNDELIVERED))
     _stirred: trio.Event = field(default_factory=trio.Event)
     _in_hand: dict[LeaseId, Granted] = field(default_factory=dict)
+    _rollouts: dict[LeaseId, int] = field(default_factory=dict)
+    """Of what is held, as it was granted."""
     _begun: _Begun | None = None
     _asks_again_s: float = -math.inf
     _asking: trio.CancelScope | None = None
@@ -215,7 +217,8 @@ class RolloutRole:
                 continue
             self.holding |= {LeaseId(grant.lease.id) for grant in granted}
             self._in_hand |= {LeaseId(grant.lease.id): grant for grant in granted}
-            self.counts.pending += sum(len(grant.lease.seeds) for grant in granted)
+            self._rollouts |= {LeaseId(grant.lease.id): len(grant.lease.seeds) for grant in granted}
+            self.counts.pending = sum(self._rollouts.values())
             if self.shift.is_on:
                 await batches.send(granted)
             else:  # they came as the hours ended, or with the pause
@@ -413,7 +416,8 @@ class RolloutRole:
         for grant in granted:
             self.holding.discard(LeaseId(grant.lease.id))
             self._in_hand.pop(LeaseId(grant.lease.id), None)
-            self.counts.pending -= len(grant.lease.seeds)
+            self._rollouts.pop(LeaseId(grant.lease.id), None)
+        self.counts.pending = sum(self._rollouts.values())
         if self._draining:
             self._stir()
 

@@ -180,6 +180,7 @@ async def goes_on(network: MemoryNetwork, node: SwarmNode, root: Path, hostile: 
 
 ENDED = certify_learner(SWARM.operator, SWARM.authority, learner=SWARM.learner.public, not_before_ms=0, not_after_ms=1)
 SHAPE = frozenset({Fault.MALFORMED, Fault.OVERSIZED})
+# A certificate lies inside, which may be what was damaged.
 WHOSE = SHAPE | {Fault.BAD_SIGNATURE, Fault.UNAUTHORISED, Fault.WRONG_SWARM, Fault.WRONG_KIND}
 TREE = tree_of(announced(GOOD.raw))
 
@@ -187,10 +188,10 @@ ANNOUNCEMENTS: Mapping[str, tuple[st.SearchStrategy[bytes], frozenset[Fault]]] =
     "noise": (st.binary(max_size=300), SHAPE),
     "too large": (st.integers(1025, 60_000).map(lambda size: signed(bytes(size))), frozenset({Fault.OVERSIZED})),
     "damaged after it was signed": (damage(signed(packed(TREE))), WHOSE),
-    "damaged before it was signed": (damage(packed(TREE)).map(signed), SHAPE | {Fault.UNAUTHORISED}),
+    "damaged before it was signed": (damage(packed(TREE)).map(signed), WHOSE),
     "distorted before it was signed": (
         st.composite(lambda draw: signed(packed(distort(draw, TREE))))(),
-        SHAPE | {Fault.UNAUTHORISED},
+        WHOSE,
     ),
     "signed by a stranger": (
         st.just(seal(STRANGER, SWARM.authority.swarm, Kind.ANNOUNCEMENT, packed(TREE))),

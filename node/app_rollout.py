@@ -265,6 +265,7 @@ class _Rollout:
             is_lent=lambda: self.role.shift.is_on,
             engine_s=lambda: self.role.counts.engine_s,
             events=events,
+            reports=config.energy.report,
         )
 
     async def work(self) -> None:
@@ -348,7 +349,7 @@ class _Rollout:
             engine_s=counts.engine_s,
             tokens_per_s=counts.tokens_per_s or 0.0,
             hours_left_s=self.role.shift.left_s,
-            energy=self.energy.told() if self.config.energy.report else [],
+            energy=self.energy.told(),
         )
 
     def traffic(self) -> set[PeerTraffic]:

@@ -147,6 +147,7 @@ def _with_gpus(gpus: Gpus, chosen: tuple[int, ...], rapl: Rapl) -> Meters:
     """GPUs, and processors where those can be read: beside a GPU's their share is small, and no table tells it."""
     names = ", ".join(gpus.gpus[index].name for index in chosen)
     beside = ", and the processors' (RAPL)" if rapl.zones else ", without the processors"
+    beside += f"; {HIDDEN}" if rapl.is_hidden else ""
     if all(_of_gpu(gpus, index) is not None for index in chosen):
         return Meters(told=f"meters of {names} (NVML){beside}", gpus=gpus, indexes=chosen, rapl=rapl)
     known = [gpu_watts(gpus.gpus[index].name) for index in chosen]

@@ -29,6 +29,7 @@ class EnergyWatch:
         find: what can be read here; called on a thread, and may wait.
         is_lent: whether the machine is lent just now.
         engine_s: seconds of generation since the node started, by which estimates count.
+        reports: whether the learner is told.
     """
 
     def __init__(
@@ -38,8 +39,10 @@ class EnergyWatch:
         is_lent: Callable[[], bool],
         engine_s: Callable[[], float],
         events: EventLog,
+        reports: bool = True,
     ) -> None:
         self._find, self._is_lent, self._engine_s, self._events = find, is_lent, engine_s, events
+        self._reports = reports
         self._meters = Meters(told="")
         self._meter = Meter()
 
@@ -52,8 +55,8 @@ class EnergyWatch:
         return found
 
     def told(self) -> list[Energy]:
-        """The same as a heartbeat tells it."""
-        return [Energy(source, joules) for source, joules in self.joules.items()]
+        """The same as a heartbeat tells it: nothing if its owner keeps it."""
+        return [Energy(source, joules) for source, joules in self.joules.items()] if self._reports else []
 
     async def run(self) -> None:
         """Look until cancelled."""

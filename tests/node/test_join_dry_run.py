@@ -117,6 +117,7 @@ async def test_all_is_told_and_nobody_joins(tmp_path: Path) -> None:
         "[limits] pause_for blender",
         "[store] quota_gb 64 GB",
         "to the learner name 'attic', price 0.35 EUR an hour,",
+        "tokens per second of a first trial, for how long your hours go on, joules that the machine took while lent;",
         "key made when you join",
         'engine transformers ([engine] kind = "transformers"), device auto',
     ):

@@ -469,6 +469,22 @@ def test_duration(seconds: float, shown: str) -> None:
     assert words.duration(seconds) == shown
 
 
+@pytest.mark.parametrize(
+    ("joules", "shown"),
+    [(None, "-"), (0.0, "0"), (1.0, "<0.0001"), (360.0, "0.0001"), (4.5e6, "1.25"), (3.6e12, "1,000,000")],
+)
+def test_kilowatt_hours(joules: float | None, shown: str) -> None:
+    assert words.kwh(joules) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "-"), (0.0, "0 USD"), (0.00001, "<0.0001 USD"), (0.02134, "0.0213 USD"), (1234.5, "1,234 USD")],
+)
+def test_cents(value: float | None, shown: str) -> None:
+    assert words.cents(value, "USD") == shown
+
+
 def test_ones_own_work_in_words(tmp_path: Path) -> None:
     receipts = Receipts(tmp_path / "receipts.sqlite")
     receipts.add(receipt(1, Rule.ADMITTED, tokens=12), b"a", engine_s=61.0)

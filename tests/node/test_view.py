@@ -65,6 +65,16 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     assert max(cell_len(line) for line in text_of(busy_state(), width).splitlines()) <= width
 
 
+def test_energy_is_shown_once_any_was_told() -> None:
+    state = ViewState(role=Role.ROLLOUT)
+    apply(state, "energy_read", {"how": "meters of a GPU (NVML)"})
+    assert "kWh" not in text_of(state)
+    apply(state, "energy", {"joules": 1_800_000, "watts": 250})
+    text = text_of(state)
+    assert "0.5 kWh, 250 W of late" in text
+    assert "energy: meters of a GPU (NVML)" in text
+
+
 def test_a_learner_shows_what_happened() -> None:
     text = text_of(busy_state(), 100)
     for part in (

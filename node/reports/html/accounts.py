@@ -16,12 +16,6 @@ from node.reports.html.pieces import section
 ACCOUNTS_SHOWN = 60
 """Of each kind, the latest: two months of days. The JSON and CSV forms have all."""
 
-WHAT = {
-    "run": "A row for each start of the learner.",
-    "day": "Days on which anything happened, in UTC.",
-    "version": "From the publication of a version until that of the next one.",
-}
-
 
 def cost_section(report: SwarmReport) -> Fragment | None:
     """The tables; nothing before anybody came."""
@@ -29,7 +23,8 @@ def cost_section(report: SwarmReport) -> Fragment | None:
         return None
     said = (
         "What peers and the learner cost, spread over the time that they were here; tokens count when their records "
-        "came. Each table adds up to the whole run."
+        "came. Each table adds up to the whole run. A run is a start of the learner; a version lasts from its "
+        "publication to that of the next one; days are those in UTC on which anything happened."
     )
     tables = [_table(report, kind) for kind in KINDS if accounts(report, kind)]
     return section("costs", "Cost by start, day and version", tag("p", said), tables)
@@ -39,7 +34,7 @@ def _table(report: SwarmReport, kind: str) -> Fragment:
     rows, columns = accounts(report, kind), account_columns(report)
     shown = rows[-ACCOUNTS_SHOWN:]
     latest = f", the last {len(shown)} of {len(rows):,}" if len(shown) < len(rows) else ""
-    caption = f"Cost by {kind}{latest}, the newest first. {WHAT[kind]}"
+    caption = f"Cost by {kind}{latest}, the newest first"
     foot = [tag("td", column.total(report)) for column in columns]
     whole = tag(
         "table",

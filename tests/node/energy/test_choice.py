@@ -103,6 +103,7 @@ def test_a_gpu_that_does_not_count_tells_watts_and_one_that_tells_nothing_is_in_
     [reading] = meters.look()
     assert (reading.source, getattr(reading, "watts", None)) == (EnergySource.NVML, 250.0)
     assert meters.told == f"meters of {H100} (NVML), without the processors"
+    assert chosen(MadeUp([H100], drawn={0: 1.0}), Rapl(zones=(), is_hidden=True)).told.endswith(HIDDEN)
     meters = chosen(MadeUp([H100, "NVIDIA T4"]), devices=Devices(num_gpus=2))
     assert (meters.watts, meters.source, meters.look()) == (770.0, EnergySource.TABLE, [])
     assert chosen(MadeUp(["a GPU of tomorrow"])) == Meters(told=UNKNOWN)

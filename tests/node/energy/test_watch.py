@@ -26,10 +26,12 @@ class Machine:
         self.is_lent, self.engine_s, self.looked = True, 0.0, 0
         self.said: list[tuple[str, dict[str, Field]]] = []
 
-    def watch(self, meters: Meters) -> EnergyWatch:
+    def watch(self, meters: Meters, *, reports: bool = True) -> EnergyWatch:
         events = EventLog()
         events.listen(lambda event, fields: self.said.append((event, dict(fields))))
-        return EnergyWatch(lambda: meters, is_lent=self.lent, engine_s=lambda: self.engine_s, events=events)
+        return EnergyWatch(
+            lambda: meters, is_lent=self.lent, engine_s=lambda: self.engine_s, events=events, reports=reports
+        )
 
     def lent(self) -> bool:
         self.looked += 1
@@ -86,3 +88,14 @@ async def test_a_machine_without_meters_tells_nothing(machine: Machine, mock_clo
         await until(lambda: machine.looked == 2)
         nursery.cancel_scope.cancel()
     assert watch.told() == []
+
+
+async def test_an_owner_may_keep_it(machine: Machine, mock_clock: MockClock) -> None:
+    watch = machine.watch(Meters(told="", watts=100.0), reports=False)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch.run)
+        await until(lambda: machine.looked == 2)
+        machine.engine_s = 3.0
+        assert watch.told() == []
+        assert watch.joules == {EnergySource.TABLE: 300.0}
+        nursery.cancel_scope.cancel()

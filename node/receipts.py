@@ -88,6 +88,10 @@ CREATE TABLE IF NOT EXISTS energy (
 """What the machine took of the mains in each session, by where that is known from. Made like TRAFFIC."""
 
 
+BUSY_S = 10.0
+"""How long to wait for another program that holds the file."""
+
+
 class ReceiptsError(Exception):
     """The receipts cannot be used; what is in the file is untouched. The message names the file and the next step."""
 
@@ -227,7 +231,7 @@ class Receipts:
                 uri=True,
                 isolation_level=None,
                 check_same_thread=False,
-                timeout=10,
+                timeout=BUSY_S,
             )
         try:
             self._prepare(read_only)
@@ -549,6 +553,17 @@ class Receipts:
         try:
             yield
         except sqlite3.DatabaseError as error:
+            kind = str(getattr(error, "sqlite_errorname", ""))
+            if kind.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+                raise ReceiptsError(
+                    f"{self.path} is locked: another program holds it for longer than {BUSY_S:g} s. End that one, then"
+                    " do this again. Nothing was changed."
+                ) from error
+            if kind.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+                raise ReceiptsError(
+                    f"{self.path} is damaged, or no file of receipts ({error}). Restore it from a copy, or move it"
+                    " away: the learner has signed what is in it, and keeps that as well."
+                ) from error
             raise ReceiptsError(f"{self.path}: {error}. {advice}.") from error
 
     @contextmanager

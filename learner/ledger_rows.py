@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from learner.intake import Place
-from learner.verification.choosing import Choice
+from learner.verification.choosing import Choice, Worth
 from protocol.energy import EnergySource
 from protocol.ids import LeaseId, PeerId, PolicyVersion, RecordId
 from protocol.work import Rule
@@ -152,16 +152,16 @@ class TallyRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ChoiceRow:
-    """A lease of which its peer may have made a `choice`, and which was drawn by the learner: what the peer's group was
-    worth on average, and `ours` beside it (`learner.verification.choosing`); so many of the peer were `heard` with it
-    that differed, and `log_wealth` is what they add up to."""
+    """A lease of which its peer may have made a `choice`, and which was drawn by the learner: what the completions of
+    the peer's seeds are worth, and `ours` beside them (`learner.verification.choosing`); so many groups of the peer
+    were `heard` with it, and `log_wealth` is what they add up to."""
 
     lease: LeaseId
     peer: PeerId
     at_ms: int
     choice: Choice
-    theirs: float
-    ours: float
+    theirs: tuple[Worth, ...]
+    ours: tuple[Worth, ...]
     heard: int
     log_wealth: tuple[float, ...]
 

@@ -168,7 +168,7 @@ CREATE TABLE IF NOT EXISTS decisions (
 CREATE INDEX IF NOT EXISTS records_refused ON records (lease, rule, peer) WHERE rule <> 'admitted';
 CREATE TABLE IF NOT EXISTS choices (
     lease BLOB PRIMARY KEY REFERENCES leases, peer TEXT NOT NULL, at_ms INTEGER NOT NULL, choice TEXT NOT NULL,
-    theirs REAL NOT NULL, ours REAL NOT NULL, heard INTEGER NOT NULL, log_wealth TEXT NOT NULL
+    theirs TEXT NOT NULL, ours TEXT NOT NULL, heard INTEGER NOT NULL, log_wealth TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS choices_by_peer ON choices (peer, heard);
 CREATE TABLE IF NOT EXISTS margins (since_ms INTEGER PRIMARY KEY, margins TEXT NOT NULL) STRICT;
@@ -178,9 +178,9 @@ the largest gap in nats, and the logarithm of the evidence against its peer afte
 up to (`log_wealth`, a JSON list), and why it is banned, "" if it is not; the leases whose receipt was replaced by a
 later one, and whether the peer has heard of it; of audits that failed the lease and the records as they were signed;
 what the operator decided (`what` is "ban" or "pardon"), from which replays and reputations begin anew; of each lease
-of which its peer may have made a choice, and which was drawn by the learner, the mean worth of what was compared, how
-many of its peer were `heard` with it (below 0 once forgiven), and what they add up to; since when which margins
-are in force (`learner.verification.margins`). Made like RELAYS."""
+of which its peer may have made a choice, and which was drawn by the learner, tokens and worth of what was compared
+(JSON lists), how many of its peer were `heard` with it (below 0 once forgiven), and what they add up to; since when
+which margins are in force (`learner.verification.margins`). Made like RELAYS."""
 
 ENERGY = """
 CREATE TABLE IF NOT EXISTS energy (

@@ -18,7 +18,7 @@ import msgspec
 from learner.ledger_file import LedgerFile
 from learner.ledger_rows import AuditRow, ChoiceRow
 from learner.ledger_values import wealth_from
-from learner.verification.choosing import Choice, is_favourable
+from learner.verification.choosing import Worth
 from learner.verification.confidence import Confidence
 from learner.verification.sequential import History, Margin
 from protocol.ids import LeaseId, PeerId
@@ -106,7 +106,7 @@ class TrustBook(LedgerFile):
             db.execute(
                 "INSERT OR IGNORE INTO choices VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    row.lease, row.peer, row.at_ms, row.choice.value, row.theirs, row.ours, row.heard,
+                    row.lease, row.peer, row.at_ms, row.choice.value, _worth(row.theirs), _worth(row.ours), row.heard,
                     json.dumps(row.log_wealth),
                 ),
             )  # fmt: skip
@@ -119,14 +119,6 @@ class TrustBook(LedgerFile):
         for heard, log_wealth in rows:
             return History(audits=heard, log_wealth=wealth_from("choices.log_wealth", log_wealth))
         return History()
-
-    def choices_of(self, peer: PeerId, choice: Choice) -> tuple[int, int]:
-        """Of the groups of this peer that were drawn for that, so many were as somebody would have them who chooses,
-        of so many."""
-        rows = self._query(
-            "SELECT theirs, ours FROM choices WHERE peer = ? AND choice = ? AND heard > 0", (peer, choice.value)
-        )
-        return sum(is_favourable(choice, theirs, ours) for theirs, ours in rows), len(rows)
 
     def choices_forgiven(self, peer: PeerId) -> None:
         """What was drawn so far counts no more for this peer; it stays to be read, with `heard` below 0."""
@@ -185,6 +177,10 @@ def _keep_evidence(db: sqlite3.Connection, row: AuditRow) -> None:
         " WHERE a.peer = ? ORDER BY a.at_ms DESC, a.lease LIMIT -1 OFFSET ?)",
         (row.peer, MAX_EVIDENCE),
     )
+
+
+def _worth(group: Sequence[Worth]) -> str:
+    return json.dumps([[one.tokens, one.reward] for one in group])
 
 
 def _write_margins(db: sqlite3.Connection, in_force: Sequence[Margin], now_ms: int) -> None:

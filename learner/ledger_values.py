@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from learner.ledger_file import DamagedValue
-from learner.verification.choosing import Choice
+from learner.verification.choosing import Choice, Worth
 from learner.verification.sequential import Margin, Measure
 from protocol.errors import PeerError
 from protocol.ids import PolicyVersion
@@ -35,6 +35,11 @@ def from_json(column: str, text: str | bytes, kind: Any) -> Any:
 def wealth_from(column: str, text: str) -> tuple[float, ...]:
     """The evidence, margin by margin, that `column` has. Raises DamagedValue."""
     return tuple(from_json(column, text, list[float]))
+
+
+def worth_from(column: str, text: str) -> list[Worth]:
+    """The completions, with what they are worth, that `column` has. Raises DamagedValue."""
+    return [Worth(tokens=tokens, reward=reward) for tokens, reward in from_json(column, text, list[tuple[int, float]])]
 
 
 def choice_from(column: str, text: str) -> Choice:

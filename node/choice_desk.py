@@ -9,6 +9,7 @@ waits for the disk.
 from __future__ import annotations
 
 import hmac
+import math
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from learner.intake import AdmittedRecord, GrantedLease
 from learner.leasing import seed_of
 from learner.ledger import Ledger
 from learner.ledger_rows import ChoiceRow
-from learner.verification.choosing import Choice, Worth, compared, heard_choice, is_favourable
+from learner.verification.choosing import CONTROLS, Choice, Worth, heard_choice, seen
 from learner.verification.sequential import History, is_convicted, log_evidence
 from node.engine.port import GenerationRequest, InstalledVersion
 from node.events import EventLog
@@ -164,67 +165,69 @@ class ChoiceDesk:
 
     def requests(self, one: Doubt) -> list[tuple[InstalledVersion, list[GenerationRequest]]]:
         """What is to be drawn of it, by version: of what was made, what seeds of our own give with the same version;
-        with the other version what the peer's seeds do, and as many of ours."""
+        with the other version what the peer's seeds do, and those of ours."""
         theirs = requests_of(one.granted.lease)
-        ours = [replace(asked, seed=seed_of(self._key, one.granted.id, i)) for i, asked in enumerate(theirs)]
+        controls = range(CONTROLS[one.choice])
+        ours = [
+            [replace(asked, seed=self._seed(one.granted, control * len(theirs) + i)) for control in controls]
+            for i, asked in enumerate(theirs)
+        ]
         beside = [
-            (version, [ours[made.index] for made in of])
+            (version, [asked for made in of for asked in ours[made.index]])
             for version, of in groupby(one.made, key=lambda made: made.version)
         ]
         places = [made.index for made in one.made] or range(len(theirs))
-        return [*beside, (one.other, [*(theirs[i] for i in places), *(ours[i] for i in places)])]
+        again = [*(theirs[i] for i in places), *(asked for i in places for asked in ours[i])]
+        return [*beside, (one.other, again)]
+
+    def _seed(self, granted: GrantedLease, index: int) -> int:
+        return seed_of(self._key, granted.id, index)
 
     async def conclude(self, one: Doubt, worth: Sequence[Worth]) -> None:
         """What completions are worth, those that were made first, then those of `requests` in order: write what follows
         from that, and do it."""
         self.drawn += 1
         size = len(one.made) or len(one.granted.lease.seeds)
-        theirs, ours = worth[:size], worth[size : 2 * size]
+        whole = size * (1 + CONTROLS[one.choice])
+        theirs, ours = worth[:size], worth[size:whole]
         if one.made:
-            theirs, ours = _above(theirs, worth[2 * size : 3 * size]), _above(ours, worth[3 * size :])
-        if (found := compared(theirs, ours)) is None:
+            theirs, ours = _above(theirs, worth[whole : whole + size]), _above(ours, worth[whole + size :])
+        if (found := seen(one.choice, theirs, ours)) is None:
             return
         peer = one.granted.peer
-        history = heard_choice(await self._history(peer), is_favourable(one.choice, *found))
+        history = heard_choice(await self._history(peer), found)
         self._known[peer] = history
         row = ChoiceRow(
             lease=one.granted.id,
             peer=peer,
             at_ms=self.now_ms(),
             choice=one.choice,
-            theirs=found[0],
-            ours=found[1],
+            theirs=tuple(theirs),
+            ours=tuple(ours),
             heard=history.audits,
             log_wealth=history.log_wealth,
         )
         await trio.to_thread.run_sync(self.ledger.choice_drawn, row)
+        evidence = log_evidence(history)
         self.events.emit(
             "choice_drawn",
             peer=peer,
             lease=short(one.granted.id),
             choice=one.choice.value,
-            theirs=round(row.theirs, 4),
-            ours=round(row.ours, 4),
-            evidence=round(log_evidence(history), 3),
+            gained=round(found.for_it, 4),
+            heard=history.audits,
+            evidence=round(evidence, 3),
         )
         if is_convicted(history):
             for other in [other for other in self._waiting if other.granted.peer == peer]:
                 self.over(other)
-            await self.convict(peer, await trio.to_thread.run_sync(self._why, peer))
+            odds = math.exp(min(700.0, evidence))
+            await self.convict(peer, WORDS[one.choice].format(heard=history.audits, odds=odds))
 
     async def forgive(self, peer: PeerId) -> None:
         """The operator pardons this peer: it begins anew, and what was found stays to be read."""
         await trio.to_thread.run_sync(self.ledger.choices_forgiven, peer)
         self._known.pop(peer, None)
-
-    def _why(self, peer: PeerId) -> str:
-        """On a thread."""
-        said = []
-        for choice, words in WORDS.items():
-            favourable, heard = self.ledger.choices_of(peer, choice)
-            if heard:
-                said.append(f"{favourable} of {heard} {words}")
-        return f"{', and '.join(said)}, where half would be by chance: it chooses what it delivers"
 
     async def _history(self, peer: PeerId) -> History:
         if peer not in self._known:
@@ -235,10 +238,14 @@ class ChoiceDesk:
 
 
 WORDS = {
-    Choice.WITHHELD: "groups that it did not deliver were worth less than others drawn of the same prompts",
-    Choice.VERSION: "groups that it delivered gained more by the version that it chose than others of the same prompts",
+    Choice.WITHHELD: "what it did not deliver was worth less than what was drawn beside it",
+    Choice.VERSION: "what it delivered gained more by the version that it chose than what was drawn beside it",
 }
-"""What was found of so many of so many groups."""
+WORDS = {
+    choice: f"{words}, of {{heard}} groups: chance looks so once in {{odds:,.0f}} lives; it chooses what it delivers"
+    for choice, words in WORDS.items()
+}
+"""What a peer is told that is banned, by the last that was found."""
 
 
 def _made(one: AdmittedRecord) -> Made:

@@ -11,9 +11,13 @@ and draws such groups itself, beside others of the same prompt with seeds that n
 A machine that is taken away, a line that breaks, and a peer that is too slow lose long groups more often than short
 ones, and what is longer may well be worth less; so completions are compared only with others of about the same length.
 What always holds: if a lease is lost, or a version chosen, for reasons that know of its completions nothing but how
-long they are, then of what is compared either side is as likely to be the better one, so that the probability that the
-evidence of a peer ever reaches 1/a is at most a (`learner.verification.sequential`), however well the versions do; what
-is worth the same says nothing.
+long they are, then among completions about as long it is chance which of them are the peer's, so that each bet below
+has a mean of at most 1, and the probability that the evidence of a peer ever reaches 1/a is at most a
+(`learner.verification.sequential`), however well the versions do; what is worth the same says nothing.
+
+A bet pays exp(s * sum of the peer's worth), divided by the mean of that over all ways to deal the same completions
+within each length: the permutation test's own normal constant, so that it is exact whatever rewards are. (Of e-values:
+Vovk and Wang, "E-values: calibration, combination and applications", 2021.)
 """
 
 from __future__ import annotations
@@ -21,18 +25,17 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from statistics import pstdev
 
 from learner.verification.sequential import History, wagered
 
-CHANCE = 0.5
-"""How often what an honest peer withholds is the worse of two that differ, and what it delivers the better."""
+STRENGTHS = (0.5, 1.0, 2.0)
+"""How much better than chance the peer's completions are together, in their own standard error: that is bet on. Who
+delivers the better half of its groups withholds at 0.8, who delivers three quarters at 1.3."""
 
-RATES = (0.65, 0.8, 0.95)
-"""How often it may be of who chooses: that is bet on."""
-
-LENGTHS = 1.1
+LENGTHS = 1.2
 """Completions are about as long as each other between two powers of this. Wider, and lateness would look like a choice;
 narrower, and little would be left to compare."""
 
@@ -44,6 +47,11 @@ class Choice(Enum):
     VERSION = "version"
 
 
+CONTROLS = {Choice.WITHHELD: 3, Choice.VERSION: 2}
+"""Groups of our own seeds that are drawn beside the peer's. Of one, half of what can be known is lost in its own luck;
+of three a quarter."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Worth:
     """A completion of so many tokens, and its reward, or by how much that is above another version's."""
@@ -52,38 +60,69 @@ class Worth:
     reward: float
 
 
-def compared(theirs: Sequence[Worth], ours: Sequence[Worth]) -> tuple[float, float] | None:
-    """What the completions of a peer's seeds are worth on average, and those of ours, of both as many as have a
-    counterpart about as long; None where that is the same."""
-    one, other = alike(theirs, ours)
-    if (mine := math.fsum(one)) == (yours := math.fsum(other)):
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What one group says: by how much, on average, the peer's completions are better `for_it` than all of about their
+    length, and the logarithm of each bet's likelihood ratio."""
+
+    for_it: float
+    log_ratios: tuple[float, ...]
+
+
+def seen(choice: Choice, theirs: Sequence[Worth], ours: Sequence[Worth]) -> Seen | None:
+    """What the completions of a peer's seeds say beside those of ours; None where all of a length are worth the same.
+    Better for the peer is worse, of what it withheld."""
+    sign = -1.0 if choice is Choice.WITHHELD else 1.0
+    strata = [one for one in _strata(theirs, ours, sign) if one.tells]
+    if not strata:
         return None
-    return mine / len(one), yours / len(other)
+    number = sum(len(one.theirs) for one in strata)
+    spread = math.sqrt(sum(len(one.all) * pstdev(one.all) ** 2 for one in strata) / sum(len(one.all) for one in strata))
+    gained = math.fsum(reward for one in strata for reward in one.theirs) / number
+    scales = [strength / (spread * math.sqrt(number)) for strength in STRENGTHS]
+    return Seen(for_it=gained, log_ratios=tuple(sum(one.log_ratio(scale) for one in strata) for scale in scales))
 
 
-def is_favourable(choice: Choice, theirs: float, ours: float) -> bool:
-    """Whether what was `compared` is as somebody would have it who chooses."""
-    return theirs < ours if choice is Choice.WITHHELD else theirs > ours
+@dataclass(frozen=True, kw_only=True)
+class _Stratum:
+    """Completions of about the same length: what the peer's are worth to it above their mean, and what all are."""
+
+    theirs: list[float] = field(default_factory=list)
+    all: list[float] = field(default_factory=list)
+
+    @property
+    def tells(self) -> bool:
+        """Whether it matters which are the peer's."""
+        return 0 < len(self.theirs) < len(self.all) and len(set(self.all)) > 1
+
+    def log_ratio(self, scale: float) -> float:
+        """Of exp(scale * sum of the peer's) over its mean over all choices of as many. The mean over choices of j of
+        the first i is that over those of j of i - 1, and over those of j - 1 with the i-th, as often as each occurs."""
+        size = len(self.theirs)
+        means = [1.0] + [0.0] * size
+        for i, reward in enumerate(self.all, 1):
+            weight = math.exp(scale * reward)
+            for j in range(min(i, size), 0, -1):
+                means[j] = means[j] * (i - j) / i + weight * means[j - 1] * j / i
+        return scale * math.fsum(self.theirs) - math.log(means[size])
 
 
-def alike(theirs: Sequence[Worth], ours: Sequence[Worth]) -> tuple[list[float], list[float]]:
-    """Rewards of the completions of both groups that have a counterpart about as long in the other, each with one, in
-    the order of their seeds, which knows nothing of what they are worth."""
-    waiting: defaultdict[int, list[float]] = defaultdict(list)
-    for one in ours:
-        waiting[_length(one)].append(one.reward)
-    pairs = [(one.reward, of.pop(0)) for one in theirs if (of := waiting[_length(one)])]
-    return [reward for reward, _ in pairs], [reward for _, reward in pairs]
+def _strata(theirs: Sequence[Worth], ours: Sequence[Worth], sign: float) -> list[_Stratum]:
+    found: defaultdict[int, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    for place, group in enumerate((theirs, ours)):
+        for one in group:
+            found[_length(one)][place].append(sign * one.reward)
+    strata = []
+    for mine, yours in found.values():
+        mean = math.fsum(mine + yours) / len(mine + yours)
+        strata.append(_Stratum(theirs=[one - mean for one in mine], all=sorted(one - mean for one in mine + yours)))
+    return strata
 
 
 def _length(one: Worth) -> int:
     return math.floor(math.log(max(1, one.tokens), LENGTHS))
 
 
-def heard_choice(history: History, favourable: bool) -> History:
-    """The history with one more group of which was found what the peer would have it be, or the opposite."""
-    return wagered(history, [_log_ratio(favourable, rate) for rate in RATES])
-
-
-def _log_ratio(favourable: bool, rate: float) -> float:
-    return math.log(rate / CHANCE) if favourable else math.log((1 - rate) / (1 - CHANCE))
+def heard_choice(history: History, found: Seen) -> History:
+    """The history with one more group."""
+    return wagered(history, found.log_ratios)

@@ -14,8 +14,8 @@ from enum import Enum
 
 from learner.ledger_file import has_table
 from learner.ledger_reputation import BAN
-from learner.ledger_values import choice_from, wealth_from
-from learner.verification.choosing import Choice, heard_choice, is_favourable
+from learner.ledger_values import choice_from, wealth_from, worth_from
+from learner.verification.choosing import Choice, heard_choice, seen
 from learner.verification.confidence import Confidence, Standing
 from learner.verification.replay import ROUNDING
 from learner.verification.sequential import History, is_convicted, log_evidence
@@ -33,8 +33,8 @@ class BannedBy(Enum):
 @dataclass(frozen=True, kw_only=True)
 class Choosing:
     """The groups of a peer that it may have chosen, and that were drawn by the learner, since it was last pardoned: of
-    each choice how many of how many were as somebody would have them who chooses. `evidence` is the logarithm of that
-    against its honesty; `convicts`: that was ever enough for a ban. All are reckoned anew from what each group was
+    each choice how many of how many were better for it than what was drawn beside them. `evidence` is the logarithm of
+    that against its honesty; `convicts`: that was ever enough for a ban. All are reckoned anew from what each group was
     worth; `agrees`: the ledger's own sum is the same."""
 
     found: dict[Choice, tuple[int, int]]
@@ -135,9 +135,11 @@ def choosing_of(db: sqlite3.Connection, peer: PeerId) -> Choosing | None:
     found = dict.fromkeys(Choice, (0, 0))
     for name, theirs, ours, _ in rows:
         choice = choice_from("choices.choice", name)
-        favourable = is_favourable(choice, theirs, ours)
-        found[choice] = found[choice][0] + favourable, found[choice][1] + 1
-        history = heard_choice(history, favourable)
+        told = seen(choice, worth_from("choices.theirs", theirs), worth_from("choices.ours", ours))
+        if told is None:
+            continue  # not what a learner writes; the sum will not agree
+        found[choice] = found[choice][0] + (told.for_it > 0), found[choice][1] + 1
+        history = heard_choice(history, told)
         convicts = convicts or is_convicted(history)  # whatever was heard afterwards
     kept = History(audits=len(rows), log_wealth=wealth_from("choices.log_wealth", rows[-1][3]))
     return Choosing(

@@ -39,12 +39,12 @@ NAMES = 128
 
 CHOSEN = {
     Choice.WITHHELD: (
-        "Of what it did not deliver, {drawn} groups were drawn by the learner and differed from others of the same "
-        "prompts: {favourable} were worth less, where half would be by chance."
+        "Of what it did not deliver, {drawn} groups were drawn by the learner, others of the same prompts beside them: "
+        "{favourable} were worth less."
     ),
     Choice.VERSION: (
-        "Of what it delivered, {drawn} groups were drawn with another version as well: {favourable} had gained more by "
-        "the version that it chose than others of the same prompts, where half would be by chance."
+        "Of what it delivered, {drawn} groups were drawn with another version as well, others of the same prompts "
+        "beside them: {favourable} had gained more by the version that it chose."
     ),
 }
 

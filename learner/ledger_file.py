@@ -34,6 +34,10 @@ BUSY_S = 10.0
 """How long to wait for another writer, of which there should be none: a backup tool may hold the file for a moment."""
 
 
+HEADER_BYTES = 100
+"""With so many a file of SQLite's begins."""
+
+
 class LedgerError(Exception):
     """The ledger cannot be used; its data are untouched. The message names the file and the next step."""
 
@@ -126,9 +130,9 @@ class LedgerFile:
 
 def is_blank(path: Path) -> bool:
     """Whether nothing was ever written there: there is no file, or whoever made it was killed at that."""
-    if not path.exists() or (path.is_file() and path.stat().st_size == 0):
+    if not path.exists():
         return True
-    if not path.is_file():
+    if not path.is_file() or 0 < path.stat().st_size < HEADER_BYTES:  # SQLite would take those for a new database
         return False
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)) as db:
@@ -187,7 +191,8 @@ def _meta(path: Path, db: sqlite3.Connection) -> dict[str, bytes]:
     """What the file says of itself. Raises LedgerError when it is another program's, or empty."""
     if not db.execute("SELECT 1 FROM sqlite_master").fetchone():
         raise LedgerError(
-            f"{path} is empty. Restore it from a copy; if this learner has never worked, remove it, and start."
+            f"{path} is empty, or cut short. Restore it from a copy; if this learner has never worked, remove it, and"
+            " start."
         )
     named = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta' AND type = 'table'").fetchone()
     meta = dict(db.execute("SELECT key, value FROM meta")) if named else {}

@@ -557,3 +557,6 @@ def main() -> None:
         kind = "usage" if isinstance(error, UsageError) else "error"
         complain(f"volery: {kind}: {error}")
         raise SystemExit(error.exit_code) from None
+    except PermissionError as error:  # whatever was only to be looked at: a state directory, a ledger, a key
+        complain(f"volery: error: {error.filename} cannot be used: {error.strerror}. Do this as the user who owns it.")
+        raise SystemExit(1) from None

@@ -250,6 +250,33 @@ UNREADABLE: dict[str, Damage] = {
 }
 
 
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may be another user")
+def test_a_state_that_this_user_may_not_enter_is_named(ran: Swarm, tmp_path: Path) -> None:
+    given = {name: one for name, one in commands(ran, tmp_path).items() if name not in LEARNS}
+    for command in given.values():  # what they import, another user may not be able to read
+        ran.machine.call(*command)
+    with another_user(ran.ledger_file), closed(ran.state):
+        for called, command in given.items():
+            outcome = ran.machine.call(*command)
+            assert outcome.code == 1, (called, outcome)
+            check_paragraph(outcome.err, str(ran.state), "Permission denied")
+
+
+@contextmanager
+def closed(directory: Path) -> Iterator[None]:
+    """Only root may enter it."""
+    user = os.geteuid()
+    os.seteuid(0)
+    directory.chmod(0)
+    os.seteuid(user)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        directory.chmod(0o755)
+
+
 def needs_root(name: str) -> object:
     """Only root can be another user for a while."""
     skipped = pytest.mark.skipif(os.geteuid() != 0, reason="only root may be another user")

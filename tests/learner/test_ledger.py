@@ -725,6 +725,10 @@ def cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:20_000] + b"\xff" * 20_000)
 
 
+def cut_to_a_word(path: Path) -> None:
+    path.write_bytes(b"SQLite")
+
+
 def another_program(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE songs (name TEXT)")
@@ -761,6 +765,7 @@ def change_meta(path: Path, key: str, value: bytes) -> None:
     [
         (not_a_database, "is damaged, or no ledger.*Restore it from a copy"),
         (cut_short, "is damaged.*Restore it from a copy"),
+        (cut_to_a_word, "(is damaged|is empty, or cut short).*Restore it from a copy"),
         (another_program, "a database, but not a ledger"),
         (newer, f"format {SCHEMA_VERSION + 1}, this program reads {SCHEMA_VERSION}.*Use the volery"),
         (nameless, "format .*this program reads"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,15 @@ from trio.testing import MockClock
 
 from node.events import EventLog
 from node.evidence import LAST_MS, learners_clock
+from node.receipts import Receipts
 from node.rollout_role import RolloutRole
-from protocol.codec import checked, encode, pack_tokens
+from protocol.codec import checked, decode, encode, pack_tokens
 from protocol.envelope import Kind, seal
 from protocol.exchange import PeerAddresses
 from protocol.ids import PolicyVersion
 from protocol.limits import MAX_WORK_BYTES, PROTOCOL_VERSION
+from protocol.tally import MAX_PROOF_BYTES, Proof, Tally, TrainedRecord, open_tally, proofs_for, proven
+from protocol.tally import tree_of as tree_of_records
 from protocol.work import (
     PROOFS,
     RELAY_RECEIPTS,
@@ -40,6 +44,7 @@ from protocol.work import (
     Lease,
     LeaseRecall,
     LeaseReturn,
+    NumberedNote,
     Proofs,
     Receipt,
     Revised,
@@ -142,6 +147,32 @@ def odd(draw: st.DrawFn, kind: Kind, messages: st.SearchStrategy[Any]) -> bytes:
     return seal(SWARM.learner, SWARM_ID, kind, packed(distort(draw, tree_of(draw(messages)))))
 
 
+TRAINED = [
+    TrainedRecord(bytes([number]) * 32, peer, bytes(16), number, PolicyVersion(1, 5))
+    for number, peer in enumerate([peer_of(NODE), peer_of(NODE), OTHER.peer_id])
+]
+LEAVES, TREE = tree_of_records(TRAINED)
+TALLIES = st.builds(
+    Tally,
+    version=st.sampled_from([PolicyVersion(1, 5), PolicyVersion(1, 6), PolicyVersion(2**53 - 1, 2**53 - 1)]),
+    after=st.sampled_from([0, 4, 5]),
+    records=st.sampled_from([TREE.size, 0, 2**53 - 1]),
+    root=st.sampled_from([TREE.root, bytes(32)]),
+    issued_ms=st.sampled_from([0, NOW_MS]),
+    certificate=st.just(SWARM.certificate),
+)
+
+
+@st.composite
+def proofs(draw: st.DrawFn) -> Proofs:
+    """What the node asks for whenever a line is up: its own records and others', out of order, twice, of no tally."""
+    tally = draw(TALLIES.map(lambda tally: sealed(Kind.TALLY, tally)) | odd(Kind.TALLY, TALLIES) | st.just(b""))
+    places = draw(st.lists(st.integers(0, 2), max_size=4))
+    found = [proofs_for(LEAVES, TREE, [place])[0] for place in places]
+    notes = [NumberedNote(draw(COUNTS), draw(st.binary(max_size=40))) for _ in range(draw(st.integers(0, 2)))]
+    return Proofs(tally=tally, proofs=found, notes=notes if draw(st.booleans()) else [])
+
+
 GRANTED = LEASES.map(lambda lease: sealed(Kind.LEASE, lease))
 SAID: dict[str, st.SearchStrategy[Any]] = {
     "grant": st.builds(
@@ -170,7 +201,7 @@ SAID: dict[str, st.SearchStrategy[Any]] = {
             max_size=5,
         ),
     ),
-    "proofs": st.builds(Proofs, tally=st.binary(max_size=60)),
+    "proofs": proofs(),
 }
 
 
@@ -310,6 +341,19 @@ async def test_whatever_the_learner_says_the_node_goes_on(tmp_path: Path, mock_c
         await pass_time(lambda: not role.holding)
         assert role.counts.pending == 0, "what was granted twice is counted once"
         nursery.cancel_scope.cancel()
+    kept = proofs_kept(tmp_path / "receipts.sqlite")
+    assert kept <= {one.record for one in TRAINED[:2]}, "what does not hold, or is another's, is not kept"
+    assert learner.heard["ProofRequest"] > 0
+
+
+def proofs_kept(path: Path) -> set[bytes]:
+    """The records of which the node keeps proofs, each of which holds."""
+    with closing(Receipts(path, read_only=True)) as receipts:
+        stored = list(receipts.proofs())
+    for one in stored:
+        leaf = proven(decode(Proof, one.proof, MAX_PROOF_BYTES), open_tally(one.tally, SWARM.authority))
+        assert (leaf.record, leaf.peer) == (one.record, peer_of(NODE))
+    return {one.record for one in stored}
 
 
 def test_no_clock_of_a_learners_makes_a_time_that_no_record_can_say() -> None:

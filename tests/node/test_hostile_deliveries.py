@@ -42,7 +42,7 @@ from tests.learner.working import (
     version,
 )
 from tests.node.growing import grown, rows_of, sizes_of
-from tests.node.learning import Learner, hand_in, open_learner
+from tests.node.learning import Learner, Settings, hand_in, open_learner
 from tests.node.mutating import CLAIMS, Mutation, Setting
 from tests.node.test_intake_loop import lend, open_chain
 
@@ -305,7 +305,7 @@ LEFT_BYTES = 128 * 1024
 
 async def test_a_thousand_refused_deliveries_leave_nothing_behind(tmp_path: Path) -> None:
     corpus: list[tuple[str, bytes]] = []
-    async with open_learner(tmp_path) as learner:
+    async with open_learner(tmp_path, Settings(audits=True)) as learner:
         bench = Bench(learner)
         rejected = sorted(name for name, mutation in CLAIMS.items() if not mutation.harmless)
         heavy = {"a million tokens", "too many bytes"}

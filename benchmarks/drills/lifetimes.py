@@ -1,7 +1,7 @@
 """Honest peers under the tests that ban, for a thousand days of theirs.
 
 What always holds: the tests are those that run; the peers are as bad as an honest one may be: of every margin as many
-tokens are beyond as its rate allows, and what it may have chosen is in its favour half of the time.
+tokens are beyond as its rate allows, and what it may have chosen is worth what chance makes it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from learner.verification.choosing import heard_choice
+from learner.verification.choosing import CONTROLS, Choice, Worth, heard_choice, seen
 from learner.verification.confidence import Confidence, after
 from learner.verification.sequential import Audited, History, Margin, is_convicted
 from learner.verification.share import audit_share
@@ -24,6 +24,9 @@ TOKENS = 8 * 512
 
 WITHHELD_A_DAY = 20
 """Groups that it had to give back, in one day."""
+
+COMPLETIONS = 8
+"""Of a group; half of them are right."""
 
 DAYS = 10
 """Of one peer."""
@@ -41,6 +44,10 @@ class Lives:
     banned: int
 
 
+def _group(dice: np.random.Generator) -> list[Worth]:
+    return [Worth(tokens=TOKENS // COMPLETIONS, reward=float(one)) for one in dice.integers(2, size=COMPLETIONS)]
+
+
 def lives(margins: Sequence[Margin], *, peer_days: int, seed: int) -> Lives:
     """Live them."""
     dice = np.random.default_rng(seed)
@@ -56,7 +63,9 @@ def lives(margins: Sequence[Margin], *, peer_days: int, seed: int) -> Lives:
             audits, failed = audits + 1, failed + (not finding.passed)
             is_banned = is_banned or finding.convicted
         for _ in range(WITHHELD_A_DAY * DAYS):
-            history = heard_choice(history, bool(dice.integers(2)))
+            ours = [one for _ in range(CONTROLS[Choice.WITHHELD]) for one in _group(dice)]
+            if (found := seen(Choice.WITHHELD, _group(dice), ours)) is not None:
+                history = heard_choice(history, found)
             choices += 1
             is_banned = is_banned or is_convicted(history)
         banned += is_banned

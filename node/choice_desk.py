@@ -37,6 +37,9 @@ MAX_OF_A_PEER = 8
 """Groups that wait to be drawn, those of them that were delivered, and those of one peer; what comes while so many do
 is not looked at, whatever it is worth."""
 
+TOGETHER = 16
+"""Groups that are drawn together: the engine takes them by its own memory, and audits wait as long."""
+
 DELIVERED_SHARE = 1 / 8
 """Of delivered groups are looked at, where the engine has time."""
 
@@ -150,9 +153,13 @@ class ChoiceDesk:
         self._of_peer[one.granted.peer] += 1
         self.added.set()
 
-    def next(self) -> Doubt | None:
-        """What is to be drawn now: what has waited longest; the same again until it is `over`."""
-        return self._waiting[0] if self._waiting else None
+    def next(self) -> list[Doubt]:
+        """What is to be drawn now: what has waited longest, and others that need no other versions, since to load one
+        takes longer than to draw a few groups; the same again until they are `over`."""
+        if not self._waiting:
+            return []
+        versions = set(self._waiting[0].versions)
+        return [one for one in self._waiting if versions.issuperset(one.versions)][:TOGETHER]
 
     def over(self, one: Doubt) -> None:
         """It was drawn, or cannot be."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import trio
 
 from learner.environment import Ended, Question, Reply
 from learner.verification.choosing import Worth
 from node.choice_desk import ChoiceDesk, Doubt
-from node.engine.port import EngineError, VerifyingEngine
+from node.engine.port import EngineError, InstalledVersion, VerifyingEngine
 from node.events import EventLog
 from node.intake_loop import Ask
 from swarm.store import ChunkStore, StoreError
@@ -36,45 +37,53 @@ class ChoiceLoop:
         """Draw what waits, until cancelled."""
         while True:
             self.desk.added = trio.Event()  # before we look, or what comes meanwhile would wake nobody
-            if (one := self.desk.next()) is None:
+            if not (doubts := self.desk.next()):
                 await self.desk.added.wait()
                 continue
-            took_s = await self._draw(one)
+            took_s = await self._draw(doubts)
             await trio.sleep(took_s * (1 / self.compute_share - 1))
 
-    async def _draw(self, one: Doubt) -> float:
-        """Draw it; returns how long the engine took."""
+    async def _draw(self, doubts: Sequence[Doubt]) -> float:
+        """Draw them; returns how long the engine took."""
         async with self.lock:
             began = trio.current_time()
             try:
-                completions = [*(made.tokens for made in one.made), *await self._generate(one)]
+                drawn = await self._generate(doubts)
             except (EngineError, StoreError) as error:
                 reason = str(error).splitlines()[0]
-                self.events.emit("choice_impossible", version=str(one.other.name), reason=reason)
-                completions = []
+                self.events.emit("choice_impossible", version=str(doubts[0].other.name), reason=reason)
+                drawn = []
             finally:
-                self.desk.over(one)
+                for one in doubts:
+                    self.desk.over(one)
             took_s = trio.current_time() - began
-        if completions:
-            prompt = len(one.granted.lease.prompt) // 4
-            replies = await self.ask(
-                [
-                    Question(index=one.granted.prompt_index, said=(tokens,), transcript=prompt + len(tokens))
-                    for tokens in completions
-                ]
-            )
-            if (rewards := _rewards(replies)) is not None:
-                each = zip(completions, rewards, strict=True)
-                await self.desk.conclude(one, [Worth(tokens=len(tokens), reward=reward) for tokens, reward in each])
+        for one, completions in zip(doubts, drawn, strict=False):
+            await self._conclude(one, completions)
         return took_s
 
-    async def _generate(self, one: Doubt) -> list[tuple[int, ...]]:
-        completions: list[tuple[int, ...]] = []
-        for version, requests in self.desk.requests(one):
+    async def _conclude(self, one: Doubt, completions: Sequence[tuple[int, ...]]) -> None:
+        said = [*(made.tokens for made in one.made), *completions]
+        prompt = len(one.granted.lease.prompt) // 4
+        index = one.granted.prompt_index
+        replies = await self.ask(
+            [Question(index=index, said=(tokens,), transcript=prompt + len(tokens)) for tokens in said]
+        )
+        if (rewards := _rewards(replies)) is not None:
+            each = zip(said, rewards, strict=True)
+            await self.desk.conclude(one, [Worth(tokens=len(tokens), reward=reward) for tokens, reward in each])
+
+    async def _generate(self, doubts: Sequence[Doubt]) -> list[list[tuple[int, ...]]]:
+        """Of each the completions that the desk asks for, in its order; a version is loaded once for all of them."""
+        asked = [dict(self.desk.requests(one)) for one in doubts]
+        made: list[dict[InstalledVersion, list[tuple[int, ...]]]] = [{} for _ in doubts]
+        for version in dict.fromkeys(version for one in asked for version in one):
             if self.engine.installed != version:
                 await self.engine.install(version, self.store.directory(version.manifest))
-            completions += [made.tokens for made in await self.engine.generate(requests)]
-        return completions
+            requests = [request for one in asked for request in one.get(version, [])]
+            tokens = iter([generation.tokens for generation in await self.engine.generate(requests)])
+            for one, mine in zip(asked, made, strict=True):
+                mine[version] = list(islice(tokens, len(one.get(version, []))))
+        return [[tokens for version in one for tokens in mine[version]] for one, mine in zip(asked, made, strict=True)]
 
 
 def _rewards(replies: Sequence[Reply]) -> list[float] | None:

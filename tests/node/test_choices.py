@@ -173,9 +173,11 @@ async def test_one_peer_cannot_crowd_out_the_others(tmp_path: Path) -> None:
         other = granted(100, minimum=published.version, peer=OTHER.peer_id)
         desk.withdrawn(other, None, "expired")
         assert len(desk) == MAX_OF_A_PEER + 1
-        while (one := desk.next()) is not None:
+        assert len(desk.next()) == MAX_OF_A_PEER + 1, "all of one version together"
+        for one in desk.next():
             desk.over(one)
         assert len(desk) == 0
+        assert desk.next() == []
 
 
 async def test_completions_of_several_versions_are_each_drawn_again_with_their_own(tmp_path: Path) -> None:

@@ -153,13 +153,14 @@ class TallyRow:
 @dataclass(frozen=True, kw_only=True)
 class ChoiceRow:
     """A lease of which its peer may have made a `choice`, and which was drawn by the learner: what the completions of
-    the peer's seeds are worth, and `ours` beside them (`learner.verification.choosing`); so many groups of the peer
-    were `heard` with it, and `log_wealth` is what they add up to."""
+    the peer's seeds are worth, and `ours` beside them (`learner.verification.choosing`); of its groups the
+    peer had `withheld` that share of late; so many were `heard` with it, and `log_wealth` is what they add up to."""
 
     lease: LeaseId
     peer: PeerId
     at_ms: int
     choice: Choice
+    withheld: float
     theirs: tuple[Worth, ...]
     ours: tuple[Worth, ...]
     heard: int

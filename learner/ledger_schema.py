@@ -168,7 +168,7 @@ CREATE TABLE IF NOT EXISTS decisions (
 CREATE INDEX IF NOT EXISTS records_refused ON records (lease, rule, peer) WHERE rule <> 'admitted';
 CREATE TABLE IF NOT EXISTS choices (
     lease BLOB PRIMARY KEY REFERENCES leases, peer TEXT NOT NULL, at_ms INTEGER NOT NULL, choice TEXT NOT NULL,
-    theirs TEXT NOT NULL, ours TEXT NOT NULL, heard INTEGER NOT NULL, log_wealth TEXT NOT NULL
+    withheld REAL NOT NULL, theirs TEXT NOT NULL, ours TEXT NOT NULL, heard INTEGER NOT NULL, log_wealth TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS choices_by_peer ON choices (peer, heard);
 CREATE TABLE IF NOT EXISTS margins (since_ms INTEGER PRIMARY KEY, margins TEXT NOT NULL) STRICT;

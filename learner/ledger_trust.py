@@ -104,9 +104,10 @@ class TrustBook(LedgerFile):
         """Write what a group was worth that its peer may have chosen. A lease is drawn once."""
         with self.transaction() as db:
             db.execute(
-                "INSERT OR IGNORE INTO choices VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR IGNORE INTO choices VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    row.lease, row.peer, row.at_ms, row.choice.value, _worth(row.theirs), _worth(row.ours), row.heard,
+                    row.lease, row.peer, row.at_ms, row.choice.value, row.withheld, _worth(row.theirs),
+                    _worth(row.ours), row.heard,
                     json.dumps(row.log_wealth),
                 ),
             )  # fmt: skip
@@ -180,7 +181,7 @@ def _keep_evidence(db: sqlite3.Connection, row: AuditRow) -> None:
 
 
 def _worth(group: Sequence[Worth]) -> str:
-    return json.dumps([[one.tokens, one.reward] for one in group])
+    return json.dumps([[one.tokens, one.reward, one.elsewhere] for one in group])
 
 
 def _write_margins(db: sqlite3.Connection, in_force: Sequence[Margin], now_ms: int) -> None:

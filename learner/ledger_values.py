@@ -39,7 +39,8 @@ def wealth_from(column: str, text: str) -> tuple[float, ...]:
 
 def worth_from(column: str, text: str) -> list[Worth]:
     """The completions, with what they are worth, that `column` has. Raises DamagedValue."""
-    return [Worth(tokens=tokens, reward=reward) for tokens, reward in from_json(column, text, list[tuple[int, float]])]
+    rows = from_json(column, text, list[tuple[int, float, float | None]])
+    return [Worth(tokens=tokens, reward=reward, elsewhere=elsewhere) for tokens, reward, elsewhere in rows]
 
 
 def choice_from(column: str, text: str) -> Choice:

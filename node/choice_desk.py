@@ -41,7 +41,11 @@ TOGETHER = 16
 """Groups that are drawn together: the engine takes them by its own memory, and audits wait as long."""
 
 DELIVERED_SHARE = 1 / 8
-"""Of delivered groups are looked at, where the engine has time."""
+"""Of delivered groups are looked at, where the engine has time; of who withholds more than that as many as it does
+not deliver: the fewer it delivers, the more each of them tells."""
+
+LATELY = 16
+"""Leases over which it is reckoned what a peer withholds."""
 
 PEERS_REMEMBERED = 4096
 """Of whom is remembered what the ledger knows."""
@@ -61,21 +65,24 @@ class Made:
 
 @dataclass(frozen=True, kw_only=True)
 class Doubt:
-    """A lease whose peer may have chosen. `other`: a version that could have made what was `made`, which is none where
-    nothing was delivered; then it is the version that the lease was begun with."""
+    """A lease whose peer may have chosen, which had `withheld` that share of its groups of late. `other`: a version
+    that could have made what was `made` as well, if there is one; where nothing was delivered, the version that the
+    lease was begun with."""
 
     granted: GrantedLease
-    other: InstalledVersion
+    withheld: float
+    other: InstalledVersion | None
     made: tuple[Made, ...] = ()
 
     @property
     def choice(self) -> Choice:
-        return Choice.VERSION if self.made else Choice.WITHHELD
+        return Choice.DELIVERED if self.made else Choice.WITHHELD
 
     @property
     def versions(self) -> tuple[InstalledVersion, ...]:
         """All that are needed to draw it, in the order in which they are."""
-        return tuple(dict.fromkeys([*(one.version for one in self.made), self.other]))
+        others = [] if self.other is None else [self.other]
+        return tuple(dict.fromkeys([*(one.version for one in self.made), *others]))
 
 
 @dataclass(kw_only=True)
@@ -97,6 +104,7 @@ class ChoiceDesk:
     _waiting: deque[Doubt] = field(default_factory=deque)
     _of_peer: Counter[PeerId] = field(default_factory=Counter)
     _known: dict[PeerId, History] = field(default_factory=dict)
+    _withheld: dict[PeerId, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._key = hmac.digest(self.secret, b"choices", "sha256")
@@ -110,22 +118,36 @@ class ChoiceDesk:
         version = begun or granted.lease.minimum
         manifest = self.run.manifests.get(version)
         if self.looks and status in LOOKED_AT and granted.place is None and manifest is not None:
-            self._add(Doubt(granted=granted, other=InstalledVersion(name=version, manifest=manifest)))
+            share = self._ended(granted.peer, withheld=True)
+            began = InstalledVersion(name=version, manifest=manifest)
+            self._add(Doubt(granted=granted, withheld=share, other=began))
 
     def delivered(self, granted: GrantedLease, group: Sequence[AdmittedRecord]) -> None:
         """A group was admitted. What several versions made of one completion cannot be drawn again, and is left out."""
-        if not self.looks or granted.place is not None or self._chance(granted) >= self.share:
+        if not self.looks or granted.place is not None:
             return
+        withheld = self._ended(granted.peer, withheld=False)
+        share = max(self.share, withheld)
         made = sorted((_made(one) for one in group if len(one.signed.record.spans) == 1), key=_by_version)
+        waiting = sum(one.choice is Choice.DELIVERED for one in self._waiting)
+        if not made or self._chance(granted) >= share or waiting >= MAX_DELIVERED:
+            return
         could = [version for version in sorted(self.run.manifests) if self._could_have_made(version, granted)]
         used = {one.version.name for one in made}
-        others = [version for version in could if version not in used] or could
-        waiting = sum(one.choice is Choice.VERSION for one in self._waiting)
-        if not made or len(used.union(others)) < 2 or waiting >= MAX_DELIVERED:
-            return
-        name = others[int(self._chance(granted) / self.share * len(others))]
-        other = InstalledVersion(name=name, manifest=self.run.manifests[name])
-        self._add(Doubt(granted=granted, other=other, made=tuple(made)))
+        others = [version for version in could if version not in used] or (could if len(used) > 1 else [])
+        other = None
+        if others:
+            name = others[int(self._chance(granted) / share * len(others))]
+            other = InstalledVersion(name=name, manifest=self.run.manifests[name])
+        self._add(Doubt(granted=granted, withheld=withheld, other=other, made=tuple(made)))
+
+    def _ended(self, peer: PeerId, *, withheld: bool) -> float:
+        """One more lease of the peer has ended so; return the share that it withheld of late."""
+        if len(self._withheld) >= PEERS_REMEMBERED and peer not in self._withheld:
+            self._withheld.clear()
+        share = self._withheld.get(peer, 0.0)
+        self._withheld[peer] = share = share + (withheld - share) / LATELY
+        return share
 
     def _could_have_made(self, version: PolicyVersion, granted: GrantedLease) -> bool:
         fate = judge(self.run.chain, [version], self.run.window)
@@ -185,7 +207,7 @@ class ChoiceDesk:
         ]
         places = [made.index for made in one.made] or range(len(theirs))
         again = [*(theirs[i] for i in places), *(asked for i in places for asked in ours[i])]
-        return [*beside, (one.other, again)]
+        return [*beside, *([] if one.other is None else [(one.other, again)])]
 
     def _seed(self, granted: GrantedLease, index: int) -> int:
         return seed_of(self._key, granted.id, index)
@@ -197,9 +219,9 @@ class ChoiceDesk:
         size = len(one.made) or len(one.granted.lease.seeds)
         whole = size * (1 + CONTROLS[one.choice])
         theirs, ours = worth[:size], worth[size:whole]
-        if one.made:
-            theirs, ours = _above(theirs, worth[whole : whole + size]), _above(ours, worth[whole + size :])
-        if (found := seen(one.choice, theirs, ours)) is None:
+        if one.made and one.other is not None:
+            theirs, ours = _beside(theirs, worth[whole : whole + size]), _beside(ours, worth[whole + size :])
+        if (found := seen(one.choice, theirs, ours, withheld=one.withheld)) is None:
             return
         peer = one.granted.peer
         history = heard_choice(await self._history(peer), found)
@@ -209,6 +231,7 @@ class ChoiceDesk:
             peer=peer,
             at_ms=self.now_ms(),
             choice=one.choice,
+            withheld=one.withheld,
             theirs=tuple(theirs),
             ours=tuple(ours),
             heard=history.audits,
@@ -221,7 +244,8 @@ class ChoiceDesk:
             peer=peer,
             lease=short(one.granted.id),
             choice=one.choice.value,
-            gained=round(found.for_it, 4),
+            worth=round(found.worth, 4),
+            gain=round(found.gain, 4),
             heard=history.audits,
             evidence=round(evidence, 3),
         )
@@ -229,7 +253,7 @@ class ChoiceDesk:
             for other in [other for other in self._waiting if other.granted.peer == peer]:
                 self.over(other)
             odds = math.exp(min(700.0, evidence))
-            await self.convict(peer, WORDS[one.choice].format(heard=history.audits, odds=odds))
+            await self.convict(peer, WHY.format(heard=history.audits, odds=odds))
 
     async def forgive(self, peer: PeerId) -> None:
         """The operator pardons this peer: it begins anew, and what was found stays to be read."""
@@ -244,15 +268,11 @@ class ChoiceDesk:
         return self._known[peer]
 
 
-WORDS = {
-    Choice.WITHHELD: "what it did not deliver was worth less than what was drawn beside it",
-    Choice.VERSION: "what it delivered gained more by the version that it chose than what was drawn beside it",
-}
-WORDS = {
-    choice: f"{words}, of {{heard}} groups: chance looks so once in {{odds:,.0f}} lives; it chooses what it delivers"
-    for choice, words in WORDS.items()
-}
-"""What a peer is told that is banned, by the last that was found."""
+WHY = (
+    "of {heard} groups, what it delivered was better, and what it did not was worse, than what was drawn beside them, "
+    "as chance has it once in {odds:,.0f} lives: it chooses what it delivers"
+)
+"""What a peer is told that is banned."""
 
 
 def _made(one: AdmittedRecord) -> Made:
@@ -266,7 +286,6 @@ def _by_version(one: Made) -> tuple[PolicyVersion, int]:
     return one.version.name, one.index
 
 
-def _above(here: Sequence[Worth], there: Sequence[Worth]) -> list[Worth]:
-    """By how much each is worth more than what the same seed gives there."""
-    pairs = zip(here, there, strict=True)
-    return [Worth(tokens=one.tokens, reward=one.reward - other.reward) for one, other in pairs]
+def _beside(here: Sequence[Worth], there: Sequence[Worth]) -> list[Worth]:
+    """Each with what the same seed is worth there."""
+    return [replace(one, elsewhere=other.reward) for one, other in zip(here, there, strict=True)]

@@ -51,7 +51,7 @@ class ChoiceLoop:
                 drawn = await self._generate(doubts)
             except (EngineError, StoreError) as error:
                 reason = str(error).splitlines()[0]
-                self.events.emit("choice_impossible", version=str(doubts[0].other.name), reason=reason)
+                self.events.emit("choice_impossible", version=str(doubts[0].versions[0].name), reason=reason)
                 drawn = []
             finally:
                 for one in doubts:

@@ -209,6 +209,7 @@ class LearnerDesk:
         if reason == IN_GOOD_ORDER:
             self._lose(self.run.membership.handle(Gone(peer=peer, reason=reason), trio.current_time()))
         elif self._end_presence(peer, self._excused(peer, reason)):
+            self._forget(peer)
             self.events.emit("peer_left", peer=peer, reason=reason, leases_released=0)
             self._introduce()
 
@@ -299,6 +300,7 @@ class LearnerDesk:
             self.run.forget(lost.peer)
             released = self.leases.release(lost.peer)
             self._end_presence(lost.peer, reason)
+            self._forget(lost.peer)
             self.events.emit("peer_left", peer=lost.peer, reason=lost.reason, leases_released=released)
             if self.reception is not None:
                 self.reception.dismiss(lost.peer, last_word or Refused(reason=lost.reason, retry_after_ms=1000))
@@ -321,6 +323,11 @@ class LearnerDesk:
         self.witness.left(peer, reason)
         self.run.notify()
         return True
+
+    def _forget(self, peer: PeerId) -> None:
+        """What waited for this line to be told."""
+        if self.trust is not None:
+            self.trust.left(peer)
 
     def _tell(self, peer: PeerId, message: FromLearner) -> None:
         if self.reception is not None:

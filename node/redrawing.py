@@ -76,7 +76,10 @@ def _work(kept: KeptLease, authority: Authority) -> Work:
             envelope.verify_signature()
             if envelope.signer != PeerId(lease.peer):
                 raise RunError(f"A record that is kept of this lease was signed by {envelope.signer}, not its peer.")
-            group.append(AdmittedRecord(signed=read_record(raw, authority.swarm), reply=None))
+            signed = read_record(raw, authority.swarm)
+            if signed.record.index >= len(lease.seeds):
+                raise RunError("A record that is kept of this lease is not of it. Take a copy of the ledger.")
+            group.append(AdmittedRecord(signed=signed, reply=None))
     except PeerError as error:
         raise RunError(f"What is kept of this lease cannot be read ({error}). Take a copy of the ledger.") from None
     return work_of(GrantedLease(lease=lease, prompt_index=0), group, waits=True)

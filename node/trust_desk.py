@@ -46,6 +46,9 @@ BANNED_REASON = "banned"
 TOLD_TOGETHER = 16
 """Revised receipts told with one heartbeat: a line has room for a few hundred answers."""
 
+MAX_UNTOLD = 16 * TOLD_TOGETHER
+"""Revised receipts that wait for one peer's heartbeats; it hears of more from the ledger, when it comes again."""
+
 PEERS_REMEMBERED = 4096
 """Peers of whom is remembered what the ledger knows, beside those that are here."""
 
@@ -142,6 +145,10 @@ class TrustDesk:
         self._salt = int.from_bytes(hmac.digest(self.secret, b"near copies", "sha256")[:8], "big")
 
     # Who comes
+
+    def left(self, peer: PeerId) -> None:
+        """The peer is gone: what it was not told is read from the ledger when it comes back."""
+        self._untold.pop(peer, None)
 
     async def welcome(self, peer: PeerId) -> Refused | None:
         """Recall what is known of a peer that wants to join; the refusal if it is banned. What is remembered is newer
@@ -480,8 +487,9 @@ class TrustDesk:
 
     def _will_tell(self, peer: PeerId, receipts: Mapping[LeaseId, bytes]) -> None:
         """The peer is told with its next heartbeats; one that is not here, when it comes back, from the ledger."""
-        if receipts and peer in self.run.present:
-            self._untold.setdefault(peer, []).extend(receipts.items())
+        presence = self.run.present.get(peer)
+        if receipts and presence is not None and presence.takes_revisions:
+            self._untold[peer] = [*self._untold.get(peer, []), *receipts.items()][:MAX_UNTOLD]
 
     def _send_away(self, peer: PeerId, known: Confidence) -> None:
         """Tell it what it can still read, and end its line."""
@@ -509,7 +517,7 @@ class TrustDesk:
 
     def _recall(self, peer: PeerId) -> tuple[Confidence, list[tuple[LeaseId, bytes]]]:
         known = self.ledger.confidence_of([peer]).get(peer, Confidence())
-        return known, self.ledger.untold_revisions(peer, 16 * TOLD_TOGETHER)
+        return known, self.ledger.untold_revisions(peer, MAX_UNTOLD)
 
     def _recall_all(self, leases: Sequence[GrantedLease]) -> tuple[dict[PeerId, Confidence], set[LeaseId]]:
         peers = {granted.peer for granted in leases}

@@ -64,7 +64,7 @@ def lives(margins: Sequence[Margin], *, peer_days: int, seed: int) -> Lives:
             is_banned = is_banned or finding.convicted
         for _ in range(WITHHELD_A_DAY * DAYS):
             ours = [one for _ in range(CONTROLS[Choice.WITHHELD]) for one in _group(dice)]
-            if (found := seen(Choice.WITHHELD, _group(dice), ours)) is not None:
+            if (found := seen(Choice.WITHHELD, _group(dice), ours, withheld=WITHHELD_A_DAY / GROUPS_A_DAY)) is not None:
                 history = heard_choice(history, found)
             choices += 1
             is_banned = is_banned or is_convicted(history)

@@ -5,8 +5,8 @@ A peer knows its seeds, so it can find out what a group is worth before anybody 
 not like, or make a group with each version that is admissible and send the best. The learner knows the seeds as well,
 and draws such groups itself, beside others of the same prompt with seeds that nobody was told:
 
-- what was *withheld* would be worth less than those, of who chooses;
-- what was *delivered* would be worth more than the same seeds give with another version, by more than those are.
+- what was *withheld* would be worth less than those, of who chooses, and what was *delivered* more;
+- what was delivered would gain more by the version that made it, over another that could have, than those do.
 
 A machine that is taken away, a line that breaks, and a peer that is too slow lose long groups more often than short
 ones, and what is longer may well be worth less; so completions are compared only with others of about the same length.
@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from statistics import pstdev
+from typing import NamedTuple
 
 from learner.verification.sequential import History, wagered
 
@@ -41,51 +42,86 @@ narrower, and little would be left to compare."""
 
 
 class Choice(Enum):
-    """What a peer may have chosen by what it is worth: not to deliver a group, or the version that made it."""
+    """What a peer did with a group."""
 
     WITHHELD = "withheld"
-    VERSION = "version"
+    DELIVERED = "delivered"
 
 
-CONTROLS = {Choice.WITHHELD: 3, Choice.VERSION: 2}
+CONTROLS = {Choice.WITHHELD: 3, Choice.DELIVERED: 2}
 """Groups of our own seeds that are drawn beside the peer's. Of one, half of what can be known is lost in its own luck;
 of three a quarter."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Worth:
-    """A completion of so many tokens, and its reward, or by how much that is above another version's."""
+    """A completion of so many tokens, its reward, and that of the same seed with another version, where that is known;
+    where it is, it is of all completions of a group."""
 
     tokens: int
     reward: float
+    elsewhere: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What one group says: by how much, on average, the peer's completions are better `for_it` than all of about their
-    length, and the logarithm of each bet's likelihood ratio."""
+    """What one group says: by how much, on average, the peer's completions are better for it than all of about their
+    length (`worth`), and what they gain by their version (`gain`), 0 where that says nothing; and the logarithm of each
+    bet's likelihood ratio."""
 
-    for_it: float
+    worth: float
+    gain: float
     log_ratios: tuple[float, ...]
 
 
-def seen(choice: Choice, theirs: Sequence[Worth], ours: Sequence[Worth]) -> Seen | None:
+def seen(choice: Choice, theirs: Sequence[Worth], ours: Sequence[Worth], *, withheld: float) -> Seen | None:
     """What the completions of a peer's seeds say beside those of ours; None where all of a length are worth the same.
-    Better for the peer is worse, of what it withheld."""
-    sign = -1.0 if choice is Choice.WITHHELD else 1.0
-    strata = [one for one in _strata(theirs, ours, sign) if one.tells]
+    Better for the peer is worse, of what it withheld.
+
+    `withheld`: of its groups it does not deliver that share, 0 <= withheld < 1, of late. Who chooses puts aside the
+    worst, so that what is rarer is further from chance, by just that: the others are bet on with so much less.
+    """
+    odds = withheld / (1 - withheld)
+    sign, part = (-1.0, 1 / max(odds, 1.0)) if choice is Choice.WITHHELD else (1.0, min(odds, 1.0))
+    values = [[_Item(one.tokens, sign * one.reward) for one in group] for group in (theirs, ours)]
+    level = _bets(*values, part=part)
+    gain = _bets(_gains(theirs), _gains(ours))
+    if level is None and gain is None:
+        return None
+    worth, of_worth = level or NOTHING
+    gained, of_gain = gain or NOTHING
+    return Seen(worth=worth, gain=gained, log_ratios=of_worth + of_gain)
+
+
+class _Item(NamedTuple):
+    tokens: int
+    value: float
+
+
+def _gains(group: Sequence[Worth]) -> list[_Item]:
+    return [_Item(one.tokens, one.reward - one.elsewhere) for one in group if one.elsewhere is not None]
+
+
+NOTHING = (0.0, (0.0,) * len(STRENGTHS))
+
+
+def _bets(
+    theirs: Sequence[_Item], ours: Sequence[_Item], *, part: float = 1.0
+) -> tuple[float, tuple[float, ...]] | None:
+    """By how much theirs are better on average, and the logarithm of what that `part` of each of STRENGTHS is paid."""
+    strata = [one for one in _strata(theirs, ours) if one.tells]
     if not strata:
         return None
     number = sum(len(one.theirs) for one in strata)
     spread = math.sqrt(sum(len(one.all) * pstdev(one.all) ** 2 for one in strata) / sum(len(one.all) for one in strata))
-    gained = math.fsum(reward for one in strata for reward in one.theirs) / number
-    scales = [strength / (spread * math.sqrt(number)) for strength in STRENGTHS]
-    return Seen(for_it=gained, log_ratios=tuple(sum(one.log_ratio(scale) for one in strata) for scale in scales))
+    better = math.fsum(value for one in strata for value in one.theirs) / number
+    scales = [part * strength / (spread * math.sqrt(number)) for strength in STRENGTHS]
+    return better, tuple(sum(one.log_ratio(scale) for one in strata) for scale in scales)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Stratum:
-    """Completions of about the same length: what the peer's are worth to it above their mean, and what all are."""
+    """Completions of about the same length: by how much the peer's are above the mean of all of them, and all are."""
 
     theirs: list[float] = field(default_factory=list)
     all: list[float] = field(default_factory=list)
@@ -100,27 +136,23 @@ class _Stratum:
         the first i is that over those of j of i - 1, and over those of j - 1 with the i-th, as often as each occurs."""
         size = len(self.theirs)
         means = [1.0] + [0.0] * size
-        for i, reward in enumerate(self.all, 1):
-            weight = math.exp(scale * reward)
+        for i, value in enumerate(self.all, 1):
+            weight = math.exp(scale * value)
             for j in range(min(i, size), 0, -1):
                 means[j] = means[j] * (i - j) / i + weight * means[j - 1] * j / i
         return scale * math.fsum(self.theirs) - math.log(means[size])
 
 
-def _strata(theirs: Sequence[Worth], ours: Sequence[Worth], sign: float) -> list[_Stratum]:
+def _strata(theirs: Sequence[_Item], ours: Sequence[_Item]) -> list[_Stratum]:
     found: defaultdict[int, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for place, group in enumerate((theirs, ours)):
         for one in group:
-            found[_length(one)][place].append(sign * one.reward)
+            found[math.floor(math.log(max(1, one.tokens), LENGTHS))][place].append(one.value)
     strata = []
     for mine, yours in found.values():
         mean = math.fsum(mine + yours) / len(mine + yours)
         strata.append(_Stratum(theirs=[one - mean for one in mine], all=sorted(one - mean for one in mine + yours)))
     return strata
-
-
-def _length(one: Worth) -> int:
-    return math.floor(math.log(max(1, one.tokens), LENGTHS))
 
 
 def heard_choice(history: History, found: Seen) -> History:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
@@ -33,11 +34,12 @@ class BannedBy(Enum):
 @dataclass(frozen=True, kw_only=True)
 class Choosing:
     """The groups of a peer that it may have chosen, and that were drawn by the learner, since it was last pardoned: of
-    each choice how many of how many were better for it than what was drawn beside them. `evidence` is the logarithm of
-    that against its honesty; `convicts`: that was ever enough for a ban. All are reckoned anew from what each group was
-    worth; `agrees`: the ledger's own sum is the same."""
+    those that it withheld and of those that it delivered how many there are, and how many were better for it than what
+    was drawn beside them, or gained more by their version. `evidence` is the logarithm of that against its honesty;
+    `convicts`: that was ever enough for a ban. All are reckoned anew from what each group was worth; `agrees`: the
+    ledger's own sum is the same."""
 
-    found: dict[Choice, tuple[int, int]]
+    found: dict[Choice, Counter[str]]
     evidence: float
     convicts: bool
     agrees: bool
@@ -127,23 +129,25 @@ def choosing_of(db: sqlite3.Connection, peer: PeerId) -> Choosing | None:
     if not has_table(db, "choices"):
         return None
     rows = db.execute(
-        "SELECT choice, theirs, ours, log_wealth FROM choices WHERE peer = ? AND heard > 0 ORDER BY heard", (peer,)
+        "SELECT choice, withheld, theirs, ours, log_wealth FROM choices WHERE peer = ? AND heard > 0 ORDER BY heard",
+        (peer,),
     ).fetchall()
     if not rows:
         return None
     history, convicts = History(), False
-    found = dict.fromkeys(Choice, (0, 0))
-    for name, theirs, ours, _ in rows:
+    found: defaultdict[Choice, Counter[str]] = defaultdict(Counter)
+    for name, withheld, theirs, ours, _ in rows:
         choice = choice_from("choices.choice", name)
-        told = seen(choice, worth_from("choices.theirs", theirs), worth_from("choices.ours", ours))
+        mine, yours = worth_from("choices.theirs", theirs), worth_from("choices.ours", ours)
+        told = seen(choice, mine, yours, withheld=min(max(0.0, withheld), 1 - 1e-9))
         if told is None:
             continue  # not what a learner writes; the sum will not agree
-        found[choice] = found[choice][0] + (told.for_it > 0), found[choice][1] + 1
+        found[choice].update(drawn=1, better=told.worth > 0, gained=told.gain > 0)
         history = heard_choice(history, told)
         convicts = convicts or is_convicted(history)  # whatever was heard afterwards
-    kept = History(audits=len(rows), log_wealth=wealth_from("choices.log_wealth", rows[-1][3]))
+    kept = History(audits=len(rows), log_wealth=wealth_from("choices.log_wealth", rows[-1][4]))
     return Choosing(
-        found={choice: counts for choice, counts in found.items() if counts[1]},
+        found=dict(found),
         evidence=log_evidence(history),
         convicts=convicts,
         agrees=is_same(history, kept),

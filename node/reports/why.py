@@ -39,12 +39,12 @@ NAMES = 128
 
 CHOSEN = {
     Choice.WITHHELD: (
-        "Of what it did not deliver, {drawn} groups were drawn by the learner, others of the same prompts beside them: "
-        "{favourable} were worth less."
+        "Of what it did not deliver, {drawn:,} groups were drawn by the learner, others of the same prompts beside "
+        "them: {better:,} were worth less."
     ),
-    Choice.VERSION: (
-        "Of what it delivered, {drawn} groups were drawn with another version as well, others of the same prompts "
-        "beside them: {favourable} had gained more by the version that it chose."
+    Choice.DELIVERED: (
+        "Of what it delivered, {drawn:,} groups were looked at, others of the same prompts beside them: {better:,} "
+        "were worth more, {gained:,} had gained more by their version."
     ),
 }
 
@@ -146,8 +146,8 @@ def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
         standing = {"newcomer": "a newcomer", "suspect": "a suspect"}.get(audits.standing.value, audits.standing.value)
         yield f"It is {standing}: {looked}, the largest gap {words.figure(audits.worst)} nats. {against}"
     if (choosing := choosing_of(db, peer)) is not None:
-        for choice, (favourable, drawn) in choosing.found.items():
-            yield CHOSEN[choice].format(favourable=f"{favourable:,}", drawn=f"{drawn:,}")
+        for choice, tally in sorted(choosing.found.items(), key=lambda one: one[0].value):
+            yield CHOSEN[choice].format(drawn=tally["drawn"], better=tally["better"], gained=tally["gained"])
     found = reputations(db, last_moment_ms(db), {} if audits is None else {peer: audits})[peer]
     yield in_a_line(found)
     yield known_lately(found)

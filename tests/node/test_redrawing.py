@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -108,6 +109,12 @@ def test_records_that_another_key_signed_are_no_evidence(kept: KeptLease, held: 
     forged = sign_record(PEER, SWARM.authority.swarm, read_record(kept.records[0], SWARM.authority.swarm).record)
     with pytest.raises(RunError, match="not its peer"):
         redrawn(replace(kept, records=(forged,)), SWARM.authority, held, opened=judging(Judge()))
+
+
+def test_records_of_another_lease_are_no_evidence(kept: KeptLease, held: Held) -> None:
+    other = msgspec.structs.replace(read_record(kept.records[0], SWARM.authority.swarm).record, index=9)
+    with pytest.raises(RunError, match="is not of it"):
+        redrawn(replace(kept, records=(sign_record(OTHER, SWARM.authority.swarm, other),)), SWARM.authority, held)
 
 
 def test_a_lease_that_passed_has_nothing_to_draw_again(root: Path) -> None:

@@ -20,15 +20,33 @@ from node.audit_loop import MAX_FAILURES
 from node.engine.port import EngineCrashed, InstallFailed
 from node.errors import RunError
 from node.learner_run import Presence
+from node.trust_desk import MAX_UNTOLD
 from protocol.codec import pack_logprobs
-from protocol.ids import PolicyVersion
-from protocol.work import Heartbeat, Refused, Rule, open_receipt, read_record
+from protocol.ids import LeaseId, PolicyVersion
+from protocol.work import RECEIPT_REVISIONS, Heartbeat, Refused, Rule, Welcome, open_receipt, read_record
 from tests.learner.working import OTHER, PEER, SWARM, granted, record
 from tests.node.learning import FakePeer, Judge, Killed, Settings, fast_directory, hello, open_learner, until
 
 pytestmark = pytest.mark.usefixtures("mock_clock")
 
 AUDITED = Settings(audits=True, steps=8, staleness=3)
+
+
+def other_lease(number: int) -> LeaseId:
+    return LeaseId(number.to_bytes(16, "big"))
+
+
+async def test_what_waits_to_be_told_is_bounded_and_forgotten_with_the_line(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(audits=True)) as learner:
+        assert learner.trust is not None
+        for takes in (False, True):
+            ext = {RECEIPT_REVISIONS: b""} if takes else {}
+            assert isinstance(await learner.desk.welcome(PEER.peer_id, hello(ext=ext)), Welcome)
+            for number in range(2 * MAX_UNTOLD):
+                learner.trust._will_tell(PEER.peer_id, {other_lease(number): b"receipt"})
+            assert len(learner.trust._untold.get(PEER.peer_id, [])) == (MAX_UNTOLD if takes else 0)
+            learner.desk.left(PEER.peer_id, "the line broke")
+            assert learner.trust._untold == {}
 
 
 def made_up(seed: int, version: PolicyVersion) -> tuple[int, ...]:

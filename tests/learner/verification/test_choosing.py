@@ -7,13 +7,18 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.verification.choosing import Choice, Worth, heard_choice, seen
+from learner.verification.choosing import CONTROLS, STRENGTHS, Choice, Seen, Worth, heard_choice
+from learner.verification.choosing import seen as seen_of
 from learner.verification.sequential import History, is_convicted, log_evidence
+
+BETS = len(STRENGTHS)
+"""On what a group is worth; as many more are on what it gains by its version."""
 
 Loss = Callable[[random.Random, list[Worth]], bool]
 Versions = list[list[Worth]]
@@ -23,23 +28,28 @@ def worths(*rewards: float) -> list[Worth]:
     return [Worth(tokens=9, reward=reward) for reward in rewards]
 
 
+def seen(choice: Choice, theirs: list[Worth], ours: list[Worth], withheld: float = 0.5) -> Seen | None:
+    return seen_of(choice, theirs, ours, withheld=withheld)
+
+
 # One group.
 
 
 def test_what_is_worth_the_same_says_nothing() -> None:
     assert seen(Choice.WITHHELD, worths(1, 0), worths(0, 1, 1, 0)) is not None
     assert seen(Choice.WITHHELD, worths(1, 1), worths(1, 1)) is None
-    assert seen(Choice.VERSION, worths(1, 0), []) is None
+    assert seen(Choice.DELIVERED, worths(1, 0), []) is None
 
 
 def test_withheld_is_to_be_worse_and_delivered_better() -> None:
     good, bad, mixed = worths(1, 1), worths(0, 0), worths(0, 1, 0, 1, 0, 1)
-    for choice, favourable, other in ((Choice.WITHHELD, bad, good), (Choice.VERSION, good, bad)):
+    for choice, favourable, other in ((Choice.WITHHELD, bad, good), (Choice.DELIVERED, good, bad)):
         found, against = seen(choice, favourable, mixed), seen(choice, other, mixed)
         assert found is not None
         assert against is not None
-        assert found.for_it > 0 > against.for_it
-        assert min(found.log_ratios) > 0 > max(against.log_ratios)
+        assert found.worth > 0 > against.worth
+        assert min(found.log_ratios[:BETS]) > 0 > max(against.log_ratios[:BETS])
+        assert set(found.log_ratios[BETS:]) == {0.0}, "no other version was looked at"
 
 
 def test_only_what_is_about_as_long_is_compared() -> None:
@@ -51,24 +61,29 @@ def test_only_what_is_about_as_long_is_compared() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from((5, 50, 500)), st.sampled_from((0.0, 0.25, 1.0, 7.0))), min_size=2, max_size=7),
+    st.lists(
+        st.tuples(st.sampled_from((5, 50, 500)), *[st.sampled_from((0.0, 0.25, 1.0, 7.0))] * 2), min_size=2, max_size=7
+    ),
     st.integers(1, 6),
     st.sampled_from(Choice),
+    st.sampled_from((0.0, 0.1, 0.5, 0.9)),
 )
 def test_each_bet_is_fair_over_all_ways_to_deal_the_same_completions(
-    made: list[tuple[int, float]], size: int, choice: Choice
+    made: list[tuple[int, float, float]], size: int, choice: Choice, withheld: float
 ) -> None:
     """Within each length, any of as many are as likely to be the peer's."""
-    pool = [Worth(tokens=tokens, reward=reward) for tokens, reward in made]
+    pool = [Worth(tokens=tokens, reward=reward, elsewhere=elsewhere) for tokens, reward, elsewhere in made]
     first = [i < size for i in range(len(pool))]
     counts = Counter(one.tokens for one, is_mine in zip(pool, first, strict=True) if is_mine)
-    totals, deals = [0.0, 0.0, 0.0], 0
+    totals, deals = [0.0] * 2 * BETS, 0
     for mine in itertools.combinations(range(len(pool)), sum(first)):
         if Counter(pool[i].tokens for i in mine) == counts:
-            found = seen(choice, [pool[i] for i in mine], [one for i, one in enumerate(pool) if i not in mine])
-            ratios = (0.0, 0.0, 0.0) if found is None else found.log_ratios
+            found = seen(
+                choice, [pool[i] for i in mine], [one for i, one in enumerate(pool) if i not in mine], withheld
+            )
+            ratios = (0.0,) * 2 * BETS if found is None else found.log_ratios
             totals, deals = [total + math.exp(ratio) for total, ratio in zip(totals, ratios, strict=True)], deals + 1
-    assert [total / deals for total in totals] == pytest.approx([1.0, 1.0, 1.0])
+    assert [total / deals for total in totals] == pytest.approx([1.0] * 2 * BETS)
 
 
 def test_a_large_group_is_told_in_numbers_that_fit() -> None:
@@ -94,12 +109,19 @@ def group(dice: random.Random, bias: float, size: int = 8) -> list[Worth]:
 
 
 def heard_when_lost(seed: int, bias: float, is_lost: Loss, most: int = 400) -> tuple[History, int]:
-    """What the groups add up to that are lost so, and after how many that is a conviction."""
-    dice, history, tries = random.Random(seed), History(), 0
+    """What the groups add up to that are lost so, and one in eight of the others, and after how many that is a
+    conviction."""
+    dice, history, tries, withheld = random.Random(seed), History(), 0, 0.0
     while history.audits < most and tries < 50 * most and not is_convicted(history):
         tries += 1
-        mine, others = group(dice, bias), group(dice, bias, 24)
-        if is_lost(dice, mine) and (found := seen(Choice.WITHHELD, mine, others)) is not None:
+        mine, choice = group(dice, bias), Choice.DELIVERED
+        is_withheld = is_lost(dice, mine)
+        withheld += (is_withheld - withheld) / 16
+        if is_withheld:
+            choice = Choice.WITHHELD
+        elif dice.random() > 1 / 8:
+            continue
+        if (found := seen(choice, mine, group(dice, bias, 8 * CONTROLS[choice]), withheld)) is not None:
             history = heard_choice(history, found)
     return history, history.audits
 
@@ -128,12 +150,23 @@ def test_who_is_slow_or_interrupted_does_not_look_like_who_chooses(loss: str, bi
         assert log_evidence(history) < 6.0
 
 
-@pytest.mark.parametrize(("least", "most"), [(4, 100), (3, 60), (2, 40)])
+@pytest.mark.parametrize(("least", "most"), [(4, 120), (3, 100), (2, 100)])
 def test_who_looks_at_the_rewards_does(least: int, most: int) -> None:
     for seed in range(3):
         history, heard = heard_when_lost(seed, 0.0, lambda dice, made: reward_of(made) < least)
         assert is_convicted(history)
         assert heard <= most
+
+
+def test_who_delivers_only_the_rarest_is_found_by_what_it_delivers() -> None:
+    dice, history, delivered = random.Random(0), History(), 0
+    while not is_convicted(history):
+        mine = group(dice, 0.0)
+        if reward_of(mine) >= 6:
+            delivered += 1
+            found = seen(Choice.DELIVERED, mine, group(dice, 0.0, 16), 0.9)
+            history = history if found is None else heard_choice(history, found)
+    assert delivered < 70
 
 
 def test_who_withholds_the_better_ones_is_no_cheat() -> None:
@@ -161,11 +194,11 @@ def heard_of(seed: int, gain: float, pick: Callable[[random.Random, Versions], i
         theirs, ours = versions(dice, gain), versions(dice, gain, 16)
         mine = pick(dice, theirs)
         other = dice.choice([number for number in range(4) if number != mine])
-        above = [
-            [Worth(tokens=9, reward=one.reward - two.reward) for one, two in zip(of[mine], of[other], strict=True)]
+        both = [
+            [replace(one, elsewhere=two.reward) for one, two in zip(of[mine], of[other], strict=True)]
             for of in (theirs, ours)
         ]
-        if (found := seen(Choice.VERSION, *above)) is not None:
+        if (found := seen(Choice.DELIVERED, *both)) is not None:
             history = heard_choice(history, found)
     return history
 

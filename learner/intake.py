@@ -152,13 +152,15 @@ def check_delivery(
     now_ms: int,
     lease: LeaseId,
     said: Said | None = (),
+    begun: PolicyVersion | None = None,
 ) -> CheckedDelivery:
     """Judge all records of one delivery by `sender`, who says they answer `lease`, but for what they are worth.
 
     `granted` is that lease when it is open and `sender`'s own, else None. `said`: what was said before in the episodes
-    that it goes on with; None when nobody waits for them any more.
+    that it goes on with; None when nobody waits for them any more. `begun`: the version with which the sender said that
+    it begins, if it did.
     """
-    judged = [_judge_record(raw, granted, sender, terms, now_ms) for raw in raws]
+    judged = [_judge_record(raw, granted, sender, terms, now_ms, begun) for raw in raws]
     records = [record for _, record in judged]
     verdicts = _forbid_duplicates([verdict for verdict, _ in judged])
     orphaned_tokens = 0
@@ -190,7 +192,12 @@ def check_delivery(
 
 
 def _judge_record(
-    raw: bytes, granted: GrantedLease | None, sender: PeerId, terms: Terms, now_ms: int
+    raw: bytes,
+    granted: GrantedLease | None,
+    sender: PeerId,
+    terms: Terms,
+    now_ms: int,
+    begun: PolicyVersion | None,
 ) -> tuple[Verdict, SignedRecord | None]:
     try:
         record = read_record(raw, terms.swarm)
@@ -201,7 +208,7 @@ def _judge_record(
             _lease_rule(record, granted, now_ms)
             or _version_rule(record, terms)
             or _signature_rule(record, sender)
-            or (_settings_rule(record, granted.lease, terms.vocab_size) if granted else None)
+            or (_settings_rule(record, granted.lease, terms.vocab_size, begun) if granted else None)
         )
     except PeerError as error:
         refusal = (_SHAPE_FAULTS.get(error.fault, Rule.MALFORMED), error.detail)
@@ -258,12 +265,14 @@ def _signature_rule(record: SignedRecord, sender: PeerId) -> Refusal:
     return None
 
 
-def _settings_rule(record: SignedRecord, lease: Lease, vocab_size: int) -> Refusal:
+def _settings_rule(record: SignedRecord, lease: Lease, vocab_size: int, begun: PolicyVersion | None = None) -> Refusal:
     word, tokens = record.record, record.tokens
     if word.index >= len(lease.seeds):
         return Rule.SETTINGS, f"index {word.index}, the lease has {len(lease.seeds)} seeds"
     if (oldest := min(record.behaviour)) < lease.minimum:
         return Rule.SETTINGS, f"made with version {oldest}, the lease asks for {lease.minimum} or newer"
+    if begun is not None and oldest < begun:
+        return Rule.SETTINGS, f"made with version {oldest}, it was begun with {begun}"
     if word.sampler != lease.sampler:
         return Rule.SETTINGS, f"sampled at {word.sampler.temperature}, the lease says {lease.sampler.temperature}"
     if len(tokens) > lease.max_new_tokens:

@@ -68,6 +68,7 @@ class _HandedIn:
     incoming: Incoming
     granted: GrantedLease | None
     said: Said | None
+    begun: PolicyVersion | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,16 +223,20 @@ class IntakeLoop:
         return await trio.to_thread.run_sync(lambda: [self._check(one, terms, now_ms) for one in handed_in])
 
     def _handed_in(self, incoming: Incoming) -> _HandedIn:
-        granted = self.run.leasing.take(LeaseId(incoming.delivery.lease), incoming.peer)
+        lease = LeaseId(incoming.delivery.lease)
+        begun = self.run.leasing.begun([lease]).get(lease)
+        granted = self.run.leasing.take(lease, incoming.peer)
         said = None if granted is None else self.run.episodes.said(granted)
-        return _HandedIn(incoming=incoming, granted=granted, said=said)
+        return _HandedIn(incoming=incoming, granted=granted, said=said, begun=begun)
 
     def _check(self, one: _HandedIn, terms: Terms, now_ms: int) -> _Checked:
         incoming, granted = one.incoming, one.granted
         lease, records = LeaseId(incoming.delivery.lease), incoming.delivery.records
         if granted is None and (given := self.ledger.receipt_of(lease, incoming.peer)) is not None:
             return _Checked(handed_in=one, delivery=None, terms=terms, checked_ms=now_ms, receipt=given)
-        checked = check_delivery(granted, incoming.peer, records, terms, now_ms=now_ms, lease=lease, said=one.said)
+        checked = check_delivery(
+            granted, incoming.peer, records, terms, now_ms=now_ms, lease=lease, said=one.said, begun=one.begun
+        )
         sketches = () if self.trust is None else self.trust.sketches(checked.admitted)
         return _Checked(handed_in=one, delivery=checked, terms=terms, checked_ms=now_ms, sketches=sketches)
 

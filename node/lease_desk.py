@@ -295,7 +295,8 @@ class LeaseDesk:
     def _withdrawn(self, leases: Sequence[GrantedLease], status: str, begun: Mapping[LeaseId, PolicyVersion]) -> None:
         self.witness.withdrawn(leases, status)
         for granted in leases:
-            self.ended(granted, begun.get(granted.id), status)
+            if granted.id not in self._unissued:  # else its peer has never seen it
+                self.ended(granted, begun.get(granted.id), status)
         self._close([granted.id for granted in leases], status)
 
     def _close(self, leases: Sequence[LeaseId], status: str) -> None:

@@ -283,6 +283,9 @@ class RolloutRole:
             ):
                 self._give_up(self._held(granted), "they were made with weights that are not the version's")
                 continue
+            if any(span.version.name < version for _, mine in made for one in mine for span in one.spans):
+                self._give_up(self._held(granted), "the engine went back to an older version than they were begun with")
+                continue
             if made:
                 self._speed.observe(sum(len(mine) for _, mine in made), (self.now_ms() - started_ms) / 1000)
             made = [(grant, mine) for grant, mine in made if self._in_hand.pop(LeaseId(grant.lease.id), None)]

@@ -184,6 +184,16 @@ def test_a_version_older_than_the_lease_asks_for() -> None:
     assert rules(judge(group(lease, made_by="2.5"), lease)) == [Rule.ADMITTED] * 2
 
 
+def test_a_version_older_than_the_sender_said_that_it_begins_with() -> None:
+    raws = group(LEASE, made_by=("2.5", "2.6", "2.5"))
+    for begun, rule in (("2.4", Rule.ADMITTED), ("2.5", Rule.ADMITTED), ("2.6", Rule.SETTINGS)):
+        checked = check_delivery(
+            LEASE, PEER.peer_id, raws, terms(), now_ms=NOW_MS, lease=LEASE.id, begun=version(begun)
+        )
+        assert [verdict.rule for verdict in checked.verdicts] == [rule] * 2
+    assert checked.verdicts[0].detail == "made with version 2.5, it was begun with 2.6"
+
+
 def test_a_lease_that_is_not_open_for_the_sender() -> None:
     judged = judge(group(LEASE), None)
     assert rules(judged) == [Rule.UNKNOWN_LEASE] * 2

@@ -11,6 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEV := $(VENV)/.stamp-dev
 BENCH := $(VENV)/.stamp-bench
+TOPLOC := $(VENV)/.stamp-toploc
 VLLM := .venv-vllm
 VLLM_READY := $(VLLM)/.stamp-vllm
 PACKAGES := node swarm learner protocol
@@ -77,6 +78,10 @@ bench-sampler: bench-seeded-sampler ## the seeded sampler against plain sampling
 .PHONY: bench-verifiers
 bench-verifiers: bench-verifier-pool ## rewards a second, of mathematics and of programs in a sandbox
 
+.PHONY: bench-audit
+bench-audit: $(TOPLOC) ## which work that is not what it says is found, by tokens of evidence, beside other tests
+	$(BIN)/python benchmarks/audit.py $(ARGS)
+
 # The file is looked for first: a misspelt claim should not install anything.
 bench-%: $(DEV) ## measure one claim: benchmarks/<claim>.py
 	@test -f benchmarks/$(subst -,_,$*).py || \
@@ -100,4 +105,11 @@ $(VLLM_READY): node/vllm_environment.py node/engine/vllm_cpu.txt | $(DEV)
 
 $(BENCH): $(DEV)
 	@sh tools/bootstrap.sh $(VENV) dev,bench
+	@touch $@
+
+# Wheels of toploc were built for an older torch and cannot be loaded beside ours: it is compiled here, in two minutes. Where
+# that fails the benchmark says so and goes on without.
+$(TOPLOC): $(BENCH)
+	@$(BIN)/pip install --quiet --no-build-isolation --no-binary toploc -c constraints.txt toploc \
+		|| echo "volery: toploc could not be compiled; bench-audit leaves it out" >&2
 	@touch $@

@@ -54,8 +54,8 @@ class Outcome:
     steps: tuple[Mapping[str, float], ...]
 
 
-def prepare(recipe: Recipe, seed: int, directory: Path) -> Path:
-    """Return the directory of the model that all cells of `seed` begin with; made now if it is not there."""
+def prepare(recipe: Recipe, seed: int, directory: Path, shape: Mapping[str, Any] = MODEL) -> Path:
+    """Return the directory of the model that all cells of `seed` begin with, of `shape`; made if it is not there."""
     done = directory / "model"
     if done.exists():
         return done
@@ -63,7 +63,7 @@ def prepare(recipe: Recipe, seed: int, directory: Path) -> Path:
     base = directory / "untaught"
     base.mkdir(parents=True)
     write_character_tokenizer(base, *([recipe.alphabet] if recipe.alphabet else []))
-    make_model(base, {key: value for key, value in MODEL.items() if key != "model_type"}, seed)
+    make_model(base, {key: value for key, value in shape.items() if key != "model_type"}, seed)
     policy = load_policy(base)
     encoded = EncodedTask(task=open_lagged(recipe.task, seed), codec=TextCodec.load(base))
     _teach(policy, encoded, recipe, seed)
@@ -141,7 +141,11 @@ class Laboratory:
     def train_all(self) -> None:
         """Train all steps of the recipe on rollouts of the weights that they train, and evaluate nothing."""
         for _ in range(self.recipe.steps):
-            self._train(self._draw(), 0)
+            self.train_one()
+
+    def train_one(self) -> None:
+        """One step on rollouts of the weights that it trains."""
+        self._train(self._draw(), 0)
 
     def evaluate(self, *, greedy: bool = False) -> float:
         """Accuracy of the current policy on held-out prompts; the same draws every time."""

@@ -1,0 +1,297 @@
+"""Claim "audit": work that was not made with the weights it names is found by its tokens alone.
+
+Completions of a 0.2 M and a 50 M policy in training, drawn by our engines (transformers, vLLM; float32, bfloat16) from
+the published weights, and from others: another model, a smaller one, the same in 4 bits, int8 and fp8, versions 1, 3
+and 10 steps old at learning rates 5e-4 and 2e-5, greedy decoding; claimed with the log probabilities of the policy that
+was sampled, or relabelled with exactly those of the one that is named. A learner's engine audits them in float32 and in
+bfloat16. Each test is asked about sets of 64 to 10^6 tokens, made of recorded groups drawn with replacement
+(`benchmarks/audits/`). Bars, each the worst of models, engines and number formats: detect_other, detect_4bit,
+detect_lag1 (every lag, at 5e-4) and detect_relabelled (all of these), the share of sets of 8192 tokens whose evidence
+has come to 100 to 1, which honest evidence ever does with a probability of 1 %; false_positive_max, the share of honest
+sets for which it does within 10^6 tokens; margin_rates_held, the largest ratio of an observed rate's upper bound (95 %)
+to the one that `learner/verification/margins.py` allows; bytes_per_token, what a record carries for the audit's sake.
+What always holds: honest work is audited by margins that were set from other seeds.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import trio
+
+from benchmarks.audits.picture import draw
+from benchmarks.audits.policies import FAST, LAGS, LATER_STEPS, SLOW, School, large, tiny
+from benchmarks.audits.recording import (
+    BARRED,
+    HONEST,
+    OWN,
+    PLAIN,
+    RELABELLED,
+    SHORT,
+    Amounts,
+    Recorded,
+    lag_name,
+    record,
+)
+from benchmarks.audits.toploc_proofs import CHUNK, PUBLISHED_BYTES, Toploc, missing, prove_all
+from benchmarks.audits.verdict import EVIDENCE, GAPS, JUDGED, LOGPROBS, SETS, TOPLOC, Judged, Row, judge
+from benchmarks.engines import vllm_python
+from benchmarks.harness import ROOT, Bar, arguments, conclude, main, number, say, scratch, table
+from learner.verification.margins import margins_of
+from learner.verification.sequential import Margin, Measure
+from protocol.codec import pack_logprobs, pack_tokens
+from protocol.cost import CostClaim
+from protocol.identity import Keypair
+from protocol.ids import ManifestHash, PolicyVersion, SwarmId
+from protocol.work import RolloutRecord, Sampler, Span, Timing, sign_record
+
+PICTURE = ROOT / "docs" / "images" / "audit.png"
+
+DETECTED_AT_LEAST = 0.99
+FALSE_POSITIVES_AT_MOST = 0.01
+
+LAGGED = tuple(lag_name(lag, FAST) for lag in LAGS)
+SLOWLY = tuple(lag_name(lag, SLOW) for lag in LAGS)
+CHEATS = ("other", "smaller", "4-bit", *LAGGED, "greedy", "int8", "fp8", *SLOWLY)
+PROVEN = ("other", "4-bit", lag_name(1, FAST), "int8", "fp8", lag_name(1, SLOW))
+"""Cheats that TOPLOC is asked about; of the first one relabelled, too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much is recorded of a model: groups of honest work, of each cheat, and those that are proven to TOPLOC."""
+
+    amounts: Amounts
+    proven: int
+
+
+TINY, LATER, LARGE = "tiny", "tiny, later", "50 M"
+
+SCHOOLS: Mapping[str, tuple[str, Callable[[Path, int, int], School]]] = {
+    TINY: ("tiny", tiny),
+    LATER: ("tiny", partial(tiny, steps=LATER_STEPS)),
+    LARGE: ("large", large),
+}
+"""By model the directory that it shares with those made like it, and what makes it."""
+
+JUDGED_MODELS = (TINY, LARGE)
+"""Those whose cheats the bars are about. What a policy is nearly certain of says little of who said it, so that of one
+late in its run the same cheats take more tokens: shown beside them."""
+
+FULL = {
+    TINY: Size(amounts=Amounts(honest=800, cheat=240), proven=240),
+    LATER: Size(amounts=Amounts(honest=500, cheat=240), proven=240),
+    LARGE: Size(amounts=Amounts(honest=48, cheat=18), proven=16),
+}
+QUICK = Size(amounts=Amounts(honest=6, cheat=2), proven=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """What came of one model."""
+
+    judged: Judged
+    recorded: Recorded
+    toploc: Toploc | None
+
+
+def measured(school: School, size: Size, vllm: Path | None, seed: int) -> Model:
+    recorded = trio.run(record, school, size.amounts, vllm, seed)
+    torch.set_num_threads(1)  # its seconds stand beside those of engines with one thread
+    toploc = None if missing() else prove_all(recorded, PROVEN, size.proven)
+    weights = sum(file.stat().st_size for file in school.current.glob("*.safetensors"))
+    return Model(judged=judge(recorded, toploc, margins_of(weights), seed), recorded=recorded, toploc=toploc)
+
+
+# What is said
+
+
+def shown_detection(model: Model) -> str:
+    """By cheat: the shipped test, in the pair of engines and number formats that finds it least."""
+    judged, rows = model.judged, []
+    shipped = judged.curves[EVIDENCE]
+    for deed in CHEATS:
+        for claims in (OWN, RELABELLED):
+            curves = [curve for row, curve in shipped.items() if (row.deed, row.claims) == (deed, claims)]
+            if not curves:
+                continue
+            worst = min(curves, key=lambda curve: (curve.at(JUDGED), -(curve.needed or float("inf"))))
+            banned = max(judged.banned[row] for row in judged.pools if (row.deed, row.claims) == (deed, claims))
+            shares = [number(worst.at(size), 3) for size in (1024, JUDGED, 65_536, 1_000_000)]
+            rows.append([deed, claims, *shares, _tokens(worst.needed), _tokens(banned)])
+    header = ["cheat", "log probabilities", "1024", "8192", "65,536", "10^6", "tokens for 0.9", "tokens until the ban"]
+    return table(header, rows)
+
+
+def shown_tests(model: Model) -> str:
+    """Every test at JUDGED tokens, on the same completions where it has them: of the plainest engine, in float32."""
+    judged, rows = model.judged, []
+    tests = [test for test in (EVIDENCE, GAPS, LOGPROBS, TOPLOC) if test in judged.curves]
+    for deed in (HONEST, *CHEATS):
+        for claims in (OWN, RELABELLED):
+            row = Row(deed=deed, claims=claims, peer=PLAIN, dtype="float32")
+            if row in judged.pools:
+                found = [judged.curves[test].get(row) for test in tests]
+                rows.append([deed, claims, *(number(one.at(JUDGED) if one else None, 3) for one in found)])
+    return table(["deed", "log probabilities", *tests], rows)
+
+
+def shown_honest(model: Model) -> str:
+    """What honest work looks like to a verifier, by pair."""
+    judged, rows = model.judged, []
+    for row, pool in sorted(judged.pools.items()):
+        if row.deed != HONEST:
+            continue
+        held = [f"{judged.rates[row, margin]:.2f}" for margin in _margins(judged)]
+        rows.append(
+            [
+                f"{row.peer} to {SHORT[row.dtype]}",
+                pool.tokens,
+                f"{100 * float((pool.gaps > 0).mean()):.2f}",
+                f"{np.quantile(pool.gaps, 0.999):.4f}",
+                f"{pool.gaps.max():.4f}",
+                f"{np.quantile(pool.apart, 0.5):.5f}",
+                f"{np.quantile(pool.apart, 0.999):.4f}",
+                f"{pool.apart.max():.4f}",
+                *held,
+                number(judged.curves[EVIDENCE][row].shares[-1], 4),
+                number(max(judged.curves[LOGPROBS][row].shares), 3),
+            ]
+        )
+    named = [f"{'gap' if m.measure is Measure.GAP else 'logprob'} > {m.gap:g}" for m in _margins(judged)]
+    header = ["peer to verifier", "tokens", "any gap %", "gap 99.9 %", "largest", "logprob 50 %", "99.9 %", "largest"]
+    return table([*header, *named, "suspected", "by log probabilities"], rows)
+
+
+def _margins(judged: Judged) -> list[Margin]:
+    return list(dict.fromkeys(margin for _, margin in judged.rates))
+
+
+def _tokens(value: float | None) -> str:
+    return "-" if value is None or value == float("inf") else f"{value:,.0f}"
+
+
+def shown_costs(models: Mapping[str, Model], extra: float) -> str:
+    rows = []
+    for name, model in models.items():
+        for dtype, seconds in sorted(model.recorded.verify_s.items(), reverse=True):
+            rows.append([name, f"ours, {SHORT[dtype]}", number(extra, 1), f"{1e6 * seconds:.0f}"])
+            rows.append(
+                [name, f"log probabilities, {SHORT[dtype]}", "0.0", f"{1e6 * model.recorded.score_s[dtype]:.0f}"]
+            )
+        if model.toploc is not None:
+            rows.append(
+                [name, "TOPLOC, fp32", number(model.toploc.bytes_per_token, 1), f"{1e6 * model.toploc.verify_s:.0f}"]
+            )
+    return table(["model", "test", "bytes a token", "microseconds a token"], rows)
+
+
+# The bars
+
+
+def least(models: Sequence[Judged], deeds: Sequence[str], claims: str) -> float | None:
+    """The least share that the shipped test finds, of all models; None where one was not measured."""
+    found = [judged.worst(EVIDENCE, deeds, claims) for judged in models]
+    known = [value for value in found if value is not None]
+    return min(known) if len(known) == len(found) and known else None
+
+
+def bars_of(found_of: Mapping[str, Judged], extra: float) -> list[Bar]:
+    """By the name of the model. Cheats are to be found of JUDGED_MODELS; honest work is to be left alone everywhere."""
+    false_positives = [curve.shares[-1] for judged in found_of.values() for curve in judged.honest(EVIDENCE)]
+    rates = [ratio for judged in found_of.values() for ratio in judged.rates.values()]
+    models = [found_of[name] for name in JUDGED_MODELS if name in found_of]
+    found = {
+        "detect_other": least(models, ["other", "smaller"], OWN),
+        "detect_4bit": least(models, ["4-bit"], OWN),
+        "detect_lag1": least(models, LAGGED, OWN),
+        "detect_relabelled": least(models, BARRED, RELABELLED),
+    }
+    return [
+        *(Bar(name=name, value=value, at_least=DETECTED_AT_LEAST) for name, value in found.items()),
+        Bar(name="false_positive_max", value=max(false_positives), at_most=FALSE_POSITIVES_AT_MOST),
+        Bar(name="margin_rates_held", value=max(rates), at_most=1.0),
+        Bar(name="bytes_per_token", value=extra, at_most=0.0),
+    ]
+
+
+def bytes_for_audits() -> float:
+    """What a token adds to a record beyond its id and the log probability that training reads, and to nothing else: an
+    audit has what the record and its lease say (`learner.verification.agenda.work_of`)."""
+    author = Keypair.generate()
+
+    def size(tokens: int) -> int:
+        body = RolloutRecord(
+            lease=bytes(16),
+            index=0,
+            tokens=pack_tokens([1] * tokens),
+            logprobs=pack_logprobs([-1.0] * tokens),
+            spans=[Span(0, tokens, PolicyVersion(1, 0), ManifestHash(bytes(32)))],
+            sampler=Sampler(),
+            timing=Timing(started_ms=0, generation_ms=0),
+            cost=CostClaim(engine_s=0.0),
+        )
+        return len(sign_record(author, SwarmId(bytes(32)), body))
+
+    few, many = 1024, 2048  # numbers of as many digits, so that nothing but the tokens differs
+    read_anyway = len(pack_tokens([1])) + len(pack_logprobs([-1.0]))
+    return (size(many) - size(few)) / (many - few) - read_anyway
+
+
+def claim() -> int:
+    parser = arguments(__doc__ or "", reps=1)
+    parser.add_argument("--vllm", type=Path, metavar="PYTHON", help="interpreter of an environment with vLLM")
+    parser.add_argument("--only", choices=sorted(FULL), action="append", help="this model alone; may be repeated")
+    parser.add_argument(
+        "--quick", action="store_true", help="a few groups of each, to see that it runs; bars are missed"
+    )
+    parser.add_argument("--picture", type=Path, default=PICTURE)
+    asked = parser.parse_args()
+    vllm = vllm_python(asked.vllm)
+    if why := missing():
+        say(f"TOPLOC is left out ({why}); by its paper a proof of {CHUNK} tokens has {PUBLISHED_BYTES} bytes.")
+    models: dict[str, Model] = {}
+    with scratch(asked.keep) as root:
+        for name in asked.only or FULL:
+            size, (directory, school_of) = QUICK if asked.quick else FULL[name], SCHOOLS[name]
+            began = time.monotonic()
+            torch.set_num_threads(os.cpu_count() or 1)
+            school = school_of(root / directory, asked.seed, size.amounts.honest)
+            say(f"\n{name}: policies made in {time.monotonic() - began:.0f} s")
+            models[name] = measured(school, size, vllm, asked.seed)
+            say(f"{name}: recorded, audited and judged in {time.monotonic() - began:.0f} s, {SETS} sets of each size")
+            for shown in (shown_detection, shown_tests, shown_honest):
+                say("\n" + shown(models[name]))
+    extra = bytes_for_audits()
+    say("\n" + shown_costs(models, extra))
+    found = {name: model.judged for name, model in models.items()}
+    draw(found, asked.picture)
+    return conclude("audit", bars_of(found, extra), figures_of(models))
+
+
+def figures_of(models: Mapping[str, Model]) -> dict[str, float | None]:
+    """Tokens for nine sets in ten of each cheat, in its worst pair; costs; whether anybody honest was ever banned."""
+    found: dict[str, float | None] = {}
+    for name, model in models.items():
+        for deed in CHEATS:
+            curves = [
+                curve for row, curve in model.judged.curves[EVIDENCE].items() if (row.deed, row.claims) == (deed, OWN)
+            ]
+            needed = [curve.needed for curve in curves]
+            found[f"tokens for 0.9, {deed}, {name}"] = None if None in needed else max(one or 0.0 for one in needed)
+        found[f"honest sets banned, {name}"] = max(model.judged.bans.values())
+        found[f"microseconds a token, {name}"] = 1e6 * model.recorded.verify_s["float32"]
+        if model.toploc is not None:
+            found[f"toploc bytes a token, {name}"] = model.toploc.bytes_per_token
+    return found
+
+
+if __name__ == "__main__":
+    main(claim)

@@ -1,0 +1,186 @@
+"""How much evidence convicts: tests over sets of recorded groups, drawn again and again.
+
+Pure. What always holds: a set is made of whole groups, drawn with replacement from those that were recorded, so that
+tokens of one completion stay together and a set may be longer than what was recorded; what a test says of a set of n
+tokens rests on its first n tokens alone; the evidence is that of `learner.verification`, to rounding, for many sets at
+a time (`tests/benchmarks/test_audit.py` holds one against the other).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import beta
+
+from learner.verification.sequential import Audited, History, Margin, Measure, heard
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+LONGEST = 1_000_000
+"""Tokens of the longest sets."""
+
+BLOCK = 256
+"""Groups of all sets that are drawn at a time: a few MB, however long the sets are."""
+
+HIGHEST_WEALTH = 1e100
+"""More than any level that is asked for: a bet that has won that much is held there, or it would run over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """What a verifier found of recorded groups: of each token its `gaps` and how far the claimed log probability is
+    `apart` (both [tokens], nats); group g has tokens starts[g] to starts[g + 1] ([groups + 1])."""
+
+    gaps: Floats
+    apart: Floats
+    starts: Ints
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def sizes(self) -> Ints:
+        """Tokens of each group."""
+        return np.diff(self.starts)
+
+    @property
+    def tokens(self) -> int:
+        return int(self.starts[-1])
+
+    def relabelled(self) -> Pool:
+        """The same tokens, claimed with exactly the log probabilities that the verifier finds."""
+        return Pool(gaps=self.gaps, apart=np.zeros_like(self.apart), starts=self.starts)
+
+    def sums(self, values: Floats) -> Floats:
+        """Of a figure of each token the sum over each group, [groups]."""
+        return np.add.reduceat(values, self.starts[:-1])
+
+    def above(self, margin: Margin) -> Floats:
+        """1 for each token beyond the margin, else 0."""
+        measured = self.gaps if margin.measure is Measure.GAP else self.apart
+        return (measured > margin.gap).astype(np.float64)
+
+    def half(self, which: int) -> Pool:
+        """Every other group, from the first (0) or the second (1)."""
+        index = self.tokens_of_half(which)
+        starts = np.concatenate([[0], np.cumsum(self.sizes[which::2])])
+        return Pool(gaps=self.gaps[index], apart=self.apart[index], starts=starts)
+
+    def tokens_of_half(self, which: int) -> Ints:
+        """The numbers of its tokens."""
+        return np.flatnonzero(np.repeat(np.arange(len(self)) % 2 == which, self.sizes))
+
+
+def pool_of(completions: Sequence[tuple[Sequence[float], Sequence[float]]], group: int) -> Pool:
+    """The pool of completions (gaps, apart), of which each `group` in a row make one."""
+    ends = np.cumsum([len(gaps) for gaps, _ in completions])
+    starts = np.concatenate([[0], ends[group - 1 :: group]])
+    gaps, apart = (np.concatenate([np.asarray(one[at], np.float64) for one in completions]) for at in (0, 1))
+    if len(completions) % group or not len(completions):
+        raise ValueError(f"{len(completions)} completions do not make groups of {group}")
+    return Pool(gaps=gaps, apart=apart, starts=starts.astype(np.int64))
+
+
+# The shipped test.
+
+
+def log_ratios(pool: Pool, margins: Sequence[Margin]) -> Floats:
+    """The log likelihood ratio of each group, a bet a column, [groups, bets]: what one audit makes of a history."""
+    counts = np.stack([pool.sums(pool.above(margin)) for margin in margins], axis=1)
+    rows = []
+    for tokens, above in zip(pool.sizes.tolist(), counts.astype(np.int64).tolist(), strict=True):
+        after = heard(History(), Audited(tokens=tokens, above=tuple(above)), margins)
+        rows.append([wealth + math.log(2) for wealth in after.log_wealth])  # the first audit's weight is a half
+    return np.array(rows)
+
+
+def tokens_until(
+    pool: Pool, margins: Sequence[Margin], levels: Sequence[float], *, sets: int, longest: int, seed: int
+) -> Floats:
+    """After how many tokens the evidence first comes to each of `levels` (not logarithms), [levels, sets]; inf where it
+    does not within `longest` tokens."""
+    ratios, sizes = (
+        np.exp(np.clip(log_ratios(pool, margins), -700, math.log(HIGHEST_WEALTH))),
+        pool.sizes.astype(np.float64),
+    )
+    chance = np.random.default_rng(seed)
+    wealth, heard_of, audits = np.zeros((sets, ratios.shape[1])), np.zeros(sets), 0
+    reached = np.full((len(levels), sets), math.inf)
+    while heard_of.min() < longest and not np.isfinite(reached).all():
+        for chosen in chance.integers(len(pool), size=(BLOCK, sets)):
+            audits += 1
+            heard_of += sizes[chosen]
+            # S_t = f_t (S_(t-1) + w_t), and what is bet on a change that is still to come.
+            wealth = np.minimum(ratios[chosen] * (wealth + 1 / (audits * (audits + 1))), HIGHEST_WEALTH)
+            evidence = wealth.mean(axis=1) + 1 / (audits + 1)
+            for level, at in zip(levels, reached, strict=True):
+                np.copyto(at, heard_of, where=(evidence >= level) & np.isinf(at) & (heard_of <= longest))
+    return reached
+
+
+def detected(reached: Floats, sizes: Sequence[int]) -> list[float]:
+    """The share of sets found within so many tokens, for each of `sizes`."""
+    return [float((reached <= size).mean()) for size in sizes]
+
+
+# Tests by a threshold on a mean.
+
+
+def means(pool: Pool, values: Floats, sizes: Sequence[int], *, sets: int, seed: int, wide: bool = False) -> Floats:
+    """Means of a figure of each token over sets of `sizes` tokens at least, [sizes, sets].
+
+    `wide`: each set is drawn from a pool that was itself drawn again from the recorded one, so that the spread has in
+    it what a pool of that size does not know: else a threshold for long sets would be that of this very pool.
+    """
+    chance = np.random.default_rng(seed)
+    sums, tokens = pool.sums(values), pool.sizes.astype(np.float64)
+    found = np.empty((len(sizes), sets))
+    total, count, heard_of = np.zeros(sets), np.zeros(sets), 0
+    drawn = chance.integers(len(pool), size=(sets, len(pool))) if wide else None
+    for place, size in enumerate(sizes):
+        more = max(0, math.ceil(size / tokens.mean()) - heard_of)
+        for first in range(0, more, BLOCK):
+            shape = (min(BLOCK, more - first), sets)
+            chosen = chance.integers(len(pool), size=shape)
+            if drawn is not None:
+                chosen = drawn[np.arange(sets)[None, :], chosen]
+            total += sums[chosen].sum(axis=0)
+            count += tokens[chosen].sum(axis=0)
+        heard_of += more
+        found[place] = total / count
+    return found
+
+
+def thresholds(honest: Sequence[Floats], share: float) -> Floats:
+    """Of means of honest sets, [sizes, sets] for each kind of them, what at most `share` of any kind's sets exceed,
+    [sizes]: what a peer says it computes with is its word, so all are measured by one."""
+    return np.max([np.quantile(one, 1 - share, axis=1, method="higher") for one in honest], axis=0)
+
+
+def exceeding(found: Floats, limits: Floats) -> list[float]:
+    """The share of sets above the threshold, for each size."""
+    return [float(share) for share in (found > limits[:, None]).mean(axis=1)]
+
+
+def tokens_needed(sizes: Sequence[int], shares: Sequence[float], target: float = 0.9) -> float | None:
+    """The least of `sizes` from which on the share is `target` and stays there; None where it never is."""
+    kept = [size for place, size in enumerate(sizes) if all(share >= target for share in shares[place:])]
+    return float(kept[0]) if kept else None
+
+
+# Rates.
+
+
+def upper_bound(count: int, trials: int, doubt: float = 0.05) -> float:
+    """The largest rate at which `count` or fewer of `trials` are not rarer than `doubt` (Clopper and Pearson 1934)."""
+    return 1.0 if count >= trials else float(beta.ppf(1 - doubt, count + 1, trials - count))
+
+
+def held(pool: Pool, margin: Margin) -> float:
+    """The observed rate's upper bound over the margin's: at most 1 where the margin holds of these tokens."""
+    return upper_bound(int(pool.above(margin).sum()), pool.tokens) / margin.rate

@@ -1,0 +1,246 @@
+"""What engines made, honestly and not, and what a verifying engine says of it.
+
+What always holds: completions come from the engines that nodes run, by the seeded sampler, in answer to leases' seeds;
+findings come from the engine that learners audit with; each completion is judged by the weights that it is said to be
+made with. One engine uses one thread, and two engines work at a time.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from benchmarks.audits.evidence import Pool, pool_of
+from benchmarks.audits.policies import FAST, GROUP, LAGS, SLOW, School
+from node.engine.port import Claim, Generation, GenerationRequest, InstalledVersion, Verified
+from node.engine.transformers import TransformersConfig, open_transformers_engine
+from node.engine.vllm import VllmConfig, open_vllm_engine
+from node.engine.worker_engine import WorkerEngine
+from protocol.digest import digest_of
+from protocol.ids import ManifestHash, PolicyVersion
+
+TOGETHER = 64
+"""Groups that an engine is asked for, or about, at a time."""
+
+HONEST = "honest"
+
+OWN, RELABELLED = "own", "relabelled"
+"""Whose log probabilities are claimed: of the policy that was sampled, or exactly those of the one that is claimed."""
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Peer:
+    """What a peer generates with."""
+
+    engine: str
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.engine} {SHORT[self.dtype]}"
+
+
+SHORT = {"float32": "fp32", "bfloat16": "bf16"}
+
+PLAIN = Peer(engine="transformers", dtype="float32")
+PEERS = (
+    PLAIN,
+    *(Peer(engine=e, dtype=d) for e, d in (("transformers", "bfloat16"), ("vLLM", "float32"), ("vLLM", "bfloat16"))),
+)
+VERIFIERS = ("float32", "bfloat16")
+"""What learners audit in: float32 on a CPU, where nothing else is said; bfloat16 on a GPU, as weights are published."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deed:
+    """What a peer does under the name of `claimed`: completions made with `weights`, drawn or greedy."""
+
+    name: str
+    weights: Path
+    claimed: Path
+    greedy: bool = False
+
+
+def deeds_of(school: School) -> list[Deed]:
+    """Honesty, and every cheat."""
+    current = school.current
+    cheats = [Deed(name=name, weights=weights, claimed=current) for name, weights in school.others.items()]
+    for rate, claimed, older in ((FAST, current, school.older), (SLOW, school.slow, school.slow_older)):
+        cheats += [Deed(name=lag_name(lag, rate), weights=older[lag], claimed=claimed) for lag in LAGS]
+    return [
+        Deed(name=HONEST, weights=current, claimed=current),
+        *cheats,
+        Deed(name="greedy", weights=current, claimed=current, greedy=True),
+    ]
+
+
+def lag_name(lag: int, rate: float) -> str:
+    return f"lag {lag}, {rate:g}"
+
+
+BARRED = ("other", "4-bit", lag_name(1, FAST), lag_name(3, FAST), lag_name(10, FAST))
+"""Cheats that must be found whatever engine they use; the others are tried on the plainest alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """Completions of one deed by one peer."""
+
+    peer: Peer
+    deed: Deed
+    prompts: Sequence[tuple[int, ...]]
+    """One for each completion."""
+    completions: Sequence[Generation]
+    seeds: Sequence[int]
+
+
+Found = dict[tuple[Peer, str, str], Pool]
+"""What was found, by peer, deed and the verifier's dtype."""
+
+
+@dataclass(kw_only=True)
+class Recorded:
+    """Of one model. `verify_s`, `score_s`: seconds a token of an audit on one thread, and of what a test of log
+    probabilities alone would need, by the verifier's dtype."""
+
+    pools: Found = field(default_factory=dict)
+    made: list[Made] = field(default_factory=list)
+    verify_s: dict[str, float] = field(default_factory=dict)
+    score_s: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amounts:
+    """Groups of honest work for each pair, and of each cheat."""
+
+    honest: int
+    cheat: int
+
+
+@asynccontextmanager
+async def opened(peer: Peer, vllm: Path | None) -> AsyncIterator[WorkerEngine]:
+    """The engine of a peer, on one thread."""
+    if peer.engine == "vLLM":
+        assert vllm is not None
+        async with open_vllm_engine(VllmConfig(python=vllm, threads=1, compute_dtype=peer.dtype)) as engine:
+            yield engine
+        return
+    config = TransformersConfig(python=Path(sys.executable), threads=1, compute_dtype=peer.dtype)
+    async with open_transformers_engine(config) as engine:
+        yield engine
+
+
+async def record(school: School, amounts: Amounts, vllm: Path | None, seed: int) -> Recorded:
+    """Everything, of one model."""
+    recorded = Recorded()
+    cores = trio.CapacityLimiter(2)
+    async with trio.open_nursery() as nursery:
+        for peer in PEERS:
+            if peer.engine != "vLLM" or vllm is not None:
+                nursery.start_soon(_generate_all, school, amounts, peer, vllm, seed, recorded, cores)
+    recorded.made.sort(key=lambda made: (made.peer, made.deed.name))
+    async with trio.open_nursery() as nursery:
+        for dtype in VERIFIERS:
+            nursery.start_soon(_verify_all, recorded, dtype, cores)
+    return recorded
+
+
+async def _generate_all(
+    school: School,
+    amounts: Amounts,
+    peer: Peer,
+    vllm: Path | None,
+    seed: int,
+    recorded: Recorded,
+    cores: trio.CapacityLimiter,
+) -> None:
+    deeds = [deed for deed in deeds_of(school) if peer == PLAIN or deed.name in (HONEST, *BARRED)]
+    async with cores, opened(peer, vllm) as engine:
+        for number, deed in enumerate(sorted(deeds, key=lambda deed: str(deed.weights))):
+            if engine.installed is None or engine.installed != _version(deed.weights):
+                await engine.install(_version(deed.weights), deed.weights)
+            groups = amounts.honest if deed.name == HONEST else amounts.cheat
+            # Prompts of cheats differ from each other's, seeds from everybody's.
+            first = (seed << 40) + (number << 24)
+            prompts = [prompt for prompt in school.prompts[:groups] for _ in range(GROUP)]
+            seeds = [first + place for place in range(len(prompts))]
+            recorded.made.append(
+                Made(
+                    peer=peer,
+                    deed=deed,
+                    prompts=prompts,
+                    seeds=seeds,
+                    completions=await _generated(engine, school, deed, prompts, seeds),
+                )
+            )
+
+
+async def _generated(
+    engine: WorkerEngine, school: School, deed: Deed, prompts: Sequence[tuple[int, ...]], seeds: Sequence[int]
+) -> list[Generation]:
+    requests = [
+        GenerationRequest(
+            prompt=prompt,
+            seed=seed,
+            temperature=1.0,
+            max_new_tokens=school.max_new_tokens,
+            stop_ids=school.stop_ids,
+            greedy=deed.greedy,
+        )
+        for prompt, seed in zip(prompts, seeds, strict=True)
+    ]
+    found = []
+    for first in range(0, len(requests), TOGETHER * GROUP):
+        found += await engine.generate(requests[first : first + TOGETHER * GROUP])
+    return found
+
+
+async def _verify_all(recorded: Recorded, dtype: str, cores: trio.CapacityLimiter) -> None:
+    """Judge all that was made, the weights of one claim after the other; take the time over the honest part."""
+    async with cores, opened(Peer(engine="transformers", dtype=dtype), None) as engine:
+        for made in sorted(recorded.made, key=lambda made: str(made.deed.claimed)):
+            if engine.installed is None or engine.installed != _version(made.deed.claimed):
+                await engine.install(_version(made.deed.claimed), made.deed.claimed)
+            began = time.perf_counter()
+            told = await _verified(engine, made)
+            took_s = time.perf_counter() - began
+            pool = pool_of(
+                [
+                    (one.gaps, [abs(a - b) for a, b in zip(one.logprobs, completion.logprobs, strict=True)])
+                    for one, completion in zip(told, made.completions, strict=True)
+                ],
+                GROUP,
+            )
+            recorded.pools[made.peer, made.deed.name, dtype] = pool
+            if made.peer == PLAIN and made.deed.name == HONEST:
+                recorded.verify_s[dtype] = took_s / pool.tokens
+                recorded.score_s[dtype] = await _seconds_to_score(engine, made) / pool.tokens
+
+
+async def _verified(engine: WorkerEngine, made: Made) -> list[Verified]:
+    claims = [
+        Claim(prompt=prompt, tokens=completion.tokens, seed=seed, temperature=1.0)
+        for prompt, completion, seed in zip(made.prompts, made.completions, made.seeds, strict=True)
+    ]
+    found = []
+    for first in range(0, len(claims), TOGETHER * GROUP):
+        found += await engine.verify(claims[first : first + TOGETHER * GROUP])
+    return found
+
+
+async def _seconds_to_score(engine: WorkerEngine, made: Made) -> float:
+    sequences = [(prompt, one.tokens) for prompt, one in zip(made.prompts, made.completions, strict=True)]
+    began = time.perf_counter()
+    for first in range(0, len(sequences), TOGETHER * GROUP):
+        await engine.score(sequences[first : first + TOGETHER * GROUP], 1.0)
+    return time.perf_counter() - began
+
+
+def _version(directory: Path) -> InstalledVersion:
+    """A name for weights: engines only compare them."""
+    return InstalledVersion(name=PolicyVersion(1, 0), manifest=ManifestHash(digest_of(str(directory).encode())))

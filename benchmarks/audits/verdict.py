@@ -1,0 +1,185 @@
+"""What the recorded evidence comes to: shares found by tokens, tokens until a ban, margins held, and the bars.
+
+Pure. What always holds: the shipped test has no threshold that is set here; it is asked at the level at which a peer
+becomes a suspect, which an honest one ever reaches with a probability of 1 %, and at which it is banned. The tests it
+is compared with get a threshold for each size of sets, at 1 % of honest sets, from one half of what was recorded of
+every honest pair, and are asked about the other half.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.audits.evidence import (
+    LONGEST,
+    Floats,
+    Pool,
+    detected,
+    exceeding,
+    held,
+    means,
+    thresholds,
+    tokens_needed,
+    tokens_until,
+)
+from benchmarks.audits.recording import HONEST, OWN, RELABELLED, Peer, Recorded
+from benchmarks.audits.toploc_proofs import VERIFIER, Toploc
+from learner.verification.confidence import SUSPECT_EVIDENCE
+from learner.verification.sequential import LIFETIME_ERROR, Margin
+
+FALSE_POSITIVES = 0.01
+SIZES = (*(1 << power for power in range(6, 20)), LONGEST)
+JUDGED = 8192
+SETS = 400
+
+SUSPECT, BAN = math.exp(SUSPECT_EVIDENCE), 1 / LIFETIME_ERROR
+
+EVIDENCE, GAPS, LOGPROBS, TOPLOC = "evidence", "mean gap", "log probabilities", "TOPLOC"
+
+LARGEST_GAP, LARGEST_APART = 1.0, 20.0
+"""Nats that one token may add to a mean: an infinite gap would be all there is of it. Token-DiFR clips as well."""
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Row:
+    """Which peer's deed, audited in which dtype, with whose log probabilities."""
+
+    deed: str
+    claims: str
+    peer: Peer
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.deed}, {self.claims}" if self.claims == RELABELLED else self.deed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """The share of sets that a test finds, by SIZES."""
+
+    shares: tuple[float, ...]
+
+    def at(self, size: int) -> float:
+        return self.shares[SIZES.index(size)]
+
+    @property
+    def needed(self) -> float | None:
+        """Tokens for nine sets in ten."""
+        return tokens_needed(SIZES, self.shares)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """Of one model. `curves` by test; `banned`: tokens until the ban of the shipped test, a median, inf for never;
+    `rates`: of each honest pair and margin the observed rate's upper bound over the margin's."""
+
+    pools: Mapping[Row, Pool]
+    curves: Mapping[str, Mapping[Row, Curve]]
+    banned: Mapping[Row, float]
+    bans: Mapping[Row, float]
+    """The share of honest sets that are ever banned."""
+    rates: Mapping[tuple[Row, Margin], float]
+
+    def worst(self, test: str, deeds: Sequence[str], claims: str, size: int = JUDGED) -> float | None:
+        """The least share found over peers and verifiers; None where a deed was not tried."""
+        found = [
+            curve.at(size)
+            for row, curve in self.curves[test].items()
+            if row.deed in deeds and row.claims == claims and row.deed != HONEST
+        ]
+        tried = {row.deed for row in self.curves[test] if row.claims == claims}
+        return min(found) if found and set(deeds) <= tried else None
+
+    def honest(self, test: str) -> list[Curve]:
+        return [curve for row, curve in self.curves[test].items() if row.deed == HONEST]
+
+
+def judge(
+    recorded: Recorded,
+    toploc: Toploc | None,
+    margins: Sequence[Margin],
+    seed: int,
+    *,
+    sets: int = SETS,
+    longest: int = LONGEST,
+) -> Judged:
+    """All figures of one model, of so many sets of each size; of the shipped test within `longest` tokens."""
+    pools = dict(_rows(recorded))
+    curves: dict[str, dict[Row, Curve]] = {EVIDENCE: {}}
+    banned, bans = {}, {}
+    for number, (row, pool) in enumerate(sorted(pools.items())):
+        at_suspect, at_ban = tokens_until(pool, margins, (SUSPECT, BAN), sets=sets, longest=longest, seed=seed + number)
+        curves[EVIDENCE][row] = Curve(shares=tuple(detected(at_suspect, SIZES)))
+        banned[row] = float(np.median(at_ban))
+        if row.deed == HONEST:
+            bans[row] = float(np.isfinite(at_ban).mean())
+    curves[GAPS] = _by_mean(pools, _gaps, sets, seed)
+    curves[LOGPROBS] = _by_mean(pools, _apart, sets, seed)
+    if toploc is not None:
+        curves[TOPLOC] = _by_proofs(toploc, sets, seed)
+    rates = {
+        (row, margin): held(pool, margin) for row, pool in pools.items() if row.deed == HONEST for margin in margins
+    }
+    return Judged(pools=pools, curves=curves, banned=banned, bans=bans, rates=rates)
+
+
+def _rows(recorded: Recorded) -> Iterator[tuple[Row, Pool]]:
+    for (peer, deed, dtype), pool in recorded.pools.items():
+        yield Row(deed=deed, claims=OWN, peer=peer, dtype=dtype), pool
+        if deed not in (HONEST, "greedy"):
+            yield Row(deed=deed, claims=RELABELLED, peer=peer, dtype=dtype), pool.relabelled()
+
+
+def _gaps(pool: Pool) -> Floats:
+    return np.minimum(pool.gaps, LARGEST_GAP)
+
+
+def _apart(pool: Pool) -> Floats:
+    return np.minimum(pool.apart, LARGEST_APART)
+
+
+def _by_mean(pools: Mapping[Row, Pool], figure: Callable[[Pool], Floats], sets: int, seed: int) -> dict[Row, Curve]:
+    halves = [pool.half(0) for row, pool in pools.items() if row.deed == HONEST]
+    limits = thresholds(
+        [
+            means(half, figure(half), SIZES, sets=sets, seed=seed + place, wide=True)
+            for place, half in enumerate(halves)
+        ],
+        FALSE_POSITIVES,
+    )
+    curves = {}
+    for place, (row, pool) in enumerate(sorted(pools.items())):
+        asked = pool.half(1) if row.deed == HONEST else pool
+        found = means(asked, figure(asked), SIZES, sets=sets, seed=seed + 1000 + place)
+        curves[row] = Curve(shares=tuple(exceeding(found, limits)))
+    return curves
+
+
+def _by_proofs(toploc: Toploc, sets: int, seed: int) -> dict[Row, Curve]:
+    """A set is found if one of the three figures is above a threshold of its own, for a third of the 1 %."""
+    halves = [proven.half(0) for (_, deed, _), proven in toploc.proven.items() if deed == HONEST]
+    limits = [
+        thresholds(
+            [
+                means(half.pool, half.figures[at], SIZES, sets=sets, seed=seed + place, wide=True)
+                for place, half in enumerate(halves)
+            ],
+            FALSE_POSITIVES / 3,
+        )
+        for at in range(3)
+    ]
+    curves = {}
+    for place, ((peer, deed, claims), proven) in enumerate(toploc.proven.items()):
+        asked = proven.half(1) if deed == HONEST else proven
+        # The same seed for the three: they are figures of the same sets.
+        flagged = [
+            means(asked.pool, asked.figures[at], SIZES, sets=sets, seed=seed + 1000 + place) > limits[at][:, None]
+            for at in range(3)
+        ]
+        row = Row(deed=deed, claims=claims, peer=peer, dtype=VERIFIER)
+        curves[row] = Curve(shares=tuple(np.logical_or.reduce(flagged).mean(axis=1).tolist()))
+    return curves

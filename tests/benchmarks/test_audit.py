@@ -1,0 +1,237 @@
+"""The benchmark of audits judges as the learner does, and its own parts do what their names say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from benchmarks.audit import CHEATS, LAGGED, bars_of, bytes_for_audits
+from benchmarks.audits.evidence import (
+    Pool,
+    detected,
+    exceeding,
+    held,
+    means,
+    pool_of,
+    thresholds,
+    tokens_needed,
+    tokens_until,
+    upper_bound,
+)
+from benchmarks.audits.picture import draw
+from benchmarks.audits.policies import language, reward
+from benchmarks.audits.quantise import QUANTISERS, fp8, int4, int8, quantised
+from benchmarks.audits.recording import (
+    BARRED,
+    HONEST,
+    PEERS,
+    PLAIN,
+    VERIFIERS,
+    Recorded,
+)
+from benchmarks.audits.verdict import BAN, EVIDENCE, JUDGED, LOGPROBS, SUSPECT, Judged, judge
+from learner.models import make_model
+from learner.verification.confidence import SUSPECT_EVIDENCE
+from learner.verification.margins import SMALL
+from learner.verification.sequential import LIFETIME_ERROR, Audited, History, Margin, Measure, heard, log_evidence
+
+MARGINS = (Margin(gap=0.01, rate=0.01), Margin(gap=0.1, rate=0.2, measure=Measure.LOGPROB))
+
+
+def pool(rate: float, *, apart: float = 0.0, groups: int = 40, size: int = 64, seed: int = 0) -> Pool:
+    """Groups of `size` tokens, of which `rate` have a gap of a nat."""
+    chance = np.random.default_rng(seed)
+    gaps = (chance.random(groups * size) < rate).astype(float)
+    return Pool(gaps=gaps, apart=np.full_like(gaps, apart), starts=np.arange(groups + 1) * size)
+
+
+def test_pools_keep_completions_of_a_group_together() -> None:
+    made = pool_of([([0.0, 1.0], [0.1, 0.2]), ([2.0], [0.3]), ([3.0, 4.0], [0.4, 0.5]), ([5.0], [0.6])], 2)
+    assert made.starts.tolist() == [0, 3, 6]
+    assert made.sums(made.gaps).tolist() == [3.0, 12.0]
+    assert made.half(1).gaps.tolist() == [3.0, 4.0, 5.0]
+    assert made.half(0).apart.tolist() == [0.1, 0.2, 0.3]
+    assert made.relabelled().apart.max() == 0.0
+    assert made.above(Margin(gap=0.15, rate=0.1, measure=Measure.LOGPROB)).tolist() == [0, 1, 1, 1, 1, 1]
+    with pytest.raises(ValueError, match="groups of 2"):
+        pool_of([([0.0], [0.0])], 2)
+
+
+def evidence_of(audits: Sequence[Audited]) -> list[float]:
+    """After each audit, by the code that learners run."""
+    history, found = History(), []
+    for audited in audits:
+        history = heard(history, audited, MARGINS)
+        found.append(log_evidence(history))
+    return found
+
+
+def test_evidence_is_the_learners() -> None:
+    # All groups are alike, so that what is drawn does not matter: 3 of 50 tokens have a gap, 10 a wrong logprob.
+    gaps = np.tile(np.repeat([1.0, 0.0], [3, 47]), 4)
+    apart = np.tile(np.repeat([1.0, 0.0], [10, 40]), 4)
+    alike = Pool(gaps=gaps, apart=apart, starts=np.arange(5) * 50)
+    expected = evidence_of([Audited(tokens=50, above=(3, 10))] * 200)
+    for level in (2.0, 100.0, 1e6):
+        audits = next(number for number, value in enumerate(expected, 1) if value >= math.log(level))
+        [reached] = tokens_until(alike, MARGINS, [level], sets=3, longest=10_000, seed=0)
+        assert reached.tolist() == [50.0 * audits] * 3
+
+
+def test_what_is_honest_is_left_alone_and_what_is_not_is_found() -> None:
+    honest, cheat = (
+        tokens_until(pool(rate), MARGINS, (SUSPECT, BAN), sets=100, longest=20_000, seed=1) for rate in (0.005, 0.2)
+    )
+    assert detected(honest[0], [20_000]) == [0.0]
+    assert detected(cheat[1], [63, 8192]) == [0.0, 1.0]
+    assert (cheat[0] <= cheat[1]).all()
+    # Beyond the longest set nothing counts.
+    assert np.isinf(tokens_until(pool(0.2), MARGINS, [BAN], sets=10, longest=63, seed=1)).all()
+
+
+def test_levels_are_those_at_which_learners_act() -> None:
+    assert pytest.approx(math.exp(SUSPECT_EVIDENCE)) == SUSPECT == pytest.approx(100)
+    assert pytest.approx(1 / LIFETIME_ERROR) == BAN
+
+
+def test_thresholds_leave_one_in_a_hundred_of_the_worst_kind() -> None:
+    sizes = (64, 6400)
+    kinds = [means(pool(rate, seed=3), pool(rate, seed=3).gaps, sizes, sets=400, seed=2) for rate in (0.01, 0.1)]
+    limits = thresholds(kinds, 0.01)
+    assert exceeding(kinds[0], limits) == [0.0, 0.0]
+    assert all(share <= 0.01 for share in exceeding(kinds[1], limits))
+    assert limits[0] > limits[1], "long sets scatter less"
+    found = means(pool(0.3), pool(0.3).gaps, sizes, sets=400, seed=2)
+    assert exceeding(found, limits)[1] == 1.0
+
+
+def test_a_threshold_allows_for_what_a_small_pool_does_not_know() -> None:
+    small = pool(0.05, groups=10)
+    narrow, wide = (means(small, small.gaps, (64_000,), sets=400, seed=5, wide=wide).std() for wide in (False, True))
+    assert wide > 5 * narrow
+
+
+def test_tokens_needed_are_those_from_which_on_it_is_found() -> None:
+    assert tokens_needed((1, 2, 4, 8), (0.95, 0.5, 0.9, 1.0)) == 4.0
+    assert tokens_needed((1, 2), (0.95, 0.5)) is None
+
+
+def test_bounds_of_rates() -> None:
+    assert upper_bound(0, 1000) == pytest.approx(1 - 0.05 ** (1 / 1000))  # the rule of three
+    assert upper_bound(5, 5) == 1.0
+    assert held(pool(0.0), MARGINS[0]) == pytest.approx(upper_bound(0, 2560) / 0.01)
+    assert held(pool(0.5), MARGINS[0]) > 40
+
+
+# Weights
+
+
+def test_quantisers_round_to_as_many_steps_as_they_have() -> None:
+    torch.manual_seed(0)
+    weights = torch.randn(6, 70)
+    for quantiser, steps in ((int4, 15), (int8, 255)):
+        rounded = quantiser(weights)
+        first = rounded[0, :32] if quantiser is int4 else rounded[0]
+        grid = first / first.abs().max() * (steps // 2)
+        assert torch.allclose(grid, grid.round(), atol=1e-3)
+        assert (rounded - weights).abs().max() <= weights.abs().max() / (steps - 1) * 1.01
+    errors = [float((quantiser(weights) - weights).pow(2).mean()) for quantiser in (int8, fp8, int4)]
+    assert errors == sorted(errors)
+    assert int4(weights).shape == weights.shape
+    for quantiser in QUANTISERS.values():
+        assert quantiser(torch.zeros(2, 40)).abs().max() == 0.0
+
+
+def test_a_quantised_model_keeps_its_embeddings(tmp_path: Path) -> None:
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    make_model(tmp_path / "model", {**shape, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 32}, 0)
+    made = quantised(tmp_path / "model", tmp_path / "rounded", "4-bit")
+    assert {path.name for path in made.iterdir()} == {path.name for path in (tmp_path / "model").iterdir()}
+    before, after = (load_file(path / "model.safetensors") for path in (tmp_path / "model", made))
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed
+    assert all("proj" in name for name in changed)
+
+
+def test_the_language_is_the_same_for_the_same_seed() -> None:
+    one, same = (language(3, 1000).lines(4, 50, np.random.default_rng(1)) for _ in range(2))
+    assert (one == same).all()
+    assert len(np.unique(language(3, 1000).lines(400, 50, np.random.default_rng(1)))) <= 256
+    assert (reward([2, 4, 5, 8]), reward([2, 4, 5, 7])) == (1.0, 0.0)
+
+
+# The verdict
+
+
+def recorded(cheats: dict[str, float], honest: float = 1e-3) -> Recorded:
+    """A model of which every deed has gaps at its rate, 0.3 where none is given."""
+    found = Recorded()
+    for number, (peer, dtype) in enumerate((peer, dtype) for peer in PEERS for dtype in VERIFIERS):
+        found.pools[peer, HONEST, dtype] = pool(honest, groups=100, seed=number)
+        for deed in CHEATS if peer == PLAIN else BARRED:
+            rate = cheats.get(deed, 0.3)
+            found.pools[peer, deed, dtype] = pool(rate, apart=1.0 if rate > 0.1 else 0.0, seed=50 + number)
+    return found
+
+
+MODEST = (Margin(gap=0.001, rate=4e-3), Margin(gap=0.15, rate=4e-3, measure=Measure.LOGPROB))
+
+
+def judged(cheats: dict[str, float], honest: float = 1e-3) -> Judged:
+    return judge(recorded(cheats, honest), None, MODEST, 0, sets=40, longest=20_000)
+
+
+def test_a_model_of_which_everything_is_found() -> None:
+    good = judged({"fp8": 0.0})
+    assert {bar.name for bar in bars_of({"tiny": good}, 0.0) if not bar.met} == set()
+    assert good.worst(EVIDENCE, ["fp8"], "own") == 0.0
+    assert good.worst(LOGPROBS, ["other"], "own") == 1.0
+    assert good.worst(LOGPROBS, ["other"], "relabelled") == 0.0, "there is nothing else for it to see"
+    assert good.worst(EVIDENCE, ["nothing of the kind"], "own") is None
+    assert max(good.bans.values()) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("bad", "missed"),
+    [
+        ({"4-bit": 0.002}, {"detect_4bit", "detect_relabelled"}),
+        ({"smaller": 0.002}, {"detect_other"}),
+        ({LAGGED[2]: 0.002}, {"detect_lag1", "detect_relabelled"}),
+    ],
+)
+def test_a_model_of_which_something_is_not(bad: dict[str, float], missed: set[str]) -> None:
+    models = {"tiny": judged({}), "50 M": judged(bad)}
+    assert {bar.name for bar in bars_of(models, 0.0) if not bar.met} == missed
+
+
+def test_a_policy_late_in_its_run_is_shown_and_its_cheats_not_judged() -> None:
+    models = {"tiny": judged({}), "tiny, later": judged({"4-bit": 0.002})}
+    assert {bar.name for bar in bars_of(models, 0.0) if not bar.met} == set()
+    assert {bar.name for bar in bars_of({"tiny, later": judged({}, honest=0.03)}, 0.0) if bar.value is None} == {
+        *("detect_other", "detect_4bit", "detect_lag1", "detect_relabelled")
+    }
+
+
+def test_honest_work_beyond_its_margins_is_a_miss() -> None:
+    missed = {bar.name for bar in bars_of({"tiny": judged({}, honest=0.03)}, 4.0) if not bar.met}
+    assert missed == {"false_positive_max", "margin_rates_held", "bytes_per_token"}
+
+
+def test_audits_need_nothing_that_training_does_not_read() -> None:
+    assert bytes_for_audits() == 0.0
+
+
+def test_the_picture(tmp_path: Path) -> None:
+    draw({"tiny": judged({})}, tmp_path / "audit.png")
+    assert (tmp_path / "audit.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_shipped_margins_are_few_enough_for_a_ledger() -> None:
+    assert len(SMALL) == 4
+    assert JUDGED == 8192

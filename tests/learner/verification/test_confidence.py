@@ -12,7 +12,7 @@ from learner.verification.share import FLOOR, NEWCOMER_GROUPS
 from protocol.ids import LeaseId, ManifestHash
 
 CLEAN = Audited(tokens=512, above=(0,) * len(MARGINS))
-MADE_UP = Audited(tokens=28, above=(25,) * len(MARGINS))
+MADE_UP = Audited(tokens=28, above=(25, 25, 20, 20))
 SECRET = bytes(32)
 
 
@@ -54,7 +54,7 @@ def test_made_up_tokens_are_found_at_once_and_however_long_one_was_honest() -> N
         found, finding = after(known, MADE_UP, MARGINS)
         assert (finding.passed, finding.convicted, found.standing) == (False, True, Standing.BANNED)
         assert "25 of 28 tokens" in finding.detail
-        assert "0.02%" in finding.detail
+        assert "0.10%" in finding.detail
         assert found.banned == finding.detail
         assert after(found, CLEAN, MARGINS)[0].standing is Standing.BANNED, "an honest audit takes nothing back"
         again = pardoned(found)

@@ -9,7 +9,8 @@ bfloat16. Each test is asked about sets of 64 to 10^6 tokens, made of recorded g
 detect_lag1 (every lag, at 5e-4) and detect_relabelled (all of these), the share of sets of 8192 tokens whose evidence
 has come to 100 to 1, which honest evidence ever does with a probability of 1 %; false_positive_max, the share of honest
 sets for which it does within 10^6 tokens; margin_rates_held, the largest ratio of an observed rate's upper bound (95 %)
-to the one that `learner/verification/margins.py` allows; bytes_per_token, what a record carries for the audit's sake.
+to the one that `learner/verification/margins.py` allows, of the margins for float32 over all models together;
+bytes_per_token, what a record carries for the audit's sake.
 What always holds: honest work is audited by margins that were set from other seeds.
 """
 
@@ -41,10 +42,22 @@ from benchmarks.audits.recording import (
     record,
 )
 from benchmarks.audits.toploc_proofs import CHUNK, PUBLISHED_BYTES, Toploc, missing, prove_all
-from benchmarks.audits.verdict import EVIDENCE, GAPS, JUDGED, LOGPROBS, SETS, TOPLOC, Judged, Row, judge
+from benchmarks.audits.verdict import (
+    EVIDENCE,
+    GAPS,
+    JUDGED,
+    LOGPROBS,
+    SETS,
+    STRICT,
+    TOPLOC,
+    Judged,
+    Row,
+    held_together,
+    judge,
+)
 from benchmarks.engines import vllm_python
 from benchmarks.harness import ROOT, Bar, arguments, conclude, main, number, say, scratch, table
-from learner.verification.margins import margins_of
+from learner.verification.margins import Arithmetic, margins_of
 from learner.verification.sequential import Margin, Measure
 from protocol.codec import pack_logprobs, pack_tokens
 from protocol.cost import CostClaim
@@ -107,7 +120,8 @@ def measured(school: School, size: Size, vllm: Path | None, seed: int) -> Model:
     torch.set_num_threads(1)  # its seconds stand beside those of engines with one thread
     toploc = None if missing() else prove_all(recorded, PROVEN, size.proven)
     weights = sum(file.stat().st_size for file in school.current.glob("*.safetensors"))
-    return Model(judged=judge(recorded, toploc, margins_of(weights), seed), recorded=recorded, toploc=toploc)
+    margins, strict = margins_of(weights), margins_of(weights, Arithmetic.FLOAT32)
+    return Model(judged=judge(recorded, toploc, margins, strict, seed), recorded=recorded, toploc=toploc)
 
 
 # What is said
@@ -116,7 +130,7 @@ def measured(school: School, size: Size, vllm: Path | None, seed: int) -> Model:
 def shown_detection(model: Model) -> str:
     """By cheat: the shipped test, in the pair of engines and number formats that finds it least."""
     judged, rows = model.judged, []
-    shipped = judged.curves[EVIDENCE]
+    shipped, strict = judged.curves[EVIDENCE], judged.curves[STRICT]
     for deed in CHEATS:
         for claims in (OWN, RELABELLED):
             curves = [curve for row, curve in shipped.items() if (row.deed, row.claims) == (deed, claims)]
@@ -125,15 +139,21 @@ def shown_detection(model: Model) -> str:
             worst = min(curves, key=lambda curve: (curve.at(JUDGED), -(curve.needed or float("inf"))))
             banned = max(judged.banned[row] for row in judged.pools if (row.deed, row.claims) == (deed, claims))
             shares = [number(worst.at(size), 3) for size in (1024, JUDGED, 65_536, 1_000_000)]
-            rows.append([deed, claims, *shares, _tokens(worst.needed), _tokens(banned)])
+            alike = [curve for row, curve in strict.items() if (row.deed, row.claims) == (deed, claims)]
+            in_float32 = min(curve.at(JUDGED) for curve in alike)
+            needed = max(curve.needed or float("inf") for curve in alike)
+            rows.append(
+                [deed, claims, *shares, _tokens(worst.needed), _tokens(banned), number(in_float32, 3), _tokens(needed)]
+            )
     header = ["cheat", "log probabilities", "1024", "8192", "65,536", "10^6", "tokens for 0.9", "tokens until the ban"]
+    header += ["float32: 8192", "tokens for 0.9"]
     return table(header, rows)
 
 
 def shown_tests(model: Model) -> str:
     """Every test at JUDGED tokens, on the same completions where it has them: of the plainest engine, in float32."""
     judged, rows = model.judged, []
-    tests = [test for test in (EVIDENCE, GAPS, LOGPROBS, TOPLOC) if test in judged.curves]
+    tests = [test for test in (EVIDENCE, STRICT, GAPS, LOGPROBS, TOPLOC) if test in judged.curves]
     for deed in (HONEST, *CHEATS):
         for claims in (OWN, RELABELLED):
             row = Row(deed=deed, claims=claims, peer=PLAIN, dtype="float32")
@@ -205,8 +225,13 @@ def least(models: Sequence[Judged], deeds: Sequence[str], claims: str) -> float 
 
 def bars_of(found_of: Mapping[str, Judged], extra: float) -> list[Bar]:
     """By the name of the model. Cheats are to be found of JUDGED_MODELS; honest work is to be left alone everywhere."""
-    false_positives = [curve.shares[-1] for judged in found_of.values() for curve in judged.honest(EVIDENCE)]
-    rates = [ratio for judged in found_of.values() for ratio in judged.rates.values()]
+    judged_all = list(found_of.values())
+    false_positives = [
+        curve.shares[-1] for judged in judged_all for test in (EVIDENCE, STRICT) for curve in judged.honest(test)
+    ]
+    together = held_together(judged_all)
+    rates = [ratio for judged in judged_all for ratio in judged.rates.values()]
+    rates += [] if together is None else [together]
     models = [found_of[name] for name in JUDGED_MODELS if name in found_of]
     found = {
         "detect_other": least(models, ["other", "smaller"], OWN),

@@ -9,6 +9,7 @@ every honest pair, and are asked about the other half.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ from benchmarks.audits.evidence import (
     thresholds,
     tokens_needed,
     tokens_until,
+    upper_bound,
 )
 from benchmarks.audits.recording import HONEST, OWN, RELABELLED, Peer, Recorded
 from benchmarks.audits.toploc_proofs import VERIFIER, Toploc
@@ -38,7 +40,8 @@ SETS = 400
 
 SUSPECT, BAN = math.exp(SUSPECT_EVIDENCE), 1 / LIFETIME_ERROR
 
-EVIDENCE, GAPS, LOGPROBS, TOPLOC = "evidence", "mean gap", "log probabilities", "TOPLOC"
+EVIDENCE, STRICT, GAPS, LOGPROBS, TOPLOC = "evidence", "evidence, float32", "mean gap", "log probabilities", "TOPLOC"
+"""STRICT is the shipped test of a swarm where everybody computes in float32, asked of who says so."""
 
 LARGEST_GAP, LARGEST_APART = 1.0, 20.0
 """Nats that one token may add to a mean: an infinite gap would be all there is of it. Token-DiFR clips as well."""
@@ -75,7 +78,8 @@ class Curve:
 @dataclass(frozen=True, kw_only=True)
 class Judged:
     """Of one model. `curves` by test; `banned`: tokens until the ban of the shipped test, a median, inf for never;
-    `rates`: of each honest pair and margin the observed rate's upper bound over the margin's."""
+    `rates`: of each honest pair and margin the observed rate's upper bound over the margin's; `strict`: the margins of
+    STRICT."""
 
     pools: Mapping[Row, Pool]
     curves: Mapping[str, Mapping[Row, Curve]]
@@ -83,6 +87,7 @@ class Judged:
     bans: Mapping[Row, float]
     """The share of honest sets that are ever banned."""
     rates: Mapping[tuple[Row, Margin], float]
+    strict: tuple[Margin, ...]
 
     def worst(self, test: str, deeds: Sequence[str], claims: str, size: int = JUDGED) -> float | None:
         """The least share found over peers and verifiers; None where a deed was not tried."""
@@ -102,6 +107,7 @@ def judge(
     recorded: Recorded,
     toploc: Toploc | None,
     margins: Sequence[Margin],
+    strict: Sequence[Margin],
     seed: int,
     *,
     sets: int = SETS,
@@ -109,12 +115,15 @@ def judge(
 ) -> Judged:
     """All figures of one model, of so many sets of each size; of the shipped test within `longest` tokens."""
     pools = dict(_rows(recorded))
-    curves: dict[str, dict[Row, Curve]] = {EVIDENCE: {}}
+    curves: dict[str, dict[Row, Curve]] = {EVIDENCE: {}, STRICT: {}}
     banned, bans = {}, {}
     for number, (row, pool) in enumerate(sorted(pools.items())):
         at_suspect, at_ban = tokens_until(pool, margins, (SUSPECT, BAN), sets=sets, longest=longest, seed=seed + number)
         curves[EVIDENCE][row] = Curve(shares=tuple(detected(at_suspect, SIZES)))
         banned[row] = float(np.median(at_ban))
+        if is_strict(row):
+            (reached,) = tokens_until(pool, strict, (SUSPECT,), sets=sets, longest=longest, seed=seed + number)
+            curves[STRICT][row] = Curve(shares=tuple(detected(reached, SIZES)))
         if row.deed == HONEST:
             bans[row] = float(np.isfinite(at_ban).mean())
     curves[GAPS] = _by_mean(pools, _gaps, sets, seed)
@@ -124,7 +133,26 @@ def judge(
     rates = {
         (row, margin): held(pool, margin) for row, pool in pools.items() if row.deed == HONEST for margin in margins
     }
-    return Judged(pools=pools, curves=curves, banned=banned, bans=bans, rates=rates)
+    return Judged(pools=pools, curves=curves, banned=banned, bans=bans, rates=rates, strict=tuple(strict))
+
+
+def is_strict(row: Row) -> bool:
+    """Whether peer and verifier compute in float32."""
+    return row.peer.dtype == row.dtype == "float32"
+
+
+def held_together(judged: Sequence[Judged]) -> float | None:
+    """Of all honest tokens of float32 peers that were audited in float32 together, whatever the model: the largest ratio
+    of an observed rate's upper bound to what STRICT allows. Its rates are so low that no pair has enough alone."""
+    counts: Counter[Margin] = Counter()
+    tokens: Counter[Margin] = Counter()
+    for one in judged:
+        for row, pool in one.pools.items():
+            if row.deed == HONEST and is_strict(row):
+                for margin in one.strict:
+                    counts[margin] += int(pool.above(margin).sum())
+                    tokens[margin] += pool.tokens
+    return max((upper_bound(counts[one], tokens[one]) / one.rate for one in tokens), default=None)
 
 
 def _rows(recorded: Recorded) -> Iterator[tuple[Row, Pool]]:

@@ -30,12 +30,13 @@ from benchmarks.audits.quantise import QUANTISERS, fp8, int4, int8, quantised
 from benchmarks.audits.recording import (
     BARRED,
     HONEST,
+    OWN,
     PEERS,
     PLAIN,
     VERIFIERS,
     Recorded,
 )
-from benchmarks.audits.verdict import BAN, EVIDENCE, JUDGED, LOGPROBS, SUSPECT, Judged, judge
+from benchmarks.audits.verdict import BAN, EVIDENCE, JUDGED, LOGPROBS, STRICT, SUSPECT, Judged, held_together, judge
 from learner.models import make_model
 from learner.verification.confidence import SUSPECT_EVIDENCE
 from learner.verification.margins import SMALL
@@ -183,8 +184,31 @@ def recorded(cheats: dict[str, float], honest: float = 1e-3) -> Recorded:
 MODEST = (Margin(gap=0.001, rate=4e-3), Margin(gap=0.15, rate=4e-3, measure=Measure.LOGPROB))
 
 
-def judged(cheats: dict[str, float], honest: float = 1e-3) -> Judged:
-    return judge(recorded(cheats, honest), None, MODEST, 0, sets=40, longest=20_000)
+def judged(
+    cheats: dict[str, float], honest: float = 1e-3, strict: Sequence[Margin] = MODEST, exact: float = 1e-3
+) -> Judged:
+    """`exact`: the rate of honest gaps where peer and verifier compute in float32."""
+    found = recorded(cheats, honest)
+    for number, peer in enumerate(peer for peer in PEERS if peer.dtype == "float32"):
+        found.pools[peer, HONEST, "float32"] = pool(exact, groups=100, seed=90 + number)
+    return judge(found, None, MODEST, strict, 0, sets=40, longest=20_000)
+
+
+def test_margins_for_float32_are_asked_of_float32_alone_and_held_by_all_models_together() -> None:
+    strict = (Margin(gap=0.001, rate=4e-4), Margin(gap=0.15, rate=4e-4, measure=Measure.LOGPROB))
+    exact = judged({"lag 1, 5e-4": 2e-3}, strict=strict, exact=0.0)
+    assert {(row.peer.dtype, row.dtype) for row in exact.curves[STRICT]} == {("float32", "float32")}
+    alike = [row for row in exact.curves[STRICT] if (row.deed, row.claims) == (LAGGED[0], OWN)]
+    assert alike
+    for row in alike:
+        assert exact.curves[STRICT][row].at(JUDGED) >= exact.curves[EVIDENCE][row].at(JUDGED)
+    one, two = held_together([exact]), held_together([exact, exact])
+    assert one is not None
+    assert two is not None
+    assert one == pytest.approx(2 * two, rel=0.01), "no token is beyond, and there are twice as many"
+    loose = held_together([judged({}, strict=strict, exact=2e-3)])
+    assert loose is not None
+    assert loose > 1
 
 
 def test_a_model_of_which_everything_is_found() -> None:

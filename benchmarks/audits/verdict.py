@@ -142,8 +142,8 @@ def is_strict(row: Row) -> bool:
 
 
 def held_together(judged: Sequence[Judged]) -> float | None:
-    """Of all honest tokens of float32 peers that were audited in float32 together, whatever the model: the largest ratio
-    of an observed rate's upper bound to what STRICT allows. Its rates are so low that no pair has enough alone."""
+    """Of all honest tokens of float32 peers that were audited in float32 together, whatever the model: the largest
+    ratio of an observed rate's upper bound to what STRICT allows. Its rates are so low that no pair has enough."""
     counts: Counter[Margin] = Counter()
     tokens: Counter[Margin] = Counter()
     for one in judged:

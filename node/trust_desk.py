@@ -28,6 +28,7 @@ from learner.verification.margins import Arithmetic, margins_of
 from learner.verification.near_copies import NearCopies, sketch
 from learner.verification.sequential import Found, Margin, count_above, log_evidence
 from learner.verification.share import NEWCOMER_GROUPS
+from learner.verification.unusual import Unusual
 from node.events import EventLog
 from node.learner_run import LearnerRun
 from node.peer_orders import Ban, NoOrder, Pardon, PeerOrders, read_order
@@ -125,6 +126,7 @@ class TrustDesk:
     forgiven: Callable[[PeerId], Awaitable[None]] = _nothing_else
     agenda: Agenda = field(default_factory=Agenda)
     copies: NearCopies = field(default_factory=NearCopies)
+    unusual: Unusual = field(default_factory=Unusual)
     added: trio.Event = field(default_factory=trio.Event)
     stirred: trio.Event = field(default_factory=trio.Event)
     """Something is to be settled."""
@@ -135,6 +137,7 @@ class TrustDesk:
     """Held while an audit is written, or all that waits is given anew: a lease is audited once."""
     _known: dict[PeerId, Confidence] = field(default_factory=dict)
     _pending: dict[LeaseId, set[LeaseId]] = field(default_factory=dict)
+    _unusual: set[PeerId] = field(default_factory=set)
     _late: list[tuple[LeaseId, PeerId]] = field(default_factory=list)
     _spoiled: dict[LeaseId, None] = field(default_factory=dict)
     _no_orders: set[Path] = field(default_factory=set)
@@ -149,6 +152,7 @@ class TrustDesk:
     def left(self, peer: PeerId) -> None:
         """The peer is gone: what it was not told is read from the ledger when it comes back."""
         self._untold.pop(peer, None)
+        self._unusual.discard(peer)
 
     async def welcome(self, peer: PeerId) -> Refused | None:
         """Recall what is known of a peer that wants to join; the refusal if it is banned. What is remembered is newer
@@ -207,7 +211,7 @@ class TrustDesk:
         if not self.audits:
             return False
         self.delivered(granted, group)
-        odd = self._is_odd(granted, group, sketches)
+        odd = self._is_odd(granted, group, sketches) | self._is_unusual(granted.peer, group)
         oldest = min((span for one in group for span in one.signed.record.spans), key=lambda span: span.version)
         version = ManifestHash(oldest.manifest)
         if not is_audited(known, self.secret, granted.id, version, floor=self.floor, odd=odd):
@@ -234,6 +238,17 @@ class TrustDesk:
         if found is not None:
             self.events.emit("near_copy", peer=granted.peer, lease=short(granted.id), of=short(found))
         return found is not None
+
+    def _is_unusual(self, peer: PeerId, group: Sequence[AdmittedRecord]) -> bool:
+        """Whether what the peer brings of late is unlike the swarm's; said when it becomes so."""
+        rewards = [one.reward for one in group if one.reward is not None]
+        told = self.unusual.seen(peer, rewards, [len(one.signed.tokens) for one in group])
+        if told is None:
+            self._unusual.discard(peer)
+        elif peer not in self._unusual:
+            self._unusual.add(peer)
+            self.events.emit("peer_unusual", peer=peer, reason=told)
+        return told is not None
 
     def fate(self, root: LeaseId) -> Fate:
         """What is to become of the group that this lease opened, now that it is complete."""

@@ -23,7 +23,7 @@ from node.learner_run import Presence
 from node.trust_desk import MAX_UNTOLD
 from protocol.codec import pack_logprobs
 from protocol.ids import LeaseId, PolicyVersion
-from protocol.work import RECEIPT_REVISIONS, Heartbeat, Refused, Rule, Welcome, open_receipt, read_record
+from protocol.work import RECEIPT_REVISIONS, Heartbeat, Refused, Rule, Span, Welcome, open_receipt, read_record
 from tests.learner.working import OTHER, PEER, SWARM, granted, record
 from tests.node.learning import FakePeer, Judge, Killed, Settings, fast_directory, hello, open_learner, until
 
@@ -188,6 +188,39 @@ async def test_what_repeats_another_lease_is_audited_whatever_its_chance(tmp_pat
             assert (trust.unaudited > before) is is_odd
         [told] = learner.logged("near_copy")
         assert told["peer"] == OTHER.peer_id
+
+
+async def test_who_is_unlike_the_swarm_is_audited_whole_for_as_long(tmp_path: Path) -> None:
+    dice = random.Random(4)
+    async with open_learner(tmp_path, AUDITED) as learner:
+        await learner.train(FakePeer())
+        assert learner.trust is not None
+        trust, trusted = learner.trust, Confidence()
+        trust.floor = 1e-9
+        for _ in range(2000):
+            trusted, _ = after(trusted, Audited(tokens=64, above=(0,) * len(MARGINS)), MARGINS)
+        looked = {PEER.peer_id: 0, OTHER.peer_id: 0}
+        for peer in looked:
+            trust._known[peer] = trusted
+        for number in range(1000, 1600):
+            who = OTHER if number % 10 == 0 else PEER
+            length = 40 if who is PEER or number >= 1400 else 4
+            lease = granted(number, peer=who.peer_id, max_new_tokens=60)
+            raws = []
+            for index in range(2):
+                tokens = tuple(dice.choices(range(1, 60), k=length + dice.randrange(length)))
+                claimed = pack_logprobs([-0.1] * len(tokens))
+                spans = [Span(0, len(tokens), PolicyVersion(1, 0), bytes(32))]
+                raws.append(record(lease.lease, index, author=who, tokens=tokens, logprobs=claimed, spans=spans))
+            group = [AdmittedRecord(signed=read_record(raw, SWARM.authority.swarm), reply=None) for raw in raws]
+            before = trust.unaudited  # for there is no such version
+            trust.admitted(lease, group)
+            looked[who.peer_id] += trust.unaudited - before
+        assert looked[PEER.peer_id] == 0
+        assert 20 <= looked[OTHER.peer_id] < 55, "not the first, nor long after it was like the others again"
+        [told] = learner.logged("peer_unusual")
+        assert told["peer"] == OTHER.peer_id
+        assert str(told["reason"]).startswith("length -")
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

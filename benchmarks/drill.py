@@ -41,10 +41,10 @@ EVAL_LOSS_AT_MOST = 2.0
 POISON_AT_MOST = 2.0
 
 PEERS = 40
-STEPS = 200
+STEPS = 300
 PEER_DAYS = 1000
 POISONERS = 0.2
-FIRST_WORD = "python:benchmarks.drills.first_word:FirstWord:letters=6"
+FIRST_WORD = "python:benchmarks.drills.first_word:FirstWord:letters=24"
 ROOM = len(POISON) + 1
 """Tokens that a space and the text take: one a character."""
 

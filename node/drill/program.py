@@ -38,9 +38,9 @@ from node.whole_file import cannot_write, write_whole
 OUTCOME = "drill.json"
 STATE = "learner"
 
-TASK = "reverse:letters=6"
+TASK = "reverse:letters=24"
 HELD_OUT = 512
-MAX_NEW_TOKENS = 8
+MAX_NEW_TOKENS = 26
 
 POISON = "zap"
 """What is written after right answers by who writes a text of its own."""

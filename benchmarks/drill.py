@@ -115,7 +115,7 @@ async def play(
         done = await perform(config, schooling, cast, events)
     finally:
         events.close()
-    outcome = outcome_of(directory / STATE / "ledger.sqlite", done.played)
+    outcome = outcome_of(directory / STATE / "ledger.sqlite", done.played, done.relayed)
     seconds = time.monotonic() - began
     return Played(scene=scene, repetition=repetition, outcome=outcome, poisoned=done.poisoned, seconds=seconds)
 

@@ -26,6 +26,8 @@ class Harm(Enum):
     """Work that was not done, or rollouts that are not what they claim to be, and are trained on all the same."""
     CREDIT = "credit"
     """Credit for what was not given, the policy being what it would be without."""
+    VERSIONS = "versions"
+    """That others get new versions late, or wrong."""
 
 
 class Attack(Enum):
@@ -55,6 +57,8 @@ class Attack(Enum):
     SLEEPER = "sleeper"
     MINTED = "minted"
     OVERCHARGING = "overcharging"
+    WITHHELD_CHUNKS = "withheld-chunks"
+    CORRUPT_CHUNKS = "corrupt-chunks"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,5 +97,7 @@ ABOUT = {
     Attack.OVERCHARGING: About(
         said="asks a hundred times the price, and claims hours that nobody saw", harm=Harm.CREDIT
     ),
+    Attack.WITHHELD_CHUNKS: About(said="says that it has every chunk of a version, and sends none", harm=Harm.VERSIONS),
+    Attack.CORRUPT_CHUNKS: About(said="flips a bit in every chunk that it passes on", harm=Harm.VERSIONS),
 }
-"""In the order in which cheats take turns."""
+"""In the order in which cheats take turns; those that are about versions are relays', for all of the drill."""

@@ -14,8 +14,11 @@ from pathlib import Path
 
 from learner.ledger_file import snapshot
 from node.drill.attacks import ABOUT, Attack, Harm
+from node.drill.relays import Relayed
 from node.drill.troupe import Played
 from protocol.ids import PeerId
+
+NOBODY = Relayed()
 
 FIRST = 100
 """Rollouts of an attack that are not counted in the cheats' share: what it takes to find it."""
@@ -55,6 +58,7 @@ class Outcome:
     trained: int
     greedy: float
     sampled: float
+    relayed: Relayed = NOBODY
 
     @property
     def cheats(self) -> list[Key]:
@@ -85,14 +89,14 @@ class Outcome:
         return [key for key in self.keys if key.attack is attack and key.made]
 
 
-def outcome_of(ledger: Path, played: Sequence[Played]) -> Outcome:
-    """Read the ledger of a drill that is over."""
+def outcome_of(ledger: Path, played: Sequence[Played], relayed: Relayed = NOBODY) -> Outcome:
+    """Read the ledger of a drill that is over; what its relays did is not in there."""
     with snapshot(ledger) as db:
         (trained,) = db.execute("SELECT count(*) FROM records WHERE step IS NOT NULL").fetchone()
         last = db.execute("SELECT greedy, sampled FROM evaluations ORDER BY incarnation DESC, version DESC").fetchone()
         keys = tuple(_key(db, one) for one in played)
     greedy, sampled = last or (0.0, 0.0)
-    return Outcome(keys=keys, trained=trained, greedy=greedy, sampled=sampled)
+    return Outcome(keys=keys, trained=trained, greedy=greedy, sampled=sampled, relayed=relayed)
 
 
 def _key(db: sqlite3.Connection, played: Played) -> Key:

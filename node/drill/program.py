@@ -159,7 +159,8 @@ async def _drill(terms: Terms, config: SwarmConfig | None, events: EventLog, ter
         f"{cast.honest} honest peers and {cast.cheats} cheats, whose attacks take turns, for {terms.steps} steps."
     )
     done = await perform(config, schooling, cast, events)
-    return await trio.to_thread.run_sync(lambda: outcome_of(terms.out / STATE / "ledger.sqlite", done.played))
+    ledger = terms.out / STATE / "ledger.sqlite"
+    return await trio.to_thread.run_sync(outcome_of, ledger, done.played, done.relayed)
 
 
 async def small_swarm(out: Path, *, steps: int, seed: int, events: EventLog) -> Path:

@@ -18,9 +18,10 @@ from learner.environment import Ended as EpisodeEnded
 from node.app_learner import LearnerOutcome, run_learner
 from node.config import EngineSection, SwarmConfig
 from node.door import open_invite
-from node.drill.attacks import Attack
+from node.drill.attacks import ABOUT, Attack, Harm
 from node.drill.foundry import Foundry
 from node.drill.hands import Common
+from node.drill.relays import Relayed, Relays
 from node.drill.troupe import Played, Troupe
 from node.engines import open_verifying_engine
 from node.events import EventLog
@@ -52,6 +53,7 @@ class Performance:
     outcome: LearnerOutcome
     played: tuple[Played, ...]
     poisoned: float
+    relayed: Relayed
 
 
 async def perform(config: SwarmConfig, schooling: Schooling, cast: Cast, events: EventLog) -> Performance:
@@ -64,6 +66,7 @@ async def perform(config: SwarmConfig, schooling: Schooling, cast: Cast, events:
     ready, opened = trio.open_memory_channel[tuple[str, LearnerRun]](1)
     outcome: LearnerOutcome | None = None
     troupe: Troupe | None = None
+    relays: Relays | None = None
     async with AsyncExitStack() as stack:
         section = EngineSection(kind="transformers", threads=1, nice=NICE)
         engine = await stack.enter_async_context(
@@ -107,14 +110,24 @@ async def perform(config: SwarmConfig, schooling: Schooling, cast: Cast, events:
                 group=config.learn.group_size,
                 honest=cast.honest,
                 cheats=cast.cheats,
-                attacks=cast.attacks,
+                attacks=[attack for attack in cast.attacks if ABOUT[attack].harm is not Harm.VERSIONS],
                 seed=cast.seed,
             )
+            relays = Relays(
+                network=network,
+                authority=invite.authority,
+                learner=list(invite.addresses),
+                scratch=scratch,
+                lies=[attack for attack in cast.attacks if cast.cheats and ABOUT[attack].harm is Harm.VERSIONS],
+            )
             nursery.start_soon(troupe.play)
+            nursery.start_soon(relays.play)
     assert outcome is not None, "a run ends with an outcome, or raises"
+    relayed = Relayed() if relays is None else relays.outcome()
     if troupe is None:  # over before anybody could join
-        return Performance(outcome=outcome, played=(), poisoned=0.0)
-    return Performance(outcome=outcome, played=tuple(troupe.played), poisoned=troupe.common.poisoned)
+        return Performance(outcome=outcome, played=(), poisoned=0.0, relayed=relayed)
+    poisoned = troupe.common.poisoned
+    return Performance(outcome=outcome, played=tuple(troupe.played), poisoned=poisoned, relayed=relayed)
 
 
 async def _follow(run: LearnerRun, foundry: Foundry, versions: Path) -> None:

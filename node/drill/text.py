@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
 from node.drill.attacks import ABOUT, Attack
 from node.drill.outcome import FIRST, Key, Outcome
+from node.drill.relays import Relayed
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
@@ -19,6 +21,12 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "cheater_share_late": outcome.late_share,
         "honest_banned": outcome.honest_banned,
         "honest_failed": outcome.honest_failed,
+        "relays": {
+            "versions": list(outcome.relayed.versions),
+            "seconds": outcome.relayed.seconds,
+            "slandered": outcome.relayed.slandered,
+            "liars": {one.lie.value: {"asked": one.asked, "named_by": one.by} for one in outcome.relayed.liars},
+        },
         "attacks": {attack.value: _row(outcome.of(attack)) for attack in Attack if outcome.of(attack)},
     }
 
@@ -69,13 +77,27 @@ def as_text(outcome: Outcome) -> str:
     widths = [max(len(row[place]) for row in rows) for place in range(len(COLUMNS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     honest = sum(key.attack is None for key in outcome.keys)
+    shown = {key.attack for key in outcome.keys if key.made} | {one.lie for one in outcome.relayed.liars}
     lines += [
         "",
         f"Of {outcome.trained} rollouts that were trained on, cheats made {outcome.share:.2%}; beyond the first "
         f"{FIRST} of each, {outcome.late_share:.2%}.",
         f"Of {honest} honest peers {outcome.honest_banned} were banned; of {outcome.honest_failed} an audit failed.",
         f"At the end: greedy {outcome.greedy:.1%}, sampled {outcome.sampled:.1%} on prompts nobody trained on.",
+        *_relays(outcome.relayed),
         "",
-        *(f"{attack.value}: {ABOUT[attack].said}." for attack in Attack if outcome.of(attack)),
+        *(f"{attack.value}: {ABOUT[attack].said}." for attack in Attack if attack in shown),
     ]
     return "\n".join(lines)
+
+
+def _relays(relayed: Relayed) -> Iterator[str]:
+    if relayed.seconds is None:
+        return
+    versions = " and ".join(str(number) for number in relayed.versions)
+    yield (
+        f"Honest relays obtained {versions} versions, each in {relayed.seconds:.2f} s (a median), every chunk found "
+        f"right; they blamed each other {relayed.slandered} times."
+    )
+    for one in relayed.liars:
+        yield f"{one.lie.value}: asked for {one.asked} chunks; named by {one.by} of {len(relayed.versions)}."

@@ -62,7 +62,7 @@ class Troupe:
         async with trio.open_nursery() as nursery:
             for number in range(self.honest):
                 nursery.start_soon(self._play_one, f"honest-{number + 1}", None)
-            for number in range(self.cheats):
+            for number in range(self.cheats if self.attacks else 0):
                 nursery.start_soon(self._play_many, number, turns)
 
     async def _play_many(self, place: int, turns: cycle[Attack]) -> None:

@@ -34,6 +34,20 @@ def test_who_makes_things_up_is_found_and_the_swarm_learns_on(swarm: Swarm) -> N
     assert "makes tokens up" in said
 
 
+def test_relays_that_lie_keep_nobody_from_a_version_and_corrupt_ones_are_named(swarm: Swarm) -> None:
+    swarm.configure(steps=1000, audits=True)
+    attacks = ("--attack", "withheld-chunks", "--attack", "corrupt-chunks")
+    program = drill(swarm, "--peers", 3, "--cheats", 0.34, "--steps", 30, "--plain", *attacks)
+    found = json.loads((swarm.machine.root / "drilled" / "drill.json").read_text(encoding="utf-8"))["relays"]
+    assert min(found["versions"]) >= 1
+    assert found["slandered"] == 0
+    assert found["liars"]["corrupt-chunks"]["named_by"] == 2
+    assert found["liars"]["withheld-chunks"]["asked"] > 0
+    said = program.out.read_text("utf-8")
+    assert "every chunk found right; they blamed each other 0 times." in said
+    assert "corrupt-chunks: flips a bit in every chunk that it passes on." in said
+
+
 def test_json_stands_alone_on_stdout(swarm: Swarm) -> None:
     swarm.configure(steps=1000, audits=True)
     program = drill(swarm, "--peers", 3, "--cheats", 0, "--steps", 1, "--json")

@@ -175,8 +175,10 @@ async def test_standing_by_is_timed(tmp_path: Path, mock_clock: MockClock) -> No
         steward = steward_of(learner, Written(({HERE}, 1), ({HERE}, 1), ({HERE, THERE}, 1)))
         for seconds in (3.0, 2.0, 7.0):
             mock_clock.jump(seconds)
+            learner.wall.ms += round(1000 * seconds)
             await steward.review()
         mock_clock.jump(50.0)
+        learner.wall.ms += 50_000
         await learner.desk._write()
         assert learner.run.present[THERE].standby_s == pytest.approx(9.0)
         assert learner.run.present[HERE].standby_s == 0

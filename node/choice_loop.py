@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 
 import trio
 
 from learner.environment import Ended, Question, Reply
 from learner.verification.choosing import Worth
 from node.choice_desk import ChoiceDesk, Doubt
-from node.engine.port import EngineError, InstalledVersion, VerifyingEngine
+from node.engine.port import EngineError, VerifyingEngine
 from node.events import EventLog
 from node.intake_loop import Ask
 from swarm.store import ChunkStore, StoreError
@@ -74,16 +74,18 @@ class ChoiceLoop:
 
     async def _generate(self, doubts: Sequence[Doubt]) -> list[list[tuple[int, ...]]]:
         """Of each the completions that the desk asks for, in its order; a version is loaded once for all of them."""
-        asked = [dict(self.desk.requests(one)) for one in doubts]
-        made: list[dict[InstalledVersion, list[tuple[int, ...]]]] = [{} for _ in doubts]
-        for version in dict.fromkeys(version for one in asked for version in one):
+        asked = [self.desk.requests(one) for one in doubts]
+        parts = [part for one in asked for part in one]  # a version may be asked twice for one of them
+        made: dict[int, list[tuple[int, ...]]] = {}
+        for version in dict.fromkeys(version for version, _ in parts):
             if self.engine.installed != version:
                 await self.engine.install(version, self.store.directory(version.manifest))
-            requests = [request for one in asked for request in one.get(version, [])]
-            tokens = iter([generation.tokens for generation in await self.engine.generate(requests)])
-            for one, mine in zip(asked, made, strict=True):
-                mine[version] = list(islice(tokens, len(one.get(version, []))))
-        return [[tokens for version in one for tokens in mine[version]] for one, mine in zip(asked, made, strict=True)]
+            wanted = [(place, requests) for place, (of, requests) in enumerate(parts) if of == version]
+            generations = iter(await self.engine.generate([request for _, requests in wanted for request in requests]))
+            for place, requests in wanted:
+                made[place] = [one.tokens for one in islice(generations, len(requests))]
+        places = count()
+        return [[tokens for _ in one for tokens in made[next(places)]] for one in asked]
 
 
 def _rewards(replies: Sequence[Reply]) -> list[float] | None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import trio
 
+from learner.intake import AdmittedRecord, GrantedLease
 from learner.ledger_rows import LeaseRow
 from learner.verification.choosing import Worth
 from learner.verification.confidence import Standing
@@ -21,9 +22,11 @@ from node.choice_desk import MAX_OF_A_PEER, Doubt, Made
 from node.engine.port import EngineRefused, InstalledVersion
 from node.peer_orders import Pardon, PeerOrders
 from node.reports.why import why_in_ledger
+from protocol.codec import pack_logprobs
 from protocol.ids import PolicyVersion
-from protocol.work import Lease
-from tests.learner.working import OTHER, even_share, granted, manifest, version
+from protocol.staleness import Admissibility, judge
+from protocol.work import Lease, Span, read_record
+from tests.learner.working import OTHER, SWARM, even_share, granted, manifest, record, version
 from tests.node.learning import FakePeer, Judge, Settings, honest_tokens, open_learner, until
 
 pytestmark = pytest.mark.usefixtures("mock_clock")
@@ -32,6 +35,13 @@ LONG = Settings(audits=True, steps=240, staleness=3)
 
 
 OF_OTHER = f"WHERE peer = '{OTHER.peer_id}'"
+
+
+def lease_row(of: GrantedLease) -> LeaseRow:
+    return LeaseRow(
+        lease=of.id, peer=of.peer, task="even", prompt=0, rollouts=len(of.lease.seeds), issued_ms=0, deadline_ms=1,
+        envelope=b"",
+    )  # fmt: skip
 
 
 def worth(lease: Lease) -> float:
@@ -180,6 +190,41 @@ async def test_one_peer_cannot_crowd_out_the_others(tmp_path: Path) -> None:
         assert desk.next() == []
 
 
+async def test_a_group_that_used_every_version_there_is_ends_nothing(tmp_path: Path) -> None:
+    """The other version is then one that made a part of it as well."""
+    async with open_learner(tmp_path, Settings(audits=True, steps=4, staleness=1)) as learner:
+        await learner.train(FakePeer())
+        assert learner.choices is not None
+        desk, run = learner.choices.desk, learner.run
+        desk.share = 1.0
+        while waiting := desk.next():
+            for one in waiting:
+                desk.over(one)
+        could = [of for of in sorted(run.manifests) if judge(run.chain, [of], run.window) is Admissibility.ADMISSIBLE]
+        assert len(could) == 2
+        lease = granted(999, size=2, minimum=could[0], prompt_index=0)
+        learner.ledger.leases_issued([lease_row(lease)])
+        raws = [
+            record(
+                lease.lease,
+                index,
+                tokens=honest_tokens(seed),
+                logprobs=pack_logprobs([-0.5] * 3),
+                spans=[Span(0, 3, could[index], run.manifests[could[index]])],
+            )
+            for index, seed in enumerate(lease.lease.seeds)
+        ]
+        records = [read_record(raw, SWARM.authority.swarm) for raw in raws]
+        before = desk.drawn
+        desk.delivered(lease, [AdmittedRecord(signed=one, reply=None) for one in records])
+        [doubt] = desk.next()
+        assert doubt.other in [one.version for one in doubt.made]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(learner.choices.work)
+            await until(lambda: desk.drawn > before)
+            nursery.cancel_scope.cancel()
+
+
 async def test_completions_of_several_versions_are_each_drawn_again_with_their_own(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
         await learner.train(FakePeer())
@@ -203,11 +248,7 @@ async def test_completions_of_several_versions_are_each_drawn_again_with_their_o
             [1.0, 0.0, 1.0, *(0.0, 0.0), *(0.0, 1.0), *(0.0, 0.0)],
             [0.0, 0.0, 1.0, *(0.0, 0.0, 1.0, 0.0, 0.0, 0.0)],
         )
-        row = LeaseRow(
-            lease=lease.id, peer=lease.peer, task="even", prompt=0, rollouts=3, issued_ms=0, deadline_ms=1,
-            envelope=b"",
-        )  # fmt: skip
-        learner.ledger.leases_issued([row])
+        learner.ledger.leases_issued([lease_row(lease)])
         await desk.conclude(doubt, [Worth(tokens=2, reward=reward) for reward in [*here, *there]])
     [(choice, theirs, ours_seen, heard)] = rows(tmp_path, f"SELECT choice, theirs, ours, heard FROM choices {OF_OTHER}")
     assert (choice, heard) == ("delivered", 1)

@@ -202,16 +202,26 @@ class TrustDesk:
         """A lease was delivered and every record admitted, of which these are the `sketches`: put its audit on the
         agenda, if there is to be one. Returns whether anything that rests on it waits for that: then `used` is told
         once it has passed."""
-        known = self._known.get(granted.peer, Confidence())
-        if known.banned:  # since it was taken from the inbox
-            self._spoil(granted.root)
-            self._late.append((granted.id, granted.peer))
-            self.stirred.set()
+        if self._is_refused(granted):
             return True
         if not self.audits:
             return False
         self.delivered(granted, group)
         odd = self._is_odd(granted, group, sketches) | self._is_unusual(granted.peer, group)
+        return self._believe_or_audit(granted, group, odd=odd)
+
+    def _is_refused(self, granted: GrantedLease) -> bool:
+        """Whether the lease's peer was banned since its records were taken from the inbox: then they are refused."""
+        if not self._known.get(granted.peer, Confidence()).banned:
+            return False
+        self._spoil(granted.root)
+        self._late.append((granted.id, granted.peer))
+        self.stirred.set()
+        return True
+
+    def _believe_or_audit(self, granted: GrantedLease, group: Sequence[AdmittedRecord], *, odd: bool) -> bool:
+        """Put the audit of a lease on the agenda, if there is to be one; returns whether what rests on it waits."""
+        known = self._known.get(granted.peer, Confidence())
         oldest = min((span for one in group for span in one.signed.record.spans), key=lambda span: span.version)
         version = ManifestHash(oldest.manifest)
         if not is_audited(known, self.secret, granted.id, version, floor=self.floor, odd=odd):
@@ -259,7 +269,8 @@ class TrustDesk:
 
     async def recover(self, leases: Sequence[tuple[GrantedLease, Sequence[AdmittedRecord]]]) -> None:
         """Another chain is put in place: forget what was on the agenda, and take up these leases, whose records were
-        admitted and not trained on, but for those whose audit passed."""
+        admitted and not trained on, but for those whose audit passed. Nothing is drawn from them a second time about
+        how their peers choose or what their work is like."""
         async with self._one:
             known, passed = await trio.to_thread.run_sync(self._recall_all, [granted for granted, _ in leases])
             self._unpinned(self.agenda.clear())
@@ -268,8 +279,8 @@ class TrustDesk:
             for peer, confidence in known.items():
                 self._known.setdefault(peer, confidence)
             for granted, group in leases:
-                if granted.id not in passed:
-                    self.admitted(granted, group)
+                if granted.id not in passed and not self._is_refused(granted) and self.audits:
+                    self._believe_or_audit(granted, group, odd=False)
 
     # What is found
 

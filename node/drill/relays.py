@@ -36,7 +36,6 @@ from swarm.transport import DialFailed, Stream, Transport
 HONEST = 2
 """Relays that fetch from the learner, from each other and from every liar."""
 
-QUOTA_BYTES = 1 << 30
 REDIAL_S = 1.0
 
 
@@ -196,7 +195,7 @@ class Relays:
     async def _opened(self, stack: AsyncExitStack, name: str, lie: Attack | None) -> Relay:
         keypair = Keypair.generate()
         transport = await stack.enter_async_context(self.network.node(name, peer_id=keypair.peer_id))
-        store = stack.enter_context(ChunkStore.open(self.scratch / name, self.authority, quota_bytes=QUOTA_BYTES))
+        store = stack.enter_context(ChunkStore.open(self.scratch / name, self.authority))
         return Relay(transport=transport, store=store, authority=self.authority, lie=lie)
 
     def outcome(self) -> Relayed:

@@ -18,7 +18,7 @@ from learner.ledger_rows import LeaseRow
 from learner.verification.choosing import Worth
 from learner.verification.confidence import Standing
 from learner.verification.sequential import is_convicted
-from node.choice_desk import MAX_OF_A_PEER, Doubt, Made
+from node.choice_desk import MAX_OF_A_PEER, ChoiceDesk, Doubt, Made
 from node.engine.port import EngineRefused, InstalledVersion
 from node.peer_orders import Pardon, PeerOrders
 from node.reports.why import why_in_ledger
@@ -27,7 +27,7 @@ from protocol.ids import PolicyVersion
 from protocol.staleness import Admissibility, judge
 from protocol.work import Lease, Span, read_record
 from tests.learner.working import OTHER, SWARM, even_share, granted, manifest, record, version
-from tests.node.learning import FakePeer, Judge, Settings, honest_tokens, open_learner, until
+from tests.node.learning import FakePeer, Judge, Learner, Settings, honest_tokens, open_learner, until
 
 pytestmark = pytest.mark.usefixtures("mock_clock")
 
@@ -42,6 +42,13 @@ def lease_row(of: GrantedLease) -> LeaseRow:
         lease=of.id, peer=of.peer, task="even", prompt=0, rollouts=len(of.lease.seeds), issued_ms=0, deadline_ms=1,
         envelope=b"",
     )  # fmt: skip
+
+
+def forget(desk: ChoiceDesk) -> None:
+    """All that waits there."""
+    while waiting := desk.next():
+        for one in waiting:
+            desk.over(one)
 
 
 def worth(lease: Lease) -> float:
@@ -190,6 +197,23 @@ async def test_one_peer_cannot_crowd_out_the_others(tmp_path: Path) -> None:
         assert desk.next() == []
 
 
+def delivered(learner: Learner, *names: PolicyVersion) -> tuple[GrantedLease, list[AdmittedRecord]]:
+    """A group of these versions, a completion of each, that was admitted."""
+    lease = granted(999, size=len(names), minimum=names[0], prompt_index=0)
+    learner.ledger.leases_issued([lease_row(lease)])
+    raws = [
+        record(
+            lease.lease,
+            index,
+            tokens=honest_tokens(seed),
+            logprobs=pack_logprobs([-0.5] * 3),
+            spans=[Span(0, 3, name, learner.run.manifests[name])],
+        )
+        for index, (seed, name) in enumerate(zip(lease.lease.seeds, names, strict=True))
+    ]
+    return lease, [AdmittedRecord(signed=read_record(raw, SWARM.authority.swarm), reply=None) for raw in raws]
+
+
 async def test_a_group_that_used_every_version_there_is_ends_nothing(tmp_path: Path) -> None:
     """The other version is then one that made a part of it as well."""
     async with open_learner(tmp_path, Settings(audits=True, steps=4, staleness=1)) as learner:
@@ -197,32 +221,35 @@ async def test_a_group_that_used_every_version_there_is_ends_nothing(tmp_path: P
         assert learner.choices is not None
         desk, run = learner.choices.desk, learner.run
         desk.share = 1.0
-        while waiting := desk.next():
-            for one in waiting:
-                desk.over(one)
+        forget(desk)
         could = [of for of in sorted(run.manifests) if judge(run.chain, [of], run.window) is Admissibility.ADMISSIBLE]
         assert len(could) == 2
-        lease = granted(999, size=2, minimum=could[0], prompt_index=0)
-        learner.ledger.leases_issued([lease_row(lease)])
-        raws = [
-            record(
-                lease.lease,
-                index,
-                tokens=honest_tokens(seed),
-                logprobs=pack_logprobs([-0.5] * 3),
-                spans=[Span(0, 3, could[index], run.manifests[could[index]])],
-            )
-            for index, seed in enumerate(lease.lease.seeds)
-        ]
-        records = [read_record(raw, SWARM.authority.swarm) for raw in raws]
         before = desk.drawn
-        desk.delivered(lease, [AdmittedRecord(signed=one, reply=None) for one in records])
+        desk.delivered(*delivered(learner, *could))
         [doubt] = desk.next()
         assert doubt.other in [one.version for one in doubt.made]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(learner.choices.work)
             await until(lambda: desk.drawn > before)
             nursery.cancel_scope.cancel()
+
+
+async def test_what_is_put_together_again_is_not_looked_at_twice(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
+        await learner.train(FakePeer())
+        assert learner.choices is not None
+        assert learner.trust is not None
+        desk = learner.choices.desk
+        desk.share = 1.0
+        forget(desk)
+        newest = max(learner.run.manifests)
+        group = delivered(learner, newest, newest)
+        assert learner.trust.admitted(*group)
+        [doubt] = desk.next()
+        desk.over(doubt)
+        await learner.trust.recover([group])
+        assert desk.next() == []
+        assert learner.trust.agenda.next() is not None, "its audit is as owed as before"
 
 
 async def test_completions_of_several_versions_are_each_drawn_again_with_their_own(tmp_path: Path) -> None:

@@ -34,12 +34,13 @@ class Together:
 
 @dataclass(kw_only=True, slots=True)
 class Worker:
-    """A peer: what it has installed, how fast it is, when it will have done what it holds, why it stands by if so, when
-    its owner's hours end (that is past while it is outside them), and how many of its rollouts may be under way, leased
-    or held until their audit, at a time.
+    """A peer: what it has installed by its own word, and what it has `used`; how fast it is, when it will have done
+    what it holds, why it stands by if so, when its owner's hours end (that is past while it is outside them), and how
+    many of its rollouts may be under way, leased or held until their audit, at a time.
     """
 
     installed: PolicyVersion | None = None
+    used: PolicyVersion | None = None
     speed: Speed = field(default_factory=Speed)
     free_ms: float = 0.0
     asked: int = 0
@@ -47,3 +48,9 @@ class Worker:
     until_ms: float = math.inf
     quota: float = math.inf
     newest: Together | None = None
+
+    @property
+    def has(self) -> PolicyVersion | None:
+        """The newest version that it is known to have: its next leases ask for no older one, so that whoever has used a
+        version cannot choose among those before it any more."""
+        return max((version for version in (self.installed, self.used) if version is not None), default=None)

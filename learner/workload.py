@@ -83,11 +83,13 @@ class Workload(Headroom):
         together.left += 1
         return True
 
-    def delivered(self, peer: PeerId, lease: LeaseId, now_ms: int) -> None:
-        """The peer's lease was judged: how fast it is, and when it will be free."""
+    def delivered(self, peer: PeerId, lease: LeaseId, now_ms: int, used: PolicyVersion | None = None) -> None:
+        """The peer's lease was judged, and what was admitted of it is the work of `used`, at the newest: how fast the
+        peer is, when it will be free, and what it has."""
         together = self._together.pop(lease, None)
         if (worker := self.workers.get(peer)) is None:
             return
+        worker.used = max((version for version in (worker.used, used) if version is not None), default=None)
         if together is not None:
             together.left -= 1
             if together.left == 0 and now_ms >= together.began_ms:  # else somebody has set the clock back meanwhile
@@ -187,7 +189,7 @@ class Workload(Headroom):
             if granted.id in self.leasing.recalled:
                 continue
             worker = self.workers.get(granted.peer)
-            version = self.leasing.made_with(granted, worker.installed if worker else None)
+            version = self.leasing.made_with(granted, worker.has if worker else None)
             if version is None:
                 continue
             if version not in fates:
@@ -272,10 +274,10 @@ class Workload(Headroom):
         """
         granted: list[GrantedLease] = []
         most, taken = self._in_hours(worker, rollouts, now_ms, step=1), 0
-        start_ms, versions = max(worker.free_ms, now_ms), self._versions(worker.installed)
+        start_ms, versions = max(worker.free_ms, now_ms), self._versions(worker.has)
         for waiting in self.episodes.waiting():
             minimum = next((version for version in versions if version >= waiting.oldest), None)
-            if taken >= most or minimum is None or not (may_wait or worker.installed in (minimum, None)):
+            if taken >= most or minimum is None or not (may_wait or worker.has in (minimum, None)):
                 break
             window_s = self._window_s(worker.speed.rate, waiting.oldest, start_ms, now_ms)
             left = max(1.0, self.episodes.mean_turns - waiting.place.turn)
@@ -301,7 +303,7 @@ class Workload(Headroom):
         wanted = self._in_hours(worker, most, now_ms)
         if wanted < SMALLEST_GROUP:
             return []
-        for minimum in self._versions(worker.installed):
+        for minimum in self._versions(worker.has):
             if self._due(minimum) <= 0:
                 continue
             start_ms = max(worker.free_ms, now_ms)

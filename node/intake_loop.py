@@ -307,7 +307,8 @@ class IntakeLoop:
         judged, granted = answer.judged, answer.granted
         if granted is not None:
             self.run.leasing.close(granted.id)
-            self.run.delivered(granted.peer, granted.id, self.now_ms())
+            used = (version for one in judged.group for version in one.signed.behaviour) if judged else ()
+            self.run.delivered(granted.peer, granted.id, self.now_ms(), max(used, default=None))
         if judged is None:
             return False
         dropped, why = self._go_on(granted, judged, answer.sketches) if granted is not None else (0, None)

@@ -80,6 +80,10 @@ class Hand:
     """Of these, those from before it cheated."""
     has_cheated: bool = False
 
+    def told(self, version: PolicyVersion | None) -> PolicyVersion | None:
+        """The version that it says it has, having that one."""
+        return version
+
     def announced(self, lease: Lease, version: PolicyVersion) -> PolicyVersion:
         """The version that it says it begins with, having that one."""
         return version
@@ -222,8 +226,11 @@ class CherryPicker(Hand):
 
 @dataclass(kw_only=True)
 class Chooser(Hand):
-    """Generates with every version that the lease admits, and sends the group that is worth most; what it says it
-    begins with is the oldest, since a newer one may have come meanwhile."""
+    """Generates with every version that the lease admits, and sends the group that is worth most; it never says which
+    version it has, and what it says it begins with is the oldest, since a newer one may have come meanwhile."""
+
+    def told(self, version: PolicyVersion | None) -> PolicyVersion | None:
+        return None
 
     def announced(self, lease: Lease, version: PolicyVersion) -> PolicyVersion:
         return self.common.foundry.held(lease.minimum)[0]

@@ -169,7 +169,7 @@ class Player:
 
     def _heartbeat(self) -> Heartbeat:
         claimed = 3600.0 if self.attack is Attack.OVERCHARGING else 0.0
-        return Heartbeat(installed=self._installed, engine_s=claimed)
+        return Heartbeat(installed=self.hand.told(self._installed), engine_s=claimed)
 
 
 def _nobody(peer: PeerId, fault: Fault, detail: str) -> None:

@@ -139,6 +139,18 @@ def test_what_a_peer_has_is_asked_for_while_it_is_of_use(installed: str, expecte
     assert minimum(made) == expected
 
 
+@pytest.mark.parametrize("said", ["1.6", "1.7", None])
+def test_who_has_used_a_version_is_not_asked_for_an_older_one_whatever_it_says(said: str | None) -> None:
+    made = workload(*ALL, head="1.9", window=3)
+    worker = made.worker(HERE)
+    for used, expected in (("1.8", "1.8"), ("1.7", "1.8"), ("1.9", "1.9")):
+        worker.installed = version(said) if said else None
+        made.delivered(HERE, lease_id(1), NOW_MS, version(used))
+        assert minimum(made) == expected
+    made.delivered(HERE, lease_id(1), NOW_MS)
+    assert worker.has == version("1.9"), "nothing of it was admitted"
+
+
 def test_batches_before_a_version_is_too_old_take_so_many_of_it_and_no_more() -> None:
     """Of 1.6 one batch is used, at 9; of 1.7 two, less what is there of 1.6."""
     made = workload(*ALL, head="1.9", window=3, ahead=9.0)

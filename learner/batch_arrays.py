@@ -93,6 +93,14 @@ def mixed(*parts: Arrays) -> Arrays:
     return {**found, "group_sizes": whole["group_sizes"][order]}
 
 
+def of_swarm(values: np.ndarray[Any, Any] | None, batch: Arrays) -> list[float] | None:
+    """Of `values`, one for each sequence of the batch that was sent, those that the swarm made, in the order in which
+    they were before they were `mixed`; None if the trainer did not reply such an array."""
+    if values is None or values.shape != batch["origins"].shape:
+        return None
+    return [float(value) for value in values[batch["origins"] != OFFLINE]]
+
+
 def _flat(rows: Sequence[Sequence[float]], dtype: Any) -> np.ndarray[Any, Any]:
     return np.concatenate([np.asarray(row, dtype) for row in rows])
 

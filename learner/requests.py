@@ -124,7 +124,8 @@ class Supervised(Request, tag="supervised", frozen=True, kw_only=True):
 
 class Step(Request, tag="step", frozen=True, kw_only=True):
     """One training step: arrays of `sequences.rollout_batch`. Reply: `steps`, `learning_rate`, `loss`, `grad_norm`,
-    `tokens`, and more, all numbers but `by_lag`.
+    `tokens`, and more, all numbers but `by_lag`. Reply arrays: `apart` float32 [B], the mean over the generated tokens
+    of each sequence of |log pi - log mu|, in nats; NaN of sequences that had no gradient. A trainer may leave it out.
 
     The learning rate is the one of this step. `trained_tokens` belong to sequences that have a gradient; over those are
     `clip_share`, `mean_ratio`, `max_ratio`, `max_log_ratio` (of either sign), `mismatch_kl` (k3), `ess` (effective

@@ -133,7 +133,7 @@ class Trainer:
                 reply = training.supervised(supervised_batch(arrays, training.policy.vocab_size), request.learning_rate)
             case Step():
                 training = self._require_training()
-                reply = training.step(rollout_batch(arrays, training.policy.vocab_size))
+                reply, found = training.step(rollout_batch(arrays, training.policy.vocab_size))
                 reply["steps"] = training.steps
             case Logprobs():
                 training = self._require_training()

@@ -24,12 +24,12 @@ from learner.objective.statistics import Statistics
 from learner.objective.terms import Terms, Totals
 from learner.optimizer import MOMENTS, learning_rate_at, make_adamw, set_learning_rate
 from learner.packing import Microbatch, dealt_microbatches
-from learner.policy import Policy
+from learner.policy import Policy, Scores
 from learner.preparation import Columns, prepare
 from learner.presets import BORNE, Borne, recipe_of
 from learner.reference import Reference
 from learner.requests import Hyperparameters
-from learner.sequences import Flags, Prepared, Ragged, Rollouts
+from learner.sequences import Flags, Floats, Ints, Prepared, Ragged, Rollouts, starts_of
 from learner.sharding import whole
 from protocol.pipe import Arrays
 
@@ -42,9 +42,15 @@ class Diverged(ArithmeticError):
 
 @dataclass(kw_only=True)
 class _Taken:
-    """What came of a step's updates: their loss, the norms of their gradients, and whether one more diverged."""
+    """What came of a step's updates: their loss, the norms of their gradients, and whether one more diverged.
+
+    `apart` float32 [T]: how far each target's log probability was from what generated it, in nats; of the sequences
+    that are `trained` [B].
+    """
 
     statistics: Statistics
+    apart: Floats
+    trained: Flags
     loss: float = 0.0
     norms: list[float] = field(default_factory=list)
     diverged: bool = False
@@ -96,27 +102,29 @@ class Training:
         self.supervised_steps += 1
         return {"loss": loss_sum, "grad_norm": grad_norm, "tokens": total}
 
-    def step(self, batch: Rollouts) -> dict[str, Any]:
+    def step(self, batch: Rollouts) -> tuple[dict[str, Any], Arrays]:
         """Take one training step on `batch`: an update on each of its mini-batches, in order, until one diverges.
 
-        Sequences of zero advantage only count in the divisor; a mini-batch with no others leaves the weights. Raises
-        Diverged when the first update does, BadBatch when the objective cannot learn from such a batch.
+        Return what is told of the step, and `apart` float32 [B], of each sequence that it was trained on the mean
+        |log pi - log mu| of its targets, in nats; NaN of the others. Sequences of zero advantage only count in the
+        divisor; a mini-batch with no others leaves the weights. Raises Diverged when the first update does, BadBatch
+        when the objective cannot learn from such a batch.
         """
         if self._recipe.needs_reference:
             self.before_update()  # its weights take the place of ours
-        prepared, told = prepare(batch, self._recipe, self.hyperparameters, self._scored, self._reference)
+        prepared, found = prepare(batch, self._recipe, self.hyperparameters, self._scored, self._reference)
         learning_rate = learning_rate_at(self.steps, self.hyperparameters)
         set_learning_rate(self._optimizer, learning_rate)
         fresh = batch.lags[~prepared.columns["offline"]]
         taken = self._updates(prepared, int(fresh.max(initial=0)))
         self._warm_start = None
         self.steps += 1
-        return {
+        told = {
             "loss": taken.loss,
             "grad_norm": max(taken.norms, default=0.0),
             "learning_rate": learning_rate,
             **taken.statistics.metrics(),
-            **told,
+            **found,
             "mean_lag": float(fresh.mean()) if len(fresh) else 0.0,
             "tokens": int(batch.sequences.targets.sum()),
             "trained_tokens": taken.statistics.tokens,
@@ -126,17 +134,26 @@ class Training:
             "borne_ess": self._borne.ess,
             "by_lag": taken.statistics.by_lag(),
         }
+        return told, {"apart": _by_sequence(taken, batch.sequences.target_counts)}
 
     def _updates(self, batch: Prepared, max_lag: int) -> _Taken:
         """Update on each mini-batch that teaches something. Raises Diverged when the first does."""
-        taken = _Taken(statistics=Statistics(max_lag))
+        taken = _Taken(
+            statistics=Statistics(max_lag),
+            apart=np.zeros(int(batch.sequences.targets.sum()), np.float32),
+            trained=np.zeros(len(batch.sequences), np.bool_),
+        )
+        sequences = targets = 0
         for part in mini_batches(batch, self.hyperparameters.updates_per_step):
             keep = self._keep(part)
+            apart = taken.apart[targets : targets + int(part.sequences.targets.sum())]
+            trained = taken.trained[sequences : sequences + len(part.sequences)]
+            sequences, targets = sequences + len(trained), targets + len(apart)
             if not keep.any():
                 continue
             statistics = Statistics(max_lag)
             try:
-                loss, norm = self._update(part, keep, statistics)
+                loss, norm = self._update(part, keep, statistics, apart)
             except Diverged:
                 if not taken.norms:
                     raise
@@ -147,20 +164,25 @@ class Training:
             taken.loss += loss * (len(part.sequences) / len(batch.sequences))
             taken.norms.append(norm)
             taken.statistics.merge(statistics)
+            trained[:] = keep
         taken.statistics.combine(self.policy.ranks)
+        taken.apart = self.policy.ranks.combined(taken.apart)
         return taken
 
     def _keep(self, part: Prepared) -> Flags:
         """Which sequences have a gradient, [B]."""
         return np.ones(len(part.sequences), np.bool_) if self._recipe.teaches_always else part.teaches
 
-    def _update(self, batch: Prepared, keep: Flags, statistics: Statistics) -> tuple[float, float]:
-        """One optimizer update on a batch of its own divisor; return its loss and the gradient's norm."""
+    def _update(self, batch: Prepared, keep: Flags, statistics: Statistics, apart: Floats) -> tuple[float, float]:
+        """One optimizer update on a batch of its own divisor; return its loss and the gradient's norm. Fills in what
+        this rank has of `apart`, see `_Taken`."""
         totals = self._totals(batch)
         loss = 0.0
         for part in self.parts(batch.sequences, keep):
             columns = {name: self._on_device(column[part.numbers]) for name, column in batch.columns.items()}
-            loss += self._backward(part, columns, totals, statistics)
+            scores = self.policy.score(part, self.hyperparameters.temperature)
+            apart[part.numbers] = (scores.logprobs.detach() - columns["behaviour"]).abs().cpu().numpy()
+            loss += self._backward(part, columns, scores, totals, statistics)
         [loss] = self.policy.ranks.total([loss])
         return loss, self._apply(self._optimizer, loss)
 
@@ -204,9 +226,8 @@ class Training:
         )
 
     def _backward(
-        self, part: Microbatch, columns: Mapping[str, Tensor], totals: Totals, statistics: Statistics
+        self, part: Microbatch, columns: Mapping[str, Tensor], scores: Scores, totals: Totals, statistics: Statistics
     ) -> float:
-        scores = self.policy.score(part, self.hyperparameters.temperature)
         terms = Terms(
             logprobs=scores.logprobs,
             segments=part.segments,
@@ -328,6 +349,12 @@ class Training:
         if self._warm_start is None:
             self._warm_start = make_adamw(self.policy, self.hyperparameters, self.hyperparameters.learning_rate)
         return self._warm_start
+
+
+def _by_sequence(taken: _Taken, counts: Ints) -> Floats:
+    """The mean of `apart` over the targets of each sequence that was trained on, [B]; NaN of the others."""
+    means = np.add.reduceat(taken.apart.astype(np.float64), starts_of(counts)) / counts
+    return np.where(taken.trained, means, np.nan).astype(np.float32)
 
 
 _CUDA_STATE = (16,)

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import trio
 
-from learner.batch_arrays import batch_arrays, completed, missing, mixed, offline_arrays
+from learner.batch_arrays import batch_arrays, completed, missing, mixed, of_swarm, offline_arrays
 from learner.buffer import Batch
 from learner.curriculum.offline import LoggedGroup, OfflineStream
 from learner.environment import Environment
@@ -329,7 +329,8 @@ class TrainingLoop:
         run.notify()  # taking the batch made room for leases
         logged = self.offline.draw() if self.offline is not None else []
         try:
-            reply = await self._ask("step", {}, await self._arrays(batch, logged))
+            arrays = await self._arrays(batch, logged)
+            reply, found = await self._call("step", {}, arrays)
         except ChildRefused as refused:
             await self._drop(batch, refused)
             return
@@ -337,6 +338,8 @@ class TrainingLoop:
         run.chain = run.chain.advanced()
         row = step_row(batch, logged, run.chain.head, began_ms, began - waited, reply)
         await trio.to_thread.run_sync(self.ledger.step_trained, row, batch.lags, batch.dropped)
+        if self.trust is not None and (apart := of_swarm(found.get("apart"), arrays)) is not None:
+            self.trust.trained(batch, apart)
         self.events.emit(
             "step",
             step=row.step,

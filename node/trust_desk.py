@@ -18,6 +18,7 @@ from pathlib import Path
 
 import trio
 
+from learner.buffer import Batch
 from learner.intake import AdmittedRecord, GrantedLease
 from learner.ledger import Ledger
 from learner.ledger_reputation import BAN, PARDON
@@ -250,9 +251,27 @@ class TrustDesk:
         return found is not None
 
     def _is_unusual(self, peer: PeerId, group: Sequence[AdmittedRecord]) -> bool:
-        """Whether what the peer brings of late is unlike the swarm's; said when it becomes so."""
+        """Whether what the peer brings of late is unlike the swarm's, this group among it."""
         rewards = [one.reward for one in group if one.reward is not None]
-        told = self.unusual.seen(peer, rewards, [len(one.signed.tokens) for one in group])
+        self.unusual.delivered(peer, rewards, [len(one.signed.tokens) for one in group])
+        return self._note_unusual(peer)
+
+    def trained(self, batch: Batch, apart: Sequence[float]) -> None:
+        """The batch was trained on; `apart`: of each of its completions, in order, the mean |log pi - log mu| of its
+        tokens in nats, NaN where it had no gradient. What several peers' turns made tells of none of them."""
+        if not self.audits:
+            return
+        begin = 0
+        for group in batch.groups:
+            begin, mine = begin + len(group.completions), apart[begin : begin + len(group.completions)]
+            known = [value for value in mine if math.isfinite(value)]
+            if known and all(one.turns == 1 for one in group.completions):
+                self.unusual.trained(group.peer, batch.lags[group.lease], math.fsum(known) / len(known))
+                self._note_unusual(group.peer)
+
+    def _note_unusual(self, peer: PeerId) -> bool:
+        """Whether the peer is unusual; said when it becomes so."""
+        told = self.unusual.told(peer)
         if told is None:
             self._unusual.discard(peer)
         elif peer not in self._unusual:

@@ -170,7 +170,7 @@ class Laboratory:
     def _train(self, batch: _Batch, lag: int) -> dict[str, float]:
         arrays = self._arrays(batch, lag)
         try:
-            told = self.training.step(rollout_batch(arrays, self.policy.vocab_size))
+            told, _ = self.training.step(rollout_batch(arrays, self.policy.vocab_size))
         except Diverged:
             told = {"diverged": 1.0}
         kept = {key: _short(told[key]) for key in (*KEPT, "diverged") if key in told}

@@ -188,6 +188,22 @@ def test_a_step_tells_what_it_did(trainer: Trainer) -> None:
     assert reply["ess"] == pytest.approx(ratio.sum() ** 2 / (kept * (ratio**2).sum()), rel=1e-4)
 
 
+@pytest.mark.parametrize(("budget", "updates"), [(40, 1), (8, 1), (40, 2)])
+def test_a_step_tells_how_far_each_sequence_is_from_what_generated_it(model: Path, budget: int, updates: int) -> None:
+    trainer = Trainer()
+    changed = {"max_tokens_per_microbatch": budget, "updates_per_step": updates}
+    ok(trainer, "load", directory=str(model), hyperparameters={**HYPERPARAMETERS, **changed})
+    arrays = rollouts(3)
+    _, scores = ask(trainer, "logprobs", completions(arrays))
+    off = np.abs(scores["logprobs"] - arrays["behaviour_logprobs"])
+    expected = [part.mean() for part in np.split(off, np.cumsum(counts_of(arrays))[:-1])]
+    reply, found = ask(trainer, "step", arrays)
+    assert reply["updates"] == 1, "the other group teaches nothing"
+    np.testing.assert_allclose(found["apart"][:4], expected[:4], rtol=1e-5)
+    assert found["apart"].dtype == np.float32
+    assert np.isnan(found["apart"][4:]).all()
+
+
 def test_a_step_tells_each_lag_apart(trainer: Trainer) -> None:
     """Completions that began under an older version than they ended with, one of them from a log."""
     arrays = two_groups(1)

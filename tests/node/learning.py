@@ -113,7 +113,7 @@ class FakeTrainer:
     """See the module's paragraph. Weights are 32 bytes; `script` is asked before and after every request.
 
     A checkpoint that is not waited for is durable when `patience` more requests were answered; those whose numbers are
-    in `failing`, counted from 1, never are.
+    in `failing`, counted from 1, never are. `apart`: what it tells of each sequence of a batch, if anything.
     """
 
     patience: int = 0
@@ -122,6 +122,7 @@ class FakeTrainer:
     died: Callable[[], None] = lambda: None
     script: Callable[[str, str], None] = lambda op, moment: None
     probe: Mapping[str, object] | None = None
+    apart: Callable[[Arrays], Arrays] = lambda arrays: {}
     calls: list[str] = field(default_factory=list)
     trained: list[Arrays] = field(default_factory=list)
     _pid: int = 1
@@ -158,7 +159,7 @@ class FakeTrainer:
             raise
         self._write_due()
         scores = {"logprobs": np.full(int(arrays["mask"].sum()), -0.25, np.float32)} if arrays and not reply else {}
-        return {"seconds": 0.5, **reply}, scores
+        return {"seconds": 0.5, **reply}, self.apart(arrays) if op == "step" and arrays else scores
 
     def write_all(self) -> None:
         """What is being saved is durable now."""

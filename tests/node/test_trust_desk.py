@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import trio
 
+from learner.buffer import Batch, Completion, Group
 from learner.intake import AdmittedRecord
 from learner.verification.confidence import Confidence, Standing, after
 from learner.verification.margins import SMALL as MARGINS
@@ -22,10 +25,21 @@ from node.errors import RunError
 from node.learner_run import Presence
 from node.trust_desk import MAX_UNTOLD
 from protocol.codec import pack_logprobs
-from protocol.ids import LeaseId, PolicyVersion
+from protocol.ids import LeaseId, PeerId, PolicyVersion
+from protocol.pipe import Arrays
 from protocol.work import RECEIPT_REVISIONS, Heartbeat, Refused, Rule, Span, Welcome, open_receipt, read_record
 from tests.learner.working import OTHER, PEER, SWARM, granted, record
-from tests.node.learning import FakePeer, Judge, Killed, Settings, fast_directory, hello, open_learner, until
+from tests.node.learning import (
+    FakePeer,
+    FakeTrainer,
+    Judge,
+    Killed,
+    Settings,
+    fast_directory,
+    hello,
+    open_learner,
+    until,
+)
 
 pytestmark = pytest.mark.usefixtures("mock_clock")
 
@@ -221,6 +235,60 @@ async def test_who_is_unlike_the_swarm_is_audited_whole_for_as_long(tmp_path: Pa
         [told] = learner.logged("peer_unusual")
         assert told["peer"] == OTHER.peer_id
         assert str(told["reason"]).startswith("length -")
+
+
+async def test_what_the_trainer_tells_of_each_completion_is_told_of_its_group(tmp_path: Path) -> None:
+    """Also where groups from logs lie between those of the swarm."""
+
+    def told(arrays: Arrays) -> Arrays:
+        return {"apart": (arrays["lengths"] + 100 * arrays["rewards"]).astype(np.float32)}
+
+    heard = []
+    mixed = Settings(audits=True, steps=4, prompts=6, logged=8)
+    async with open_learner(tmp_path, mixed, trainer=FakeTrainer(apart=told)) as learner:
+        assert learner.trust is not None
+        learner.trust.trained = lambda batch, apart: heard.append((batch, apart))  # type: ignore[method-assign]
+        await learner.train(FakePeer())
+    assert len(heard) == 4
+    for batch, apart in heard:
+        made = [(group, one) for group in batch.groups for one in group.completions]
+        assert apart == pytest.approx([len(group.prompt) + len(one.tokens) + 100 * one.reward for group, one in made])
+        assert len(set(apart)) > 1
+
+
+async def test_who_claims_what_its_version_does_not_say_is_seen_in_training(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, AUDITED) as learner:
+        assert learner.trust is not None
+        trust = learner.trust
+
+        def train(number: int, peer: PeerId, *apart: float, turns: int = 1) -> None:
+            one = Completion(
+                tokens=(1, 0) * turns,
+                logprobs=(-0.1,) * turns,
+                reward=1.0,
+                spans=((turns, PolicyVersion(1, 0)),),
+                generated=tuple((2 * turn, 2 * turn + 1) for turn in range(turns)) if turns > 1 else (),
+            )
+            group = Group(
+                lease=other_lease(number),
+                peer=peer,
+                prompt_index=0,
+                prompt=(1,),
+                completions=(one,) * len(apart),
+                behaviour=frozenset({PolicyVersion(1, 0)}),
+            )
+            trust.trained(Batch(groups=(group,), lags={group.lease: 1}, dropped={}), apart)
+
+        for number in range(400):
+            train(number, PEER.peer_id, 0.05, math.nan, 0.07)
+            train(1000 + number, OTHER.peer_id, 0.5, 0.9, turns=2)
+            train(2000 + number, OTHER.peer_id, math.nan, math.nan)
+        assert learner.logged("peer_unusual") == [], "of several turns others may have made some"
+        for number in range(3000, 3012):
+            train(number, OTHER.peer_id, 0.5, math.nan)
+        [told] = learner.logged("peer_unusual")
+        assert told["peer"] == OTHER.peer_id
+        assert str(told["reason"]).startswith("mismatch +")
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

@@ -126,6 +126,8 @@ class Buffer:
     """Groups dropped at once since the last that was not."""
     by_version: Counter[int] = field(default_factory=Counter)
     """Rollouts waiting, admissible or not, by the training step of their oldest version."""
+    by_peer: Counter[PeerId] = field(default_factory=Counter)
+    """The same by the peer of their group."""
     held_by_version: Counter[int] = field(default_factory=Counter)
     """Rollouts held until their audit, by the training step of their oldest version."""
     held_by_peer: Counter[PeerId] = field(default_factory=Counter)
@@ -165,7 +167,7 @@ class Buffer:
         self.alike = 0
         if hold:
             self._held[group.lease] = group
-            self._count_held(group, len(group.completions))
+            self._count_held(group, 1)
         else:
             self._push(group)
         return True
@@ -174,7 +176,7 @@ class Buffer:
         """The group that is held under this lease waits for its batch from now on; whether there was one."""
         if (group := self._held.pop(lease, None)) is None:
             return False
-        self._count_held(group, -len(group.completions))
+        self._count_held(group, -1)
         self._push(group)
         return True
 
@@ -182,12 +184,12 @@ class Buffer:
         """Give up the groups, waiting or held, of which that is so; return them."""
         gone = [group for group in self._held.values() if unwanted(group)]
         for group in gone:
-            self._count_held(self._held.pop(group.lease), -len(group.completions))
+            self._count_held(self._held.pop(group.lease), -1)
         kept = []
         for entry in self._heap:
             if unwanted(entry[2]):
                 gone.append(entry[2])
-                self._count(entry[0], -len(entry[2].completions))
+                self._count(entry[2], -1)
             else:
                 kept.append(entry)
         if len(kept) != len(self._heap):
@@ -199,9 +201,8 @@ class Buffer:
 
     def _push(self, group: Group) -> None:
         self._arrivals += 1
-        oldest = min(group.behaviour)
-        self._count(oldest, len(group.completions))
-        heapq.heappush(self._heap, (oldest, self._arrivals, group))
+        self._count(group, 1)
+        heapq.heappush(self._heap, (min(group.behaviour), self._arrivals, group))
         self._fresh.append(group)
 
     def give_up(self, lease: LeaseId, reason: str, rollouts: int) -> None:
@@ -219,6 +220,7 @@ class Buffer:
         self._stale = self._uninformative = 0
         self._fresh.clear()
         self.by_version.clear()
+        self.by_peer.clear()
 
     def take(self, rollouts: int, chain: Chain) -> Batch | None:
         """Return a batch of at least `rollouts` for the step after `chain.head`, or None while too few are admissible.
@@ -242,30 +244,24 @@ class Buffer:
 
     def _pop(self) -> Iterator[Group]:
         while self._heap:
-            oldest, _, group = heapq.heappop(self._heap)
-            self._count(oldest, -len(group.completions))
+            _, _, group = heapq.heappop(self._heap)
+            self._count(group, -1)
             yield group
 
-    def _count(self, oldest: PolicyVersion, rollouts: int) -> None:
-        self.by_version[oldest.version] += rollouts
-        if not self.by_version[oldest.version]:
-            del self.by_version[oldest.version]
+    def _count(self, group: Group, sign: int) -> None:
+        """It waits from now on (1), or does not any more (-1)."""
+        _add(group, sign, self.by_version, self.by_peer)
 
-    def _count_held(self, group: Group, rollouts: int) -> None:
-        version = min(group.behaviour).version
-        self.held_by_version[version] += rollouts
-        self.held_by_peer[group.peer] += rollouts
-        if not self.held_by_version[version]:
-            del self.held_by_version[version]
-        if not self.held_by_peer[group.peer]:
-            del self.held_by_peer[group.peer]
+    def _count_held(self, group: Group, sign: int) -> None:
+        """It is held from now on (1), or is not any more (-1)."""
+        _add(group, sign, self.held_by_version, self.held_by_peer)
 
     def _drop_inadmissible(self, chain: Chain) -> None:
         """Judge everything again when the chain has moved, else only what has come since."""
         for group in list(self._held.values()):
             fate = judge(chain, group.behaviour, self.window)
             if fate in (Admissibility.STALE, Admissibility.ORPHANED):
-                self._count_held(self._held.pop(group.lease), -len(group.completions))
+                self._count_held(self._held.pop(group.lease), -1)
                 self.give_up(group.lease, fate.value, len(group.completions))
         fresh, self._fresh = self._fresh, []
         if chain == self._judged and all(
@@ -282,7 +278,18 @@ class Buffer:
             else:
                 self._dropped[group.lease] = fate.value
                 self._stale += len(group.completions)
-                self._count(entry[0], -len(group.completions))
+                self._count(group, -1)
         if len(kept) != len(self._heap):
             heapq.heapify(kept)
             self._heap = kept
+
+
+def _add(group: Group, sign: int, by_version: Counter[int], by_peer: Counter[PeerId]) -> None:
+    """So many rollouts more, or less, of the group's; what is at 0 is forgotten."""
+    version, rollouts = min(group.behaviour).version, sign * len(group.completions)
+    by_version[version] += rollouts
+    by_peer[group.peer] += rollouts
+    if not by_version[version]:
+        del by_version[version]
+    if not by_peer[group.peer]:
+        del by_peer[group.peer]

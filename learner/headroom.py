@@ -148,6 +148,17 @@ class Headroom:
             least = min(least, (version + self.window - self.collecting + 1) * self.batch - total)
         return math.floor(least / kept)
 
+    @property
+    def _there(self) -> float:
+        """Rollouts that wait, are held, or will come of those that are leased."""
+        made = self.leasing.open_rollouts + len(self.episodes) - self.episodes.stuck
+        return len(self.buffer) + self.buffer.held + self._kept * made
+
+    @property
+    def _short(self) -> float:
+        """Rollouts that nobody makes yet while the learner waits for them."""
+        return 0.0 if self.busy else max(0.0, self.batch - self._there)
+
     def _window_s(self, rate: float, minimum: PolicyVersion, start_ms: float, now_ms: int) -> float:
         """How long after `start_ms` rollouts of that version, by a peer of this rate, are still in time."""
         tempo = self.tempo
@@ -156,12 +167,10 @@ class Headroom:
         batches = minimum.version + self.window - self.collecting  # so many may be formed before
         next_ms = max(now_ms, self.busy_since_ms + 1000 * tempo.train_s) if self.busy else now_ms
         until_ms = next_ms + 1000 * tempo.train_s * batches
+        if self._short:
+            return math.inf  # whoever makes what nobody makes yet is in time
         # And none is formed before its rollouts are there, however quickly the others make them.
-        made = self.leasing.open_rollouts + len(self.episodes) - self.episodes.stuck
-        there = len(self.buffer) + self.buffer.held + self._kept * made
-        if not self.busy and there < self.batch:
-            return math.inf  # the learner waits for what nobody makes yet: whoever makes it is in time
-        missing = (batches + 1) * self.batch - there
+        missing = (batches + 1) * self.batch - self._there
         if missing > 0:
             others = 1 - rate / tempo.supply.rate if tempo.supply.rate > rate else 0.0
             to_make = missing / self._kept

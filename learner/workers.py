@@ -20,6 +20,7 @@ class Held(Enum):
     HOURS = "its owner's hours"
     VERSION = "the next version"
     AUDIT = "audits of what it delivered"
+    SHARE = "training on what it delivered"
     ROOM = "a batch to be taken"
 
 

@@ -6,7 +6,9 @@ A pure core. What always holds: a lease is granted only if
 - by what is known of the peer's speed it arrives before that version is too old, else it is made smaller, or waits for
   a newer version; if the learner waits for rollouts that nobody makes yet, anybody may;
 - it is done before the hours end in which the peer's owner lends it, else it is made smaller, or not granted;
-- no more is under way of a peer that is not trusted yet than its quota: leased, or held until its audit.
+- no more is under way of a peer that is not trusted yet than its quota: leased, or held until its audit;
+- no more is leased to one peer, held or waiting, than its share of what may be, or than all peers would have if they
+  had the same, but for what the learner waits for while nobody makes it.
 
 What was leased may still become hopeless, since peers and links are slower than they were: then it is recalled, if no
 batch that is still to be formed can hold it, and not counted on from then on.
@@ -50,9 +52,10 @@ TOGETHER_MS = 250
 
 @dataclass(kw_only=True)
 class Workload(Headroom):
-    """See the module's paragraph. `next_prompt` gives the task's next."""
+    """See the module's paragraph. `next_prompt` gives the task's next; `peer_share`: of one peer, 1 is no bound."""
 
     next_prompt: Callable[[], Prompt]
+    peer_share: float = 1.0
     workers: dict[PeerId, Worker] = field(default_factory=dict)
     _asks: dict[PeerId, int] = field(default_factory=dict)
     _together: dict[LeaseId, Together] = field(default_factory=dict)
@@ -247,6 +250,8 @@ class Workload(Headroom):
             return Held.HOURS
         if self._left_of_quota(peer, worker) < SMALLEST_GROUP:
             return Held.AUDIT
+        if self._left_of_share(peer) < SMALLEST_GROUP:
+            return Held.SHARE
         return Held.ROOM if self._room() <= 0 else Held.VERSION
 
     def _serve(self, peer: PeerId, rollouts: int, now_ms: int) -> list[GrantedLease]:
@@ -255,7 +260,7 @@ class Workload(Headroom):
         if worker.standby:
             return []
         frame = Frame()
-        rollouts = min(rollouts, self._left_of_quota(peer, worker))
+        rollouts = min(rollouts, self._left_of(peer, worker))
         if rollouts < 1:
             return []
         if not self.episodes.waits:
@@ -299,7 +304,7 @@ class Workload(Headroom):
         group, turns = self.leasing.terms.group_size, self.episodes.mean_turns
         if self._room() <= 0:
             return []
-        most = min(math.ceil(rollouts / group) * group, self._left_of_quota(peer, worker))
+        most = min(math.ceil(rollouts / group) * group, self._left_of(peer, worker))
         wanted = self._in_hours(worker, most, now_ms)
         if wanted < SMALLEST_GROUP:
             return []
@@ -315,6 +320,21 @@ class Workload(Headroom):
                 worker.free_ms = start_ms + 1000 * worker.speed.seconds(taken) if taken else start_ms
                 return granted
         return []
+
+    def _left_of(self, peer: PeerId, worker: Worker) -> int:
+        """Rollouts that may be leased to it for all that is under way, or waits, of its own."""
+        return min(self._left_of_quota(peer, worker), self._left_of_share(peer))
+
+    def _left_of_share(self, peer: PeerId) -> int:
+        """Rollouts that may be leased to it until it has its share."""
+        if self.peer_share >= 1:
+            return MAX_ROLLOUTS
+        active = sum(not worker.standby for worker in self.workers.values())
+        share = max(self.peer_share, 1 / max(1, active))
+        most = max(self.leasing.terms.group_size, math.ceil(share * self.pace))
+        waiting = self.buffer.by_peer[peer] + self.buffer.held_by_peer[peer]
+        left = math.floor((most - waiting) / self._kept) - self.leasing.pending(peer)
+        return max(0, left, math.ceil(self._short / self._kept))  # or who delivers nothing could stop the learner
 
     def _left_of_quota(self, peer: PeerId, worker: Worker) -> int:
         """Rollouts that may be leased to it beside those that are, or that wait for their audit."""

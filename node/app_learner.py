@@ -185,6 +185,7 @@ class _Learner:
                 new_id=partial(secrets.token_bytes, 16),
             ),
             next_prompt=schooling.next_prompt,
+            peer_share=config.trust.peer_share,
             kappa=learn.publish_every or 1,
             membership=Membership(silence_s=HEARTBEATS_MISSED * config.network.heartbeat_s),
         )

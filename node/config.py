@@ -280,12 +280,14 @@ class TrustSection(Section, frozen=True, kw_only=True):
     `floor`: the least share of a peer's groups, however many have passed. `compute_share`: of the time, what audits
     take at most that training does not wait for. They are made on the engine that evaluates, see `EvaluateSection`.
     `arithmetic` "float32": every engine must compute in it, so that audits may be stricter.
+    `peer_share`: of what is leased or waits to be trained on, the most that is one peer's, see `learner.workload`.
     """
 
     audits: bool = True
     arithmetic: Literal["any", "float32"] = "any"
     floor: PositiveShare = 0.03
     compute_share: PositiveShare = 0.25
+    peer_share: PositiveShare = 1.0
 
 
 class EvaluateSection(Section, frozen=True, kw_only=True):

@@ -246,6 +246,8 @@ class LeaseDesk:
                 return "Your hours are over, or end before you could deliver more. Ask again when they begin."
             case Held.AUDIT:
                 return "As much of yours is under way or being audited as may be of a newcomer, or in quarantine."
+            case Held.SHARE:
+                return "As much of yours is under way, or waits to be trained on, as may be of one peer."
             case Held.ROOM:
                 return "Enough rollouts are under way; wait for a batch to be trained on."
             case Held.VERSION:

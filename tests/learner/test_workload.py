@@ -367,6 +367,50 @@ def test_a_swarm_of_slow_peers_is_not_kept_from_what_only_it_can_do() -> None:
     assert sizes(ask(made, 8)) == [2, 2]
 
 
+def test_one_peer_has_no_more_than_its_share_of_what_is_under_way_or_waits() -> None:
+    made = workload("1.9", head="1.9", window=9, batch=8, ahead=5.0, peer_share=0.2)
+    for number in range(6):
+        made.worker(PeerId(f"peer {number}"))
+    waits(made, 8, "1.9")  # its own, and the learner does not stand still
+    assert (ask(made, 40), made.held(HERE, NOW_MS)) == ([], Held.SHARE)
+    theirs = ask(made, 40, THERE)
+    assert sizes(theirs) == [2, 2, 2, 2]
+    assert ask(made, 40, THERE) == []
+    [group] = made.buffer.take(8, made.chain).groups
+    made.busy, made.collecting = True, 10
+    assert group.peer == HERE
+    assert sizes(ask(made, 3)) == [2, 2]
+    assert sizes(ask(made, 40)) == [2, 2]
+    assert ask(made, 40) == []
+
+
+def test_of_few_peers_each_has_as_much_as_the_others() -> None:
+    made = workload("1.9", head="1.9", window=9, batch=8, ahead=5.0, peer_share=0.2)
+    made.busy = True
+    assert sum(sizes(ask(made, 100))) == 40, "nobody else is there"
+    made = workload("1.9", head="1.9", window=9, batch=8, ahead=5.0, peer_share=0.2)
+    made.busy = True
+    made.worker(THERE)
+    made.worker(PeerId("stands by")).standby = "enough"
+    assert (sum(sizes(ask(made, 100))), sum(sizes(ask(made, 100, THERE)))) == (20, 20)
+
+
+def test_who_delivers_nothing_cannot_stop_the_learner_by_its_share() -> None:
+    made = workload("1.9", head="1.9", window=0, batch=8, ahead=1.0, peer_share=0.2)
+    made.worker(THERE)
+    mine = ask(made, 4)
+    lost = ask(made, 4, THERE)
+    finish(made, mine, NOW_MS + 1)
+    assert ask(made, 4) == []
+    made.ask(THERE, 4)
+    made.expire(NOW_MS + 200_000, 0)
+    assert lost[0].id not in made.leasing.open
+    assert (
+        sum(len(one.lease.seeds) for peer, leases in made.serve(NOW_MS + 200_000) if peer == HERE for one in leases)
+        == 4
+    )
+
+
 def test_nothing_is_held_against_who_is_not_known() -> None:
     made = workload(*ALL, head="1.9", window=1, busy=True)
     made.measure(10.0)

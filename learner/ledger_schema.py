@@ -172,6 +172,7 @@ CREATE TABLE IF NOT EXISTS choices (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS choices_by_peer ON choices (peer, heard);
 CREATE TABLE IF NOT EXISTS margins (since_ms INTEGER PRIMARY KEY, margins TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS engine_time (what TEXT PRIMARY KEY, seconds REAL NOT NULL) STRICT;
 """
 """What audits found: of each lease that was audited how many tokens were above which margin (`above`, a JSON list),
 the largest gap in nats, and the logarithm of the evidence against its peer after it; of each peer what all of them add
@@ -180,7 +181,8 @@ later one, and whether the peer has heard of it; of audits that failed the lease
 what the operator decided (`what` is "ban" or "pardon"), from which replays and reputations begin anew; of each lease
 of which its peer may have made a choice, and which was drawn by the learner, tokens and worth of what was compared
 (JSON lists), how many of its peer were `heard` with it (below 0 once forgiven), and what they add up to; since when
-which margins are in force (`learner.verification.margins`). Made like RELAYS."""
+which margins are in force (`learner.verification.margins`); for how long the engine was used for audits, and to draw
+what peers may have chosen. Made like RELAYS."""
 
 ENERGY = """
 CREATE TABLE IF NOT EXISTS energy (

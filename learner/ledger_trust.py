@@ -100,6 +100,15 @@ class TrustBook(LedgerFile):
                 found[PeerId(peer)] = Confidence(passed=passed, failed=failed, history=history, banned=banned)
         return found
 
+    def engine_used(self, what: str, seconds: float) -> None:
+        """The engine was used for so long, for "audits" or "choices"."""
+        with self.transaction() as db:
+            db.execute(
+                "INSERT INTO engine_time VALUES (?, ?)"
+                " ON CONFLICT (what) DO UPDATE SET seconds = seconds + excluded.seconds",
+                (what, seconds),
+            )
+
     def choice_drawn(self, row: ChoiceRow) -> None:
         """Write what a group was worth that its peer may have chosen. A lease is drawn once."""
         with self.transaction() as db:

@@ -34,6 +34,7 @@ from node.config import GB, EngineSection, NetworkSection, SwarmConfig
 from node.energy.choice import devices_of_trainer, find_meters
 from node.energy.watch import EnergyWatch
 from node.engine.port import EngineError, PolicyEngine, VerifyingEngine
+from node.engine_time import EngineTime
 from node.engines import child_events, open_verifying_engine
 from node.errors import RunError
 from node.evaluation import Evaluation, EvaluationTerms
@@ -165,6 +166,7 @@ class _Learner:
         self.verifiers = Verifiers(schooling=schooling, section=config.verifiers, events=events)
         self.training: TrainingLoop | None = None
         self.judging_engine = trio.Lock()
+        self.engine_time = EngineTime(share=config.trust.compute_share)
         self.evaluation: Evaluation | None = None
         batch = config.swarm_rollouts
         self.run = LearnerRun(
@@ -466,7 +468,7 @@ class _Learner:
             store=self.store,
             desk=desk,
             ask=self.verifiers.replies,
-            compute_share=self.config.trust.compute_share,
+            time=self.engine_time,
             events=self.events,
         )
 
@@ -476,7 +478,7 @@ class _Learner:
             lock=self.judging_engine,
             store=self.store,
             desk=desk,
-            compute_share=self.config.trust.compute_share,
+            time=self.engine_time,
             events=self.events,
         )
 

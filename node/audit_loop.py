@@ -1,9 +1,9 @@
 """Audits, made beside training: what is on the agenda is asked of an engine of the learner's own, a version at a time.
 
-What always holds: training waits for an audit only where a group is held for it; audits that nobody waits for take at
-most `compute_share` of the time, so that whatever is delivered, the learner trains; the engine is used by one at a
-time, audits and evaluations taking turns; a version is in the store until it was asked about. Where the engine fails
-again and again the run ends with the reason, since newcomers' work could never be believed.
+What always holds: training waits for an audit only where a group is held for it; audits that nobody waits for rest as
+`node.engine_time` says, so that whatever is delivered, the learner trains; the engine is used by one at a time, audits
+and evaluations taking turns; a version is in the store until it was asked about. Where the engine fails again and again
+the run ends with the reason, since newcomers' work could never be believed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from node.engine.port import (
     Verified,
     VerifyingEngine,
 )
+from node.engine_time import EngineTime
 from node.errors import RunError
 from node.events import EventLog
 from node.trust_desk import TrustDesk
@@ -59,15 +60,14 @@ async def found_by(
 
 @dataclass(kw_only=True)
 class AuditLoop:
-    """See the module's paragraph. `busy_s`: how long the engine has been at it."""
+    """See the module's paragraph."""
 
     engine: VerifyingEngine
     lock: trio.Lock
     store: ChunkStore
     desk: TrustDesk
-    compute_share: float
+    time: EngineTime
     events: EventLog
-    busy_s: float = 0.0
     _failures: int = field(default=0)
 
     async def work(self) -> None:
@@ -77,9 +77,14 @@ class AuditLoop:
             if (portion := self.desk.agenda.next()) is None:
                 await self.desk.added.wait()
                 continue
+            is_awaited = self.desk.agenda.waiting > 0
+            if not is_awaited and (rest_s := self.time.rest_s()) > 0:
+                with trio.move_on_after(rest_s):
+                    await self.desk.added.wait()
+                continue
             took_s = await self._audit(portion)
-            if not self.desk.agenda.waiting:
-                await trio.sleep(took_s * (1 / self.compute_share - 1))
+            if not is_awaited:
+                self.time.used(took_s)
 
     async def _audit(self, portion: Portion) -> float:
         """Make these audits; returns how long the engine took."""
@@ -92,7 +97,7 @@ class AuditLoop:
                 return trio.current_time() - began
             took_s = trio.current_time() - began
         self._failures = 0
-        self.busy_s += took_s
+        await trio.to_thread.run_sync(self.desk.ledger.engine_used, "audits", took_s)
         over = self.desk.agenda.heard(portion, told)
         for work, found in over:
             await self.desk.conclude(work, found)

@@ -22,12 +22,13 @@ from learner.leasing import seed_of
 from learner.ledger import Ledger
 from learner.ledger_rows import ChoiceRow
 from learner.verification.choosing import CONTROLS, Choice, Worth, heard_choice, seen
+from learner.verification.confidence import SUSPECT_EVIDENCE
 from learner.verification.sequential import History, is_convicted, log_evidence
 from node.engine.port import GenerationRequest, InstalledVersion
 from node.events import EventLog
 from node.evidence import requests_of
 from node.learner_run import LearnerRun
-from protocol.ids import ManifestHash, PeerId, PolicyVersion, short
+from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, short
 from protocol.staleness import Admissibility, judge
 from swarm.store import ChunkStore, StoreError
 
@@ -37,12 +38,15 @@ MAX_OF_A_PEER = 8
 """Groups that wait to be drawn, those of them that were delivered, and those of one peer; what comes while so many do
 is not looked at, whatever it is worth."""
 
+MAX_ROUTINE = 16
+"""Groups that wait without a reason; the newest take the place of the oldest, whose versions need not be kept then."""
+
 TOGETHER = 16
 """Groups that are drawn together: the engine takes them by its own memory, and audits wait as long."""
 
 DELIVERED_SHARE = 1 / 8
-"""Of delivered groups are looked at, where the engine has time; of who withholds more than that as many as it does
-not deliver: the fewer it delivers, the more each of them tells."""
+"""Of delivered groups are looked at, where the engine has time (`node.engine_time`); of who withholds more than that as
+many as it does not deliver: the fewer it delivers, the more each of them tells."""
 
 LATELY = 16
 """Leases over which it is reckoned what a peer withholds."""
@@ -67,12 +71,13 @@ class Made:
 class Doubt:
     """A lease whose peer may have chosen, which had `withheld` that share of its groups of late. `other`: a version
     that could have made what was `made` as well, if there is one; where nothing was delivered, the version that the
-    lease was begun with."""
+    lease was begun with. `is_routine`: nothing gives a reason to look."""
 
     granted: GrantedLease
     withheld: float
     other: InstalledVersion | None
     made: tuple[Made, ...] = ()
+    is_routine: bool = False
 
     @property
     def choice(self) -> Choice:
@@ -102,6 +107,7 @@ class ChoiceDesk:
     added: trio.Event = field(default_factory=trio.Event)
     drawn: int = 0
     _waiting: deque[Doubt] = field(default_factory=deque)
+    _begun: set[LeaseId] = field(default_factory=set)
     _of_peer: Counter[PeerId] = field(default_factory=Counter)
     _known: dict[PeerId, History] = field(default_factory=dict)
     _withheld: dict[PeerId, float] = field(default_factory=dict)
@@ -139,7 +145,13 @@ class ChoiceDesk:
         if others:
             name = others[int(self._chance(granted) / share * len(others))]
             other = InstalledVersion(name=name, manifest=self.run.manifests[name])
-        self._add(Doubt(granted=granted, withheld=withheld, other=other, made=tuple(made)))
+        suspected = self._known.get(granted.peer)
+        calm = withheld <= self.share and (suspected is None or log_evidence(suspected) < SUSPECT_EVIDENCE)
+        if calm:
+            routine = [one for one in self._waiting if one.is_routine and one.granted.id not in self._begun]
+            if len(routine) >= MAX_ROUTINE:
+                self.over(routine[0])
+        self._add(Doubt(granted=granted, withheld=withheld, other=other, made=tuple(made), is_routine=calm))
 
     def _ended(self, peer: PeerId, *, withheld: bool) -> float:
         """One more lease of the peer has ended so; return the share that it withheld of late."""
@@ -175,17 +187,24 @@ class ChoiceDesk:
         self._of_peer[one.granted.peer] += 1
         self.added.set()
 
-    def next(self) -> list[Doubt]:
+    def next(self, *, routine: bool = True) -> list[Doubt]:
         """What is to be drawn now: what has waited longest, and others that need no other versions, since to load one
-        takes longer than to draw a few groups; the same again until they are `over`."""
-        if not self._waiting:
+        takes longer than to draw a few groups; the same again until they are `over`. Unless `routine`, only what is
+        not."""
+        waiting = [one for one in self._waiting if routine or not one.is_routine]
+        if not waiting:
             return []
-        versions = set(self._waiting[0].versions)
-        return [one for one in self._waiting if versions.issuperset(one.versions)][:TOGETHER]
+        versions = set(waiting[0].versions)
+        return [one for one in waiting if versions.issuperset(one.versions)][:TOGETHER]
+
+    def begin(self, doubts: Sequence[Doubt]) -> None:
+        """These are being drawn."""
+        self._begun = {one.granted.id for one in doubts}
 
     def over(self, one: Doubt) -> None:
-        """It was drawn, or cannot be."""
+        """It was drawn, cannot be, or need not."""
         self._waiting.remove(one)
+        self._begun.discard(one.granted.id)
         self._of_peer[one.granted.peer] -= 1
         if not self._of_peer[one.granted.peer]:
             del self._of_peer[one.granted.peer]

@@ -1,11 +1,13 @@
 """Drawing what peers may have chosen among, beside training, on the engine that audits.
 
-What always holds: it takes at most `compute_share` of the time, nobody waits for it, and the engine is used by one at a
-time; what cannot be drawn, or whose worth nobody can say, counts for nothing.
+What always holds: nobody waits for it, so it rests as `node.engine_time` says, and is routine where nothing speaks
+against a peer; the engine is used by one at a time; what cannot be drawn, or whose worth nobody can say, counts for
+nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count, islice
@@ -16,6 +18,7 @@ from learner.environment import Ended, Question, Reply
 from learner.verification.choosing import Worth
 from node.choice_desk import ChoiceDesk, Doubt
 from node.engine.port import EngineError, VerifyingEngine
+from node.engine_time import EngineTime
 from node.events import EventLog
 from node.intake_loop import Ask
 from swarm.store import ChunkStore, StoreError
@@ -30,21 +33,26 @@ class ChoiceLoop:
     store: ChunkStore
     desk: ChoiceDesk
     ask: Ask
-    compute_share: float
+    time: EngineTime
     events: EventLog
 
     async def work(self) -> None:
         """Draw what waits, until cancelled."""
         while True:
             self.desk.added = trio.Event()  # before we look, or what comes meanwhile would wake nobody
-            if not (doubts := self.desk.next()):
-                await self.desk.added.wait()
+            if not (doubts := self.desk.next(routine=self.time.rest_s(routine=True) <= 0)):
+                with trio.move_on_after(self.time.rest_s(routine=True) if len(self.desk) else math.inf):
+                    await self.desk.added.wait()
                 continue
+            if (rest_s := self.time.rest_s()) > 0:
+                await trio.sleep(rest_s)
             took_s = await self._draw(doubts)
-            await trio.sleep(took_s * (1 / self.compute_share - 1))
+            self.time.used(took_s, routine=all(one.is_routine for one in doubts))
+            await trio.to_thread.run_sync(self.desk.ledger.engine_used, "choices", took_s)
 
     async def _draw(self, doubts: Sequence[Doubt]) -> float:
         """Draw them; returns how long the engine took."""
+        self.desk.begin(doubts)
         async with self.lock:
             began = trio.current_time()
             try:

@@ -8,7 +8,8 @@ JSON of a swarm: format, kind ("swarm"), swarm (hex), started_ms, ended_ms, wall
 {admitted, rejected, verdicts {rule: count}, trained, dropped, uninformative, later_turns, tokens, bytes_up,
 bytes_down, bytes_relayed, recalled_rollouts, costs {currency: amount}, learner_costs {currency: amount},
 cents_per_1000_tokens {currency: cents}, kwh, versions_published, steps, incarnations,
-weight_bytes, learner_utilisation, bubble, mean_train_s, mean_waited_s, mean_step_s}, lag_histogram {lag: count},
+weight_bytes, learner_utilisation, bubble, mean_train_s, mean_waited_s, mean_step_s, verifying_s {"audits", "choices":
+seconds of an engine}, verifying_share}, lag_histogram {lag: count},
 incarnations [{incarnation, base, at_s}], evaluations [{version, at_s, prompts, greedy, sampled, survives, samples,
 pass_at {k: share}, tasks {task: {metric: value}}}], versions [{version, at_s, total_bytes, new_bytes}], steps [{step,
 incarnation, at_s, waited_s, train_s, rollouts, tokens, reward, metrics {name: figure, by_lag}}], plans [{at_s, kappa,
@@ -146,6 +147,8 @@ def _swarm(report: SwarmReport) -> dict[str, Any]:
             "mean_train_s": report.mean_train_s,
             "mean_waited_s": report.mean_waited_s,
             "mean_step_s": report.mean_step_s,
+            "verifying_s": report.engine_s,
+            "verifying_share": report.verifying_share,
         },
         "lag_histogram": {str(lag): number for lag, number in report.lags.items()},
         "incarnations": [{"incarnation": i.number, "base": i.base, "at_s": i.at_s} for i in report.incarnations],

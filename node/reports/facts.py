@@ -257,7 +257,8 @@ class SwarmReport:
     S, when told. `uninformative` of the dropped records are of groups whose rewards are all equal;
     `later_turns` of the admitted ones go on with an episode that another began. `alarms` are those
     that were raised and cleared, oldest first. `history` is there where it was asked for. `terms` are what costs are
-    held against, `accounts` the same costs by version, start and day.
+    held against, `accounts` the same costs by version, start and day. `engine_s`: seconds that an engine was used to
+    verify, by what for ("audits", "choices").
     """
 
     swarm: SwarmId
@@ -277,6 +278,12 @@ class SwarmReport:
     history: History | None = None
     terms: CostTerms = NO_TERMS
     accounts: Accounts = NO_ACCOUNTS
+    engine_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def verifying_share(self) -> float | None:
+        """Share of the time in which the engine verified; None where it never did."""
+        return sum(self.engine_s.values()) / self.wall_s if self.engine_s and self.wall_s > 0 else None
 
     @property
     def wall_s(self) -> float:

@@ -99,6 +99,7 @@ def swarm_report(
             later_turns=_later_turns(db),
             history=history,
             terms=terms or CostTerms(),
+            engine_s=_engine_s(db),
             accounts=accounts_of(
                 peers,
                 started_ms=started_ms,
@@ -108,6 +109,12 @@ def swarm_report(
                 received=_received(db),
             ),
         )
+
+
+def _engine_s(db: sqlite3.Connection) -> dict[str, float]:
+    if not has_table(db, "engine_time"):
+        return {}
+    return dict(db.execute("SELECT what, seconds FROM engine_time ORDER BY what"))
 
 
 def last_moment_ms(db: sqlite3.Connection) -> int:

@@ -128,6 +128,8 @@ def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
     alike = f", {report.uninformative:,} in groups with one reward, which teach nothing" if report.uninformative else ""
     later = f", {report.later_turns:,} of them later turns of an episode" if report.later_turns else ""
     yield "rollouts", f"{report.admitted:,} admitted{later}{unused}{alike}, {report.rejected:,} rejected"
+    if report.verifying_share is not None:
+        yield "verifying", _verifying(report)
     yield "lag", _lags(report)
     if said := objective_line(recent(report.steps)):
         yield "objective", said
@@ -137,6 +139,13 @@ def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
     if (reference := report.terms.reference) is not None:
         yield "reference", _against(report, reference)
     yield from _energy(report)
+
+
+def _verifying(report: SwarmReport) -> str:
+    audits, choices = (report.engine_s.get(what, 0.0) for what in ("audits", "choices"))
+    share = words.share(report.verifying_share)
+    drawn = f", what peers may have chosen {words.duration(choices)}" if choices else ""
+    return f"audits took an engine {words.duration(audits)}{drawn}: {share} of the time"
 
 
 def _passes(first: Evaluation, last: Evaluation) -> str:

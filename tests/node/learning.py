@@ -44,6 +44,7 @@ from node.engine.port import (
     InstalledVersion,
     Verified,
 )
+from node.engine_time import EngineTime
 from node.events import EventLog, Field
 from node.intake_loop import IntakeLoop, asked_on_a_thread
 from node.learner_desk import LearnerDesk
@@ -640,8 +641,8 @@ def _wire(
     )
     audits = choices = None
     if trust is not None:
-        lock = trio.Lock()
-        audits = AuditLoop(engine=judge, lock=lock, store=store, desk=trust, compute_share=1.0, events=events)
+        lock, time = trio.Lock(), EngineTime(share=1.0)
+        audits = AuditLoop(engine=judge, lock=lock, store=store, desk=trust, time=time, events=events)
         choice_desk = ChoiceDesk(
             run=run,
             ledger=ledger,
@@ -659,7 +660,7 @@ def _wire(
             store=store,
             desk=choice_desk,
             ask=asked_on_a_thread(environment),
-            compute_share=1.0,
+            time=time,
             events=events,
         )
     trainer.on_frame, trainer.died = training.saving.heard, training.saving.died

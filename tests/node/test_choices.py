@@ -17,16 +17,16 @@ from learner.intake import AdmittedRecord, GrantedLease
 from learner.ledger_rows import LeaseRow
 from learner.verification.choosing import Worth
 from learner.verification.confidence import Standing
-from learner.verification.sequential import is_convicted
-from node.choice_desk import MAX_OF_A_PEER, ChoiceDesk, Doubt, Made
+from learner.verification.sequential import History, is_convicted
+from node.choice_desk import MAX_OF_A_PEER, MAX_ROUTINE, ChoiceDesk, Doubt, Made
 from node.engine.port import EngineRefused, InstalledVersion
 from node.peer_orders import Pardon, PeerOrders
 from node.reports.why import why_in_ledger
 from protocol.codec import pack_logprobs
-from protocol.ids import PolicyVersion
+from protocol.ids import PeerId, PolicyVersion
 from protocol.staleness import Admissibility, judge
 from protocol.work import Lease, Span, read_record
-from tests.learner.working import OTHER, SWARM, even_share, granted, manifest, record, version
+from tests.learner.working import OTHER, PEER, SWARM, even_share, granted, lease_id, manifest, record, version
 from tests.node.learning import FakePeer, Judge, Learner, Settings, honest_tokens, open_learner, until
 
 pytestmark = pytest.mark.usefixtures("mock_clock")
@@ -103,7 +103,7 @@ async def test_who_sends_the_best_of_its_versions_is_banned(tmp_path: Path) -> N
     honest, choosy = FakePeer(draw=lively), FakePeer(key=OTHER, draw=lively, picks=best)
     async with open_learner(tmp_path, LONG, judge=Judge(draws=lively)) as learner:
         assert learner.choices is not None
-        learner.choices.desk.share = 1.0
+        learner.choices.desk.share = learner.choices.time.routine = 1.0
         await learner.train(honest, choosy)
         [banned] = learner.logged("peer_banned")
         assert banned["peer"] == choosy.id
@@ -118,7 +118,7 @@ async def test_who_always_takes_the_oldest_version_is_not(tmp_path: Path) -> Non
     slow = FakePeer(key=OTHER, draw=lively, picks=lambda lease, admitted: min(admitted))
     async with open_learner(tmp_path, LONG, judge=Judge(draws=lively)) as learner:
         assert learner.choices is not None
-        learner.choices.desk.share = 1.0
+        learner.choices.desk.share = learner.choices.time.routine = 1.0
         await learner.train(FakePeer(draw=lively), slow)
         assert learner.logged("peer_banned") == []
         assert learner.ledger.choice_history(slow.id).audits > 5
@@ -197,9 +197,14 @@ async def test_one_peer_cannot_crowd_out_the_others(tmp_path: Path) -> None:
         assert desk.next() == []
 
 
-def delivered(learner: Learner, *names: PolicyVersion) -> tuple[GrantedLease, list[AdmittedRecord]]:
+THIRD = PeerId("third")
+
+
+def delivered(
+    learner: Learner, *names: PolicyVersion, number: int = 999, peer: PeerId = PEER.peer_id
+) -> tuple[GrantedLease, list[AdmittedRecord]]:
     """A group of these versions, a completion of each, that was admitted."""
-    lease = granted(999, size=len(names), minimum=names[0], prompt_index=0)
+    lease = granted(number, size=len(names), minimum=names[0], prompt_index=0, peer=peer)
     learner.ledger.leases_issued([lease_row(lease)])
     raws = [
         record(
@@ -212,6 +217,50 @@ def delivered(learner: Learner, *names: PolicyVersion) -> tuple[GrantedLease, li
         for index, (seed, name) in enumerate(zip(lease.lease.seeds, names, strict=True))
     ]
     return lease, [AdmittedRecord(signed=read_record(raw, SWARM.authority.swarm), reply=None) for raw in raws]
+
+
+async def test_without_a_reason_the_newest_are_looked_at_and_no_more_than_a_few_wait(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
+        await learner.train(FakePeer())
+        assert learner.choices is not None
+        desk = learner.choices.desk
+        desk.share = 1.0
+        forget(desk)
+        newest = max(learner.run.manifests)
+        pinned = learner.store._pins[learner.run.manifests[newest]]
+        for number in range(3 * MAX_ROUTINE):
+            peer = PeerId(f"peer {number % 3}")
+            desk.delivered(*delivered(learner, newest, newest, number=number + 1000, peer=peer))
+        assert [one.granted.id for one in desk.next()] == [
+            lease_id(number + 1000) for number in range(2 * MAX_ROUTINE, 3 * MAX_ROUTINE)
+        ]
+        assert desk.next(routine=False) == [], "nothing speaks against them"
+        begun = desk.next()[:3]
+        desk.begin(begun)
+        desk.delivered(*delivered(learner, newest, newest, number=5000))
+        assert [one for one in desk.next() if one in begun] == begun, "the store keeps what is being drawn"
+        forget(desk)
+        assert learner.store._pins[learner.run.manifests[newest]] == pinned
+
+
+async def test_who_is_suspected_or_withholds_is_not_routine(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
+        await learner.train(FakePeer())
+        assert learner.choices is not None
+        desk = learner.choices.desk
+        desk.share = 0.999
+        forget(desk)
+        newest = max(learner.run.manifests)
+        desk._known[OTHER.peer_id] = History(audits=50, log_wealth=(0.0, 12.0))
+        for number in range(1000, 1020):
+            desk.withdrawn(granted(number, minimum=newest, peer=THIRD), newest, "returned")
+        for place, peer in enumerate((PEER.peer_id, OTHER.peer_id, THIRD)):
+            forget(desk)
+            desk.share = 1 / 8 if peer == THIRD else 1.0
+            for number in range(2000 + 100 * place, 2040 + 100 * place):
+                desk.delivered(*delivered(learner, newest, newest, number=number, peer=peer))
+            assert desk.next()
+            assert bool(desk.next(routine=False)) is (peer != PEER.peer_id)
 
 
 async def test_a_group_that_used_every_version_there_is_ends_nothing(tmp_path: Path) -> None:

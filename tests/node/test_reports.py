@@ -589,7 +589,7 @@ def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
         "admitted", "rejected", "verdicts", "trained", "dropped", "uninformative", "later_turns", "tokens", "bytes_up",
         "bytes_down", "bytes_relayed", "recalled_rollouts", "costs", "learner_costs", "cents_per_1000_tokens", "kwh",
         "versions_published", "steps", "incarnations", "weight_bytes", "learner_utilisation", "bubble", "mean_train_s",
-        "mean_waited_s", "mean_step_s",
+        "mean_waited_s", "mean_step_s", "verifying_s", "verifying_share",
     ]  # fmt: skip
     assert list(told["peers"][0]) == [
         "peer",
@@ -722,6 +722,22 @@ def test_audits_and_bans_are_told(story: Story) -> None:
     assert told[ALPHA]["tokens"] == 28
     rows = {row["peer"]: row for row in csv.DictReader(io.StringIO(as_csv(report)))}
     assert (rows[BETA]["standing"], rows[BETA]["audits_failed"]) == ("banned", "1")
+
+
+def test_what_verifying_took_is_told(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    story.now_s = 100.0
+    story.here(ALPHA)
+    assert swarm_report(story.ledger.path).verifying_share is None
+    assert "verifying" not in as_text(swarm_report(story.ledger.path))
+    for what, seconds in (("audits", 2.0), ("choices", 1.0), ("audits", 2.0)):
+        story.ledger.engine_used(what, seconds)
+    report = swarm_report(story.ledger.path)
+    assert report.wall_s == 100
+    assert report.engine_s == {"audits": 4.0, "choices": 1.0}
+    assert report.verifying_share == pytest.approx(0.05)
+    assert json.loads(as_json(report))["totals"]["verifying_s"] == report.engine_s
+    assert "audits took an engine 4 s, what peers may have chosen 1 s: 5.0% of the time" in as_text(report)
 
 
 def test_a_ledger_without_audits_has_no_table_of_them(demo: SwarmReport) -> None:

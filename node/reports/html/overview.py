@@ -69,6 +69,8 @@ def _figures(report: SwarmReport, costs: Costs) -> Iterator[Tile]:
     yield Tile(name="training steps", value=words.count(len(report.steps)), more=f"{len(report.versions):,} versions")
     yield Tile(name="rollouts admitted", value=words.count(report.admitted), more=f"{report.rejected:,} rejected")
     yield Tile(name="learner trained", value=words.share(report.utilisation), more="of its time")
+    if report.verifying_share is not None:
+        yield Tile(name="an engine verified", value=words.share(report.verifying_share), more="of the time")
     planned = (
         "no plan" if costs.planned_total is None else f"{words.money(costs.planned_total, costs.currency)} planned"
     )

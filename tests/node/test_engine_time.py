@@ -1,0 +1,35 @@
+"""What nobody waits for takes its share of an engine's time, whatever is asked of it, and no more."""
+
+from __future__ import annotations
+
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from node.engine_time import ROUTINE_SHARE, EngineTime
+
+uses = st.lists(st.tuples(st.floats(0.01, 30.0), st.booleans()), min_size=5, max_size=60)
+
+
+@settings(deadline=None)
+@given(share=st.sampled_from([0.01, 0.25, 1.0]), uses=uses)
+def test_all_uses_are_a_share_of_the_time_and_routine_ones_a_small_one(
+    share: float, uses: list[tuple[float, bool]]
+) -> None:
+    """Of all time until the next use may begin."""
+
+    async def use_it() -> None:
+        time, began = EngineTime(share=share), trio.current_time()
+        spent = routinely = 0.0
+        for seconds, routine in uses:
+            await trio.sleep(time.rest_s(routine=routine))
+            assert time.rest_s(routine=routine) == 0
+            await trio.sleep(seconds)
+            time.used(seconds, routine=routine)
+            spent, routinely = spent + seconds, routinely + seconds * routine
+        past = trio.current_time() - began
+        assert spent <= share * (past + time.rest_s()) * (1 + 1e-6)
+        assert routinely <= min(share, ROUTINE_SHARE) * (past + time.rest_s(routine=True)) * (1 + 1e-6)
+
+    trio.run(use_it, clock=MockClock(autojump_threshold=0))

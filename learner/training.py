@@ -24,7 +24,7 @@ from learner.objective.statistics import Statistics
 from learner.objective.terms import Terms, Totals
 from learner.optimizer import MOMENTS, learning_rate_at, make_adamw, set_learning_rate
 from learner.packing import Microbatch, dealt_microbatches
-from learner.policy import Policy, Scores
+from learner.policy import Policy
 from learner.preparation import Columns, prepare
 from learner.presets import BORNE, Borne, recipe_of
 from learner.reference import Reference
@@ -180,9 +180,7 @@ class Training:
         loss = 0.0
         for part in self.parts(batch.sequences, keep):
             columns = {name: self._on_device(column[part.numbers]) for name, column in batch.columns.items()}
-            scores = self.policy.score(part, self.hyperparameters.temperature)
-            apart[part.numbers] = (scores.logprobs.detach() - columns["behaviour"]).abs().cpu().numpy()
-            loss += self._backward(part, columns, scores, totals, statistics)
+            loss += self._backward(part, columns, totals, statistics, apart)
         [loss] = self.policy.ranks.total([loss])
         return loss, self._apply(self._optimizer, loss)
 
@@ -226,8 +224,9 @@ class Training:
         )
 
     def _backward(
-        self, part: Microbatch, columns: Mapping[str, Tensor], scores: Scores, totals: Totals, statistics: Statistics
+        self, part: Microbatch, columns: Mapping[str, Tensor], totals: Totals, statistics: Statistics, apart: Floats
     ) -> float:
+        scores = self.policy.score(part, self.hyperparameters.temperature)
         terms = Terms(
             logprobs=scores.logprobs,
             segments=part.segments,
@@ -238,6 +237,7 @@ class Training:
         corrected = self._objective(terms, totals)
         corrected.loss.backward()  # type: ignore[no-untyped-call]
         statistics.add(terms, corrected, scores.entropy)
+        apart[part.numbers] = (scores.logprobs.detach() - terms.behaviour).abs().cpu().numpy()
         return corrected.loss.item()
 
     def _apply(self, optimizer: torch.optim.AdamW, loss: float) -> float:

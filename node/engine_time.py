@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import trio
 
-ROUTINE_SHARE = 0.03
-"""Of the time, for looks at peers that nothing speaks against: audits at the floor share take about as much again."""
+ROUTINE_SHARE = 0.01
+"""Of the time, for looks at peers that nothing speaks against; audits at the floor share take about as much again."""
 
 
 @dataclass(kw_only=True)

@@ -135,7 +135,7 @@ audits = true              # draw a share of all completions again, and ban who 
 floor = 0.03               # of each peer's groups at least; all of a newcomer's first
 # arithmetic = "any"       # or "float32": all engines must compute in it, and audits are ten times as strict
 compute_share = 0.25       # of the time, for audits that training does not wait for
-# peer_share = 0.2         # of what is under way, at most, is one peer's; without it there is no bound
+# peer_share = 1.0         # of what is under way, at most, is one peer's; 1.0 is no bound
 
 [metrics]
 sqlite = true              # every step's metrics into metrics.sqlite

@@ -19,7 +19,7 @@ from learner.intake import Place
 from learner.ledger_file import LedgerError
 from learner.ledger_rows import AuditRow, StayRow
 from learner.verification.confidence import Confidence, Standing, after
-from learner.verification.margins import SMALL as MARGINS
+from learner.verification.margins import TINY as MARGINS
 from learner.verification.sequential import Audited, log_evidence
 from node.receipts import PeerTraffic, Receipts
 from node.reports import (

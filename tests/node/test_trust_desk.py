@@ -16,7 +16,7 @@ import trio
 from learner.buffer import Batch, Completion, Group
 from learner.intake import AdmittedRecord
 from learner.verification.confidence import Confidence, Standing, after
-from learner.verification.margins import SMALL as MARGINS
+from learner.verification.margins import TINY as MARGINS
 from learner.verification.sequential import Audited
 from learner.verification.share import NEWCOMER_GROUPS
 from node.audit_loop import MAX_FAILURES

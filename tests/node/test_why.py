@@ -12,7 +12,7 @@ import pytest
 from learner.ledger_reputation import BAN, PARDON
 from learner.ledger_rows import AuditRow
 from learner.verification.confidence import Confidence, after, pardoned
-from learner.verification.margins import SMALL as MARGINS
+from learner.verification.margins import TINY as MARGINS
 from learner.verification.margins import Arithmetic, margins_of
 from learner.verification.sequential import Audited, Margin, log_evidence
 from node.errors import UsageError

@@ -16,6 +16,14 @@ SCORE_LOGIT_BYTES = 256 * 1024 * 1024
 """Float32 logits that one scoring batch may hold, unless a single sequence needs more."""
 
 
+VERIFY_LOGIT_BYTES = 16 * 1024 * 1024
+"""Logits that are verified together, unless a single sequence has more: of small models a call for each sequence took
+six times as long as the model did."""
+
+Passage = tuple[int, torch.Tensor, torch.Tensor]
+"""A sequence's number, the logits (N, V) that its completion's tokens were chosen by, and these tokens (N,)."""
+
+
 class Scorer:
     """Given completions under the installed weights: one causal pass over prompt and completion. `poll` is called
     before every pass."""
@@ -40,24 +48,36 @@ class Scorer:
         """Request: as `run`, and `seeds` u64, one for each completion. Reply: by completion token `gaps` float32, how
         far it falls short of what the seeded sampler draws (`sampling.verify_tokens`), and `logprobs`."""
         seeds = arrays["seeds"].view(np.int64).tolist()
+        temperatures = arrays["temperatures"].tolist()
         gaps = [np.zeros(0, np.float32)] * len(seeds)
         logprobs = list(gaps)
-        for i, logits, tokens in self._passes(arrays):
+        for some in _together(self._passes(arrays)):
+            counts = [len(tokens) for _, _, tokens in some]
+            logits = torch.cat([rows for _, rows, _ in some])
             device = "cpu" if logits.device.type == "mps" else logits.device  # Apple's GPUs have no float64
+            of_each = torch.tensor(counts, device=device)
+            heat = torch.tensor([temperatures[i] for i, _, _ in some], dtype=torch.float32, device=device)
             found = self._sampling.verify_tokens(
                 torch,
                 logits.to(device),
-                torch.full((len(tokens),), seeds[i], dtype=torch.int64, device=device),
-                torch.arange(len(tokens), device=device),
-                tokens.to(device),
-                torch.full((len(tokens), 1), float(arrays["temperatures"][i]), device=device),
+                torch.tensor([seeds[i] for i, _, _ in some], dtype=torch.int64, device=device).repeat_interleave(
+                    of_each
+                ),
+                torch.cat([torch.arange(count, device=device) for count in counts]),
+                torch.cat([tokens for _, _, tokens in some]).to(device),
+                heat.repeat_interleave(of_each)[:, None],
             )
-            gaps[i], logprobs[i] = found.worst.float().cpu().numpy(), found.logprobs.float().cpu().numpy()
+            cuts = np.cumsum(counts)[:-1]
+            mine = (
+                np.split(found.worst.float().cpu().numpy(), cuts),
+                np.split(found.logprobs.float().cpu().numpy(), cuts),
+            )
+            for (i, _, _), gap, logprob in zip(some, *mine, strict=True):
+                gaps[i], logprobs[i] = gap, logprob
         return {}, {"gaps": _joined(gaps), "logprobs": _joined(logprobs)}
 
-    def _passes(self, arrays: Arrays) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-        """Of each sequence, in any order: its number, the logits (N, V) that its completion's tokens were chosen by,
-        and these tokens (N,)."""
+    def _passes(self, arrays: Arrays) -> Iterator[Passage]:
+        """Every sequence, in any order."""
         prompts, completions = arrays["prompt_lengths"].tolist(), arrays["completion_lengths"].tolist()
         if not prompts:
             return
@@ -108,3 +128,18 @@ class Scorer:
 
 def _joined(parts: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     return np.concatenate([np.zeros(0, np.float32), *parts])
+
+
+def _together(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
+    """The same, as many at a time as VERIFY_LOGIT_BYTES have room for."""
+    some: list[Passage] = []
+    taken = 0
+    for passage in passages:
+        size = passage[1].nelement() * passage[1].element_size()
+        if some and taken + size > VERIFY_LOGIT_BYTES:
+            yield some
+            some, taken = [], 0
+        some.append(passage)
+        taken += size
+    if some:
+        yield some

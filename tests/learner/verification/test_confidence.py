@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from learner.verification.confidence import Confidence, Standing, after, is_audited, pardoned
-from learner.verification.margins import LARGE, SMALL_BYTES, margins_of
-from learner.verification.margins import SMALL as MARGINS
+from learner.verification.margins import LARGE, SMALL, SMALL_BYTES, TINY_BYTES, margins_of
+from learner.verification.margins import TINY as MARGINS
 from learner.verification.sequential import Audited
 from learner.verification.share import FLOOR, NEWCOMER_GROUPS
 from protocol.ids import LeaseId, ManifestHash
@@ -54,7 +54,7 @@ def test_made_up_tokens_are_found_at_once_and_however_long_one_was_honest() -> N
         found, finding = after(known, MADE_UP, MARGINS)
         assert (finding.passed, finding.convicted, found.standing) == (False, True, Standing.BANNED)
         assert "25 of 28 tokens" in finding.detail
-        assert "0.10%" in finding.detail
+        assert "0.08%" in finding.detail
         assert found.banned == finding.detail
         assert after(found, CLEAN, MARGINS)[0].standing is Standing.BANNED, "an honest audit takes nothing back"
         again = pardoned(found)
@@ -86,7 +86,8 @@ def test_an_honest_peer_at_the_very_margin_is_never_banned() -> None:
 
 
 def test_a_large_model_is_given_more_room_and_a_cheat_in_it_is_found_all_the_same() -> None:
-    assert margins_of(SMALL_BYTES) is MARGINS
+    assert margins_of(TINY_BYTES) is MARGINS
+    assert margins_of(TINY_BYTES + 1) is margins_of(SMALL_BYTES) is SMALL
     assert margins_of(SMALL_BYTES + 1) is LARGE
     assert len(LARGE) == len(MARGINS), "what was heard of a peer goes on when a model grows"
     honest, _ = after(Confidence(), Audited(tokens=512, above=(24, 5, 24, 5)), LARGE)

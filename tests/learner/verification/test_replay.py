@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from learner.ledger_rows import AuditRow
 from learner.verification.confidence import Confidence, after, pardoned
-from learner.verification.margins import SMALL as MARGINS
+from learner.verification.margins import TINY as MARGINS
 from learner.verification.replay import replayed
 from learner.verification.sequential import Audited, log_evidence
 from protocol.ids import LeaseId, PeerId

@@ -1,0 +1,173 @@
+"""Claim "audit-cost": once a swarm's peers are trusted, audits cost the learner next to nothing.
+
+The learner's own trainer takes a step on a batch, and the engine that audits judges the same batch, both on one thread
+and by turns: a policy of 0.2 M parameters on a demo's batch, and one of 51 M on a small one. At the floor share of
+audits (`learner/verification/share.py`) 3 % of the groups are judged, of one version in four, whose weights are loaded
+for it; draws of what peers may have chosen take a share of the time that no more than `node/engine_time.py` says. Bar:
+audit_share_pct, what both come to of the learner's compute, of the worse model. What always holds: the engine and the
+trainer are those that ship; of several repetitions medians are taken.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import trio
+
+from benchmarks.audits.policies import GROUP, LARGE
+from benchmarks.harness import Bar, arguments, conclude, main, median, number, say, scratch, table
+from learner.export import export
+from learner.models import make_model
+from learner.policy import load_policy
+from learner.requests import Hyperparameters
+from learner.sequences import rollout_batch
+from learner.training import Training
+from learner.verification.share import FLOOR, VERSIONS
+from node.engine.port import Claim, Generation, GenerationRequest, InstalledVersion
+from node.engine.transformers import TransformersConfig, open_transformers_engine
+from node.engine.worker_engine import WorkerEngine
+from node.engine_time import ROUTINE_SHARE
+from node.warm_start import TINY_QWEN3
+from protocol.digest import digest_of
+from protocol.ids import ManifestHash, PolicyVersion
+from protocol.pipe import Arrays
+
+SHARE_AT_MOST = 5.0
+LOADS = 4
+"""Times that weights are loaded, in each repetition."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """A model, and a batch of `groups` prompts of so many tokens with completions of `line` tokens."""
+
+    name: str
+    shape: Mapping[str, Any]
+    groups: int
+    prompt: int
+    line: int
+
+
+SIZES = (
+    Size(name="0.2 M", shape=TINY_QWEN3, groups=32, prompt=11, line=8),
+    Size(name="51 M", shape=LARGE, groups=4, prompt=8, line=56),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Took:
+    """Seconds: of a training step, of judging its batch, and of loading the weights for that."""
+
+    train_s: float
+    verify_s: float
+    load_s: float
+
+    @property
+    def audits(self) -> float:
+        """What audits take at the floor share, of what training takes."""
+        return (FLOOR * self.verify_s + VERSIONS * self.load_s) / self.train_s
+
+
+def arrays_of(size: Size, prompts: Sequence[tuple[int, ...]], made: Sequence[Generation]) -> Arrays:
+    """The batch as a learner sends it; every second completion is right, so that each group teaches something."""
+    rows = [(*prompts[place // GROUP], *one.tokens) for place, one in enumerate(made)]
+    lengths = np.array([len(row) for row in rows], np.int32)
+    counts = np.array([len(one.tokens) for one in made])
+    return {
+        "tokens": np.concatenate([np.array(row, np.int32) for row in rows]),
+        "lengths": lengths,
+        "mask": np.concatenate([np.repeat([0, 1], [size.prompt, count]).astype(np.uint8) for count in counts]),
+        "behaviour_logprobs": np.concatenate([np.array(one.logprobs, np.float32) for one in made]),
+        "lags": np.zeros(int(counts.sum()), np.int32),
+        "rewards": (np.arange(len(rows)) % 2).astype(np.float32),
+        "group_sizes": np.full(size.groups, GROUP, np.int32),
+        "origins": np.zeros(len(rows), np.uint8),
+    }
+
+
+async def measured(size: Size, root: Path, reps: int, seed: int) -> list[Took]:
+    """One repetition after the other, on one thread."""
+    make_model(root / "model", size.shape, seed)
+    policy = load_policy(root / "model")
+    versions = []
+    for name in ("one", "two"):
+        export(policy, root / name, "bfloat16", 1 << 30)
+        manifest = ManifestHash(digest_of(name.encode()))
+        versions.append((InstalledVersion(name=PolicyVersion(1, 0), manifest=manifest), root / name))
+    training = Training(policy, Hyperparameters(learning_rate=1e-5, max_new_tokens=size.line))
+    chance = np.random.default_rng(seed)
+    drawn = chance.integers(1, size.shape["vocab_size"], size=(size.groups, size.prompt))
+    prompts = [tuple(int(token) for token in row) for row in drawn]
+    requests = [
+        GenerationRequest(
+            prompt=prompts[place // GROUP], seed=place, temperature=1.0, max_new_tokens=size.line, stop_ids=frozenset()
+        )
+        for place in range(size.groups * GROUP)
+    ]
+    found = []
+    config = TransformersConfig(python=Path(sys.executable), threads=1, compute_dtype="float32")
+    async with open_transformers_engine(config) as engine:
+        await engine.install(*versions[0])
+        made = await engine.generate(requests)
+        claims = [
+            Claim(prompt=one.prompt, tokens=told.tokens, seed=one.seed, temperature=1.0)
+            for one, told in zip(requests, made, strict=True)
+        ]
+        batch = rollout_batch(arrays_of(size, prompts, made), policy.vocab_size)
+        await engine.verify(claims)  # the first of everything is slower
+        training.step(batch)
+        for _ in range(reps):
+            load_s = await _seconds_to_load(engine, versions)
+            began = time.perf_counter()
+            await engine.verify(claims)
+            verified = time.perf_counter()
+            training.step(batch)
+            found.append(Took(train_s=time.perf_counter() - verified, verify_s=verified - began, load_s=load_s))
+    return found
+
+
+async def _seconds_to_load(engine: WorkerEngine, versions: Sequence[tuple[InstalledVersion, Path]]) -> float:
+    began = time.perf_counter()
+    for place in range(LOADS):
+        await engine.install(*versions[(place + 1) % len(versions)])
+    return (time.perf_counter() - began) / LOADS
+
+
+def claim() -> int:
+    parser = arguments(__doc__ or "", reps=5)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    rows, shares = [], {}
+    with scratch(asked.keep) as root:
+        for size in SIZES:
+            (root / size.name).mkdir()
+            took = trio.run(measured, size, root / size.name, asked.reps, asked.seed)
+            audits = median([one.audits for one in took])
+            shares[size.name] = 100 * (audits + ROUTINE_SHARE)
+            tokens = size.groups * GROUP * size.line
+            rows.append(
+                [
+                    size.name,
+                    tokens,
+                    number(median([one.train_s for one in took]), 3),
+                    number(median([one.verify_s for one in took]), 3),
+                    number(median([one.load_s for one in took]), 3),
+                    number(100 * audits),
+                    number(shares[size.name]),
+                ]
+            )
+    header = ["model", "tokens", "training step, s", "judging all of it, s", "loading, s", "audits, %", "with draws, %"]
+    say(table(header, rows))
+    bars = [Bar(name="audit_share_pct", value=max(shares.values()), at_most=SHARE_AT_MOST)]
+    return conclude("audit-cost", bars, {f"audit share, {name}": share for name, share in shares.items()})
+
+
+if __name__ == "__main__":
+    main(claim)

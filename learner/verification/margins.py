@@ -25,10 +25,10 @@ TINY = (
     Margin(gap=0.6, rate=1e-3, measure=Measure.LOGPROB),
 )
 """Of 50,000 to 67,000 tokens of each of eight pairs of engines and number formats (transformers and vLLM, float32 and
-bfloat16), drawn from four policies of 0.2 M that have learned, the rates of gaps are twice the upper bound (95 %) of the
-worst pair. What is off in a log probability is off in all completions of a group whose context is the same: of 1200
-groups one had 7 of its 56 tokens beyond 0.15 nats, two had 3 beyond 0.3, none one beyond 0.6. So these margins are wide,
-and their rates far above those of single tokens."""
+bfloat16), drawn from four policies of 0.2 M that have learned, the rates of gaps are twice the upper bound (95 %) of
+the worst pair. What is off in a log probability is off in all completions of a group whose context is the same: of 1200
+groups one had 7 of its 56 tokens beyond 0.15 nats, two had 3 beyond 0.3, none one beyond 0.6. So these margins are
+wide, and their rates far above those of single tokens."""
 
 SMALL = (
     Margin(gap=0.001, rate=1.5e-2),

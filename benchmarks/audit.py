@@ -58,7 +58,7 @@ from benchmarks.audits.verdict import (
 from benchmarks.engines import vllm_python
 from benchmarks.harness import ROOT, Bar, arguments, conclude, main, number, say, scratch, table
 from learner.verification.margins import Arithmetic, margins_of
-from learner.verification.sequential import Margin, Measure
+from learner.verification.sequential import Margin
 from protocol.codec import pack_logprobs, pack_tokens
 from protocol.cost import CostClaim
 from protocol.identity import Keypair
@@ -185,7 +185,7 @@ def shown_honest(model: Model) -> str:
                 number(max(judged.curves[LOGPROBS][row].shares), 3),
             ]
         )
-    named = [f"{'gap' if m.measure is Measure.GAP else 'logprob'} > {m.gap:g}" for m in _margins(judged)]
+    named = [f"{m.measure.value} > {m.gap:g}" for m in _margins(judged)]
     header = ["peer to verifier", "tokens", "any gap %", "gap 99.9 %", "largest", "logprob 50 %", "99.9 %", "largest"]
     return table([*header, *named, "suspected", "by log probabilities"], rows)
 

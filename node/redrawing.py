@@ -101,14 +101,22 @@ async def _ask(
     raise RunError("No record is kept of this lease.")
 
 
+OF = {
+    Measure.GAP: "below the draw of its seed",
+    Measure.LOGPROB: "from its claimed log probability",
+    Measure.MEAN: "from the claimed log probabilities, on average",
+}
+
+
 def _compared(kept: KeptLease, found: Sequence[Found]) -> Replayed:
     """What is counted now, beside what was counted then, beyond the margins of then."""
     margins = kept.margins
     counted = count_above(found, margins)
     lines = [f"Drawn again on this machine: {counted.tokens:,} tokens, where the audit judged {kept.tokens:,}."]
     for margin, now, then in zip(margins, counted.above, kept.above, strict=False):
-        of = "below the draw of its seed" if margin.measure is Measure.GAP else "from its claimed log probability"
-        lines.append(f"  more than {margin.gap:g} nats {of}: {now:,} now, {then:,} then; {margin.rate:.2%} may be")
+        lines.append(
+            f"  more than {margin.gap:g} nats {OF[margin.measure]}: {now:,} now, {then:,} then;" + _may_be(margin)
+        )
     fails_now, failed_then = _fails(counted, margins), _fails(Audited(tokens=kept.tokens, above=kept.above), margins)
     if fails_now == failed_then:
         lines.append(f"By itself the group {'fails' if fails_now else 'passes'}, as it did then.")
@@ -116,6 +124,10 @@ def _compared(kept: KeptLease, found: Sequence[Found]) -> Replayed:
         words = ("fails now, and passed then", "passes now, and failed then")[failed_then]
         lines.append(f"By itself the group {words}: look at the memory of both machines before you believe either.")
     return Replayed(lines=tuple(lines), agrees=fails_now == failed_then)
+
+
+def _may_be(margin: Margin) -> str:
+    return f"{margin.rate:.2%} {'of audits ' if margin.measure is Measure.MEAN else ''}may be"
 
 
 def _fails(counted: Audited, margins: Sequence[Margin]) -> bool:

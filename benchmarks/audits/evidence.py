@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from learner.verification.sequential import Audited, History, Margin, Measure, heard
+from learner.verification.sequential import MOST_APART, Audited, History, Margin, Measure, heard
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -61,9 +61,16 @@ class Pool:
         return np.add.reduceat(values, self.starts[:-1])
 
     def above(self, margin: Margin) -> Floats:
-        """1 for each token beyond the margin, else 0."""
+        """Of each group how many of its tokens are beyond the margin, or whether its mean is, [groups]."""
+        if margin.measure is Measure.MEAN:
+            means = self.sums(np.minimum(self.apart, MOST_APART)) / self.sizes
+            return (means > margin.gap).astype(np.float64)
         measured = self.gaps if margin.measure is Measure.GAP else self.apart
-        return (measured > margin.gap).astype(np.float64)
+        return self.sums((measured > margin.gap).astype(np.float64))
+
+    def trials(self, margin: Margin) -> int:
+        """Of how many in all."""
+        return len(self) if margin.measure is Measure.MEAN else self.tokens
 
     def half(self, which: int) -> Pool:
         """Every other group, from the first (0) or the second (1)."""
@@ -91,7 +98,7 @@ def pool_of(completions: Sequence[tuple[Sequence[float], Sequence[float]]], grou
 
 def log_ratios(pool: Pool, margins: Sequence[Margin]) -> Floats:
     """The log likelihood ratio of each group, a bet a column, [groups, bets]: what one audit makes of a history."""
-    counts = np.stack([pool.sums(pool.above(margin)) for margin in margins], axis=1)
+    counts = np.stack([pool.above(margin) for margin in margins], axis=1)
     rows = []
     for tokens, above in zip(pool.sizes.tolist(), counts.astype(np.int64).tolist(), strict=True):
         after = heard(History(), Audited(tokens=tokens, above=tuple(above)), margins)
@@ -183,4 +190,4 @@ def upper_bound(count: int, trials: int, doubt: float = 0.05) -> float:
 
 def held(pool: Pool, margin: Margin) -> float:
     """The observed rate's upper bound over the margin's: at most 1 where the margin holds of these tokens."""
-    return upper_bound(int(pool.above(margin).sum()), pool.tokens) / margin.rate
+    return upper_bound(int(pool.above(margin).sum()), pool.trials(margin)) / margin.rate

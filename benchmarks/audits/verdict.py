@@ -145,14 +145,14 @@ def held_together(judged: Sequence[Judged]) -> float | None:
     """Of all honest tokens of float32 peers that were audited in float32 together, whatever the model: the largest
     ratio of an observed rate's upper bound to what STRICT allows. Its rates are so low that no pair has enough."""
     counts: Counter[Margin] = Counter()
-    tokens: Counter[Margin] = Counter()
+    trials: Counter[Margin] = Counter()
     for one in judged:
         for row, pool in one.pools.items():
             if row.deed == HONEST and is_strict(row):
                 for margin in one.strict:
                     counts[margin] += int(pool.above(margin).sum())
-                    tokens[margin] += pool.tokens
-    return max((upper_bound(counts[one], tokens[one]) / one.rate for one in tokens), default=None)
+                    trials[margin] += pool.trials(margin)
+    return max((upper_bound(counts[one], trials[one]) / one.rate for one in trials), default=None)
 
 
 def _rows(recorded: Recorded) -> Iterator[tuple[Row, Pool]]:

@@ -58,7 +58,8 @@ def lives(margins: Sequence[Margin], *, peer_days: int, seed: int) -> Lives:
         left = GROUPS_A_DAY * DAYS
         while left > 0:
             left -= int(dice.geometric(audit_share(known.passed)))  # groups until the next that is audited
-            above = tuple(int(dice.binomial(TOKENS, margin.rate)) for margin in margins)
+            trials = Audited(tokens=TOKENS, above=()).trials
+            above = tuple(int(dice.binomial(trials(margin), margin.rate)) for margin in margins)
             known, finding = after(known, Audited(tokens=TOKENS, above=above), margins)
             audits, failed = audits + 1, failed + (not finding.passed)
             is_banned = is_banned or finding.convicted

@@ -114,11 +114,16 @@ def pardoned(known: Confidence) -> Confidence:
 def _detail(audited: Audited, margins: Sequence[Margin]) -> str:
     """Measured against allowed, at the margin that says most."""
     counted = zip(audited.above, margins, strict=True)
-    above, margin = max(counted, key=lambda one: one[0] - one[1].rate * audited.tokens)
-    if margin.measure is Measure.GAP:
-        wrong = (
-            f"tokens are not what the seeded sampler draws with the version named (more than {margin.gap:g} nats below"
-        )
-        return f"{above} of {audited.tokens} {wrong} it), where {margin.rate:.2%} may be"
-    wrong = f"log probabilities are more than {margin.gap:g} nats from those of the version named"
-    return f"{above} of {audited.tokens} {wrong}, where {margin.rate:.2%} may be"
+    above, margin = max(counted, key=lambda one: one[0] - one[1].rate * audited.trials(one[1]))
+    match margin.measure:
+        case Measure.GAP:
+            wrong = (
+                f"tokens are not what the seeded sampler draws with the version named (more than {margin.gap:g} nats"
+            )
+            return f"{above} of {audited.tokens} {wrong} below it), where {margin.rate:.2%} may be"
+        case Measure.LOGPROB:
+            wrong = f"log probabilities are more than {margin.gap:g} nats from those of the version named"
+            return f"{above} of {audited.tokens} {wrong}, where {margin.rate:.2%} may be"
+        case Measure.MEAN:
+            wrong = f"log probabilities are {margin.gap:g} nats and more from those of the version named, on average"
+            return f"the {audited.tokens} {wrong}, as {margin.rate:.0%} of all audits may be"

@@ -2,7 +2,9 @@
 
 An honest token falls short of the verifier's own draw (`protocol.sampling.verify_tokens`) by more than a margin only
 where float arithmetic differs, with a probability of at most that margin's `rate`, which was measured for the pair of
-engines and number formats; the same holds of how far its log probability is from the verifier's. What always holds:
+engines and number formats, whatever came before it: each has noise of its own. How far its log probability is from the
+verifier's it has in common with every token that has the same context, and a group's completions share theirs; so of
+those the mean over an audit is judged, once, and audits are as good as independent. What always holds:
 whatever an honest peer is dealt, and however often one looks, the probability that its evidence ever reaches 1/a is at
 most a (Ville's inequality). What was honest for long buys nothing: a peer that turns is found about as soon as a
 newcomer, for the logarithm of the audits that went well.
@@ -31,17 +33,23 @@ HIGHEST_RATE = 0.5
 """None above is bet on: a margin that half of all tokens pass is of no use, and a cheat has seldom more."""
 
 
+MOST_APART = 1.0
+"""Nats that one token adds to a mean at most, so that one that is out of all measure does not make it."""
+
+
 class Measure(Enum):
-    """What is measured of a token: how far it falls short of the verifier's own draw, or how far its claimed log
-    probability is from the verifier's. Both in nats."""
+    """What is measured, in nats: of a token how far it falls short of the verifier's own draw, or how far its claimed
+    log probability is from the verifier's; of an audit the mean of the latter."""
 
     GAP = "gap"
     LOGPROB = "logprob"
+    MEAN = "mean logprob"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Margin:
-    """Of at most the share `rate`, 0 < rate < 1, of an honest peer's tokens is `measure` above `gap` nats."""
+    """Of at most the share `rate`, 0 < rate < 1, of an honest peer's tokens is `measure` above `gap` nats; of its
+    audits, where that is the mean."""
 
     gap: float
     rate: float
@@ -61,22 +69,32 @@ class Found:
     apart: float = 0.0
 
     def of(self, measure: Measure) -> float:
-        """The one of them."""
+        """The one of them that is of a token."""
         return self.gap if measure is Measure.GAP else self.apart
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audited:
-    """One audit: of `tokens` that were judged, `above[m]` had a gap above margin m."""
+    """One audit: of `tokens` that were judged, `above[m]` were above margin m; 1 or 0 where its measure is the mean."""
 
     tokens: int
     above: tuple[int, ...]
+
+    def trials(self, margin: Margin) -> int:
+        """Of how many there could have been."""
+        return min(1, self.tokens) if margin.measure is Measure.MEAN else self.tokens
 
 
 def count_above(tokens: Sequence[Found], margins: Sequence[Margin]) -> Audited:
     """The audit of these tokens; one of which the verifier has no distribution counts as none."""
     judged = [token for token in tokens if not (math.isnan(token.gap) or math.isnan(token.apart))]
-    above = tuple(sum(token.of(margin.measure) > margin.gap for token in judged) for margin in margins)
+    mean = math.fsum(min(token.apart, MOST_APART) for token in judged) / max(1, len(judged))
+    above = tuple(
+        int(mean > margin.gap)
+        if margin.measure is Measure.MEAN
+        else sum(token.of(margin.measure) > margin.gap for token in judged)
+        for margin in margins
+    )
     return Audited(tokens=len(judged), above=above)
 
 
@@ -98,7 +116,11 @@ def heard(history: History, audited: Audited, margins: Sequence[Margin]) -> Hist
     counted = zip(margins, audited.above, strict=True)
     return wagered(
         history,
-        [_log_ratio(audited.tokens, above, margin.rate, rate) for margin, above in counted for rate in _bets(margin)],
+        [
+            _log_ratio(audited.trials(margin), above, margin.rate, rate)
+            for margin, above in counted
+            for rate in _bets(margin)
+        ],
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,11 @@ from learner.verification.confidence import SUSPECT_EVIDENCE
 from learner.verification.margins import SMALL
 from learner.verification.sequential import LIFETIME_ERROR, Audited, History, Margin, Measure, heard, log_evidence
 
-MARGINS = (Margin(gap=0.01, rate=0.01), Margin(gap=0.1, rate=0.2, measure=Measure.LOGPROB))
+MARGINS = (
+    Margin(gap=0.01, rate=0.01),
+    Margin(gap=0.1, rate=0.2, measure=Measure.LOGPROB),
+    Margin(gap=0.15, rate=0.3, measure=Measure.MEAN),
+)
 
 
 def pool(rate: float, *, apart: float = 0.0, groups: int = 40, size: int = 64, seed: int = 0) -> Pool:
@@ -59,7 +64,10 @@ def test_pools_keep_completions_of_a_group_together() -> None:
     assert made.half(1).gaps.tolist() == [3.0, 4.0, 5.0]
     assert made.half(0).apart.tolist() == [0.1, 0.2, 0.3]
     assert made.relabelled().apart.max() == 0.0
-    assert made.above(Margin(gap=0.15, rate=0.1, measure=Measure.LOGPROB)).tolist() == [0, 1, 1, 1, 1, 1]
+    assert made.above(Margin(gap=0.15, rate=0.1, measure=Measure.LOGPROB)).tolist() == [2, 3]
+    mean = Margin(gap=0.25, rate=0.1, measure=Measure.MEAN)
+    assert made.above(mean).tolist() == [0, 1], "of 0.1, 0.2, 0.3, and of 0.4, 0.5, 0.6"
+    assert (made.trials(mean), made.trials(replace(mean, measure=Measure.GAP))) == (2, 6)
     with pytest.raises(ValueError, match="groups of 2"):
         pool_of([([0.0], [0.0])], 2)
 
@@ -78,7 +86,7 @@ def test_evidence_is_the_learners() -> None:
     gaps = np.tile(np.repeat([1.0, 0.0], [3, 47]), 4)
     apart = np.tile(np.repeat([1.0, 0.0], [10, 40]), 4)
     alike = Pool(gaps=gaps, apart=apart, starts=np.arange(5) * 50)
-    expected = evidence_of([Audited(tokens=50, above=(3, 10))] * 200)
+    expected = evidence_of([Audited(tokens=50, above=(3, 10, 1))] * 200)
     for level in (2.0, 100.0, 1e6):
         audits = next(number for number, value in enumerate(expected, 1) if value >= math.log(level))
         [reached] = tokens_until(alike, MARGINS, [level], sets=3, longest=10_000, seed=0)

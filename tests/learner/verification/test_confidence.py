@@ -7,7 +7,7 @@ import random
 from learner.verification.confidence import Confidence, Standing, after, is_audited, pardoned
 from learner.verification.margins import LARGE, SMALL, SMALL_BYTES, TINY_BYTES, margins_of
 from learner.verification.margins import TINY as MARGINS
-from learner.verification.sequential import Audited
+from learner.verification.sequential import Audited, Found, count_above
 from learner.verification.share import FLOOR, NEWCOMER_GROUPS
 from protocol.ids import LeaseId, ManifestHash
 
@@ -78,7 +78,8 @@ def test_an_honest_peer_at_the_very_margin_is_never_banned() -> None:
     for _ in range(200):
         known, failed = Confidence(), 0
         for _ in range(200):
-            above = tuple(sum(chance.random() < margin.rate for _ in range(64)) for margin in MARGINS)
+            trials = Audited(tokens=64, above=()).trials
+            above = tuple(sum(chance.random() < margin.rate for _ in range(trials(margin))) for margin in MARGINS)
             known, finding = after(known, Audited(tokens=64, above=above), MARGINS)
             failed += not finding.passed
         assert known.standing is not Standing.BANNED
@@ -90,8 +91,38 @@ def test_a_large_model_is_given_more_room_and_a_cheat_in_it_is_found_all_the_sam
     assert margins_of(TINY_BYTES + 1) is margins_of(SMALL_BYTES) is SMALL
     assert margins_of(SMALL_BYTES + 1) is LARGE
     assert len(LARGE) == len(MARGINS), "what was heard of a peer goes on when a model grows"
-    honest, _ = after(Confidence(), Audited(tokens=512, above=(24, 5, 24, 5)), LARGE)
+    honest, _ = after(Confidence(), Audited(tokens=512, above=(24, 5, 1, 5)), LARGE)
     assert honest.standing is Standing.NEWCOMER
-    assert after(Confidence(), Audited(tokens=512, above=(24, 5, 24, 5)), MARGINS)[0].standing is Standing.BANNED
+    assert after(Confidence(), Audited(tokens=512, above=(24, 5, 1, 5)), MARGINS)[0].standing is Standing.BANNED
     greedy, _ = after(Confidence(), Audited(tokens=512, above=(200, 120, 0, 0)), LARGE)
     assert greedy.standing is Standing.BANNED
+
+
+def audit_of(apart: float, tokens: int) -> Audited:
+    """A group of 56 tokens, of which so many have a log probability that is so far off."""
+    found = [Found(gap=0.0, apart=apart if place < tokens else 0.001) for place in range(56)]
+    return count_above(found, MARGINS)
+
+
+def test_what_a_group_has_in_common_is_no_evidence_of_many() -> None:
+    """As it was seen of an honest peer in bfloat16: eight completions that begin alike, and a likelihood on an edge."""
+    known, finding = after(Confidence(), audit_of(0.3, 7), MARGINS)
+    assert finding.passed
+    for _ in range(200):
+        known = passed(100, known)
+        known, finding = after(known, audit_of(0.3, 7), MARGINS)
+        assert finding.passed
+        assert known.standing is Standing.TRUSTED
+
+
+def test_false_log_probabilities_are_found_in_some_groups_and_absurd_ones_in_one() -> None:
+    known, groups = Confidence(), 0
+    while known.standing is not Standing.BANNED:
+        known, finding = after(known, audit_of(0.2, 56), MARGINS)
+        groups += 1
+    assert groups <= 8
+    assert (
+        "the 56 log probabilities are 0.01 nats and more from those of the version named, on average" in finding.detail
+    )
+    assert after(passed(500), audit_of(20.0, 20), MARGINS)[1].convicted
+    assert not after(passed(500), audit_of(20.0, 5), MARGINS)[1].passed

@@ -137,14 +137,14 @@ async def test_who_makes_tokens_up_is_banned_before_anything_is_trained_on(tmp_p
 
 
 async def test_who_draws_honestly_and_claims_other_log_probabilities_is_banned_too(tmp_path: Path) -> None:
-    honest, liar = FakePeer(claim=-0.55), FakePeer(key=OTHER, claim=-4.0)
+    honest, liar = FakePeer(claim=-0.505), FakePeer(key=OTHER, claim=-4.0)
     async with open_learner(tmp_path, AUDITED) as learner:
         await learner.train(honest, liar)
         assert learner.trust is not None
         assert learner.trust.standing(liar.id) is Standing.BANNED
         assert learner.trust.standing(honest.id) is Standing.TRUSTED
         [banned] = learner.logged("peer_banned")
-        assert "log probabilities are more than 0.6 nats from those of the version named" in str(banned["reason"])
+        assert "log probabilities are more than 1 nats from those of the version named" in str(banned["reason"])
 
 
 async def test_the_receipt_of_what_failed_is_replaced_and_told_on_the_next_line(tmp_path: Path) -> None:

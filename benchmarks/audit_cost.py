@@ -23,6 +23,8 @@ import trio
 
 from benchmarks.audits.policies import GROUP, LARGE
 from benchmarks.harness import Bar, arguments, conclude, main, median, number, say, scratch, table
+from learner.batch_arrays import offline_arrays
+from learner.curriculum.offline import Logged, LoggedGroup
 from learner.export import export
 from learner.models import make_model
 from learner.policy import load_policy
@@ -75,21 +77,14 @@ class Took:
         return (FLOOR * self.verify_s + VERSIONS * self.load_s) / self.train_s
 
 
-def arrays_of(size: Size, prompts: Sequence[tuple[int, ...]], made: Sequence[Generation]) -> Arrays:
+def arrays_of(prompts: Sequence[tuple[int, ...]], made: Sequence[Generation]) -> Arrays:
     """The batch as a learner sends it; every second completion is right, so that each group teaches something."""
-    rows = [(*prompts[place // GROUP], *one.tokens) for place, one in enumerate(made)]
-    lengths = np.array([len(row) for row in rows], np.int32)
-    counts = np.array([len(one.tokens) for one in made])
-    return {
-        "tokens": np.concatenate([np.array(row, np.int32) for row in rows]),
-        "lengths": lengths,
-        "mask": np.concatenate([np.repeat([0, 1], [size.prompt, count]).astype(np.uint8) for count in counts]),
-        "behaviour_logprobs": np.concatenate([np.array(one.logprobs, np.float32) for one in made]),
-        "lags": np.zeros(int(counts.sum()), np.int32),
-        "rewards": (np.arange(len(rows)) % 2).astype(np.float32),
-        "group_sizes": np.full(size.groups, GROUP, np.int32),
-        "origins": np.zeros(len(rows), np.uint8),
-    }
+    logged = [Logged(tokens=one.tokens, logprobs=one.logprobs, reward=place % 2) for place, one in enumerate(made)]
+    groups = [
+        LoggedGroup(prompt=prompt, completions=tuple(logged[place * GROUP : (place + 1) * GROUP]))
+        for place, prompt in enumerate(prompts)
+    ]
+    return {**offline_arrays(groups), "origins": np.zeros(len(made), np.uint8)}
 
 
 async def measured(size: Size, root: Path, reps: int, seed: int) -> list[Took]:
@@ -120,7 +115,7 @@ async def measured(size: Size, root: Path, reps: int, seed: int) -> list[Took]:
             Claim(prompt=one.prompt, tokens=told.tokens, seed=one.seed, temperature=1.0)
             for one, told in zip(requests, made, strict=True)
         ]
-        batch = rollout_batch(arrays_of(size, prompts, made), policy.vocab_size)
+        batch = rollout_batch(arrays_of(prompts, made), policy.vocab_size)
         await engine.verify(claims)  # the first of everything is slower
         training.step(batch)
         for _ in range(reps):

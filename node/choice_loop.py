@@ -40,12 +40,13 @@ class ChoiceLoop:
         """Draw what waits, until cancelled."""
         while True:
             self.desk.added = trio.Event()  # before we look, or what comes meanwhile would wake nobody
+            if (rest_s := self.time.rest_s()) > 0:
+                await trio.sleep(rest_s)
+                continue
             if not (doubts := self.desk.next(routine=self.time.rest_s(routine=True) <= 0)):
                 with trio.move_on_after(self.time.rest_s(routine=True) if len(self.desk) else math.inf):
                     await self.desk.added.wait()
                 continue
-            if (rest_s := self.time.rest_s()) > 0:
-                await trio.sleep(rest_s)
             took_s = await self._draw(doubts)
             self.time.used(took_s, routine=all(one.is_routine for one in doubts))
             await trio.to_thread.run_sync(self.desk.ledger.engine_used, "choices", took_s)

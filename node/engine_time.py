@@ -32,7 +32,7 @@ class EngineTime:
 
     def used(self, seconds: float, *, routine: bool = False) -> None:
         """It was used for so long, until now, by something that nobody waited for."""
-        now_s = trio.current_time()
-        self._free_s = now_s + seconds * (1 / self.share - 1)
+        began_s = trio.current_time() - seconds
+        self._free_s = max(self._free_s, began_s) + seconds / self.share  # another may have used it just before
         if routine:
-            self._routine_s = now_s + seconds * (1 / min(self.share, self.routine) - 1)
+            self._routine_s = max(self._routine_s, began_s) + seconds / min(self.share, self.routine)

@@ -114,9 +114,8 @@ def _compared(kept: KeptLease, found: Sequence[Found]) -> Replayed:
     counted = count_above(found, margins)
     lines = [f"Drawn again on this machine: {counted.tokens:,} tokens, where the audit judged {kept.tokens:,}."]
     for margin, now, then in zip(margins, counted.above, kept.above, strict=False):
-        lines.append(
-            f"  more than {margin.gap:g} nats {OF[margin.measure]}: {now:,} now, {then:,} then;" + _may_be(margin)
-        )
+        may_be = f"{margin.rate:.2%} {'of audits ' if margin.measure is Measure.MEAN else ''}may be"
+        lines.append(f"  more than {margin.gap:g} nats {OF[margin.measure]}: {now:,} now, {then:,} then; {may_be}")
     fails_now, failed_then = _fails(counted, margins), _fails(Audited(tokens=kept.tokens, above=kept.above), margins)
     if fails_now == failed_then:
         lines.append(f"By itself the group {'fails' if fails_now else 'passes'}, as it did then.")
@@ -124,10 +123,6 @@ def _compared(kept: KeptLease, found: Sequence[Found]) -> Replayed:
         words = ("fails now, and passed then", "passes now, and failed then")[failed_then]
         lines.append(f"By itself the group {words}: look at the memory of both machines before you believe either.")
     return Replayed(lines=tuple(lines), agrees=fails_now == failed_then)
-
-
-def _may_be(margin: Margin) -> str:
-    return f"{margin.rate:.2%} {'of audits ' if margin.measure is Measure.MEAN else ''}may be"
 
 
 def _fails(counted: Audited, margins: Sequence[Margin]) -> bool:

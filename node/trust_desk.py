@@ -167,6 +167,7 @@ class TrustDesk:
         if len(self._known) > PEERS_REMEMBERED:
             busy = {*self.run.present, peer, *self.agenda.peers}
             self._known = {one: known for one, known in self._known.items() if one in busy}
+            self._unusual &= busy
         return None
 
     def joined(self, peer: PeerId) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from random import Random
 
 import psutil
@@ -18,7 +19,8 @@ AFTER_A_CRASH = HONEST | {"orphaned"}
 
 
 def hold_leases(swarm: Swarm, learner: Program) -> tuple[Program, psutil.Process]:
-    """A node with leases in hand that it cannot work on, since its engine (the second) is stopped."""
+    """A node with leases in hand that it cannot work on, since they came when its engine (the second) had been stopped:
+    of those before, any may have been worked on already."""
     trainer = learner.child("learner.trainer")
     with stopped(trainer):
         node = swarm.join("unlucky", engine="transformers")
@@ -26,16 +28,21 @@ def hold_leases(swarm: Swarm, learner: Program) -> tuple[Program, psutil.Process
         wait_event(node, "child_started", learner)
         wait_event(node, "joined", learner)
     wait_event(learner, "version_published")
-    with stopped(trainer):  # it may do some work, but no step makes room for more
-        wait_event(node, "version_installed", learner)
+    with stopped(trainer):  # no step makes room, and the node does all that there is to do
+        wait_for("the end of its work", lambda: _has_delivered_all(swarm, node), learner, node)
         engine.suspend()
-    wait_for("leases in hand", lambda: leases_of(swarm, node, "open"), learner, node)
+        since_ms = int(time.time() * 1000)
+    wait_for("leases in hand", lambda: leases_of(swarm, node, "open", since_ms=since_ms), learner, node)
     return node, engine
 
 
-def leases_of(swarm: Swarm, node: Program, status: str) -> set[bytes]:
-    sql = "SELECT lease FROM leases JOIN peers USING (peer) WHERE name = ? AND status = ?"
-    return {lease for (lease,) in swarm.rows(sql, node.name, status)}
+def _has_delivered_all(swarm: Swarm, node: Program) -> bool:
+    return bool(leases_of(swarm, node, "delivered")) and not leases_of(swarm, node, "open")
+
+
+def leases_of(swarm: Swarm, node: Program, status: str, *, since_ms: int = 0) -> set[bytes]:
+    sql = "SELECT lease FROM leases JOIN peers USING (peer) WHERE name = ? AND status = ? AND issued_ms > ?"
+    return {lease for (lease,) in swarm.rows(sql, node.name, status, since_ms)}
 
 
 def test_a_node_is_killed(swarm: Swarm) -> None:

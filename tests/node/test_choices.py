@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from learner.verification.choosing import Worth
 from learner.verification.confidence import Standing
 from learner.verification.sequential import History, is_convicted
 from node.choice_desk import MAX_OF_A_PEER, MAX_ROUTINE, ChoiceDesk, Doubt, Made
+from node.choice_loop import ChoiceLoop
 from node.engine.port import EngineRefused, InstalledVersion
 from node.peer_orders import Pardon, PeerOrders
 from node.reports.why import why_in_ledger
@@ -219,13 +220,20 @@ def delivered(
     return lease, [AdmittedRecord(signed=read_record(raw, SWARM.authority.swarm), reply=None) for raw in raws]
 
 
-async def test_without_a_reason_the_newest_are_looked_at_and_no_more_than_a_few_wait(tmp_path: Path) -> None:
-    async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
+@asynccontextmanager
+async def choosing(root: Path, settings: Settings, *, share: float = 1.0) -> AsyncIterator[tuple[Learner, ChoiceLoop]]:
+    """A learner that has trained, which looks at that share of what is delivered, and at nothing yet."""
+    async with open_learner(root, settings) as learner:
         await learner.train(FakePeer())
         assert learner.choices is not None
-        desk = learner.choices.desk
-        desk.share = 1.0
-        forget(desk)
+        learner.choices.desk.share = share
+        forget(learner.choices.desk)
+        yield learner, learner.choices
+
+
+async def test_without_a_reason_the_newest_are_looked_at_and_no_more_than_a_few_wait(tmp_path: Path) -> None:
+    async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices):
+        desk = choices.desk
         newest = max(learner.run.manifests)
         pinned = learner.store._pins[learner.run.manifests[newest]]
         for number in range(3 * MAX_ROUTINE):
@@ -244,12 +252,8 @@ async def test_without_a_reason_the_newest_are_looked_at_and_no_more_than_a_few_
 
 
 async def test_who_is_suspected_or_withholds_is_not_routine(tmp_path: Path) -> None:
-    async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
-        await learner.train(FakePeer())
-        assert learner.choices is not None
-        desk = learner.choices.desk
-        desk.share = 0.999
-        forget(desk)
+    async with choosing(tmp_path, Settings(audits=True, steps=2), share=0.999) as (learner, choices):
+        desk = choices.desk
         newest = max(learner.run.manifests)
         desk._known[OTHER.peer_id] = History(audits=50, log_wealth=(0.0, 12.0))
         for number in range(1000, 1020):
@@ -265,12 +269,8 @@ async def test_who_is_suspected_or_withholds_is_not_routine(tmp_path: Path) -> N
 
 async def test_a_group_that_used_every_version_there_is_ends_nothing(tmp_path: Path) -> None:
     """The other version is then one that made a part of it as well."""
-    async with open_learner(tmp_path, Settings(audits=True, steps=4, staleness=1)) as learner:
-        await learner.train(FakePeer())
-        assert learner.choices is not None
-        desk, run = learner.choices.desk, learner.run
-        desk.share = 1.0
-        forget(desk)
+    async with choosing(tmp_path, Settings(audits=True, steps=4, staleness=1)) as (learner, choices):
+        desk, run = choices.desk, learner.run
         could = [of for of in sorted(run.manifests) if judge(run.chain, [of], run.window) is Admissibility.ADMISSIBLE]
         assert len(could) == 2
         before = desk.drawn
@@ -278,19 +278,15 @@ async def test_a_group_that_used_every_version_there_is_ends_nothing(tmp_path: P
         [doubt] = desk.next()
         assert doubt.other in [one.version for one in doubt.made]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(learner.choices.work)
+            nursery.start_soon(choices.work)
             await until(lambda: desk.drawn > before)
             nursery.cancel_scope.cancel()
 
 
 async def test_what_is_put_together_again_is_not_looked_at_twice(tmp_path: Path) -> None:
-    async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
-        await learner.train(FakePeer())
-        assert learner.choices is not None
+    async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices):
         assert learner.trust is not None
-        desk = learner.choices.desk
-        desk.share = 1.0
-        forget(desk)
+        desk = choices.desk
         newest = max(learner.run.manifests)
         group = delivered(learner, newest, newest)
         assert learner.trust.admitted(*group)

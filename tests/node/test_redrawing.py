@@ -75,7 +75,10 @@ def test_what_failed_fails_again(root: Path, lease: LeaseId, kept: KeptLease, he
     found = redrawn(kept, SWARM.authority, held, opened=judging(Judge()))
     assert found.agrees
     assert found.lines[0].startswith(f"Drawn again on this machine: {kept.tokens} tokens, where the audit judged")
-    assert f"{kept.above[0]} now, {kept.above[0]} then" in found.lines[1]
+    rate = f"{kept.margins[0].rate:.2%}"
+    assert found.lines[1].endswith(
+        f"below the draw of its seed: {kept.above[0]} now, {kept.above[0]} then; {rate} may be"
+    )
     assert found.lines[-1] == "By itself the group fails, as it did then."
     told = why_in_ledger(root / "ledger.sqlite", lease.hex(), replay=True)
     assert told.kept == kept

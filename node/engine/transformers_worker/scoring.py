@@ -15,7 +15,6 @@ from .policy import Policy
 SCORE_LOGIT_BYTES = 256 * 1024 * 1024
 """Float32 logits that one scoring batch may hold, unless a single sequence needs more."""
 
-
 VERIFY_LOGIT_BYTES = 16 * 1024 * 1024
 """Logits that are verified together, unless a single sequence has more: of small models a call for each sequence took
 six times as long as the model did."""
@@ -53,16 +52,15 @@ class Scorer:
         logprobs = list(gaps)
         for some in _together(self._passes(arrays)):
             counts = [len(tokens) for _, _, tokens in some]
-            logits = torch.cat([rows for _, rows, _ in some])
+            logits = torch.cat([rows for _, rows, _ in some]) if len(some) > 1 else some[0][1]  # which may be large
             device = "cpu" if logits.device.type == "mps" else logits.device  # Apple's GPUs have no float64
             of_each = torch.tensor(counts, device=device)
+            keys = torch.tensor([seeds[i] for i, _, _ in some], dtype=torch.int64, device=device)
             heat = torch.tensor([temperatures[i] for i, _, _ in some], dtype=torch.float32, device=device)
             found = self._sampling.verify_tokens(
                 torch,
                 logits.to(device),
-                torch.tensor([seeds[i] for i, _, _ in some], dtype=torch.int64, device=device).repeat_interleave(
-                    of_each
-                ),
+                keys.repeat_interleave(of_each),
                 torch.cat([torch.arange(count, device=device) for count in counts]),
                 torch.cat([tokens for _, _, tokens in some]).to(device),
                 heat.repeat_interleave(of_each)[:, None],

@@ -218,7 +218,16 @@ class _Learner:
             now_ms=Clock.now_ms,
             events=events,
         )
-        self.proofs = ProofDesk(ledger=ledger, authority=home.authority)
+        self.reputations = ReputationDesk(
+            ledger=ledger.path,
+            present=self.run.present,
+            keypair=home.learner,
+            authority=home.authority,
+            certificate=home.certificate,
+            now_ms=Clock.now_ms,
+            events=events,
+        )
+        self.proofs = ProofDesk(ledger=ledger, authority=home.authority, reputed=self.reputations.note)
         self.leases = LeaseDesk(
             run=self.run,
             ledger=ledger,
@@ -228,7 +237,6 @@ class _Learner:
             now_ms=Clock.now_ms,
             events=events,
         )
-        self.reputations = ReputationDesk(ledger=ledger.path, now_ms=Clock.now_ms, events=events)
         self.choices: ChoiceDesk | None = None
         if self.trust is not None:
             self.trust.used = self.relays.used

@@ -1,7 +1,7 @@
 """Proofs on the learner: who asks which of its records trained a version, and what it is credited with for relaying, is
-answered from the ledger.
+answered from the ledger; how it stands, by who looks after reputations.
 
-What always holds: a peer is told of its own records and of its own credit alone; of one peer there is one question at
+What always holds: a peer is told of its own records, credit and reputation alone; of one peer there is one question at
 most, the latest, and it is answered every PAUSE_S in the long run, ANSWERS_SAVED times at once; one answer is made at a
 time, on a worker thread, so that neither training nor intake ever waits for this desk; nothing is told that the
 ledger's tally does not bear out.
@@ -51,11 +51,13 @@ class _Counted:
 
 @dataclass(kw_only=True)
 class ProofDesk:
-    """See the module's paragraph. `tell` sends something to a peer, if it is here."""
+    """See the module's paragraph. `tell` sends something to a peer, if it is here. `reputed`: the signed note on how a
+    peer stands, if there is one that is newer than of that moment."""
 
     ledger: Ledger
     authority: Authority
     tell: Callable[[PeerId, FromLearner], None] = lambda peer, message: None
+    reputed: Callable[[PeerId, int], bytes | None] = lambda peer, after_ms: None
     _asked: dict[PeerId, ProofRequest] = field(default_factory=dict)
     _paid: dict[PeerId, float] = field(default_factory=dict)
     _behind: set[PeerId] = field(default_factory=set)
@@ -119,7 +121,9 @@ class ProofDesk:
     def _answer(self, peer: PeerId, request: ProofRequest) -> Proofs:
         found = self.ledger.evidence.notes_for(peer, request.notes, MAX_NOTES)
         proofs = self._proofs(peer, request)
-        return msgspec.structs.replace(proofs, notes=[NumberedNote(number, raw) for number, raw in found])
+        note = None if request.reputed is None else self.reputed(peer, request.reputed)
+        notes = [NumberedNote(number, raw) for number, raw in found]
+        return msgspec.structs.replace(proofs, notes=notes, reputation=note or b"")
 
     def _proofs(self, peer: PeerId, request: ProofRequest) -> Proofs:
         version, place = request.version, request.place

@@ -1,5 +1,5 @@
 """Proofs that come home: a node asks which versions its records trained, and keeps what the learner can prove; and the
-learner's notes on what it is credited with for relaying.
+learner's notes on what it is credited with for relaying, and on how it stands.
 
 What always holds: what is kept was checked first, against the operator's key and, where this node holds the version,
 against its manifest, so that `volery prove` needs nobody any more; a question goes on from the last proof that is on
@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 import trio
 
 from node.events import EventLog
-from node.receipts import KeptNote, KeptProof, Receipts
+from node.receipts import KeptNote, KeptProof, KeptReputation, Receipts
 from protocol.credit import open_credit_note
 from protocol.errors import Fault, PeerError
 from protocol.genesis import Authority
 from protocol.ids import PeerId, PolicyVersion, RecordId
+from protocol.reputation_note import open_reputation_note
 from protocol.tally import open_tally, proven, tally_of
 from protocol.work import ProofRequest, Proofs
 from swarm.delivery import WorkLine
@@ -70,9 +71,12 @@ class ProofKeeper:
             answer = await self.line.request_proofs(request)
             if answer.is_empty:
                 break
-            checked, notes = await trio.to_thread.run_sync(self._checked, request, answer)
+            checked, notes, reputation = await trio.to_thread.run_sync(self._checked, request, answer)
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(self.receipts.add_proofs, answer.tally, checked, notes)
+                await trio.to_thread.run_sync(self.receipts.add_proofs, answer.tally, checked, notes, reputation)
+            if reputation is not None:
+                found = reputation.note.reputation
+                self.events.emit("reputation_told", band=found.band.value, score=round(found.score, 3))
             kept += len(checked)
             noted += len(notes)
         if kept or noted:
@@ -80,19 +84,38 @@ class ProofKeeper:
 
     def _request(self) -> ProofRequest:
         version, place = self.receipts.proven_upto()
-        return ProofRequest(version=version, place=place, notes=self.receipts.credited_upto())
+        known = self.receipts.reputation()
+        reputed = 0 if known is None else known.note.issued_ms
+        return ProofRequest(version=version, place=place, notes=self.receipts.credited_upto(), reputed=reputed)
 
-    def _checked(self, request: ProofRequest, answer: Proofs) -> tuple[list[KeptProof], list[KeptNote]]:
+    def _checked(
+        self, request: ProofRequest, answer: Proofs
+    ) -> tuple[list[KeptProof], list[KeptNote], KeptReputation | None]:
         notes = checked_notes(request, answer, self.authority, self.peer)
+        reputation = checked_reputation(request, answer, self.authority, self.peer)
         if not answer.proofs:
-            return [], notes
+            return [], notes, reputation
         checked = checked_proofs(request, answer, self.authority, self.peer)
         held = self.tally_held(checked[0].version)
         if held is not None and held != answer.tally:
             raise PeerError(
                 Fault.EQUIVOCATION, f"version {checked[0].version} has another tally in its manifest than in its proofs"
             )
-        return checked, notes
+        return checked, notes, reputation
+
+
+def checked_reputation(
+    request: ProofRequest, answer: Proofs, authority: Authority, peer: PeerId
+) -> KeptReputation | None:
+    """The reputation note in the answer to `request`, checked, on `peer`; None if there is none. Raises PeerError."""
+    if not answer.reputation:
+        return None
+    note = open_reputation_note(answer.reputation, authority)
+    if note.peer != peer:
+        raise PeerError(Fault.BROKEN_PROMISE, f"the reputation of {note.peer}")
+    if request.reputed is None or note.issued_ms <= request.reputed:
+        raise PeerError(Fault.BROKEN_PROMISE, "a reputation that we have already")
+    return KeptReputation(note=note, raw=answer.reputation)
 
 
 def checked_notes(request: ProofRequest, answer: Proofs, authority: Authority, peer: PeerId) -> list[KeptNote]:

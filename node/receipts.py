@@ -18,10 +18,12 @@ from threading import RLock
 from types import MappingProxyType
 from typing import Any
 
-from protocol.codec import encode
+from protocol.codec import decode, encode
 from protocol.cost import Price
 from protocol.energy import EnergySource
+from protocol.errors import PeerError
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId
+from protocol.reputation_note import MAX_REPUTATION_NOTE_BYTES, ReputationNote
 from protocol.tally import Proof
 from protocol.work import Receipt, Rule
 
@@ -66,10 +68,14 @@ CREATE INDEX IF NOT EXISTS proofs_by_record ON proofs (record);
 CREATE TABLE IF NOT EXISTS relay_receipts (
     manifest BLOB PRIMARY KEY, signed_ms INTEGER NOT NULL, raw BLOB NOT NULL
 ) STRICT;
-CREATE TABLE IF NOT EXISTS credit_notes (number INTEGER PRIMARY KEY, raw BLOB NOT NULL) STRICT
+CREATE TABLE IF NOT EXISTS credit_notes (number INTEGER PRIMARY KEY, raw BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS reputation (
+    one INTEGER PRIMARY KEY CHECK (one = 1), note BLOB NOT NULL, raw BLOB NOT NULL
+) STRICT
 """
 """Which versions one's records trained, what one signed of others' relaying, and what the learner signed of one's own,
-by its number in the learner's books. Made like TRAFFIC."""
+by its number in the learner's books; and how it says that one stands: the latest note, and its envelope. Made like
+TRAFFIC."""
 
 
 NO_ENERGY: Mapping[EnergySource, float] = MappingProxyType({})
@@ -174,6 +180,14 @@ class KeptNote:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeptReputation:
+    """How the learner says that this node stands, and the envelope of that."""
+
+    note: ReputationNote
+    raw: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
 class StoredProof:
     """The same as it is kept: the envelope of the tally, and the bytes of the Proof."""
 
@@ -264,8 +278,15 @@ class Receipts:
             )
         return True
 
-    def add_proofs(self, tally: bytes, proofs: Sequence[KeptProof], notes: Sequence[KeptNote] = ()) -> None:
-        """Keep proofs that were checked, all of one version, whose tally has the envelope `tally`, and credit notes."""
+    def add_proofs(
+        self,
+        tally: bytes,
+        proofs: Sequence[KeptProof],
+        notes: Sequence[KeptNote] = (),
+        reputation: KeptReputation | None = None,
+    ) -> None:
+        """Keep proofs that were checked, all of one version, whose tally has the envelope `tally`, and credit notes;
+        and a reputation, which replaces the one before."""
         with self._transaction() as db:
             db.executemany(
                 "INSERT INTO tallies VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
@@ -280,6 +301,9 @@ class Receipts:
             )
             insert = "INSERT INTO credit_notes VALUES (?, ?) ON CONFLICT DO NOTHING"
             db.executemany(insert, [(one.number, one.raw) for one in notes])
+            if reputation is not None:
+                values = (encode(reputation.note), reputation.raw)
+                db.execute("INSERT OR REPLACE INTO reputation VALUES (1, ?, ?)", values)
 
     def relayed(self, manifest: ManifestHash, raw: bytes, now_ms: int) -> None:
         """Keep the relay receipt that this node signed for a version, and the latest RELAY_RECEIPTS_KEPT in all."""
@@ -460,6 +484,19 @@ class Receipts:
     def credited_upto(self) -> int:
         """The number of the last credit note that is kept, 0 if none is."""
         return int(self._query("SELECT coalesce(max(number), 0) FROM credit_notes")[0][0])
+
+    def reputation(self) -> KeptReputation | None:
+        """What the learner said last of how this node stands, None if it has said nothing yet."""
+        for note, raw in self._query("SELECT note, raw FROM reputation") if self._has("reputation") else ():
+            try:
+                found: ReputationNote = decode(ReputationNote, note, MAX_REPUTATION_NOTE_BYTES)
+            except PeerError as error:
+                raise ReceiptsError(
+                    f"{self.path}: the reputation in it cannot be read ({error}). Restore it from a copy, or move it "
+                    "away."
+                ) from None
+            return KeptReputation(note=found, raw=raw)
+        return None
 
     def credit_notes(self) -> Iterator[bytes]:
         """The learner's notes on what this node is credited with, in order."""

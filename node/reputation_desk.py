@@ -1,12 +1,13 @@
-"""Who is in quarantine while the learner runs: what the ledger observed, looked at now and then.
+"""How peers stand while the learner runs: what the ledger observed, looked at now and then.
 
 What always holds: nothing is remembered but what the ledger says, so a restart changes nothing; the file is read beside
-the learner's own writing, on a thread, and nobody waits for it; whose strikes stand or fell is told once.
+the learner's own writing, on a thread, and nobody waits for it; whose strikes stand or fell is told once; what is
+signed for a peer says how it stood at the last look.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,27 +17,62 @@ from learner.ledger_file import LedgerError, snapshot
 from learner.ledger_reputation import observed_days
 from node.events import EventLog
 from node.reports.rules import JUDGING
+from protocol.genesis import Authority
+from protocol.identity import Keypair
 from protocol.ids import PeerId
-from protocol.reputation import DAY_MS, SoftStrike, reputation_of
+from protocol.reputation import DAY_MS, ObservedDay, SoftStrike, reputation_of
+from protocol.reputation_note import reputation_note, sign_reputation_note
 
 REVIEW_S = 300.0
 """Reputations change with days of work; a ledger of a million leases is read in three seconds."""
 
+TOLD_EVERY_MS = 600_000
+"""What is newer by less is not worth a signature and seven kilobytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Seen:
+    """What had been observed at a moment, of those who were here."""
+
+    at_ms: int
+    days: Mapping[PeerId, list[ObservedDay]]
+
 
 @dataclass(kw_only=True)
 class ReputationDesk:
-    """See the module's paragraph. `changed` is told when somebody came into quarantine, or out of it."""
+    """See the module's paragraph. `present`: of whom notes may be asked; `changed` is told when somebody came into
+    quarantine, or out of it."""
 
     ledger: Path
+    present: Container[PeerId]
+    keypair: Keypair
+    authority: Authority
+    certificate: bytes
     now_ms: Callable[[], int]
     events: EventLog
     changed: Callable[[], None] = lambda: None
     stirred: trio.Event = field(default_factory=trio.Event)
     _quarantined: dict[PeerId, tuple[SoftStrike, ...]] = field(default_factory=dict)
+    _seen: _Seen = field(default_factory=lambda: _Seen(at_ms=0, days={}))
 
     def is_quarantined(self, peer: PeerId) -> bool:
         """Whether soft strikes stood against it at the last look."""
         return peer in self._quarantined
+
+    def note(self, peer: PeerId, after_ms: int) -> bytes | None:
+        """Its signed reputation as of the last look, if that was long enough after `after_ms`. On any thread."""
+        seen = self._seen
+        if seen.at_ms - after_ms < TOLD_EVERY_MS or peer not in seen.days:
+            return None
+        note = reputation_note(
+            peer=peer,
+            day=seen.at_ms // DAY_MS,
+            days=seen.days[peer],
+            banned="",  # who is, is not here to ask
+            issued_ms=seen.at_ms,
+            certificate=self.certificate,
+        )
+        return sign_reputation_note(self.keypair, self.authority, note)
 
     def call(self) -> None:
         """Look again soon: an audit failed, or the operator decided something."""
@@ -70,6 +106,7 @@ class ReputationDesk:
         now_ms = self.now_ms()
         with snapshot(self.ledger) as db:
             days = observed_days(db, now_ms, JUDGING)
+        self._seen = _Seen(at_ms=now_ms, days={peer: seen for peer, seen in days.items() if peer in self.present})
         reputations = {peer: reputation_of(seen, now_ms // DAY_MS) for peer, seen in days.items()}
         return {peer: found.strikes for peer, found in reputations.items() if found.strikes}
 

@@ -57,6 +57,7 @@ from protocol.limits import (
     MAX_TOKEN_CHARS,
 )
 from protocol.relay import MAX_RELAY_RECEIPT_BYTES
+from protocol.reputation_note import MAX_REPUTATION_NOTE_BYTES
 from protocol.tally import MAX_TALLY_BYTES, Proof
 
 WORK = "/volery/work/1"
@@ -303,7 +304,8 @@ class NumberedNote(msgspec.Struct, frozen=True, array_like=True):
 
 class ProofRequest(Message, frozen=True, kw_only=True, tag="proofs?"):
     """Which records of ours was a version trained on? Of `version`, from `place` on, or else of the next one after it.
-    And which credit notes name us, behind the one of the number `notes`?
+    And which credit notes name us, behind the one of the number `notes`? And how do we stand, where that was looked at
+    well after `reputed`, the date of the newest ReputationNote that we have (0: we have none; absent: never mind)?
 
     Answered by Proofs. A second one replaces the first.
     """
@@ -311,6 +313,7 @@ class ProofRequest(Message, frozen=True, kw_only=True, tag="proofs?"):
     version: PolicyVersion
     place: Count = 0
     notes: Count = 0
+    reputed: Millis | None = None
 
 
 class Goodbye(Message, frozen=True, kw_only=True, tag="goodbye"):
@@ -376,18 +379,20 @@ class InboxFull(Message, frozen=True, kw_only=True, tag="full"):
 
 class Proofs(Message, frozen=True, kw_only=True, tag="proofs"):
     """Answer to ProofRequest: the tally's envelope of one version, and proofs of some of the asker's records, in the
-    order of their places; credit notes that name the asker as a relay, in the order of their numbers. Empty when there
-    are none (yet). With a tally alone it is no answer, but says that a version was published.
+    order of their places; credit notes that name the asker as a relay, in the order of their numbers; and the envelope
+    of a ReputationNote on the asker. Empty when there are none (yet). With a tally alone it is no answer, but says that
+    a version was published.
     """
 
     tally: Annotated[bytes, Meta(max_length=MAX_TALLY_BYTES + OVERHEAD_BYTES)] = b""
     proofs: Annotated[list[Proof], Meta(max_length=MAX_PROOFS)] = msgspec.field(default_factory=list)
     notes: Annotated[list[NumberedNote], Meta(max_length=MAX_NOTES)] = msgspec.field(default_factory=list)
+    reputation: Annotated[bytes, Meta(max_length=MAX_REPUTATION_NOTE_BYTES + OVERHEAD_BYTES)] = b""
 
     @property
     def is_empty(self) -> bool:
         """Whether it brings nothing."""
-        return not self.proofs and not self.notes
+        return not self.proofs and not self.notes and not self.reputation
 
 
 class Revised(Message, frozen=True, kw_only=True, tag="revised"):

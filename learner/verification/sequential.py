@@ -26,7 +26,7 @@ from enum import Enum
 LIFETIME_ERROR = 1e-6
 """Probability at most that an honest peer is ever convicted."""
 
-MULTIPLES = (4.0, 16.0, 64.0, 256.0)
+MULTIPLES = (3.0, 9.0, 27.0, 81.0)
 """Rates bet on, in multiples of the honest one."""
 
 HIGHEST_RATE = 0.5

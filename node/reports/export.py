@@ -25,7 +25,8 @@ cents_per_1000_tokens {currency: cents}. The learner is counted in. Those of eac
 cost_terms: currency, per_kwh, reference {name, per_hour, tokens_per_s, cents_per_1000_tokens} or null.
 
 JSON of a node's own work: format, kind ("own"), peer, receipts, oldest, newest, refused [{lease, index, rule, detail,
-at_ms}], traffic [{peer, bytes_up, bytes_down}], cost_terms.
+at_ms}], traffic [{peer, bytes_up, bytes_down}], reputed_ms (when the learner said how it stands, or null),
+cost_terms.
 
 A peer: peer, name, role, engine, machine, leases {issued, open, delivered, in_time, late, expired, returned, lost,
 recalled, recalled_rollouts}, admitted, rejected, verdicts {rule: count}, admitted_per_s, tokens, trained, dropped,
@@ -250,6 +251,7 @@ def _own(report: OwnReport) -> dict[str, Any]:
         "receipts": report.receipts,
         "oldest": None if report.oldest is None else str(report.oldest),
         "newest": None if report.newest is None else str(report.newest),
+        "reputed_ms": report.reputed_ms,
         "refused": [
             {"lease": r.lease.hex(), "index": r.index, "rule": r.rule.value, "detail": r.detail, "at_ms": r.at_ms}
             for r in report.refused

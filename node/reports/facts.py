@@ -423,6 +423,7 @@ class OwnReport:
     `newest` and `oldest` are the learner's versions when it judged. `refused` are the latest, newest first. `traffic`
     is with those peers with whom most was exchanged. `spans`, when it was in the swarm, and `history` are there where
     they were asked for; their times are seconds since it was first seen. `terms`: what a kWh costs its owner.
+    `reputed_ms`: when the learner said how it stands, None if it has not yet.
     """
 
     peer: PeerReport
@@ -431,6 +432,7 @@ class OwnReport:
     newest: PolicyVersion | None
     refused: tuple[RefusedRecord, ...]
     traffic: tuple[PeerTraffic, ...]
+    reputed_ms: int | None = None
     spans: tuple[Span, ...] = ()
     history: PeerHistory | None = None
     terms: CostTerms = NO_TERMS

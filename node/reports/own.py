@@ -1,9 +1,8 @@
 """A volunteer's report of its own work, from the receipts on its own disk.
 
-It has the shape of the peer's row at the learner. What only the learner knows (share of batches, credit for relaying,
-reputation) is None;
-leases are those that a receipt answers; the cost is all time at work at the latest price, as the learner reckons it
-too.
+It has the shape of the peer's row at the learner. What only the learner knows (share of batches, credit for relaying)
+is None; the reputation is what the learner said last; leases are those that a receipt answers; the cost is all time at
+work at the latest price, as the learner reckons it too.
 """
 
 from __future__ import annotations
@@ -48,6 +47,7 @@ def own_report(
     dates = [date for s in sessions for date in (s.began_ms, s.ended_ms)]
     dates += [date for date in (sums.first_ms, sums.last_ms) if date is not None]
     asked = sessions[-1].price if sessions else price or Price()
+    known = receipts.reputation()
     stays = stays_of(map(_presence, sessions), min(dates, default=0))
     row = PeerReport(
         peer=peer,
@@ -70,7 +70,7 @@ def own_report(
         engine_s=sums.engine_s,
         first_seen_ms=min(dates, default=0),
         last_seen_ms=max(dates, default=0),
-        reputation=None,
+        reputation=None if known is None else known.note.reputation,
         stays=stays,
     )
     refused = tuple(
@@ -84,6 +84,7 @@ def own_report(
         newest=sums.newest,
         refused=refused,
         traffic=tuple(receipts.traffic(TRAFFIC_SHOWN)),
+        reputed_ms=None if known is None else known.note.issued_ms,
         spans=_spans(sessions, row) if with_history else (),
         history=_history(receipts, row) if with_history else None,
         terms=CostTerms(currency=asked.currency, per_kwh=per_kwh),

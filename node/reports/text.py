@@ -25,6 +25,7 @@ from node.reports.columns import known_as, tables
 from node.reports.facts import Evaluation, OwnReport, Role, SwarmReport
 from node.reports.objective import RECENT, by_lag, recent, spells
 from node.reports.rules import MEANINGS
+from node.reports.standing import advice, in_a_line
 from node.reports.trust import ban_in_words
 from protocol.cost import MICROS
 from protocol.energy import MAX_WATTS, EnergySource
@@ -176,7 +177,10 @@ def own_story(report: OwnReport) -> Iterator[tuple[str, str]]:
         yield "chunks", "; ".join(_exchanged(one) for one in report.traffic[:PEERS_LISTED])
     yield "engine", f"generated for {words.duration(report.peer.engine_s)}"
     yield from _energy(report)
-    yield "not here", "share of batches, credit for relaying and reputation: only the learner knows them"
+    if report.peer.reputation is not None and report.reputed_ms is not None:
+        found = f"{in_a_line(report.peer.reputation)} So the learner said at {words.moment(report.reputed_ms)}."
+        yield "reputation", " ".join([found, *advice(report.peer.reputation)])
+    yield "not here", "share of batches and credit for relaying: only the learner knows them"
 
 
 def _exchanged(traffic: PeerTraffic) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from learner.ledger_file import has_table, snapshot
@@ -116,7 +115,9 @@ def why_in_receipts(receipts: Receipts, name: str) -> str:
         Decision(index=one.index, record=one.record, rule=one.rule, detail=one.detail, reward=one.reward)
         for one in found
     ]
-    return "\n".join([f"Lease {first.lease.hex()}, judged {_date(first.issued_ms)}; {counted}.", *_told(decisions)])
+    return "\n".join(
+        [f"Lease {first.lease.hex()}, judged {words.moment(first.issued_ms)}; {counted}.", *_told(decisions)]
+    )
 
 
 def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
@@ -125,7 +126,7 @@ def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
     )
     called = words.plain_name(name) or "a peer without a name"
     by_itself = f"engine {words.plain_name(engine, NAMES)}, {words.plain_name(machine, NAMES)}"
-    yield f"{called}, {peer}: {by_itself}, first here {_date(first_ms)}."
+    yield f"{called}, {peer}: {by_itself}, first here {words.moment(first_ms)}."
     rules = db.execute(
         "SELECT rule, count(*), sum(step IS NOT NULL) FROM records WHERE peer = ? GROUP BY rule", (peer,)
     )
@@ -165,7 +166,7 @@ def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
         yield "The latest refusals, by lease:"
     for lease, decided_by, detail, received_ms, count in newest:
         said = words.plain_name(detail, 512)
-        yield f"  {_date(received_ms)}  {short(lease)}  {count} records, {decided_by}: {said}"
+        yield f"  {words.moment(received_ms)}  {short(lease)}  {count} records, {decided_by}: {said}"
 
 
 def _decisions(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
@@ -175,7 +176,7 @@ def _decisions(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
     rows = db.execute("SELECT at_ms, what, reason FROM decisions WHERE peer = ? ORDER BY id DESC LIMIT 8", (peer,))
     for at_ms, what, reason in rows:
         because = f": {words.plain_name(reason, 512)}" if reason else ""
-        yield f"{_date(at_ms)}  the operator's {what}{because}"
+        yield f"{words.moment(at_ms)}  the operator's {what}{because}"
 
 
 def _of_lease(db: sqlite3.Connection, lease: bytes, only: bytes | None = None) -> Iterator[str]:
@@ -186,10 +187,10 @@ def _of_lease(db: sqlite3.Connection, lease: bytes, only: bytes | None = None) -
     )
     begun = f", begun with version {started}" if started else ", of which nobody said that it was begun"
     asked = f"{rollouts} completions of prompt {prompt} of {words.plain_name(task, NAMES)}"
-    yield f"Lease {lease.hex()} of {short(peer)}: {asked}, issued {_date(issued_ms)}{begun}."
+    yield f"Lease {lease.hex()} of {short(peer)}: {asked}, issued {words.moment(issued_ms)}{begun}."
     match status:
         case "open":
-            yield f"It is open; its deadline is {_date(deadline_ms)}."
+            yield f"It is open; its deadline is {words.moment(deadline_ms)}."
         case "delivered":
             yield f"It was delivered and judged {(closed_ms - issued_ms) / 1000:.1f} s after that."
         case "expired":
@@ -223,7 +224,7 @@ def _audit_of(db: sqlite3.Connection, lease: bytes) -> Iterator[str]:
     ):
         found = "passed" if passed else f"failed: {detail}"
         largest = f"The largest gap was {words.figure(worst)} nats."
-        yield f"Its audit of {_date(at_ms)}, of {tokens:,} tokens, {found}. {largest}"
+        yield f"Its audit of {words.moment(at_ms)}, of {tokens:,} tokens, {found}. {largest}"
 
 
 def _fate(rule: Rule, step: int | None, lag: int | None, reason: str | None) -> str:
@@ -276,7 +277,3 @@ def _is_hex(name: str) -> bool:
 
 def _plain(name: str) -> str:
     return name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-
-
-def _date(at_ms: int) -> str:
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -7,6 +7,7 @@ so that nobody's name can move our cursor or stretch our tables.
 from __future__ import annotations
 
 import unicodedata
+from datetime import UTC, datetime
 
 from node.config import mode_of
 from protocol.cost import MICROS
@@ -21,6 +22,11 @@ NOTHING = "-"
 def regime(staleness: int) -> str:
     """The mode of a run with its window S."""
     return f"{mode_of(staleness)}, staleness window S = {staleness}" if staleness else "sequential, S = 0"
+
+
+def moment(at_ms: int) -> str:
+    """A date and time, UTC."""
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def plain_name(name: str, limit: int = NAME_CHARS) -> str:

@@ -72,6 +72,8 @@ class NodeBooks:
             yield RelayLine(envelope=raw)
         for raw in self.receipts.credit_notes():
             yield CreditLine(note=raw)
+        if (known := self.receipts.reputation()) is not None:
+            yield ReputationLine(note=known.raw)
         for proof in self.receipts.proofs() if proofs else ():
             yield ProofLine(tally=proof.tally, proof=proof.proof)
 

@@ -27,8 +27,10 @@ from node.rollout_role import RolloutRole
 from protocol.codec import checked, decode, encode, pack_tokens
 from protocol.envelope import Kind, seal
 from protocol.exchange import PeerAddresses
-from protocol.ids import PolicyVersion
+from protocol.ids import PeerId, PolicyVersion
 from protocol.limits import MAX_WORK_BYTES, PROTOCOL_VERSION
+from protocol.reputation import DAY_MS, ObservedDay
+from protocol.reputation_note import ReputationNote, reputation_note
 from protocol.tally import MAX_PROOF_BYTES, Proof, Tally, TrainedRecord, open_tally, proofs_for, proven
 from protocol.tally import tree_of as tree_of_records
 from protocol.work import (
@@ -163,6 +165,21 @@ TALLIES = st.builds(
 )
 
 
+def stood(peer: PeerId, number: int, issued_ms: int) -> ReputationNote:
+    """By rights, but perhaps another's, and of another time."""
+    today = NOW_MS // DAY_MS
+    days = [ObservedDay(day=today, leases_in_time=number, bytes_given=number)]
+    certificate = SWARM.certificate
+    return reputation_note(
+        peer=peer, day=today, days=days, banned="", issued_ms=issued_ms, certificate=certificate
+    )  # fmt: skip
+
+
+REPUTATIONS = st.builds(
+    stood, st.sampled_from([peer_of(NODE)] * 3 + [OTHER.peer_id]), COUNTS, st.sampled_from([0, NOW_MS, 2**53 - 1])
+)
+
+
 @st.composite
 def proofs(draw: st.DrawFn) -> Proofs:
     """What the node asks for whenever a line is up: its own records and others', out of order, twice, of no tally."""
@@ -170,7 +187,13 @@ def proofs(draw: st.DrawFn) -> Proofs:
     places = draw(st.lists(st.integers(0, 2), max_size=4))
     found = [proofs_for(LEAVES, TREE, [place])[0] for place in places]
     notes = [NumberedNote(draw(COUNTS), draw(st.binary(max_size=40))) for _ in range(draw(st.integers(0, 2)))]
-    return Proofs(tally=tally, proofs=found, notes=notes if draw(st.booleans()) else [])
+    stands = draw(
+        st.just(b"")
+        | REPUTATIONS.map(lambda note: sealed(Kind.REPUTATION, note))
+        | odd(Kind.REPUTATION, REPUTATIONS)
+        | st.binary(max_size=40)
+    )
+    return Proofs(tally=tally, proofs=found, notes=notes if draw(st.booleans()) else [], reputation=stands)
 
 
 GRANTED = LEASES.map(lambda lease: sealed(Kind.LEASE, lease))

@@ -116,7 +116,7 @@ SAID: dict[str, st.SearchStrategy[Any]] = {
     "return": st.builds(LeaseReturn, leases=st.lists(IDS, max_size=20), reason=TEXTS),
     "delivery": st.builds(Delivery, lease=IDS, records=st.lists(st.binary(max_size=40), max_size=5)),
     "relayed": relays(),
-    "proofs": st.builds(ProofRequest, version=VERSIONS, place=COUNTS, notes=COUNTS),
+    "proofs": st.builds(ProofRequest, version=VERSIONS, place=COUNTS, notes=COUNTS, reputed=st.none() | COUNTS),
     "goodbye": st.builds(Goodbye, reason=TEXTS),
     "hello": HELLOS,
 }
@@ -307,6 +307,11 @@ async def test_a_thousand_messages_of_no_use_leave_nothing_behind(tmp_path: Path
                     await until(partial(_has_heard, learner, place))
                     await stage.settle(1.0)
                 await frames.send_bytes(corpus[place % len(corpus)])
+            # Whatever was said last, the peer has a version now, and no question that is not answered.
+            await frames.send_bytes(encode(Heartbeat(bytes_up=first + number, installed=learner.run.chain.head)))
+            await until(partial(_has_heard, learner, first + number))
+            await stage.settle(1.0)
+            await until(lambda: not learner.desk.proofs._asked)
             learner.log.clear()
             gc.collect()
 

@@ -15,14 +15,20 @@ from learner.relay_credit import Credit
 from node import proof_desk
 from node.events import EventLog
 from node.proof_desk import PAUSE_S, ProofDesk
-from node.proofs import checked_notes, checked_proofs, tally_in
-from node.receipts import Receipts
+from node.proofs import checked_notes, checked_proofs, checked_reputation, tally_in
+from node.receipts import KeptReputation, Receipts
+from node.reports.own import own_report
+from node.reports.text import own_story
 from node.rollout_role import RolloutRole
+from node.statements.books import NodeBooks
+from node.statements.form import ReputationLine
 from protocol.codec import decode
 from protocol.credit import CreditNote, RelayShare, sign_credit_note
 from protocol.errors import Fault, PeerError
 from protocol.identity import Keypair
 from protocol.ids import ManifestHash, PeerId, PolicyVersion, RecordId
+from protocol.reputation import DAY_MS, Band, ObservedDay
+from protocol.reputation_note import reputation_note, sign_reputation_note
 from protocol.tally import MAX_PROOF_BYTES, Proof, TrainedRecord, open_tally, proven
 from protocol.work import FromLearner, NumberedNote, ProofRequest, Proofs
 from swarm.testing.memory import MemoryNetwork
@@ -324,6 +330,84 @@ def test_credit_that_does_not_hold_is_not_kept() -> None:
     for wrong in ([note(3)], [note(4), note(4)], [note(9), note(4)], [note(4, THERE)], [note(4, signer=PEER)]):
         with pytest.raises(PeerError):
             checked(*wrong)
+
+
+# Reputations.
+
+
+def reputation(peer: PeerId = HERE, *, issued_ms: int = NOW_MS, signer: Keypair = SWARM.learner) -> bytes:
+    day = NOW_MS // DAY_MS
+    said = reputation_note(
+        peer=peer, day=day, days=[ObservedDay(day=day, leases_in_time=9)], banned="", issued_ms=issued_ms,
+        certificate=SWARM.certificate,
+    )  # fmt: skip
+    return sign_reputation_note(signer, SWARM.authority, said)
+
+
+def test_a_reputation_that_does_not_hold_is_not_kept() -> None:
+    def checked(raw: bytes, reputed: int | None = 0) -> KeptReputation | None:
+        request = ProofRequest(version=PolicyVersion(0, 0), reputed=reputed)
+        return checked_reputation(request, Proofs(reputation=raw), SWARM.authority, HERE)
+
+    assert checked(b"") is None
+    kept = checked(reputation())
+    assert kept is not None
+    assert (kept.note.peer, kept.note.band, kept.raw) == (HERE, Band.STEADY, reputation())
+    for wrong, reputed in (
+        (reputation(THERE), 0),
+        (reputation(), NOW_MS),
+        (reputation(), None),
+        (reputation(signer=PEER), 0),
+        (reputation()[:-1] + bytes([reputation()[-1] ^ 1]), 0),
+    ):
+        with pytest.raises(PeerError):
+            checked(wrong, reputed)
+
+
+async def test_who_does_not_ask_for_its_reputation_is_not_told(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(steps=2)) as learner, trio.open_nursery() as nursery:
+        learner.desk.proofs.reputed = lambda peer, after_ms: reputation(peer) if after_ms < NOW_MS else None
+        nursery.start_soon(learner.desk.proofs.work)
+        asker = Asker(learner.desk.proofs)
+        assert (await asker.ask(HERE, START)).is_empty
+        asked = msgspec.structs.replace(START, reputed=0)
+        assert await asker.ask(HERE, asked) == Proofs(reputation=reputation())
+        assert (await asker.ask(HERE, msgspec.structs.replace(START, reputed=NOW_MS))).is_empty
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.usefixtures("hurry")
+async def test_a_node_keeps_how_it_stands_and_states_it(tmp_path: Path) -> None:
+    network, told = MemoryNetwork(), list[dict[str, object]]()
+    async with (
+        open_learner(tmp_path, Settings(steps=3, staleness=2), network=network) as learner,
+        open_node(network, SWARM, tmp_path, "worker", follows=True) as worker,
+        trio.open_nursery() as nursery,
+    ):
+        learner.desk.proofs.reputed = lambda peer, after_ms: reputation(peer) if after_ms < NOW_MS else None
+        serve(learner)
+        await worker.transport.dial(learner.transport.addresses())
+
+        def listen(role: RolloutRole, events: EventLog) -> None:
+            events.listen(lambda name, fields: told.append(dict(fields)) if name == "reputation_told" else None)
+
+        async def work() -> None:
+            await work_with(worker, learner, tmp_path, on_role=listen, keeps_proofs=True)
+
+        nursery.start_soon(work)
+        await learner.train()
+        nursery.cancel_scope.cancel()
+        raw = reputation(worker.peer)
+    assert told == [{"band": "steady", "score": 1.0}], "and once"
+    with closing(Receipts(tmp_path / "receipts.sqlite", read_only=True)) as receipts:
+        kept = receipts.reputation()
+        assert kept is not None
+        assert kept.raw == raw
+        assert ReputationLine(note=raw) in list(NodeBooks(receipts=receipts).lines(None, proofs=True))
+        report = own_report(receipts, peer=worker.peer)
+    assert report.peer.reputation is not None
+    assert report.peer.reputation.band is Band.STEADY
+    assert dict(own_story(report))["reputation"].startswith("Reputation 1.00 of 1, steady (availability 1.00")
 
 
 async def test_a_relay_is_told_of_its_own_credit_from_where_it_was(

@@ -14,11 +14,13 @@ import trio.testing
 from learner.verification.share import NEWCOMER_GROUPS
 from node.events import EventLog
 from node.peer_orders import Pardon
-from node.reputation_desk import REVIEW_S, ReputationDesk
+from node.reputation_desk import REVIEW_S, TOLD_EVERY_MS, ReputationDesk
+from protocol.genesis import Authority
 from protocol.ids import PeerId, PolicyVersion
-from protocol.reputation import DAY_MS
+from protocol.reputation import DAY_MS, Band
+from protocol.reputation_note import open_reputation_note
 from protocol.work import Rule
-from tests.learner.working import OTHER
+from tests.learner.working import OTHER, SWARM
 from tests.node.learning import FakePeer, Settings, hello, open_learner, until
 from tests.node.ledgers import ALPHA, BETA, Story, open_story, peer_row
 
@@ -39,6 +41,10 @@ def desk_of(story: Story) -> tuple[ReputationDesk, list[tuple[str, dict[str, Any
     events.listen(lambda name, fields: log.append((name, dict(fields))))
     desk = ReputationDesk(
         ledger=story.ledger.path,
+        present={ALPHA},
+        keypair=SWARM.learner,
+        authority=SWARM.authority,
+        certificate=SWARM.certificate,
         now_ms=lambda: story.now_ms,
         events=events,
         changed=lambda: changes.append("changed"),
@@ -48,6 +54,30 @@ def desk_of(story: Story) -> tuple[ReputationDesk, list[tuple[str, dict[str, Any
 
 def abandon(story: Story, peer: PeerId, leases: int) -> None:
     story.ledger.leases_closed([story.lease(peer) for _ in range(leases)], "expired", story.now_ms)
+
+
+async def test_who_is_here_is_told_how_it_stands_as_of_the_last_look_and_not_at_every_one(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk, _, _ = desk_of(story)
+    assert desk.note(ALPHA, 0) is None, "nobody has looked yet"
+    abandon(story, ALPHA, 10)
+    abandon(story, BETA, 10)
+    await desk.review()
+    raw = desk.note(ALPHA, 0)
+    assert raw is not None
+    monkeypatch.setattr(Authority, "require_learner", lambda *_: None)  # certified for another time than the story's
+    note = open_reputation_note(raw, SWARM.authority)
+    assert (note.peer, note.band, note.issued_ms) == (ALPHA, Band.QUARANTINED, story.now_ms)
+    assert [day.leases_failed for day in note.days] == [10]
+    assert desk.note(BETA, 0) is None, "it is not here"
+    assert desk.note(OTHER.peer_id, 0) is None
+    story.now_s += TOLD_EVERY_MS / 1000 - 1
+    await desk.review()
+    assert desk.note(ALPHA, note.issued_ms) is None
+    story.now_s += 1
+    await desk.review()
+    assert desk.note(ALPHA, note.issued_ms) is not None
 
 
 async def test_who_abandons_leases_is_in_quarantine_until_it_has_worked_or_time_has_passed(story: Story) -> None:

@@ -1035,15 +1035,16 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
         """,
     ),
     (
-        ProofRequest(version=PolicyVersion(2, 700), place=17, notes=700),
+        ProofRequest(version=PolicyVersion(2, 700), place=17, notes=700, reputed=1_700_000_000_000),
         """
-        84                                                          # ProofRequest: map of 4
+        85                                                          # ProofRequest: map of 5
           a4 74797065 a7 70726f6f66733f                             # type: "proofs?"
           a7 76657273696f6e 92                                      # version: PolicyVersion, array of 2
             02                                                      # incarnation: 2
             cd 02bc                                                 # version: 700
           a5 706c616365 11                                          # place: 17
           a5 6e6f746573 cd 02bc                                     # notes: 700
+          a7 72657075746564 cf 0000018bcfe56800                     # reputed: 1_700_000_000_000
         """,
     ),
     (
@@ -1135,9 +1136,14 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
         """,
     ),
     (
-        Proofs(tally=STUB, proofs=[Proof(leaf=STUB, place=17, path=[HASH])], notes=[NumberedNote(700, STUB)]),
+        Proofs(
+            tally=STUB,
+            proofs=[Proof(leaf=STUB, place=17, path=[HASH])],
+            notes=[NumberedNote(700, STUB)],
+            reputation=STUB,
+        ),
         """
-        84                                                          # Proofs: map of 4
+        85                                                          # Proofs: map of 5
           a4 74797065 a6 70726f6f6673                               # type: "proofs"
           a5 74616c6c79 c4 02 e47e                                  # tally: STUB
           a6 70726f6f6673 91                                        # proofs: array of 1
@@ -1151,6 +1157,7 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
             92                                                      # [0]: NumberedNote, array of 2
               cd 02bc                                               # number: 700
               c4 02 e47e                                            # note: STUB
+          aa 72657075746174696f6e c4 02 e47e                        # reputation: STUB
         """,
     ),
     (

@@ -16,7 +16,7 @@ from node.reports.html.curves import plots
 from node.reports.html.learned import lead
 from node.reports.html.markup import Child, Fragment, strangers, tag
 from node.reports.html.peer_table import peer_table
-from node.reports.html.pieces import Tile, link_to, moment, pairs, section, small_share, table, tiles
+from node.reports.html.pieces import Tile, link_to, pairs, section, small_share, table, tiles
 from node.reports.html.svg import WIDE, figure
 from node.reports.objective import RECENT, by_lag, spells
 from node.reports.rules import MEANINGS
@@ -199,5 +199,5 @@ def _active(names: Mapping[PeerId, str], active: Sequence[PeerId], pages: Collec
 def heading(report: SwarmReport) -> tuple[str, str]:
     """The page's title, and the line below it."""
     window = "" if report.staleness is None else f"; {words.regime(report.staleness)}"
-    said = f"{moment(report.started_ms)} to {moment(report.ended_ms)}, {words.duration(report.wall_s)}{window}."
-    return f"Swarm {short(report.swarm)}", said
+    dates = f"{words.moment(report.started_ms)} to {words.moment(report.ended_ms)}"
+    return f"Swarm {short(report.swarm)}", f"{dates}, {words.duration(report.wall_s)}{window}."

@@ -13,7 +13,7 @@ from node.reports.history import DETAIL_CHARS, PeerHistory
 from node.reports.html.curves import timeline
 from node.reports.html.markup import Child, Fragment, strangers, tag
 from node.reports.html.peer_page import energy, verdicts
-from node.reports.html.pieces import Tile, moment, name_of, pairs, section, shortened, table, tiles
+from node.reports.html.pieces import Tile, name_of, pairs, section, shortened, table, tiles
 from node.reports.html.plot import Look, Row
 from node.reports.html.svg import STRIP, figure
 from node.reports.text import own_story
@@ -41,7 +41,7 @@ def heading(report: OwnReport) -> tuple[str, str]:
     peer = report.peer
     if not peer.last_seen_ms:
         return f"Work of {name_of(peer)}", "This node was in no swarm yet."
-    return f"Work of {name_of(peer)}", f"{moment(peer.first_seen_ms)} to {moment(peer.last_seen_ms)}."
+    return f"Work of {name_of(peer)}", f"{words.moment(peer.first_seen_ms)} to {words.moment(peer.last_seen_ms)}."
 
 
 def _figures(report: OwnReport) -> Iterator[Tile]:
@@ -54,6 +54,8 @@ def _figures(report: OwnReport) -> Iterator[Tile]:
         more=f"in {words.duration(peer.active_s)} of work",
     )
     yield Tile(name="receipts", value=words.count(report.receipts), more="signed by the learner")
+    if peer.reputation is not None:
+        yield Tile(name="reputation", value=f"{peer.reputation.score:.2f}", more=peer.reputation.band.value)
     yield Tile(name="chunks sent", value=words.size(peer.bytes_up), more=f"{words.size(peer.bytes_down)} received")
 
 
@@ -63,7 +65,7 @@ def _refused(report: OwnReport) -> Fragment | None:
     rows = [
         (
             tag("code", one.rule.value),
-            moment(one.at_ms),
+            words.moment(one.at_ms),
             tag("code", f"{short(one.lease)}/{one.index}"),
             strangers(shortened(one.detail, DETAIL_CHARS)),
         )

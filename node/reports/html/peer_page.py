@@ -20,7 +20,6 @@ from node.reports.html.pieces import (
     NAME_CHARS,
     Tile,
     link_to,
-    moment,
     name_of,
     page_id,
     pairs,
@@ -129,7 +128,7 @@ def _evidence(evidence: Mapping[Rule, tuple[Evidence, ...]], started_ms: int) ->
     rows = [
         (
             tag("code", rule.value),
-            moment(started_ms + round(1000 * one.at_s)),
+            words.moment(started_ms + round(1000 * one.at_s)),
             tag("code", f"{short(one.lease)}/{one.index}"),
             words.NOTHING if one.version is None else str(one.version),
             words.NOTHING if one.lag is None else f"{one.lag} {'step' if one.lag == 1 else 'steps'}",
@@ -220,8 +219,8 @@ def _machine(peer: PeerReport) -> Iterator[tuple[str, Child]]:
 
 
 def _standing(peer: PeerReport, stays: int) -> Iterator[tuple[str, Child]]:
-    yield "first seen", moment(peer.first_seen_ms)
-    yield "last seen", moment(peer.last_seen_ms)
+    yield "first seen", words.moment(peer.first_seen_ms)
+    yield "last seen", words.moment(peer.last_seen_ms)
     yield "came", "once" if stays == 1 else f"{stays:,} times"
     if peer.reputation is not None:
         yield "availability", f"{peer.reputation.availability:.2f} of 1"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from urllib.parse import quote
 
 from node.reports import words
@@ -75,11 +74,6 @@ def page_id(peer: PeerId) -> str:
 def link_to(peer: PeerId, *children: Child) -> Fragment:
     """A link to the part of the page that is about `peer`."""
     return tag("a", children, href=f"#peer={quote(peer, safe='')}")
-
-
-def moment(at_ms: int) -> str:
-    """A date and time, UTC."""
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def small_share(value: float) -> str:

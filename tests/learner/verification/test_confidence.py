@@ -54,7 +54,7 @@ def test_made_up_tokens_are_found_at_once_and_however_long_one_was_honest() -> N
         found, finding = after(known, MADE_UP, MARGINS)
         assert (finding.passed, finding.convicted, found.standing) == (False, True, Standing.BANNED)
         assert "25 of 28 tokens" in finding.detail
-        assert "0.08%" in finding.detail
+        assert "0.05%" in finding.detail
         assert found.banned == finding.detail
         assert after(found, CLEAN, MARGINS)[0].standing is Standing.BANNED, "an honest audit takes nothing back"
         again = pardoned(found)

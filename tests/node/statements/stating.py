@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from node.statements.check import Expected, Flaw, Statement, check_statement
-from node.statements.form import CreditLine, Head, Line, ProofLine, ReceiptLine, RelayLine, write_lines
+from node.statements.form import CreditLine, Head, Line, ProofLine, ReceiptLine, RelayLine, ReputationLine, write_lines
 from protocol.codec import encode
 from protocol.credit import CreditNote, RelayShare, sign_credit_note
 from protocol.digest import digest_of
@@ -15,6 +17,8 @@ from protocol.genesis import Authority, certify_learner, found_swarm
 from protocol.identity import Keypair
 from protocol.ids import PeerId, PolicyVersion
 from protocol.relay import RelayReceipt, sign_relay_receipt
+from protocol.reputation import DAY_MS, ObservedDay
+from protocol.reputation_note import reputation_note, sign_reputation_note
 from protocol.tally import Tally, TrainedRecord, proofs_for, sign_tally, tree_of
 from protocol.work import Receipt, Rule, Verdict, sign_receipt
 
@@ -23,6 +27,7 @@ GENESIS, SWARM = found_swarm(OPERATOR, name="kites", created_ms=0, nonce=bytes(1
 OTHER_GENESIS, OTHER_SWARM = found_swarm(OPERATOR, name="kites", created_ms=1, nonce=bytes(16))
 FOREIGN_GENESIS, FOREIGN_SWARM = found_swarm(STRANGER, name="kites", created_ms=0, nonce=bytes(16))
 NOW_MS = 1_760_000_000_000
+TODAY = NOW_MS // DAY_MS
 CERTIFICATE = certify_learner(
     OPERATOR, SWARM, learner=LEARNER.public, not_before_ms=NOW_MS - 1000, not_after_ms=NOW_MS + 1_000_000
 )
@@ -103,6 +108,17 @@ def proof_lines(records: Sequence[TrainedRecord] = TRAINED, **changes: Any) -> l
     leaves, tree = tree_of(records)
     tally = tally_of_all(records, **changes)
     return [ProofLine(tally=tally, proof=encode(one)) for one in proofs_for(leaves, tree, range(tree.size))]
+
+
+def reputation_line(
+    peer: PeerId = ALPHA.peer_id, *, seen: Sequence[ObservedDay] = (), signer: Keypair = LEARNER, **changes: object
+) -> ReputationLine:
+    """As of today, from nine leases in time unless told otherwise; `changes` are made before it is signed."""
+    days = list(seen) or [ObservedDay(day=TODAY, leases_in_time=9)]
+    note = reputation_note(
+        peer=peer, day=TODAY, days=days, banned="", issued_ms=NOW_MS, certificate=CERTIFICATE
+    )  # fmt: skip
+    return ReputationLine(note=sign_reputation_note(signer, SWARM, msgspec.structs.replace(note, **changes)))
 
 
 @dataclass(kw_only=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from base64 import b64decode
 from collections import Counter
 from typing import Any
@@ -19,7 +20,18 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from node.statements.form import ReceiptLine
-from tests.node.statements.stating import ALPHA, BETA, OPERATOR, STRANGER, Draft, credit_line, receipt_line
+from protocol.reputation import ObservedDay
+from tests.node.statements.stating import (
+    ALPHA,
+    BETA,
+    OPERATOR,
+    STRANGER,
+    TODAY,
+    Draft,
+    credit_line,
+    receipt_line,
+    reputation_line,
+)
 
 
 def sha(data: bytes) -> bytes:
@@ -61,6 +73,24 @@ def root_of(entry: bytes, place: int, size: int, path: list[bytes]) -> bytes:
     if place < half:
         return sha(b"\1" + root_of(entry, place, half, path[:-1]) + path[-1])
     return sha(b"\1" + path[-1] + root_of(entry, place - half, size - half, path[:-1]))
+
+
+def shares(today: int, days: list[list[int]]) -> dict[str, float]:
+    """The rules of scale 1."""
+    assert [day[0] for day in days] == sorted({day[0] for day in days})
+    assert all(0 <= today - day[0] <= 56 for day in days)
+    here, missed, in_time, failed, clean, blamed, passed, bad, given, had = (
+        sum(day[place] * 2 ** ((day[0] - today) / 7) for day in days if len(day) > place) for place in range(1, 11)
+    )
+    each = {
+        "availability": (here + 3_600_000) / (here + missed + 3_600_000),
+        "timeliness": (in_time + 4) / (in_time + failed + 4),
+        "honesty": (clean + 4) / (clean + blamed + 4),
+        "soundness": 2 ** -max(0, 0.999 * bad - 0.001 * passed),
+    }
+    bare = math.prod(each.values())
+    service = min(1, given / had) if given and had else float(given > 0)
+    return {**each, "service": service, "score": bare + (1 - bare) * 0.1 * service}
 
 
 def sums(file: bytes, operator: bytes) -> dict[str, Counter[str]]:
@@ -107,18 +137,35 @@ def sums(file: bytes, operator: bytes) -> dict[str, Counter[str]]:
                 assert version <= tally["version"]
                 once = ("proof", record, sha(raw["tally"]))
                 found.setdefault(peer, Counter()).update({"proven": 1})
+            case "reputation":
+                note = of_learner(raw["note"], "reputation", swarm, operator)
+                once = ("reputation", note["peer"])
+                for share, value in shares(note["day"], note["days"]).items():
+                    assert abs(note[share] - 1000 * value) <= 1.5
+                found.setdefault(note["peer"], Counter()).update({"score": note["score"]})
+            case unknown:
+                raise AssertionError(unknown)
         assert once not in seen
         seen.add(once)
     return found
 
 
+SEEN = [
+    ObservedDay(day=TODAY - 14, present_ms=3_600_000, leases_in_time=40, audits_passed=4),
+    ObservedDay(
+        day=TODAY, present_ms=7_200_000, missed_ms=600_000, leases_in_time=20, leases_failed=3, groups_clean=19,
+        groups_blamed=1, audits_passed=2, bytes_given=500, bytes_had=1000,
+    ),
+]  # fmt: skip
+
+
 def test_a_statement_is_judged_by_the_document_alone() -> None:
     draft = Draft()
-    draft.lines.append(credit_line(by=STRANGER))
+    draft.lines += [credit_line(by=STRANGER), reputation_line(seen=SEEN), reputation_line(BETA.peer_id)]
     found = sums(b"".join(draft.written()), OPERATOR.public)
     assert found == {
-        ALPHA.peer_id: Counter(admitted=2, tokens=20, relayed=1400, proven=2),
-        BETA.peer_id: Counter(admitted=1, tokens=10, proven=1),
+        ALPHA.peer_id: Counter(admitted=2, tokens=20, relayed=1400, proven=2, score=846),
+        BETA.peer_id: Counter(admitted=1, tokens=10, proven=1, score=1000),
     }
 
 

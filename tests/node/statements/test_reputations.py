@@ -8,7 +8,6 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from learner.ledger_rows import AuditRow
@@ -16,13 +15,12 @@ from learner.verification.confidence import Confidence
 from node.statements.form import Head, ReputationLine, write_lines
 from protocol.genesis import certify_learner
 from protocol.identity import Keypair
-from protocol.ids import PeerId, PolicyVersion
-from protocol.reputation import DAY_MS, Band, ObservedDay
-from protocol.reputation_note import reputation_note, sign_reputation_note
+from protocol.ids import PolicyVersion
+from protocol.reputation import DAY_MS, Band
 from protocol.work import Rule
 from tests.node.ledgers import ALPHA, BETA, LEARNER, START_MS, open_story, peer_row
 from tests.node.statements import stating
-from tests.node.statements.stating import GENESIS, NOW_MS, OPERATOR, SWARM, flaws, judged
+from tests.node.statements.stating import GENESIS, OPERATOR, SWARM, flaws, judged, reputation_line
 from tests.node.statements.test_program import volery
 
 V0 = PolicyVersion(1, 0)
@@ -154,24 +152,15 @@ def test_a_ledger_of_before_audits_says_less(state: Path) -> None:
 # Lines that cannot be
 
 
-def line_of(peer: PeerId = ALPHA, *, signer: Keypair = stating.LEARNER, **changes: object) -> ReputationLine:
-    day = NOW_MS // DAY_MS
-    note = reputation_note(
-        peer=peer, day=day, days=[ObservedDay(day=day, leases_in_time=9)], banned="", issued_ms=NOW_MS,
-        certificate=stating.CERTIFICATE,
-    )  # fmt: skip
-    return ReputationLine(note=sign_reputation_note(signer, SWARM, msgspec.structs.replace(note, **changes)))
-
-
 def written(*lines: ReputationLine) -> list[bytes]:
     return list(write_lines(Head(swarm=SWARM.swarm.hex(), genesis=GENESIS), lines))
 
 
 def test_lines_that_cannot_be_are_flaws_of_their_note() -> None:
-    assert flaws(written(line_of())) == []
-    assert judged(written(line_of())).reputations[ALPHA].band is Band.STEADY
-    assert flaws(written(line_of(), line_of())) == [(3, "note")]
-    assert flaws(written(line_of(score=3))) == [(2, "note")]
-    assert flaws(written(line_of(band=Band.BANNED))) == [(2, "note")]
-    assert flaws(written(line_of(signer=stating.STRANGER))) == [(2, "note")]
-    assert flaws(written(line_of(), line_of(BETA))) == []
+    assert flaws(written(reputation_line())) == []
+    assert judged(written(reputation_line())).reputations[stating.ALPHA.peer_id].band is Band.STEADY
+    assert flaws(written(reputation_line(), reputation_line())) == [(3, "note")]
+    assert flaws(written(reputation_line(score=3))) == [(2, "note")]
+    assert flaws(written(reputation_line(band=Band.BANNED))) == [(2, "note")]
+    assert flaws(written(reputation_line(signer=stating.STRANGER))) == [(2, "note")]
+    assert flaws(written(reputation_line(), reputation_line(stating.BETA.peer_id))) == []

@@ -71,6 +71,11 @@ class AdmittedRecord:
         return self.reply.reward if isinstance(self.reply, Ended) and not self.reply.void else None
 
 
+def manifests_of(group: Sequence[AdmittedRecord]) -> set[ManifestHash]:
+    """The manifests of all versions that made tokens of these."""
+    return {ManifestHash(span.manifest) for one in group for span in one.signed.record.spans}
+
+
 @dataclass(frozen=True, kw_only=True)
 class JudgedDelivery:
     """The outcome of one delivery. `group` is in the order of the lease's seeds, empty unless the whole group passed.

@@ -81,9 +81,10 @@ class PeerBook(LedgerFile):
         return {PeerId(peer) for (peer,) in found}
 
     def users_of(self, versions: Collection[PolicyVersion]) -> list[tuple[PeerId, PolicyVersion]]:
-        """Who has admitted records of which the oldest tokens are of one of these versions."""
+        """Who has records that were trained on, of which the oldest tokens are of one of these versions."""
         rows = self._query(
-            "SELECT DISTINCT peer, incarnation, version FROM records WHERE rule = 'admitted' AND version >= ?",
+            "SELECT DISTINCT peer, incarnation, version FROM records"
+            " WHERE rule = 'admitted' AND step IS NOT NULL AND version >= ?",
             (min((version.version for version in versions), default=0),),
         )
         found = [(PeerId(peer), PolicyVersion(incarnation, version)) for peer, incarnation, version in rows]

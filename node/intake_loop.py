@@ -20,7 +20,7 @@ import trio
 from learner.buffer import UNINFORMATIVE, VOID
 from learner.environment import Environment, Question, Reply, Said
 from learner.episodes import utterance_of
-from learner.intake import CheckedDelivery, GrantedLease, JudgedDelivery, Terms, check_delivery
+from learner.intake import CheckedDelivery, GrantedLease, JudgedDelivery, Terms, check_delivery, manifests_of
 from learner.ledger import Ledger
 from learner.ledger_rows import RecordRow
 from node.events import EventLog
@@ -349,7 +349,7 @@ class IntakeLoop:
             self.run.episodes.lost(granted)
             return 0, None
         if self.trust is None or not self.trust.admitted(granted, judged.group, sketches):
-            self.used(granted.peer, manifests_of(judged))
+            self.used(granted.peer, manifests_of(judged.group))
         said = [utterance_of(one.signed, one.reply) for one in judged.group if one.reply is not None]
         if not said or (group := self.run.episodes.admitted(granted, said)) is None:
             return 0, None
@@ -381,11 +381,6 @@ def _frees_room(answer: _Answer) -> bool:
     """Whether less than was leased waits in the buffer now."""
     judged, granted = answer.judged, answer.granted
     return judged is not None and granted is not None and len(judged.group) < len(granted.lease.seeds)
-
-
-def manifests_of(judged: JudgedDelivery) -> set[ManifestHash]:
-    """The manifests of all versions that made tokens of the admitted group."""
-    return {ManifestHash(span.manifest) for record in judged.group for span in record.signed.record.spans}
 
 
 def _rows(answer: _Answer, now_ms: int) -> list[RecordRow]:

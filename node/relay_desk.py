@@ -4,7 +4,7 @@ What always holds: a receipt is believed to be of its sender only after its sign
 `learner.relay_credit` decides; a credit is in the ledger once, with our signed note of it, whatever was credited before
 a restart. Neither what is
 heard nor what is admitted ever waits for this desk. A crash loses the receipts that wait for a record; nodes say the
-latest again when they come back, and who had records admitted before is read from the ledger.
+latest again when they come back, and whose records were trained on before is read from the ledger.
 
 Loop: `work` consumes what was heard and admitted, wakes when there is some.
 """
@@ -128,7 +128,8 @@ class RelayDesk:
     # On a worker thread, one call at a time.
 
     def _recover(self, window: Window) -> None:
-        """What records were admitted before this start; an oldest version each is what the ledger knows."""
+        """What records were trained on before this start; an oldest version each is what the ledger knows. Of those that wait
+        for a batch, `used` is told."""
         self._follow(window)
         for peer, version in self.ledger.users_of(window.keys()):
             self._core.handle(RecordAdmitted(receiver=peer, manifest=window[version]))

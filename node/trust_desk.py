@@ -19,7 +19,7 @@ from pathlib import Path
 import trio
 
 from learner.buffer import Batch
-from learner.intake import AdmittedRecord, GrantedLease
+from learner.intake import AdmittedRecord, GrantedLease, manifests_of
 from learner.ledger import Ledger
 from learner.ledger_reputation import BAN, PARDON
 from learner.ledger_rows import AuditRow
@@ -289,8 +289,9 @@ class TrustDesk:
 
     async def recover(self, leases: Sequence[tuple[GrantedLease, Sequence[AdmittedRecord]]]) -> None:
         """Another chain is put in place: forget what was on the agenda, and take up these leases, whose records were
-        admitted and not trained on, but for those whose audit passed. Nothing is drawn from them a second time about
-        how their peers choose or what their work is like."""
+        admitted and not trained on: what waits for an audit that has not passed does so again, and of what is believed
+        `used` is told. Nothing is drawn from them a second time about how their peers choose or what their work is
+        like."""
         async with self._one:
             known, passed = await trio.to_thread.run_sync(self._recall_all, [granted for granted, _ in leases])
             self._unpinned(self.agenda.clear())
@@ -299,8 +300,11 @@ class TrustDesk:
             for peer, confidence in known.items():
                 self._known.setdefault(peer, confidence)
             for granted, group in leases:
-                if granted.id not in passed and not self._is_refused(granted) and self.audits:
-                    self._believe_or_audit(granted, group, odd=False)
+                if self._is_refused(granted):
+                    continue
+                known_good = granted.id in passed or not self.audits
+                if known_good or not self._believe_or_audit(granted, group, odd=False):
+                    self.used(granted.peer, manifests_of(group))
 
     # What is found
 

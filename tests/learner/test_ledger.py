@@ -253,12 +253,14 @@ def test_members_are_the_rollout_nodes_that_ever_joined(ledger: Ledger) -> None:
     assert ledger.members([]) == set()
 
 
-def test_users_of_a_version_are_those_with_admitted_records_of_it(ledger: Ledger) -> None:
+def test_users_of_a_version_are_those_whose_records_of_it_were_trained_on(ledger: Ledger) -> None:
     ledger.leases_issued([lease_row(n) for n in (1, 2, 3, 4)])
     for number, rule, made_by in ((1, Rule.ADMITTED, "1.2"), (2, Rule.STALE, "1.3"), (3, Rule.ADMITTED, "2.2")):
         rows = [record_row(number, index, rule, version=version(made_by)) for index in (0, 1)]
         ledger.deliveries_judged(rows, {lease_id(number): b"receipt"}, NOW_MS)
     one, two, other = version("1.2"), version("1.3"), version("2.2")
+    assert ledger.users_of([one, two, other]) == []
+    train(ledger, 1, 1, 3)
     assert ledger.users_of([one, two]) == [(HERE, one)]
     assert set(ledger.users_of([one, two, other])) == {(HERE, one), (HERE, other)}
     assert ledger.users_of([]) == []

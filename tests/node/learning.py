@@ -385,7 +385,7 @@ class Learner:
     wall: Wall
     log: list[tuple[str, dict[str, Field]]]
     prompts: list[int]
-    trust: TrustDesk | None
+    trust: TrustDesk
     audits: AuditLoop | None
     choices: ChoiceLoop | None
 
@@ -411,8 +411,7 @@ class Learner:
             nursery.start_soon(self.desk.proofs.work)
             if self.audits is not None:
                 nursery.start_soon(self.audits.work)
-            if self.trust is not None:
-                nursery.start_soon(self.trust.watch)
+            nursery.start_soon(self.trust.watch)
             if self.choices is not None:
                 nursery.start_soon(self.choices.work)
             for peer in peers:
@@ -560,22 +559,21 @@ def _wire(
         now_ms=wall.now_ms,
         events=events,
     )
-    trust = None
-    if settings.audits:
-        trust = TrustDesk(
-            run=run,
-            ledger=ledger,
-            store=store,
-            keypair=SWARM.learner,
-            swarm=SWARM.authority.swarm,
-            certificate=SWARM.certificate,
-            secret=bytes(32),
-            floor=1.0,
-            orders=PeerOrders(root),
-            now_ms=wall.now_ms,
-            events=events,
-            used=relays.used,
-        )
+    trust = TrustDesk(
+        run=run,
+        ledger=ledger,
+        store=store,
+        keypair=SWARM.learner,
+        swarm=SWARM.authority.swarm,
+        certificate=SWARM.certificate,
+        secret=bytes(32),
+        floor=1.0,
+        audits=settings.audits,
+        orders=PeerOrders(root),
+        now_ms=wall.now_ms,
+        events=events,
+        used=relays.used,
+    )
     desk = CountingDesk(
         run=run,
         ledger=ledger,
@@ -640,7 +638,7 @@ def _wire(
         recorder=recorder,
     )
     audits = choices = None
-    if trust is not None:
+    if settings.audits:
         lock, time = trio.Lock(), EngineTime(share=1.0)
         audits = AuditLoop(engine=judge, lock=lock, store=store, desk=trust, time=time, events=events)
         choice_desk = ChoiceDesk(
@@ -706,7 +704,7 @@ class FakePeer:
 
     async def work(self, learner: Learner) -> None:
         """Join, deliver what is left from before, then work until cancelled."""
-        while learner.trust is None or learner.trust.standing(self.id) is not Standing.BANNED:
+        while learner.trust.standing(self.id) is not Standing.BANNED:
             if self.id not in learner.run.present:  # at first, and when it was thought gone
                 welcome = await learner.desk.welcome(self.id, hello(leases=sorted(self.undelivered)))
                 if isinstance(welcome, Refused):

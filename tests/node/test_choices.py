@@ -70,7 +70,6 @@ async def test_who_gives_back_what_it_does_not_like_is_banned(tmp_path: Path) ->
     honest, picky = FakePeer(), FakePeer(key=OTHER, keeps=good_ones)
     async with open_learner(tmp_path, LONG) as learner:
         await learner.train(honest, picky)
-        assert learner.trust is not None
         [banned] = learner.logged("peer_banned")
         assert banned["peer"] == picky.id
         assert "it chooses what it delivers" in str(banned["reason"])
@@ -154,7 +153,6 @@ async def test_who_is_pardoned_begins_anew(tmp_path: Path) -> None:
     heard = rows(tmp_path, f"SELECT count(*) FROM choices {OF_OTHER}")
     PeerOrders(tmp_path).give(Pardon(peer=OTHER.peer_id))
     async with open_learner(tmp_path, LONG) as again:
-        assert again.trust is not None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(again.trust.watch)
             await until(lambda: bool(again.logged("peer_pardoned")))
@@ -285,7 +283,6 @@ async def test_a_group_that_used_every_version_there_is_ends_nothing(tmp_path: P
 
 async def test_what_is_put_together_again_is_not_looked_at_twice(tmp_path: Path) -> None:
     async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices):
-        assert learner.trust is not None
         desk = choices.desk
         newest = max(learner.run.manifests)
         group = delivered(learner, newest, newest)

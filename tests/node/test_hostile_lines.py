@@ -205,8 +205,7 @@ async def staged(root: Path, clock: MockClock, settings: Settings = ROOMY) -> As
             ):
                 nursery.start_soon(loop)
             nursery.start_soon(learner.intake.work, learner.arriving)
-            if learner.trust is not None:
-                nursery.start_soon(learner.trust.watch)
+            nursery.start_soon(learner.trust.watch)
             yield stage
             nursery.cancel_scope.cancel()
 

@@ -50,7 +50,6 @@ async def test_who_is_banned_by_the_operator_leaves_and_who_is_pardoned_may_come
         open_learner(tmp_path, Settings(steps=4, prompts=20, ahead=4.0, audits=True)) as learner,
         trio.open_nursery() as nursery,
     ):
-        assert learner.trust is not None
         peer, orders = FakePeer(key=OTHER, rollouts=8), PeerOrders(tmp_path)
         nursery.start_soon(learner.train, peer)
         await until(lambda: len(learner.run.buffer) >= 8)
@@ -80,7 +79,6 @@ async def test_an_order_for_a_learner_that_was_not_running_and_one_that_is_none(
     PeerOrders(tmp_path).give(Ban(peer=OTHER.peer_id, reason=""))
     (tmp_path / FOLDER / "0.json").write_text("{")
     async with open_learner(tmp_path, Settings(audits=True)) as learner, trio.open_nursery() as nursery:
-        assert learner.trust is not None
         trust = learner.trust
         nursery.start_soon(trust.watch)
         await until(lambda: trust.standing(OTHER.peer_id) is Standing.BANNED)

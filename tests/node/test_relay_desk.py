@@ -5,12 +5,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from learner.verification.sequential import Found
 from node import relay_desk
 from protocol.credit import RelayShare, open_credit_note, require_match
 from protocol.errors import Fault, PeerError
@@ -34,9 +36,9 @@ Row = tuple[bytes, str, str, int]
 
 
 @asynccontextmanager
-async def opened(root: Path, *peers: PeerId) -> AsyncIterator[Learner]:
+async def opened(root: Path, *peers: PeerId, settings: Settings = SETTINGS) -> AsyncIterator[Learner]:
     """A learner with a published version, its loops for records and receipts, and these peers present."""
-    async with open_learner(root, SETTINGS) as learner, trio.open_nursery() as nursery:
+    async with open_learner(root, settings) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
         nursery.start_soon(learner.intake.work, learner.arriving)
         nursery.start_soon(learner.desk.relays.work)
@@ -160,6 +162,21 @@ async def test_a_restart_credits_nothing_twice_and_knows_who_had_worked(tmp_path
         await until(lambda: len(credited(tmp_path)) == 2)
         assert [event["peer"] for event in again.logged("relays_credited")] in ([], [THERE])
     assert [row for row in credited(tmp_path) if row[1] == HERE] == before
+
+
+async def test_what_waits_for_its_audit_earns_nothing_by_a_restart(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, audits=True)
+    async with opened(tmp_path, HERE, THERE, settings=settings) as learner:
+        signed = published(learner)
+        await deliver(learner)
+    async with opened(tmp_path, HERE, THERE, settings=settings) as again:
+        again.desk.relayed(HERE, Relayed(receipt=receipt(signed, THERE)))
+        await until(lambda: not again.desk.relays._heard)
+        await wait_all_tasks_blocked()
+        assert credited(tmp_path) == []
+        [work] = again.trust.agenda.clear()
+        await again.trust.conclude(work, [Found(gap=0.0)] * 6)
+        await until(lambda: len(credited(tmp_path)) == 1)
 
 
 async def test_what_waits_is_credited_or_dropped_in_order_when_the_learner_stops(tmp_path: Path) -> None:

@@ -147,7 +147,6 @@ async def test_a_quarantined_peer_has_a_newcomers_quota_and_a_pardon_asks_for_an
         open_learner(tmp_path, Settings(audits=True, steps=8, staleness=3)) as learner,
         trio.open_nursery() as nursery,
     ):
-        assert learner.trust is not None
         peer, struck, judged = FakePeer(key=OTHER, rollouts=8), set[PeerId](), list[str]()
         learner.trust.is_quarantined = struck.__contains__
         learner.trust.judged = lambda: judged.append("judged")
@@ -170,7 +169,6 @@ async def test_a_quarantined_peer_has_a_newcomers_quota_and_a_pardon_asks_for_an
 @pytest.mark.usefixtures("mock_clock")
 async def test_where_everybody_is_believed_nobody_has_a_quota(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(audits=True)) as learner:
-        assert learner.trust is not None
         learner.trust.audits = False
         learner.trust.is_quarantined = lambda peer: True
         assert await learner.trust.welcome(OTHER.peer_id) is None

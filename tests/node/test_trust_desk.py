@@ -52,7 +52,6 @@ def other_lease(number: int) -> LeaseId:
 
 async def test_what_waits_to_be_told_is_bounded_and_forgotten_with_the_line(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(audits=True)) as learner:
-        assert learner.trust is not None
         for takes in (False, True):
             ext = {RECEIPT_REVISIONS: b""} if takes else {}
             assert isinstance(await learner.desk.welcome(PEER.peer_id, hello(ext=ext)), Welcome)
@@ -76,7 +75,6 @@ async def test_a_newcomers_groups_are_trained_on_after_their_audit(tmp_path: Pat
     async with open_learner(tmp_path, AUDITED) as learner:
         peer = FakePeer(rollouts=8)
         await learner.train(peer)
-        assert learner.trust is not None
         assert learner.trust.standing(peer.id) is Standing.TRUSTED
         assert learner.run.worker(peer.id).quota == float("inf")
     assert rows(tmp_path, "SELECT count(*) FROM audits WHERE passed = 0") == [(0,)]
@@ -114,7 +112,6 @@ async def test_who_makes_tokens_up_is_banned_before_anything_is_trained_on(tmp_p
     honest, cheat = FakePeer(), FakePeer(key=OTHER, draw=made_up)
     async with open_learner(tmp_path, AUDITED) as learner:
         await learner.train(honest, cheat)
-        assert learner.trust is not None
         assert learner.trust.standing(cheat.id) is Standing.BANNED
         assert cheat.id not in learner.run.present
         [banned] = learner.logged("peer_banned")
@@ -140,7 +137,6 @@ async def test_who_draws_honestly_and_claims_other_log_probabilities_is_banned_t
     honest, liar = FakePeer(claim=-0.505), FakePeer(key=OTHER, claim=-4.0)
     async with open_learner(tmp_path, AUDITED) as learner:
         await learner.train(honest, liar)
-        assert learner.trust is not None
         assert learner.trust.standing(liar.id) is Standing.BANNED
         assert learner.trust.standing(honest.id) is Standing.TRUSTED
         [banned] = learner.logged("peer_banned")
@@ -160,7 +156,6 @@ async def test_the_receipt_of_what_failed_is_replaced_and_told_on_the_next_line(
             assert receipt.tokens == 0
             assert {verdict.rule for verdict in receipt.verdicts} <= {Rule.AUDIT, Rule.BANNED}
             assert learner.ledger.receipt_of(lease, cheat.id) == raw
-        assert learner.trust is not None
         told: list[Any] = []
         learner.trust.tell = lambda peer, message: told.append((peer, message))
         assert isinstance(await learner.trust.welcome(cheat.id), Refused)
@@ -180,7 +175,6 @@ async def test_the_receipt_of_what_failed_is_replaced_and_told_on_the_next_line(
 async def test_what_repeats_another_lease_is_audited_whatever_its_chance(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(audits=True, group_size=2)) as learner:
         trust, text = learner.trust, tuple(random.Random(1).choices(range(60), k=40))
-        assert trust is not None
         trust.floor = 1e-9
         trusted = Confidence()
         for _ in range(2000):
@@ -208,7 +202,6 @@ async def test_who_is_unlike_the_swarm_is_audited_whole_for_as_long(tmp_path: Pa
     dice = random.Random(4)
     async with open_learner(tmp_path, AUDITED) as learner:
         await learner.train(FakePeer())
-        assert learner.trust is not None
         trust, trusted = learner.trust, Confidence()
         trust.floor = 1e-9
         for _ in range(2000):
@@ -246,7 +239,6 @@ async def test_what_the_trainer_tells_of_each_completion_is_told_of_its_group(tm
     heard = []
     mixed = Settings(audits=True, steps=4, prompts=6, logged=8)
     async with open_learner(tmp_path, mixed, trainer=FakeTrainer(apart=told)) as learner:
-        assert learner.trust is not None
         learner.trust.trained = lambda batch, apart: heard.append((batch, apart))  # type: ignore[method-assign]
         await learner.train(FakePeer())
     assert len(heard) == 4
@@ -258,7 +250,6 @@ async def test_what_the_trainer_tells_of_each_completion_is_told_of_its_group(tm
 
 async def test_who_claims_what_its_version_does_not_say_is_seen_in_training(tmp_path: Path) -> None:
     async with open_learner(tmp_path, AUDITED) as learner:
-        assert learner.trust is not None
         trust = learner.trust
 
         def train(number: int, peer: PeerId, *apart: float, turns: int = 1) -> None:
@@ -322,7 +313,6 @@ async def test_a_version_that_cannot_be_loaded_is_nobodys_fault(tmp_path: Path) 
         await learner.train(peer)
         [told] = learner.logged("audit_impossible")
         assert told["reason"] == "it has no weights"
-        assert learner.trust is not None
         assert learner.trust.unaudited > 0
         assert learner.trust.standing(peer.id) is not Standing.BANNED
     assert rows(tmp_path, "SELECT max(step) FROM steps") == [(AUDITED.steps,)]
@@ -340,7 +330,6 @@ async def test_an_engine_that_crashes_is_asked_again_and_one_that_always_does_en
     async with open_learner(tmp_path, AUDITED, judge=Judge(script=script)) as learner:
         await learner.train(FakePeer())
         assert len(learner.logged("audit_impossible")) == MAX_FAILURES - 1
-        assert learner.trust is not None
         assert learner.trust.unaudited == 0
         left[0] = MAX_FAILURES
     async with open_learner(
@@ -353,7 +342,6 @@ async def test_an_engine_that_crashes_is_asked_again_and_one_that_always_does_en
 
 async def test_the_heartbeat_of_who_came_back_brings_what_was_revised(tmp_path: Path) -> None:
     async with open_learner(tmp_path, AUDITED) as learner:
-        assert learner.trust is not None
         told: list[Any] = []
         learner.trust.tell = lambda peer, message: told.append(message)
         await learner.desk.welcome(PEER.peer_id, hello(ext={"volery.receipt-revisions": b""}))

@@ -128,8 +128,8 @@ class RelayDesk:
     # On a worker thread, one call at a time.
 
     def _recover(self, window: Window) -> None:
-        """What records were trained on before this start; an oldest version each is what the ledger knows. Of those that wait
-        for a batch, `used` is told."""
+        """Whose records were trained on before this start; an oldest version each is what the ledger knows. Of what
+        waits for a batch, `used` is told."""
         self._follow(window)
         for peer, version in self.ledger.users_of(window.keys()):
             self._core.handle(RecordAdmitted(receiver=peer, manifest=window[version]))

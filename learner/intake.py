@@ -211,9 +211,10 @@ def _judge_record(
     try:
         refusal = (
             _lease_rule(record, granted, now_ms)
+            or (_minimum_rule(record, granted.lease, begun) if granted else None)  # or it would pass for bad luck
             or _version_rule(record, terms)
             or _signature_rule(record, sender)
-            or (_settings_rule(record, granted.lease, terms.vocab_size, begun) if granted else None)
+            or (_settings_rule(record, granted.lease, terms.vocab_size) if granted else None)
         )
     except PeerError as error:
         refusal = (_SHAPE_FAULTS.get(error.fault, Rule.MALFORMED), error.detail)
@@ -270,14 +271,18 @@ def _signature_rule(record: SignedRecord, sender: PeerId) -> Refusal:
     return None
 
 
-def _settings_rule(record: SignedRecord, lease: Lease, vocab_size: int, begun: PolicyVersion | None = None) -> Refusal:
-    word, tokens = record.record, record.tokens
-    if word.index >= len(lease.seeds):
-        return Rule.SETTINGS, f"index {word.index}, the lease has {len(lease.seeds)} seeds"
+def _minimum_rule(record: SignedRecord, lease: Lease, begun: PolicyVersion | None) -> Refusal:
     if (oldest := min(record.behaviour)) < lease.minimum:
         return Rule.SETTINGS, f"made with version {oldest}, the lease asks for {lease.minimum} or newer"
     if begun is not None and oldest < begun:
         return Rule.SETTINGS, f"made with version {oldest}, it was begun with {begun}"
+    return None
+
+
+def _settings_rule(record: SignedRecord, lease: Lease, vocab_size: int) -> Refusal:
+    word, tokens = record.record, record.tokens
+    if word.index >= len(lease.seeds):
+        return Rule.SETTINGS, f"index {word.index}, the lease has {len(lease.seeds)} seeds"
     if word.sampler != lease.sampler:
         return Rule.SETTINGS, f"sampled at {word.sampler.temperature}, the lease says {lease.sampler.temperature}"
     if len(tokens) > lease.max_new_tokens:

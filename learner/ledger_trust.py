@@ -135,13 +135,13 @@ class TrustBook(LedgerFile):
         with self.transaction() as db:
             db.execute("UPDATE choices SET heard = -heard WHERE peer = ? AND heard > 0", (peer,))
 
-    def audits_of(self, leases: Collection[LeaseId]) -> set[LeaseId]:
-        """Those of `leases` that were audited and passed."""
-        found: set[LeaseId] = set()
+    def audits_of(self, leases: Collection[LeaseId]) -> dict[LeaseId, bool]:
+        """Those of `leases` that were audited, and whether they passed."""
+        found: dict[LeaseId, bool] = {}
         for some in _by(QUERY_VALUES, sorted(leases)):
             marks = ", ".join("?" * len(some))
-            rows = self._query(f"SELECT lease FROM audits WHERE passed = 1 AND lease IN ({marks})", some)
-            found.update(LeaseId(lease) for (lease,) in rows)
+            rows = self._query(f"SELECT lease, passed FROM audits WHERE lease IN ({marks})", some)
+            found |= {LeaseId(lease): bool(passed) for lease, passed in rows}
         return found
 
     def admitted_of(self, leases: Collection[LeaseId]) -> dict[LeaseId, list[tuple[bytes, int]]]:

@@ -291,6 +291,7 @@ class _Learner:
             expected=schooling.expected,
             trust=self.trust,
             used=self.relays.used,
+            ended=self.leases.ended,
             now_ms=Clock.now_ms,
             events=events,
         )

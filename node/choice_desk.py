@@ -54,8 +54,8 @@ LATELY = 16
 PEERS_REMEMBERED = 4096
 """Of whom is remembered what the ledger knows."""
 
-LOOKED_AT = frozenset({"returned", "expired", "lost"})
-"""How a lease ends that was not delivered, but for what the learner recalled."""
+LOOKED_AT = frozenset({"returned", "expired", "lost", "refused"})
+"""How a lease ends of which nothing was admitted, but for what the learner recalled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +134,7 @@ class ChoiceDesk:
             return
         withheld = self._ended(granted.peer, withheld=False)
         share = max(self.share, withheld)
-        made = sorted((_made(one) for one in group if len(one.signed.record.spans) == 1), key=_by_version)
+        made = sorted((_made(one) for one in group if len(set(one.signed.behaviour)) == 1), key=_by_version)
         waiting = sum(one.choice is Choice.DELIVERED for one in self._waiting)
         if not made or self._chance(granted) >= share or waiting >= MAX_DELIVERED:
             return
@@ -296,7 +296,7 @@ WHY = (
 
 def _made(one: AdmittedRecord) -> Made:
     """By the one version that it names."""
-    [span] = one.signed.record.spans
+    span = one.signed.record.spans[0]
     version = InstalledVersion(name=span.version, manifest=ManifestHash(span.manifest))
     return Made(index=one.signed.record.index, tokens=one.signed.tokens, version=version)
 

@@ -56,10 +56,11 @@ def read_swarm_config(path: Path) -> SwarmConfig:
             "of a prompt. Raise samples; twice k or more makes the estimate steadier."
         )
     _require_reachable(path, config)
-    if config.trust.arithmetic == "float32" and config.learn.quantized_engines:
+    if config.trust.audits and config.learn.quantized_engines:
         raise UsageError(
-            f'{path}: [trust] arithmetic = "float32" and [learn] quantized_engines = true cannot both be: what is '
-            "quantised does not compute like float32. Choose one."
+            f"{path}: [learn] quantized_engines = true and [trust] audits = true cannot both be: an audit cannot tell "
+            "an engine that quantises from a peer that cheats. Leave such engines out, or set audits = false where "
+            "every peer is your own."
         )
     _require_reference(path, config.cost)
     base = path.resolve().parent

@@ -76,7 +76,7 @@ max_turns = 16             # of an episode, in tasks of several turns; max_new_t
 # max_episode_tokens = 4096 # of prompt, answers and all turns; without it, as many as the model takes
 # ahead = 2.0              # batches leased or waiting at most; without it, as many as measurements ask for
 # keep_checkpoints = 2     # to go on from after a crash
-# quantized_engines = false # or true: whether nodes may join whose engine quantises the weights: faster, less exact
+# quantized_engines = false # or true, with [trust] audits = false: nodes may join whose engine quantises the weights
 
 [trainer]
 objective = "topr"         # or "grpo", "dapo", "gspo", "cispo", "rloo", "decoupled", "tis", ...: docs/objectives.md

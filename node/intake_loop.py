@@ -29,7 +29,7 @@ from node.trust_desk import AUDIT_REASON, Fate, TrustDesk
 from node.witness import Witness
 from protocol.identity import Keypair
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId, SwarmId, short
-from protocol.work import Acknowledgement, InboxFull, Receipt, SignedRecord, Verdict, sign_receipt
+from protocol.work import Acknowledgement, InboxFull, Receipt, Rule, SignedRecord, Verdict, sign_receipt
 from swarm.causes import first_cause
 from swarm.reception import INBOX_RETRY_MS, Incoming
 
@@ -63,12 +63,14 @@ def asked_on_a_thread(environment: Environment) -> Ask:
 
 @dataclass(frozen=True, kw_only=True)
 class _HandedIn:
-    """A delivery, its lease if that is open, and what was said before in the episodes that it goes on with."""
+    """A delivery, its lease if that is open, with which version it was begun, whether it was recalled, and what was
+    said before in the episodes that it goes on with."""
 
     incoming: Incoming
     granted: GrantedLease | None
     said: Said | None
     begun: PolicyVersion | None
+    was_recalled: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,13 +128,29 @@ class _UnderWay:
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """What a delivery is told; `judged` is None when it was judged before, `granted` when its lease is not open."""
+    """What a delivery is told; `judged` is None when it was judged before."""
 
-    incoming: Incoming
-    granted: GrantedLease | None
+    handed_in: _HandedIn
     judged: JudgedDelivery | None
     receipt: bytes
     sketches: tuple[frozenset[int], ...] = ()
+
+    @property
+    def incoming(self) -> Incoming:
+        return self.handed_in.incoming
+
+    @property
+    def granted(self) -> GrantedLease | None:
+        """Its lease, if that is open and this the first that answers it."""
+        return self.handed_in.granted if self.judged is not None else None
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether its peer has delivered nothing by it that is of use, though it was asked to, and no restart of the
+        learner is why."""
+        if self.judged is None or self.judged.group or self.handed_in.was_recalled:
+            return False
+        return all(verdict.rule is not Rule.ORPHANED for verdict in self.judged.verdicts)
 
     @property
     def lease(self) -> LeaseId:
@@ -142,8 +160,9 @@ class _Answer:
 @dataclass(frozen=True, kw_only=True)
 class IntakeLoop:
     """See the module's paragraph. `observe` is told the mean reward of each complete group, by the index of its prompt,
-    `used` of which versions a peer has just had records admitted; `expected` is asked what was known of a group's
-    prompt before; `trust` says which groups wait for an audit, None: everybody is believed."""
+    `used` of which versions a peer has just had records admitted, `ended` of a lease that was answered by nothing of
+    use, with the version it was begun with; `expected` is asked what was known of a group's prompt before; `trust` says
+    which groups wait for an audit, None: everybody is believed."""
 
     run: LearnerRun
     witness: Witness
@@ -158,6 +177,7 @@ class IntakeLoop:
     used: Callable[[PeerId, Collection[ManifestHash]], None]
     now_ms: Callable[[], int]
     events: EventLog
+    ended: Callable[[GrantedLease, PolicyVersion | None, str], None] = lambda granted, begun, status: None
 
     async def work(self, inbox: trio.MemoryReceiveChannel[Incoming]) -> None:
         """Judge what arrives until cancelled or the inbox is closed."""
@@ -224,10 +244,10 @@ class IntakeLoop:
 
     def _handed_in(self, incoming: Incoming) -> _HandedIn:
         lease = LeaseId(incoming.delivery.lease)
-        begun = self.run.leasing.begun([lease]).get(lease)
+        begun, was_recalled = self.run.leasing.begun([lease]).get(lease), lease in self.run.leasing.recalled
         granted = self.run.leasing.take(lease, incoming.peer)
         said = None if granted is None else self.run.episodes.said(granted)
-        return _HandedIn(incoming=incoming, granted=granted, said=said, begun=begun)
+        return _HandedIn(incoming=incoming, granted=granted, said=said, begun=begun, was_recalled=was_recalled)
 
     def _check(self, one: _HandedIn, terms: Terms, now_ms: int) -> _Checked:
         incoming, granted = one.incoming, one.granted
@@ -273,9 +293,9 @@ class IntakeLoop:
         rows: list[RecordRow] = []
         orphaned: dict[LeaseId, int] = {}
         for one, replies in heard:
-            incoming, granted = one.handed_in.incoming, one.handed_in.granted
+            granted = one.handed_in.granted
             if one.delivery is None:
-                answers.append(_Answer(incoming=incoming, granted=None, judged=None, receipt=one.receipt))
+                answers.append(_Answer(handed_in=one.handed_in, judged=None, receipt=one.receipt))
                 continue
             answer = self._answer(one, one.delivery.answered(replies), now_ms)
             answers.append(answer)
@@ -289,10 +309,9 @@ class IntakeLoop:
         return answers, self.ledger.counts()[1]
 
     def _answer(self, checked: _Checked, judged: JudgedDelivery, now_ms: int) -> _Answer:
-        incoming, granted = checked.handed_in.incoming, checked.handed_in.granted
         receipt = Receipt(
             lease=judged.lease,
-            peer=incoming.peer,
+            peer=checked.handed_in.incoming.peer,
             version=checked.terms.chain.head,
             issued_ms=now_ms,
             tokens=judged.credited_tokens,
@@ -300,7 +319,7 @@ class IntakeLoop:
             certificate=self.certificate,
         )
         raw = sign_receipt(self.keypair, self.swarm, receipt)
-        return _Answer(incoming=incoming, granted=granted, judged=judged, receipt=raw, sketches=checked.sketches)
+        return _Answer(handed_in=checked.handed_in, judged=judged, receipt=raw, sketches=checked.sketches)
 
     def _admit(self, answer: _Answer) -> bool:
         """Do what the verdicts say; whether a group was admitted and dropped at once."""
@@ -311,6 +330,8 @@ class IntakeLoop:
             self.run.delivered(granted.peer, granted.id, self.now_ms(), max(used, default=None))
         if judged is None:
             return False
+        if granted is not None and answer.is_withheld:
+            self.ended(granted, answer.handed_in.begun, "refused")
         dropped, why = self._go_on(granted, judged, answer.sketches) if granted is not None else (0, None)
         if granted is not None:
             self.witness.judged(granted, judged, dropped=dropped)

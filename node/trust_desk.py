@@ -289,11 +289,11 @@ class TrustDesk:
 
     async def recover(self, leases: Sequence[tuple[GrantedLease, Sequence[AdmittedRecord]]]) -> None:
         """Another chain is put in place: forget what was on the agenda, and take up these leases, whose records were
-        admitted and not trained on: what waits for an audit that has not passed does so again, and of what is believed
-        `used` is told. Nothing is drawn from them a second time about how their peers choose or what their work is
-        like."""
+        admitted and not trained on, some of them perhaps by a step that is undone: what waits for an audit does so
+        again, what has failed its own is not trained on, and of what is believed `used` is told. Nothing is drawn from
+        them a second time about how their peers choose or what their work is like."""
         async with self._one:
-            known, passed = await trio.to_thread.run_sync(self._recall_all, [granted for granted, _ in leases])
+            known, audited = await trio.to_thread.run_sync(self._recall_all, [granted for granted, _ in leases])
             self._unpinned(self.agenda.clear())
             self._pending.clear()
             self._spoiled.clear()
@@ -302,8 +302,11 @@ class TrustDesk:
             for granted, group in leases:
                 if self._is_refused(granted):
                     continue
-                known_good = granted.id in passed or not self.audits
-                if known_good or not self._believe_or_audit(granted, group, odd=False):
+                if (passed := audited.get(granted.id, None if self.audits else True)) is None:
+                    passed = not self._believe_or_audit(granted, group, odd=False)
+                elif not passed:
+                    self._spoil(granted.root)
+                if passed:
                     self.used(granted.peer, manifests_of(group))
 
     # What is found
@@ -323,6 +326,8 @@ class TrustDesk:
 
     async def _conclude(self, work: Work, found: Sequence[Found]) -> None:
         self._unpinned([work])
+        if await trio.to_thread.run_sync(self.ledger.audits_of, [work.lease]):
+            return  # put on the agenda again while it waited to be written, when another chain was put in place
         before = self._known.get(work.peer, Confidence())
         if before.banned:
             self._refuse_roots([work.root])
@@ -569,7 +574,7 @@ class TrustDesk:
         known = self.ledger.confidence_of([peer]).get(peer, Confidence())
         return known, self.ledger.untold_revisions(peer, MAX_UNTOLD)
 
-    def _recall_all(self, leases: Sequence[GrantedLease]) -> tuple[dict[PeerId, Confidence], set[LeaseId]]:
+    def _recall_all(self, leases: Sequence[GrantedLease]) -> tuple[dict[PeerId, Confidence], dict[LeaseId, bool]]:
         peers = {granted.peer for granted in leases}
         return self.ledger.confidence_of(peers), self.ledger.audits_of([granted.id for granted in leases])
 

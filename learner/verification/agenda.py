@@ -1,12 +1,14 @@
 """Which audits wait, and which is next: by version, since changing the weights costs more than a few audits.
 
 A pure core. What always holds: what waits is bounded in number and in tokens; whose training waits for an audit comes
-first, and never makes room for what does not wait; of what does not wait, the oldest gives way, since its version goes
-first; a lease is audited whole or not at all.
+first, and never makes room for what does not wait; of what does not wait, and then of what does, the oldest of whoever
+has most on the agenda gives way, so that nobody crowds out the others; a lease is audited whole or not at all, and each
+completion is read once for each version that made a part of it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +16,7 @@ from learner.intake import AdmittedRecord, GrantedLease
 from learner.verification.sequential import Found
 from protocol.codec import unpack_tokens
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
+from protocol.work import Span
 
 MAX_WAITING = 1024
 """Leases that wait for an audit; of a peer whose groups wait, NEWCOMER_GROUPS at most are under way at a time."""
@@ -28,13 +31,13 @@ a small model on a CPU, so that nobody waits long for the engine."""
 
 @dataclass(frozen=True, kw_only=True)
 class Passage:
-    """Tokens [start, end) of a completion, which `manifest`'s weights are said to have made after `prompt` and the
-    tokens before them. `tokens` are those [0, end), and `logprobs` what is claimed of each."""
+    """All that `manifest`'s weights are said to have made of a completion, after `prompt`: `parts` of it, [start, end).
+    `tokens` are those up to the last of these, and `logprobs` what is claimed of each."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
-    start: int
+    parts: tuple[tuple[int, int], ...]
     seed: int
     temperature: float
     version: PolicyVersion
@@ -71,18 +74,26 @@ def work_of(granted: GrantedLease, group: Sequence[AdmittedRecord], *, waits: bo
     passages = [
         Passage(
             prompt=prompt,
-            tokens=record.signed.tokens[: span.end],
-            logprobs=record.signed.logprobs[: span.end],
-            start=span.start,
+            tokens=record.signed.tokens[: spans[-1].end],
+            logprobs=record.signed.logprobs[: spans[-1].end],
+            parts=tuple((span.start, span.end) for span in spans),
             seed=lease.seeds[record.signed.record.index],
             temperature=lease.sampler.temperature,
-            version=span.version,
-            manifest=ManifestHash(span.manifest),
+            version=spans[-1].version,
+            manifest=ManifestHash(spans[-1].manifest),
         )
         for record in group
-        for span in record.signed.record.spans
+        for spans in _by_manifest(record.signed.record.spans)
     ]
     return Work(lease=granted.id, root=granted.root, peer=granted.peer, passages=tuple(passages), waits=waits)
+
+
+def _by_manifest(spans: Sequence[Span]) -> list[list[Span]]:
+    """Those of one manifest together, however often it was changed: a pass over the tokens judges all of them."""
+    found: dict[bytes, list[Span]] = {}
+    for span in spans:
+        found.setdefault(span.manifest, []).append(span)
+    return list(found.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +129,7 @@ class Agenda:
     max_tokens: int = MAX_WAITING_TOKENS
     _under: dict[LeaseId, _Under] = field(default_factory=dict)
     _tokens: int = 0
+    _of_peer: Counter[PeerId] = field(default_factory=Counter)
     _arrivals: int = 0
 
     def __len__(self) -> int:
@@ -141,9 +153,10 @@ class Agenda:
         self._arrivals += 1
         self._under[work.lease] = _Under(work=work, number=self._arrivals, found=[None] * len(work.passages))
         self._tokens += work.cost
+        self._of_peer[work.peer] += work.cost
         gone = []
         while len(self._under) > self.max_waiting or (self._tokens > self.max_tokens and len(self._under) > 1):
-            least = min(self._under.values(), key=lambda one: (one.work.waits, one.number))
+            least = min(self._under.values(), key=self._stays)
             gone.append(self._remove(least.work.lease))
         return gone
 
@@ -173,7 +186,7 @@ class Agenda:
             under = self._under.get(lease)
             if under is None or under.work.passages[place] is not passage:
                 continue
-            under.found[place] = tuple(found[passage.start :])
+            under.found[place] = tuple(token for start, end in passage.parts for token in found[start:end])
             if under.is_over:
                 self._remove(lease)
                 over.append((under.work, tuple(token for one in under.found for token in one or ())))
@@ -196,7 +209,14 @@ class Agenda:
         """Forget everything, and return it."""
         return [self._remove(lease) for lease in list(self._under)]
 
+    def _stays(self, one: _Under) -> tuple[bool, int, int]:
+        """The least of these gives way first."""
+        return one.work.waits, -self._of_peer[one.work.peer], one.number
+
     def _remove(self, lease: LeaseId) -> Work:
         work = self._under.pop(lease).work
         self._tokens -= work.cost
+        self._of_peer[work.peer] -= work.cost
+        if not self._of_peer[work.peer]:
+            del self._of_peer[work.peer]
         return work

@@ -5,8 +5,9 @@ oldest going first. Who was copied looks like who copies, so nobody is blamed he
 them apart.
 
 Compared are shingles of SHINGLE tokens, of which a completion keeps the least hashes (bottom-k sketch, Broder 1997):
-the share that two sketches have in common estimates that of their shingles. A completion is of interest only if it
-was unlikely: two independent draws of a text of log probability p coincide with probability exp(p).
+the share that two sketches have in common estimates that of their shingles. Of interest is only what repeats a
+completion that was unlikely, by the word of who brought it first: two independent draws of a text of log probability p
+coincide with probability exp(p). What who repeats it says of that does not count.
 """
 
 from __future__ import annotations
@@ -76,17 +77,16 @@ class NearCopies:
     _holders: dict[int, set[tuple[LeaseId, int]]] = field(default_factory=dict)
 
     def seen(self, lease: LeaseId, index: int, mine: frozenset[int], log_probability: float) -> LeaseId | None:
-        """Remember completion `index` of `lease`, which has the sketch `mine`; return another lease that brought nearly
-        the same, if one did.
+        """Remember completion `index` of `lease`, which has the sketch `mine`, if it is unlikely; return another lease
+        that brought nearly the same, if one did.
 
-        `log_probability`: of the whole completion, by the learner's own count where it has one.
+        `log_probability`: of the whole completion, as its author claims.
         """
-        if log_probability > UNLIKELY:
-            return None
         rare = [holders for value in mine if (holders := self._holders.get(value)) and len(holders) < COMMON]
         candidates = {holder for holders in rare for holder in holders if holder[0] != lease}
         alike = [holder for holder in candidates if likeness(mine, self._sketches[holder]) >= ALIKE]
-        self._remember((lease, index), mine)
+        if log_probability <= UNLIKELY:
+            self._remember((lease, index), mine)
         return min(alike)[0] if alike else None
 
     def _remember(self, holder: tuple[LeaseId, int], mine: frozenset[int]) -> None:

@@ -16,8 +16,9 @@ NEWCOMER_GROUPS = 8
 """So many audits must be passed before any group is believed unseen."""
 
 FLOOR = 0.03
-"""Least share audited of anybody. A cheat of one group in five among 300 is then missed with probability
-(1 - 0.2 x 0.03)^300 = 0.16, at a share of 5 % with 0.05."""
+"""Least share audited of anybody. A cheat of one group in five among 300, made with many versions, is then missed with
+probability (1 - 0.2 x 0.03)^300 = 0.16, at a share of 5 % with 0.05; one who cheats with one version only, with 0.75 at
+least, since all groups of most versions are left alone."""
 
 
 def audit_share(passed: int, floor: float = FLOOR) -> float:

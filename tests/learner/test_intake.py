@@ -45,7 +45,7 @@ from tests.learner.working import (
     with_bad_signature,
 )
 
-LEASE = granted()
+LEASE = granted(minimum=version("1.2"))
 EVEN_SHARE = one_turn(even_share)
 
 

@@ -599,6 +599,7 @@ def _wire(
         expected=lambda index: 0.25,
         trust=trust,
         used=relays.used,
+        ended=lambda granted, begun, status: leases.ended(granted, begun, status),
         now_ms=wall.now_ms,
         events=events,
     )

@@ -223,8 +223,8 @@ def _of_junk(draw: Draw) -> Any:
 
 
 SHAPE = frozenset({Rule.MALFORMED, Rule.OVERSIZED})
-BEFORE_SIGNATURES = SHAPE | {Rule.UNKNOWN_LEASE, Rule.UNKNOWN_VERSION, Rule.STALE, Rule.ORPHANED}
-ANY = BEFORE_SIGNATURES | {Rule.BAD_SIGNATURE, Rule.WRONG_PEER, Rule.SETTINGS}
+BEFORE_SIGNATURES = SHAPE | {Rule.UNKNOWN_LEASE, Rule.UNKNOWN_VERSION, Rule.STALE, Rule.ORPHANED, Rule.SETTINGS}
+ANY = BEFORE_SIGNATURES | {Rule.BAD_SIGNATURE, Rule.WRONG_PEER}
 
 CLAIMS: Mapping[str, Mutation] = {
     "noise": Mutation(make=lambda draw, tree, setting: draw(st.binary(max_size=400)), rules=SHAPE),
@@ -280,7 +280,8 @@ CLAIMS: Mapping[str, Mutation] = {
         make=_spoken_with(_never_published), rules=frozenset({Rule.UNKNOWN_VERSION})
     ),
     "of a version of another past": Mutation(
-        make=_spoken_with(_beyond_the_chain), rules=frozenset({Rule.UNKNOWN_VERSION, Rule.ORPHANED, Rule.STALE})
+        make=_spoken_with(_beyond_the_chain),
+        rules=frozenset({Rule.UNKNOWN_VERSION, Rule.ORPHANED, Rule.STALE, Rule.SETTINGS}),
     ),
     "of a version that is too old": Mutation(
         make=_spoken_with(lambda draw, setting: setting.stale), rules=frozenset({Rule.STALE})

@@ -26,9 +26,9 @@ from node.reports.why import why_in_ledger
 from protocol.codec import pack_logprobs
 from protocol.ids import PeerId, PolicyVersion
 from protocol.staleness import Admissibility, judge
-from protocol.work import Lease, Span, read_record
+from protocol.work import Delivery, Lease, Sampler, Span, read_record
 from tests.learner.working import OTHER, PEER, SWARM, even_share, granted, lease_id, manifest, record, version
-from tests.node.learning import FakePeer, Judge, Learner, Settings, honest_tokens, open_learner, until
+from tests.node.learning import FakePeer, Judge, Learner, Settings, hand_in, honest_tokens, open_learner, until
 
 pytestmark = pytest.mark.usefixtures("mock_clock")
 
@@ -279,6 +279,38 @@ async def test_a_group_that_used_every_version_there_is_ends_nothing(tmp_path: P
             nursery.start_soon(choices.work)
             await until(lambda: desk.drawn > before)
             nursery.cancel_scope.cancel()
+
+
+async def test_a_version_that_is_named_in_pieces_is_one_version(tmp_path: Path) -> None:
+    async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices):
+        newest = max(learner.run.manifests)
+        lease, group = delivered(learner, newest, newest)
+        cut = [Span(place, place + 1, newest, learner.run.manifests[newest]) for place in range(3)]
+        raws = [record(lease.lease, one.signed.record.index, tokens=one.signed.tokens, spans=cut) for one in group]
+        pieces = [AdmittedRecord(signed=read_record(raw, SWARM.authority.swarm), reply=None) for raw in raws]
+        choices.desk.delivered(lease, pieces)
+        [doubt] = choices.desk.next()
+        assert [made.index for made in doubt.made] == [0, 1]
+
+
+@pytest.mark.parametrize(("rule", "looks"), [("settings", True), ("recalled", False), ("orphaned", False)])
+async def test_what_is_answered_by_nothing_of_use_is_withheld(tmp_path: Path, rule: str, looks: bool) -> None:
+    async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices), trio.open_nursery() as nursery:
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        newest = max(learner.run.manifests)
+        lease = granted(999, size=1, minimum=newest, prompt_index=0)
+        learner.ledger.leases_issued([lease_row(lease)])
+        learner.run.leasing.recover(lease)
+        if rule == "recalled":
+            learner.run.leasing.recall(lease.id)
+        if rule == "orphaned":
+            learner.run.chain = learner.run.chain.restarted(newest.version - 1)
+        spans = [Span(0, 3, newest, learner.run.manifests[newest])]
+        raw = record(lease.lease, 0, spans=spans, sampler=Sampler(temperature=0.25))
+        await hand_in(learner, PEER.peer_id, Delivery(lease=lease.id, records=[raw]))
+        found = [doubt.granted.id for doubt in choices.desk.next()]
+        assert found == ([lease.id] if looks else [])
+        nursery.cancel_scope.cancel()
 
 
 async def test_what_is_put_together_again_is_not_looked_at_twice(tmp_path: Path) -> None:

@@ -387,10 +387,13 @@ def test_more_updates_than_groups(tmp_path: Path) -> None:
     assert read_swarm_config(swarm_file(tmp_path, text.replace("= 3", "= 2"))).trainer.updates_per_step == 2
 
 
-def test_strict_audits_and_quantised_weights_cannot_both_be(tmp_path: Path) -> None:
+def test_audits_and_quantised_weights_cannot_both_be(tmp_path: Path) -> None:
     strict = '[trust]\narithmetic = "float32"\n'
-    said = refused(tmp_path, learning(quantized_engines="true") + strict)
-    assert '[trust] arithmetic = "float32" and [learn] quantized_engines = true cannot both be' in said
+    quantized = learning(quantized_engines="true")
+    for text in (quantized, quantized + strict):
+        said = refused(tmp_path, text)
+        assert "[learn] quantized_engines = true and [trust] audits = true cannot both be" in said
+    assert read_swarm_config(swarm_file(tmp_path, quantized + "[trust]\naudits = false\n")).learn.quantized_engines
     engines = read_swarm_config(swarm_file(tmp_path, learning() + strict)).engines
     assert (engines.compute_dtype, engines.auto_is_it) == ("float32", False), "weights travel in bfloat16"
     assert read_swarm_config(swarm_file(tmp_path, learning())).engines.ext == {}

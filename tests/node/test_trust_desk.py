@@ -15,15 +15,16 @@ import trio
 
 from learner.buffer import Batch, Completion, Group
 from learner.intake import AdmittedRecord
+from learner.ledger_rows import AuditRow
 from learner.verification.confidence import Confidence, Standing, after
 from learner.verification.margins import TINY as MARGINS
-from learner.verification.sequential import Audited
+from learner.verification.sequential import Audited, Found
 from learner.verification.share import NEWCOMER_GROUPS
 from node.audit_loop import MAX_FAILURES
 from node.engine.port import EngineCrashed, InstallFailed
 from node.errors import RunError
 from node.learner_run import Presence
-from node.trust_desk import MAX_UNTOLD
+from node.trust_desk import MAX_UNTOLD, Fate
 from protocol.codec import pack_logprobs
 from protocol.ids import LeaseId, PeerId, PolicyVersion
 from protocol.pipe import Arrays
@@ -40,6 +41,7 @@ from tests.node.learning import (
     open_learner,
     until,
 )
+from tests.node.test_choices import delivered
 
 pytestmark = pytest.mark.usefixtures("mock_clock")
 
@@ -298,6 +300,45 @@ async def test_killed_while_an_audit_is_written_nothing_is_lost_or_audited_twice
         assert rows(root, "SELECT count(*) FROM audits WHERE passed = 0") == [(0,)]
         twice = "SELECT lease FROM audits GROUP BY lease HAVING count(*) > 1"
         assert rows(root, twice) == []
+
+
+async def test_what_failed_its_audit_and_comes_back_by_an_undone_step_is_not_trained_on(tmp_path: Path) -> None:
+    """Nor audited again: one lease has one audit."""
+    async with open_learner(tmp_path, AUDITED) as learner:
+        await learner.train(FakePeer())
+        newest = max(learner.run.manifests)
+        failed, passed = (delivered(learner, newest, newest, number=number) for number in (901, 902))
+        for (lease, _), is_passed in ((failed, False), (passed, True)):
+            row = AuditRow(
+                lease=lease.id, peer=lease.peer, at_ms=1, tokens=6, above=(0,) * 4, worst=0.0, evidence=0.0,
+                passed=is_passed,
+            )  # fmt: skip
+            learner.ledger.audited(row, Confidence(passed=1))
+        await learner.trust.recover([failed, passed])
+        assert len(learner.trust.agenda) == 0
+        assert learner.trust.fate(passed[0].id) is Fate.BELIEVED
+        assert learner.trust.fate(failed[0].id) is Fate.REFUSED
+
+
+async def test_an_audit_that_was_waiting_to_be_written_is_written_once(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, AUDITED) as learner:
+        await learner.train(FakePeer())
+        trust, newest = learner.trust, max(learner.run.manifests)
+        group = delivered(learner, newest, newest)
+        await trust.recover([group])
+        portion = trust.agenda.next()
+        assert portion is not None
+        honest = [[Found(gap=0.0)] * len(one.tokens) for _, _, one in portion.passages]
+        [(work, found)] = trust.agenda.heard(portion, honest)
+        await trust.recover([group])  # the trainer was restarted before that was written
+        await trust.conclude(work, found)
+        assert trust.fate(group[0].id) is Fate.BELIEVED
+        portion = trust.agenda.next()
+        assert portion is not None
+        [(again, found)] = trust.agenda.heard(portion, honest)
+        audited = trust.audited
+        await trust.conclude(again, found)
+        assert trust.audited == audited
 
 
 async def test_a_version_that_cannot_be_loaded_is_nobodys_fault(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.verification.agenda import TOKENS_TOGETHER, Agenda, Passage, Portion, Work
+from learner.intake import AdmittedRecord
+from learner.verification.agenda import TOKENS_TOGETHER, Agenda, Passage, Portion, Work, work_of
 from learner.verification.sequential import Found
 from protocol.ids import LeaseId, ManifestHash, PolicyVersion
-from tests.learner.working import OTHER, PEER
+from protocol.work import read_record
+from tests.learner.working import OTHER, PEER, SWARM, granted, record
 
 
 def passage(version: int = 1, *, start: int = 0, tokens: int = 3, seed: int = 7) -> Passage:
@@ -19,7 +21,7 @@ def passage(version: int = 1, *, start: int = 0, tokens: int = 3, seed: int = 7)
         prompt=(5, 6),
         tokens=tuple(range(tokens)),
         logprobs=(-0.5,) * tokens,
-        start=start,
+        parts=((start, tokens),),
         seed=seed,
         temperature=1.0,
         version=PolicyVersion(1, version),
@@ -85,6 +87,36 @@ def test_one_portion_is_bounded_unless_a_single_completion_is_more() -> None:
         assert len(portion.passages) == expected
         agenda.heard(portion, found_of(portion))
     assert len(agenda) == 0
+
+
+def test_however_often_a_completion_changes_its_version_each_reads_it_once() -> None:
+    lease = granted(size=1)
+    names = ["2.6", "2.6", "2.5", "2.6", "2.5", "2.5"]
+    raw = record(lease.lease, 0, tokens=(1, 2, 3, 4, 5, 6), made_by=names)
+    one = AdmittedRecord(signed=read_record(raw, SWARM.authority.swarm), reply=None)
+    audit = work_of(lease, [one], waits=False)
+    assert [(passage.version.version, passage.tokens) for passage in audit.passages] == [
+        (6, (1, 2, 3, 4)),
+        (5, (1, 2, 3, 4, 5, 6)),
+    ]
+    agenda, found = Agenda(), dict[int, list[float]]()
+    agenda.add(audit)
+    while (portion := agenda.next()) is not None:
+        over = agenda.heard(portion, found_of(portion))
+        found[portion.version.version] = [1.0]
+    [(_, tokens)] = over
+    assert [one.gap for one in tokens] == [0.0, 1.0, 3.0, 2.0, 4.0, 5.0], "each by the version that made it"
+    assert found.keys() == {5, 6}
+
+
+def test_who_has_most_on_the_agenda_makes_room_first() -> None:
+    agenda = Agenda(max_waiting=3)
+    agenda.add(replace(work(1), peer=OTHER.peer_id))
+    agenda.add(work(2))
+    agenda.add(work(3))
+    assert [one.lease[-1] for one in agenda.add(work(4))] == [2]
+    assert [one.lease[-1] for one in agenda.add(replace(work(5), peer=OTHER.peer_id))] == [3]
+    assert [one.lease[-1] for one in agenda.add(replace(work(6), peer=OTHER.peer_id))] == [1]
 
 
 def test_room_is_made_by_the_oldest_that_nobody_waits_for() -> None:

@@ -56,6 +56,14 @@ def test_a_group_may_repeat_itself_and_an_answer_that_all_give_is_no_copy() -> N
     assert seen(copies, lease(3), 0, (1, 2, 3), -1.5) is None
 
 
+def test_who_repeats_an_unlikely_one_cannot_claim_that_it_was_likely() -> None:
+    copies = NearCopies()
+    assert seen(copies, lease(1), 0, LONG, UNLIKELY) is None
+    assert seen(copies, lease(2), 0, LONG, -0.01) == lease(1)
+    assert seen(copies, lease(3), 0, LONG[::-1], -0.01) is None
+    assert seen(copies, lease(4), 0, LONG[::-1], -0.01) is None, "what was likely is not remembered"
+
+
 def test_what_everybody_says_is_looked_through() -> None:
     """A preamble that all completions share makes none of them a copy, nor costs more with each."""
     copies = NearCopies()

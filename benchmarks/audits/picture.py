@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.audits.policies import FAST, SLOW
 from benchmarks.audits.recording import OWN, RELABELLED, lag_name
-from benchmarks.audits.verdict import EVIDENCE, LOGPROBS, SIZES, TOPLOC, Judged
+from benchmarks.audits.verdict import EVIDENCE, LOGPROBS, SIZES, STRICT, TOPLOC, Judged
 from node.reports.picture import BLUE, FAINT, GREEN, GREY, INK, ORANGE
 from node.reports.png import draw_png
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TESTS = (
-    (EVIDENCE, "ours: evidence at 100 to 1, asked after every audit"),
-    (LOGPROBS, "mean distance of log probabilities"),
+    (EVIDENCE, "ours, any engine"),
+    (STRICT, "ours, all in float32"),
+    (LOGPROBS, "log probabilities"),
     (TOPLOC, "TOPLOC"),
 )
 
@@ -41,7 +42,7 @@ LINES: Sequence[tuple[str, str, str, str]] = (
 
 def draw(models: Mapping[str, Judged], path: Path) -> None:
     """Write the picture to `path` as PNG. Raises OSError."""
-    draw_png(path, lambda figure: _draw(figure, models), size_in=(16.0, 4.6 * len(models)))
+    draw_png(path, lambda figure: _draw(figure, models), size_in=(16.0, 3.6 * len(models) + 0.6))
 
 
 def _draw(figure: Figure, models: Mapping[str, Judged]) -> None:
@@ -49,9 +50,14 @@ def _draw(figure: Figure, models: Mapping[str, Judged]) -> None:
     for (name, judged), row in zip(models.items(), grid, strict=True):
         for (test, title), axes in zip(TESTS, row, strict=True):
             _draw_test(axes, judged, test)
-            axes.set_title(f"{name}: {title}", loc="left", color=INK, fontsize=10)
-    grid[0][0].legend(frameon=False, fontsize=8, loc="upper left")
-    figure.tight_layout()
+            axes.set_title(f"{name}: {title}", loc="left", color=INK, fontsize=11)
+    for row in grid:
+        row[0].set_ylabel("share of sets that is found")
+    for axes in grid[-1]:
+        axes.set_xlabel("tokens of evidence")
+    lines = {line.get_label(): line for axes in grid.flat for line in axes.get_lines() if line.get_marker() != "None"}
+    figure.legend(lines.values(), list(lines), loc="lower center", ncols=len(LINES), frameon=False, fontsize=9)
+    figure.tight_layout(rect=(0, 0.5 / (3.6 * len(models) + 0.6), 1, 1))
 
 
 def _draw_test(axes: Axes, judged: Judged, test: str) -> None:
@@ -61,7 +67,8 @@ def _draw_test(axes: Axes, judged: Judged, test: str) -> None:
     axes.axvline(8192, color=GREY, linewidth=0.8, linestyle="--")
     axes.axhline(0.01, color=GREY, linewidth=0.8, linestyle=":")
     axes.grid(color=FAINT)
-    axes.set_xlabel("tokens of evidence")
+    axes.set_xticks([10**power for power in range(2, 7)], ["100", "1000", "10,000", "100,000", "1,000,000"], fontsize=8)
+    axes.minorticks_off()
     if test not in judged.curves:
         axes.text(0.5, 0.5, "not measured here", transform=axes.transAxes, ha="center", color=GREY)
         return
@@ -69,5 +76,5 @@ def _draw_test(axes: Axes, judged: Judged, test: str) -> None:
         shares = [judged.worst(test, [deed], claims, size) for size in SIZES]
         if None not in shares:
             style = "--" if claims == RELABELLED else "-"
-            label = f"{deed}, {claims}" if claims == RELABELLED else deed
+            label = f"{deed}, {claims}" if claims == RELABELLED else str(deed)
             axes.plot(SIZES, shares, style, color=colour, marker=marker, markersize=4, linewidth=1.4, label=label)

@@ -169,8 +169,9 @@ class ChoiceRow:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRow:
-    """What the audit of one lease found: of `tokens`, `above[m]` were beyond margin m, the `worst` by so many nats;
-    `evidence` is the logarithm of that against the peer after it, `detail` what was measured where it failed."""
+    """What the audit of one lease found: of `tokens` in so many `contexts` (None: not counted), `above[m]` were beyond
+    margin m, the `worst` by so many nats; `evidence` is the logarithm of that against the peer after it, `detail` what
+    was measured where it failed."""
 
     lease: LeaseId
     peer: PeerId
@@ -181,3 +182,4 @@ class AuditRow:
     evidence: float
     passed: bool
     detail: str = ""
+    contexts: int | None = None

@@ -150,6 +150,9 @@ CREATE TABLE IF NOT EXISTS audits (
     above TEXT NOT NULL, worst REAL NOT NULL, evidence REAL NOT NULL, passed INTEGER NOT NULL, detail TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS audits_by_peer ON audits (peer);
+CREATE TABLE IF NOT EXISTS audit_contexts (
+    lease BLOB PRIMARY KEY REFERENCES audits, contexts INTEGER NOT NULL
+) STRICT;
 CREATE TABLE IF NOT EXISTS confidence (
     peer TEXT PRIMARY KEY, passed INTEGER NOT NULL, failed INTEGER NOT NULL, audits INTEGER NOT NULL,
     log_wealth TEXT NOT NULL, banned TEXT NOT NULL, since_ms INTEGER NOT NULL
@@ -174,7 +177,8 @@ CREATE INDEX IF NOT EXISTS choices_by_peer ON choices (peer, heard);
 CREATE TABLE IF NOT EXISTS margins (since_ms INTEGER PRIMARY KEY, margins TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS engine_time (what TEXT PRIMARY KEY, seconds REAL NOT NULL) STRICT;
 """
-"""What audits found: of each lease that was audited how many tokens were above which margin (`above`, a JSON list),
+"""What audits found: of each lease that was audited how many tokens were above which margin (`above`, a JSON list), in
+how many contexts they stood (missing: not counted, each in its own),
 the largest gap in nats, and the logarithm of the evidence against its peer after it; of each peer what all of them add
 up to (`log_wealth`, a JSON list), and why it is banned, "" if it is not; the leases whose receipt was replaced by a
 later one, and whether the peer has heard of it; of audits that failed the lease and the records as they were signed;

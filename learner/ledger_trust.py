@@ -56,6 +56,8 @@ class TrustBook(LedgerFile):
                     int(row.passed), row.detail,
                 ),
             )  # fmt: skip
+            if row.contexts is not None:
+                db.execute("INSERT INTO audit_contexts VALUES (?, ?)", (row.lease, row.contexts))
             if not row.passed:
                 _keep_evidence(db, row)
             _write_confidence(db, row.peer, known, row.at_ms)

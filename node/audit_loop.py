@@ -38,8 +38,8 @@ MAX_FAILURES = 5
 
 def found_of(verified: Verified, passage: Passage) -> list[Found]:
     """What the engine says of a passage's tokens, beside what their author claimed."""
-    rows = zip(verified.gaps, verified.logprobs, passage.logprobs, strict=True)
-    return [Found(gap=gap, apart=abs(logprob - claimed)) for gap, logprob, claimed in rows]
+    rows = zip(verified.gaps, verified.logprobs, passage.logprobs, passage.contexts, strict=True)
+    return [Found(gap=gap, apart=abs(logprob - claimed), context=context) for gap, logprob, claimed, context in rows]
 
 
 async def found_by(

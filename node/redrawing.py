@@ -112,11 +112,11 @@ def _compared(kept: KeptLease, found: Sequence[Found]) -> Replayed:
     """What is counted now, beside what was counted then, beyond the margins of then."""
     margins = kept.margins
     counted = count_above(found, margins)
-    lines = [f"Drawn again on this machine: {counted.tokens:,} tokens, where the audit judged {kept.tokens:,}."]
-    for margin, now, then in zip(margins, counted.above, kept.above, strict=False):
+    lines = [f"Drawn again on this machine: {counted.tokens:,} tokens, where the audit judged {kept.counted.tokens:,}."]
+    for margin, now, then in zip(margins, counted.above, kept.counted.above, strict=False):
         may_be = f"{margin.rate:.2%} {'of audits ' if margin.measure is Measure.MEAN else ''}may be"
         lines.append(f"  more than {margin.gap:g} nats {OF[margin.measure]}: {now:,} now, {then:,} then; {may_be}")
-    fails_now, failed_then = _fails(counted, margins), _fails(Audited(tokens=kept.tokens, above=kept.above), margins)
+    fails_now, failed_then = _fails(counted, margins), _fails(kept.counted, margins)
     if fails_now == failed_then:
         lines.append(f"By itself the group {'fails' if fails_now else 'passes'}, as it did then.")
     else:

@@ -344,6 +344,7 @@ class TrustDesk:
             peer=work.peer,
             at_ms=self.now_ms(),
             tokens=counted.tokens,
+            contexts=counted.contexts,
             above=counted.above,
             worst=max((one.gap for one in found if math.isfinite(one.gap)), default=0.0),
             evidence=log_evidence(known.history),

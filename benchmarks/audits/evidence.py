@@ -10,13 +10,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from learner.verification.sequential import MOST_APART, Audited, History, Margin, Measure, heard
+from learner.verification.sequential import (
+    LEAST_OF_A_MEAN,
+    MOST_APART,
+    Audited,
+    Found,
+    History,
+    Margin,
+    Measure,
+    heard,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -34,10 +43,12 @@ HIGHEST_WEALTH = 1e100
 @dataclass(frozen=True, kw_only=True)
 class Pool:
     """What a verifier found of recorded groups: of each token its `gaps` and how far the claimed log probability is
-    `apart` (both [tokens], nats); group g has tokens starts[g] to starts[g + 1] ([groups + 1])."""
+    `apart` (both [tokens], nats), and the number of its context, the same after the same ([tokens]); group g has tokens
+    starts[g] to starts[g + 1] ([groups + 1])."""
 
     gaps: Floats
     apart: Floats
+    contexts: Ints
     starts: Ints
 
     def __len__(self) -> int:
@@ -54,7 +65,7 @@ class Pool:
 
     def relabelled(self) -> Pool:
         """The same tokens, claimed with exactly the log probabilities that the verifier finds."""
-        return Pool(gaps=self.gaps, apart=np.zeros_like(self.apart), starts=self.starts)
+        return replace(self, apart=np.zeros_like(self.apart))
 
     def sums(self, values: Floats) -> Floats:
         """Of a figure of each token the sum over each group, [groups]."""
@@ -64,33 +75,51 @@ class Pool:
         """Of each group how many of its tokens are beyond the margin, or whether its mean is, [groups]."""
         if margin.measure is Measure.MEAN:
             means = self.sums(np.minimum(self.apart, MOST_APART)) / self.sizes
-            return (means > margin.gap).astype(np.float64)
-        measured = self.gaps if margin.measure is Measure.GAP else self.apart
-        return self.sums((measured > margin.gap).astype(np.float64))
+            return ((means > margin.gap) & (self.sizes >= LEAST_OF_A_MEAN)).astype(np.float64)
+        if margin.measure is Measure.LOGPROB:
+            return self.distinct(self.apart > margin.gap)
+        return self.sums((self.gaps > margin.gap).astype(np.float64))
+
+    def distinct(self, chosen: NDArray[np.bool_]) -> Floats:
+        """Of each group in how many contexts the chosen tokens stand, [groups]."""
+        groups = np.repeat(np.arange(len(self)), self.sizes)[chosen]
+        pairs = np.unique(np.stack([groups, self.contexts[chosen]]), axis=1)
+        return np.bincount(pairs[0], minlength=len(self)).astype(np.float64)
 
     def trials(self, margin: Margin) -> int:
         """Of how many in all."""
-        return len(self) if margin.measure is Measure.MEAN else self.tokens
+        match margin.measure:
+            case Measure.GAP:
+                return self.tokens
+            case Measure.LOGPROB:
+                return int(self.distinct(np.ones(self.tokens, bool)).sum())
+            case Measure.MEAN:
+                return int((self.sizes >= LEAST_OF_A_MEAN).sum())
 
     def half(self, which: int) -> Pool:
         """Every other group, from the first (0) or the second (1)."""
         index = self.tokens_of_half(which)
         starts = np.concatenate([[0], np.cumsum(self.sizes[which::2])])
-        return Pool(gaps=self.gaps[index], apart=self.apart[index], starts=starts)
+        return Pool(gaps=self.gaps[index], apart=self.apart[index], contexts=self.contexts[index], starts=starts)
 
     def tokens_of_half(self, which: int) -> Ints:
         """The numbers of its tokens."""
         return np.flatnonzero(np.repeat(np.arange(len(self)) % 2 == which, self.sizes))
 
 
-def pool_of(completions: Sequence[tuple[Sequence[float], Sequence[float]]], group: int) -> Pool:
-    """The pool of completions (gaps, apart), of which each `group` in a row make one."""
-    ends = np.cumsum([len(gaps) for gaps, _ in completions])
+def pool_of(completions: Sequence[Sequence[Found]], group: int) -> Pool:
+    """The pool of completions, of which each `group` in a row make one."""
+    ends = np.cumsum([len(one) for one in completions])
     starts = np.concatenate([[0], ends[group - 1 :: group]])
-    gaps, apart = (np.concatenate([np.asarray(one[at], np.float64) for one in completions]) for at in (0, 1))
     if len(completions) % group or not len(completions):
         raise ValueError(f"{len(completions)} completions do not make groups of {group}")
-    return Pool(gaps=gaps, apart=apart, starts=starts.astype(np.int64))
+    tokens = [token for one in completions for token in one]
+    return Pool(
+        gaps=np.array([token.gap for token in tokens]),
+        apart=np.array([token.apart for token in tokens]),
+        contexts=np.array([-1 - place if one.context is None else one.context for place, one in enumerate(tokens)]),
+        starts=starts.astype(np.int64),
+    )
 
 
 # The shipped test.
@@ -100,8 +129,11 @@ def log_ratios(pool: Pool, margins: Sequence[Margin]) -> Floats:
     """The log likelihood ratio of each group, a bet a column, [groups, bets]: what one audit makes of a history."""
     counts = np.stack([pool.above(margin) for margin in margins], axis=1)
     rows = []
-    for tokens, above in zip(pool.sizes.tolist(), counts.astype(np.int64).tolist(), strict=True):
-        after = heard(History(), Audited(tokens=tokens, above=tuple(above)), margins)
+    contexts = pool.distinct(np.ones(pool.tokens, bool)).astype(np.int64)
+    for tokens, above, places in zip(
+        pool.sizes.tolist(), counts.astype(np.int64).tolist(), contexts.tolist(), strict=True
+    ):
+        after = heard(History(), Audited(tokens=tokens, above=tuple(above), contexts=places), margins)
         rows.append([wealth + math.log(2) for wealth in after.log_wealth])  # the first audit's weight is a half
     return np.array(rows)
 

@@ -18,6 +18,8 @@ import trio
 
 from benchmarks.audits.evidence import Pool, pool_of
 from benchmarks.audits.policies import FAST, GROUP, LAGS, SLOW, School
+from learner.verification.agenda import Passage
+from node.audit_loop import found_of
 from node.engine.port import Claim, Generation, GenerationRequest, InstalledVersion, Verified
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.engine.vllm import VllmConfig, open_vllm_engine
@@ -209,17 +211,27 @@ async def _verify_all(recorded: Recorded, dtype: str, cores: trio.CapacityLimite
             began = time.perf_counter()
             told = await _verified(engine, made)
             took_s = time.perf_counter() - began
-            pool = pool_of(
-                [
-                    (one.gaps, [abs(a - b) for a, b in zip(one.logprobs, completion.logprobs, strict=True)])
-                    for one, completion in zip(told, made.completions, strict=True)
-                ],
-                GROUP,
-            )
+            pool = pool_of([found_of(one, passage) for one, passage in zip(told, _passages(made), strict=True)], GROUP)
             recorded.pools[made.peer, made.deed.name, dtype] = pool
             if made.peer == PLAIN and made.deed.name == HONEST:
                 recorded.verify_s[dtype] = took_s / pool.tokens
                 recorded.score_s[dtype] = await _seconds_to_score(engine, made) / pool.tokens
+
+
+def _passages(made: Made) -> list[Passage]:
+    return [
+        Passage(
+            prompt=prompt,
+            tokens=completion.tokens,
+            logprobs=completion.logprobs,
+            parts=((0, len(completion.tokens)),),
+            seed=seed,
+            temperature=1.0,
+            version=_version(made.deed.claimed).name,
+            manifest=_version(made.deed.claimed).manifest,
+        )
+        for prompt, completion, seed in zip(made.prompts, made.completions, made.seeds, strict=True)
+    ]
 
 
 async def _verified(engine: WorkerEngine, made: Made) -> list[Verified]:

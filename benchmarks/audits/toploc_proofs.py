@@ -176,4 +176,7 @@ def verify(states: Sequence[torch.Tensor], proofs: Sequence[list[bytes]]) -> Pro
     starts = np.concatenate([[0], np.cumsum(lengths.reshape(-1, GROUP).sum(1))]).astype(np.int64)
     nothing = np.zeros(int(starts[-1]))
     first, second, third = (np.array(column, np.float64) for column in columns)
-    return Proven(pool=Pool(gaps=nothing, apart=nothing, starts=starts), figures=(first, second, third))
+    return Proven(
+        pool=Pool(gaps=nothing, apart=nothing, contexts=np.arange(len(nothing)), starts=starts),
+        figures=(first, second, third),
+    )

@@ -44,6 +44,15 @@ class Passage:
     manifest: ManifestHash
 
     @property
+    def contexts(self) -> tuple[int, ...]:
+        """Of each token a number that it shares with all tokens that `manifest`'s weights made after the same."""
+        found, context = [], hash((self.manifest, self.prompt))
+        for token in self.tokens:
+            found.append(context)
+            context = hash((context, token))
+        return tuple(found)
+
+    @property
     def cost(self) -> int:
         """Tokens that the engine reads."""
         return len(self.prompt) + len(self.tokens)

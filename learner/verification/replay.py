@@ -64,7 +64,7 @@ def replayed(
                 Difference(number=number, lease=row.lease, said=said, computed=f"{len(margins)} margins")
             )
             break
-        known, finding = after(known, Audited(tokens=row.tokens, above=row.above), margins)
+        known, finding = after(known, Audited(tokens=row.tokens, above=row.above, contexts=row.contexts), margins)
         if convicted is None and is_convicted(known.history):
             convicted = number
         evidence = log_evidence(known.history)

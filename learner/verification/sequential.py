@@ -4,7 +4,7 @@ An honest token falls short of the verifier's own draw (`protocol.sampling.verif
 where float arithmetic differs, with a probability of at most that margin's `rate`, which was measured for the pair of
 engines and number formats, whatever came before it: each has noise of its own. How far its log probability is from the
 verifier's it has in common with every token that has the same context, and a group's completions share theirs; so of
-those the mean over an audit is judged, once, and audits are as good as independent. What always holds:
+those the mean over an audit is judged, once, and of single ones each context once. What always holds:
 whatever an honest peer is dealt, and however often one looks, the probability that its evidence ever reaches 1/a is at
 most a (Ville's inequality). What was honest for long buys nothing: a peer that turns is found about as soon as a
 newcomer, for the logarithm of the audits that went well.
@@ -36,10 +36,13 @@ HIGHEST_RATE = 0.5
 MOST_APART = 1.0
 """Nats that one token adds to a mean at most, so that one that is out of all measure does not make it."""
 
+LEAST_OF_A_MEAN = 7
+"""Tokens of an audit from which on its mean is judged: of fewer none was measured."""
+
 
 class Measure(Enum):
     """What is measured, in nats: of a token how far it falls short of the verifier's own draw, or how far its claimed
-    log probability is from the verifier's; of an audit the mean of the latter."""
+    log probability is from the verifier's, each context counting once; of an audit the mean of the latter."""
 
     GAP = "gap"
     LOGPROB = "logprob"
@@ -63,39 +66,52 @@ class Margin:
 @dataclass(frozen=True, kw_only=True)
 class Found:
     """What a verifier found of one token: its `gap`, and how far its claimed log probability is from the verifier's, in
-    nats; NaN where the verifier itself has no distribution."""
+    nats; NaN where the verifier itself has no distribution. `context`: the same of all tokens before which the same
+    stands; None: of no other."""
 
     gap: float
     apart: float = 0.0
-
-    def of(self, measure: Measure) -> float:
-        """The one of them that is of a token."""
-        return self.gap if measure is Measure.GAP else self.apart
+    context: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audited:
-    """One audit: of `tokens` that were judged, `above[m]` were above margin m; 1 or 0 where its measure is the mean."""
+    """One audit: of `tokens` that were judged, `above[m]` were above margin m; of their `contexts`, where its measure
+    is the log probability, None: as many as tokens; 1 or 0 where it is the mean."""
 
     tokens: int
     above: tuple[int, ...]
+    contexts: int | None = None
 
     def trials(self, margin: Margin) -> int:
         """Of how many there could have been."""
-        return min(1, self.tokens) if margin.measure is Measure.MEAN else self.tokens
+        match margin.measure:
+            case Measure.GAP:
+                return self.tokens
+            case Measure.LOGPROB:
+                return self.tokens if self.contexts is None else self.contexts
+            case Measure.MEAN:
+                return int(self.tokens >= LEAST_OF_A_MEAN)
 
 
 def count_above(tokens: Sequence[Found], margins: Sequence[Margin]) -> Audited:
     """The audit of these tokens; one of which the verifier has no distribution counts as none."""
     judged = [token for token in tokens if not (math.isnan(token.gap) or math.isnan(token.apart))]
+    furthest: dict[object, float] = {}
+    for place, token in enumerate(judged):
+        context = ("alone", place) if token.context is None else token.context
+        furthest[context] = max(furthest.get(context, 0.0), token.apart)
     mean = math.fsum(min(token.apart, MOST_APART) for token in judged) / max(1, len(judged))
-    above = tuple(
-        int(mean > margin.gap)
-        if margin.measure is Measure.MEAN
-        else sum(token.of(margin.measure) > margin.gap for token in judged)
-        for margin in margins
-    )
-    return Audited(tokens=len(judged), above=above)
+    above = []
+    for margin in margins:
+        match margin.measure:
+            case Measure.GAP:
+                above.append(sum(token.gap > margin.gap for token in judged))
+            case Measure.LOGPROB:
+                above.append(sum(apart > margin.gap for apart in furthest.values()))
+            case Measure.MEAN:
+                above.append(int(mean > margin.gap and len(judged) >= LEAST_OF_A_MEAN))
+    return Audited(tokens=len(judged), above=tuple(above), contexts=len(furthest))
 
 
 @dataclass(frozen=True, kw_only=True)

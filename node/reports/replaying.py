@@ -18,7 +18,7 @@ from learner.ledger_values import from_json, margins_from, packed_in, wealth_fro
 from learner.verification.confidence import SUSPECT_EVIDENCE
 from learner.verification.margins import margins_of
 from learner.verification.replay import Replay, replayed
-from learner.verification.sequential import LIFETIME_ERROR, History, Margin
+from learner.verification.sequential import LIFETIME_ERROR, Audited, History, Margin
 from node.reports import words
 from node.reports.trust import Choosing, choosing_of, is_same
 from protocol.ids import LeaseId, PeerId, short
@@ -41,8 +41,7 @@ class KeptLease:
 
     lease: bytes
     records: tuple[bytes, ...]
-    tokens: int
-    above: tuple[int, ...]
+    counted: Audited
     margins: tuple[Margin, ...]
 
 
@@ -51,18 +50,17 @@ def kept_of(db: sqlite3.Connection, lease: LeaseId) -> KeptLease | None:
     if not has_table(db, "evidence"):
         return None
     row = db.execute(
-        "SELECT e.envelope, e.records, a.tokens, a.above, a.at_ms FROM evidence e JOIN audits a USING (lease)"
-        " WHERE e.lease = ?",
+        f"SELECT e.envelope, e.records, a.tokens, a.above, {_contexts(db)}, a.at_ms FROM evidence e"
+        " JOIN audits a USING (lease) WHERE e.lease = ?",
         (lease,),
     ).fetchone()
     if row is None:
         return None
-    envelope, records, tokens, above, at_ms = row
+    envelope, records, tokens, above, contexts, at_ms = row
     return KeptLease(
         lease=envelope,
         records=tuple(packed_in("evidence.records", records, list[bytes])),
-        tokens=tokens,
-        above=_above(above),
+        counted=Audited(tokens=tokens, above=_above(above), contexts=contexts),
         margins=tuple(_margins(db)(at_ms)),
     )
 
@@ -135,16 +133,23 @@ def _differing(found: Replay) -> Iterator[str]:
 
 def _audits(db: sqlite3.Connection, peer: PeerId) -> list[AuditRow]:
     rows = db.execute(
-        "SELECT lease, at_ms, tokens, above, worst, evidence, passed, detail FROM audits WHERE peer = ? ORDER BY rowid",
+        f"SELECT lease, at_ms, tokens, above, worst, evidence, passed, detail, {_contexts(db)} FROM audits a"
+        " WHERE peer = ? ORDER BY rowid",
         (peer,),
     )
     return [
         AuditRow(
             lease=LeaseId(lease), peer=peer, at_ms=at_ms, tokens=tokens, above=_above(above), worst=worst,
-            evidence=evidence, passed=bool(passed), detail=detail,
+            evidence=evidence, passed=bool(passed), detail=detail, contexts=contexts,
         )
-        for lease, at_ms, tokens, above, worst, evidence, passed, detail in rows
+        for lease, at_ms, tokens, above, worst, evidence, passed, detail, contexts in rows
     ]  # fmt: skip
+
+
+def _contexts(db: sqlite3.Connection) -> str:
+    """Of an audit `a`, in SQL; ledgers of before they were counted have no such table."""
+    is_kept = has_table(db, "audit_contexts")
+    return "(SELECT contexts FROM audit_contexts c WHERE c.lease = a.lease)" if is_kept else "NULL"
 
 
 def _above(text: str) -> tuple[int, ...]:

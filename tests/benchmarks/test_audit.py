@@ -41,7 +41,16 @@ from benchmarks.audits.verdict import BAN, EVIDENCE, JUDGED, LOGPROBS, STRICT, S
 from learner.models import make_model
 from learner.verification.confidence import SUSPECT_EVIDENCE
 from learner.verification.margins import SMALL
-from learner.verification.sequential import LIFETIME_ERROR, Audited, History, Margin, Measure, heard, log_evidence
+from learner.verification.sequential import (
+    LIFETIME_ERROR,
+    Audited,
+    Found,
+    History,
+    Margin,
+    Measure,
+    heard,
+    log_evidence,
+)
 
 MARGINS = (
     Margin(gap=0.01, rate=0.01),
@@ -54,22 +63,32 @@ def pool(rate: float, *, apart: float = 0.0, groups: int = 40, size: int = 64, s
     """Groups of `size` tokens, of which `rate` have a gap of a nat."""
     chance = np.random.default_rng(seed)
     gaps = (chance.random(groups * size) < rate).astype(float)
-    return Pool(gaps=gaps, apart=np.full_like(gaps, apart), starts=np.arange(groups + 1) * size)
+    starts = np.arange(groups + 1) * size
+    return Pool(gaps=gaps, apart=np.full_like(gaps, apart), contexts=np.arange(len(gaps)), starts=starts)
 
 
 def test_pools_keep_completions_of_a_group_together() -> None:
-    made = pool_of([([0.0, 1.0], [0.1, 0.2]), ([2.0], [0.3]), ([3.0, 4.0], [0.4, 0.5]), ([5.0], [0.6])], 2)
-    assert made.starts.tolist() == [0, 3, 6]
+    given = [([0.0, 1.0], [0.1, 0.2]), ([2.0], [0.3]), ([3.0, 4.0], [0.4, 0.5]), ([5.0, *[0.0] * 5], [0.6] * 6)]
+    contexts = [(1, 2), (1,), (1, 4), (1, 2, 5, 6, 7, 8)]
+    made = pool_of(
+        [
+            [Found(gap=gap, apart=apart, context=place) for gap, apart, place in zip(*one, places, strict=True)]
+            for one, places in zip(given, contexts, strict=True)
+        ],
+        2,
+    )
+    assert made.starts.tolist() == [0, 3, 11]
     assert made.sums(made.gaps).tolist() == [3.0, 12.0]
-    assert made.half(1).gaps.tolist() == [3.0, 4.0, 5.0]
+    assert made.half(1).gaps.tolist() == [3.0, 4.0, 5.0, *[0.0] * 5]
     assert made.half(0).apart.tolist() == [0.1, 0.2, 0.3]
     assert made.relabelled().apart.max() == 0.0
-    assert made.above(Margin(gap=0.15, rate=0.1, measure=Measure.LOGPROB)).tolist() == [2, 3]
-    mean = Margin(gap=0.25, rate=0.1, measure=Measure.MEAN)
-    assert made.above(mean).tolist() == [0, 1], "of 0.1, 0.2, 0.3, and of 0.4, 0.5, 0.6"
-    assert (made.trials(mean), made.trials(replace(mean, measure=Measure.GAP))) == (2, 6)
+    far = Margin(gap=0.25, rate=0.1, measure=Measure.LOGPROB)
+    assert (made.above(far).tolist(), made.trials(far)) == ([1, 7], 2 + 7), "each context once"
+    mean = replace(far, measure=Measure.MEAN)
+    assert made.above(mean).tolist() == [0, 1], "of 3 tokens there is none to judge"
+    assert (made.trials(mean), made.trials(replace(mean, measure=Measure.GAP))) == (1, 11)
     with pytest.raises(ValueError, match="groups of 2"):
-        pool_of([([0.0], [0.0])], 2)
+        pool_of([[Found(gap=0.0)]], 2)
 
 
 def evidence_of(audits: Sequence[Audited]) -> list[float]:
@@ -85,7 +104,7 @@ def test_evidence_is_the_learners() -> None:
     # All groups are alike, so that what is drawn does not matter: 3 of 50 tokens have a gap, 10 a wrong logprob.
     gaps = np.tile(np.repeat([1.0, 0.0], [3, 47]), 4)
     apart = np.tile(np.repeat([1.0, 0.0], [10, 40]), 4)
-    alike = Pool(gaps=gaps, apart=apart, starts=np.arange(5) * 50)
+    alike = Pool(gaps=gaps, apart=apart, contexts=np.arange(len(gaps)), starts=np.arange(5) * 50)
     expected = evidence_of([Audited(tokens=50, above=(3, 10, 1))] * 200)
     for level in (2.0, 100.0, 1e6):
         audits = next(number for number, value in enumerate(expected, 1) if value >= math.log(level))

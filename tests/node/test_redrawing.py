@@ -74,10 +74,12 @@ def judging(judge: Judge) -> OpenEngine:
 def test_what_failed_fails_again(root: Path, lease: LeaseId, kept: KeptLease, held: Held) -> None:
     found = redrawn(kept, SWARM.authority, held, opened=judging(Judge()))
     assert found.agrees
-    assert found.lines[0].startswith(f"Drawn again on this machine: {kept.tokens} tokens, where the audit judged")
-    rate = f"{kept.margins[0].rate:.2%}"
+    assert found.lines[0].startswith(
+        f"Drawn again on this machine: {kept.counted.tokens} tokens, where the audit judged"
+    )
+    rate, counted = f"{kept.margins[0].rate:.2%}", kept.counted
     assert found.lines[1].endswith(
-        f"below the draw of its seed: {kept.above[0]} now, {kept.above[0]} then; {rate} may be"
+        f"below the draw of its seed: {counted.above[0]} now, {counted.above[0]} then; {rate} may be"
     )
     assert found.lines[-1] == "By itself the group fails, as it did then."
     told = why_in_ledger(root / "ledger.sqlite", lease.hex(), replay=True)
@@ -86,7 +88,9 @@ def test_what_failed_fails_again(root: Path, lease: LeaseId, kept: KeptLease, he
 
 
 def test_counts_that_say_something_else_are_told(kept: KeptLease, held: Held) -> None:
-    found = redrawn(replace(kept, above=(0,) * len(kept.above)), SWARM.authority, held, opened=judging(Judge()))
+    found = redrawn(
+        replace(kept, counted=replace(kept.counted, above=(0,) * 4)), SWARM.authority, held, opened=judging(Judge())
+    )
     assert not found.agrees
     assert "fails now, and passed then" in found.lines[-1]
 

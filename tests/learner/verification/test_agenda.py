@@ -115,8 +115,8 @@ def test_who_has_most_on_the_agenda_makes_room_first() -> None:
     agenda.add(work(2))
     agenda.add(work(3))
     assert [one.lease[-1] for one in agenda.add(work(4))] == [2]
-    assert [one.lease[-1] for one in agenda.add(replace(work(5), peer=OTHER.peer_id))] == [3]
-    assert [one.lease[-1] for one in agenda.add(replace(work(6), peer=OTHER.peer_id))] == [1]
+    assert [one.lease[-1] for one in agenda.add(replace(work(5), peer=OTHER.peer_id))] == [1], "as much: the oldest"
+    assert [one.lease[-1] for one in agenda.add(replace(work(6, waits=True), peer=OTHER.peer_id))] == [3]
 
 
 def test_room_is_made_by_the_oldest_that_nobody_waits_for() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+
+import pytest
 
 from learner.verification.confidence import Confidence, Standing, after, is_audited, pardoned
 from learner.verification.margins import LARGE, SMALL, SMALL_BYTES, TINY_BYTES, margins_of
 from learner.verification.margins import TINY as MARGINS
-from learner.verification.sequential import Audited, Found, count_above
+from learner.verification.sequential import Audited, Found, Margin, count_above
 from learner.verification.share import FLOOR, NEWCOMER_GROUPS
 from protocol.ids import LeaseId, ManifestHash
 
@@ -102,6 +105,19 @@ def audit_of(apart: float, tokens: int) -> Audited:
     """A group of 56 tokens, of which so many have a log probability that is so far off."""
     found = [Found(gap=0.0, apart=apart if place < tokens else 0.001) for place in range(56)]
     return count_above(found, MARGINS)
+
+
+@pytest.mark.parametrize("margins", [MARGINS, SMALL, LARGE])
+def test_a_context_that_eight_completions_share_is_off_once(margins: Sequence[Margin]) -> None:
+    """However far: one place where a machine computes otherwise is no proof of anything."""
+    shared = [Found(gap=0.0, apart=9.0, context=1)] * 8
+    alone = [Found(gap=0.0, apart=0.001, context=2 + place) for place in range(500)]
+    counted = count_above([*shared, *alone], margins)
+    assert (counted.tokens, counted.contexts, counted.above[-1]) == (508, 501, 1)
+    known, finding = after(Confidence(), counted, margins)
+    assert finding.passed
+    assert known.standing is Standing.NEWCOMER
+    assert not after(Confidence(), count_above(shared[:1] * 3, margins), margins)[1].convicted, "nor in a short one"
 
 
 def test_what_a_group_has_in_common_is_no_evidence_of_many() -> None:

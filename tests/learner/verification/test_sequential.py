@@ -55,10 +55,10 @@ def test_nothing_is_known_of_who_was_never_audited() -> None:
 def test_gaps_are_counted_by_margin_and_what_nobody_could_judge_is_not() -> None:
     gaps = [0.0, 0.005, 0.05, math.inf, math.nan, 0.01]
     tokens = [Found(gap=gap) for gap in gaps]
-    assert count_above(tokens, EXACT) == Audited(tokens=5, above=(2, 1))
+    assert count_above(tokens, EXACT) == Audited(tokens=5, above=(2, 1), contexts=5)
     far = [Found(gap=0.0, apart=apart) for apart in (0.0, 0.3, math.inf, math.nan)]
     margins = (*EXACT, Margin(gap=0.2, rate=0.01, measure=Measure.LOGPROB))
-    assert count_above(far, margins) == Audited(tokens=3, above=(0, 0, 2))
+    assert count_above(far, margins) == Audited(tokens=3, above=(0, 0, 2), contexts=3)
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.05])

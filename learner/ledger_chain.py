@@ -88,9 +88,7 @@ class ChainBook(LedgerFile):
                 " AND lease IN (SELECT lease FROM continuations WHERE root = ?)",
                 [(row.step, row.step - 1, lease) for lease in groups],
             )
-            db.executemany(
-                "INSERT INTO dropped VALUES (?, ?, ?)", [(lease, row.step, why) for lease, why in dropped.items()]
-            )
+            _drop(db, row.step, dropped)
 
     def newest_steps(self, count: int) -> list[StepRow]:
         """The last `count` steps of the surviving chain, in order."""
@@ -110,9 +108,7 @@ class ChainBook(LedgerFile):
     def batch_dropped(self, step: int, dropped: Mapping[LeaseId, str]) -> None:
         """Groups that step `step` took and could not be trained on (lease -> reason): no later step may take them."""
         with self.transaction() as db:
-            db.executemany(
-                "INSERT INTO dropped VALUES (?, ?, ?)", [(lease, step, why) for lease, why in dropped.items()]
-            )
+            _drop(db, step, dropped)
 
     def version_published(
         self,
@@ -242,6 +238,14 @@ def _checkpoint_row(step: int, incarnation: int, directory: str, text: str) -> C
         state=told.curriculum,
         leases=told.leases,
         records=told.records,
+    )
+
+
+def _drop(db: sqlite3.Connection, step: int, dropped: Mapping[LeaseId, str]) -> None:
+    """What was dropped for good before (`learner.ledger_trust`) stays as it was told then."""
+    db.executemany(
+        "INSERT INTO dropped VALUES (?, ?, ?) ON CONFLICT (lease) DO NOTHING",
+        [(lease, step, why) for lease, why in dropped.items()],
     )
 
 

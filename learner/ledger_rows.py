@@ -81,6 +81,15 @@ class UnconsumedRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdmittedRow:
+    """What of one lease of `peer` is admitted, and no step has taken: (record id, index) of each."""
+
+    lease: LeaseId
+    peer: PeerId
+    records: tuple[tuple[RecordId, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepRow:
     """One training step: `step` is the version it produced; `reward` the mean over what it was trained on.
 

@@ -2,8 +2,9 @@
 
 What always holds: an audit, what it says of its peer, and what becomes of the records that failed it, are on disk
 together; a lease is audited once; a verdict is revised only while no training step has taken its record, and the
-receipt that says so replaces the one before. What failed is kept as it was signed, so that anybody with the weights can
-look again, the newest MAX_EVIDENCE of each peer.
+receipt that says so replaces the one before; a group that is dropped here stays dropped, to whichever checkpoint a
+restart goes back, so that what others made of it is not left waiting. What failed is kept as it was signed, so that
+anybody with the weights can look again, the newest MAX_EVIDENCE of each peer.
 """
 
 from __future__ import annotations
@@ -16,18 +17,20 @@ from types import MappingProxyType
 import msgspec
 
 from learner.ledger_file import LedgerFile
-from learner.ledger_rows import AuditRow, ChoiceRow
+from learner.ledger_rows import AdmittedRow, AuditRow, ChoiceRow
 from learner.ledger_values import wealth_from
 from learner.verification.choosing import Worth
 from learner.verification.confidence import Confidence
 from learner.verification.sequential import History, Margin
-from protocol.ids import LeaseId, PeerId
+from protocol.ids import LeaseId, PeerId, RecordId
 from protocol.work import Rule
 
 MAX_EVIDENCE = 16
 """Leases that failed whose lease and records are kept, of each peer: the first of them convicts most who cheat."""
 
 EMPTY: Mapping[LeaseId, tuple[Rule, str, bytes]] = MappingProxyType({})
+
+NONE: Mapping[LeaseId, str] = MappingProxyType({})
 
 QUERY_VALUES = 500
 """Values in one query: SQLite takes 32,766 today, and took 999 not long ago."""
@@ -41,11 +44,13 @@ class TrustBook(LedgerFile):
         row: AuditRow,
         known: Confidence,
         revised: Mapping[LeaseId, tuple[Rule, str, bytes]] = EMPTY,
+        dropped: Mapping[LeaseId, str] = NONE,
         *,
         margins: Sequence[Margin] = (),
     ) -> None:
-        """Write what an audit found by these `margins`, what is known of the peer with it, and of some leases (rule,
-        detail, receipt) by which what was admitted of them, and no step has taken, is refused after all."""
+        """Write what an audit found by these `margins`, what is known of the peer with it, of some leases (rule,
+        detail, receipt) by which what was admitted of them, and no step has taken, is refused after all, and which
+        groups are not trained on therefore (lease that opened it -> reason), whoever made the rest of them."""
         with self.transaction() as db:
             if margins:
                 _write_margins(db, margins, row.at_ms)
@@ -62,11 +67,18 @@ class TrustBook(LedgerFile):
                 _keep_evidence(db, row)
             _write_confidence(db, row.peer, known, row.at_ms)
             _revise(db, revised, row.at_ms)
+            _drop(db, dropped)
 
-    def verdicts_revised(self, revised: Mapping[LeaseId, tuple[Rule, str, bytes]], now_ms: int) -> None:
+    def verdicts_revised(
+        self,
+        revised: Mapping[LeaseId, tuple[Rule, str, bytes]],
+        now_ms: int,
+        dropped: Mapping[LeaseId, str] = NONE,
+    ) -> None:
         """What was admitted of these leases, and no step has taken, is refused after all, as in `audited`."""
         with self.transaction() as db:
             _revise(db, revised, now_ms)
+            _drop(db, dropped)
 
     def confidence_written(
         self,
@@ -74,6 +86,7 @@ class TrustBook(LedgerFile):
         known: Confidence,
         now_ms: int,
         revised: Mapping[LeaseId, tuple[Rule, str, bytes]] = EMPTY,
+        dropped: Mapping[LeaseId, str] = NONE,
         *,
         decision: str = "",
     ) -> None:
@@ -87,6 +100,7 @@ class TrustBook(LedgerFile):
                 )
             _write_confidence(db, peer, known, now_ms)
             _revise(db, revised, now_ms)
+            _drop(db, dropped)
 
     def confidence_of(self, peers: Collection[PeerId]) -> dict[PeerId, Confidence]:
         """What is known of those of `peers` that were ever audited, or banned."""
@@ -146,20 +160,46 @@ class TrustBook(LedgerFile):
             found |= {LeaseId(lease): bool(passed) for lease, passed in rows}
         return found
 
-    def admitted_of(self, leases: Collection[LeaseId]) -> dict[LeaseId, list[tuple[bytes, int]]]:
-        """Of each of `leases`, and of those that go on with the group that one of them opened: (record id, index) of
-        what is admitted and no step has taken."""
-        found: dict[LeaseId, list[tuple[bytes, int]]] = {}
+    def admitted_of(self, leases: Collection[LeaseId]) -> list[AdmittedRow]:
+        """Those of `leases` of which something is admitted, and no step has taken it."""
+        found: list[AdmittedRow] = []
         for lease in leases:
             rows = self._query(
-                "SELECT r.lease, r.record, r.idx FROM records r WHERE r.rule = 'admitted' AND r.step IS NULL"
-                " AND r.lease IN (SELECT ? UNION SELECT c.lease FROM continuations c WHERE c.root = ?)"
-                " ORDER BY r.lease, r.idx",
-                (lease, lease),
+                "SELECT l.peer, r.record, r.idx FROM records r JOIN leases l USING (lease)"
+                " WHERE r.lease = ? AND r.rule = 'admitted' AND r.step IS NULL ORDER BY r.idx",
+                (lease,),
             )
-            for one, record, index in rows:
-                found.setdefault(LeaseId(one), []).append((record, index))
+            if rows:
+                records = tuple((RecordId(record), index) for _, record, index in rows)
+                found.append(AdmittedRow(lease=lease, peer=PeerId(rows[0][0]), records=records))
         return found
+
+    def parts_of(self, peer: PeerId, roots: Collection[LeaseId]) -> set[LeaseId]:
+        """The leases of `peer` among those that opened the groups `roots`, or went on with them."""
+        found: set[LeaseId] = set()
+        for root in roots:
+            rows = self._query(
+                "SELECT lease FROM leases WHERE peer = ?"
+                " AND lease IN (SELECT ? UNION SELECT lease FROM continuations WHERE root = ?)",
+                (peer, root, root),
+            )
+            found.update(LeaseId(lease) for (lease,) in rows)
+        return found
+
+    def untrained_of(self, peer: PeerId) -> set[LeaseId]:
+        """The leases that opened the groups of which `peer` made a part that was admitted, but for groups that were
+        trained on or dropped."""
+        rows = self._query(
+            "SELECT DISTINCT coalesce(c.root, r.lease) AS opener FROM records r LEFT JOIN continuations c USING (lease)"
+            " WHERE r.envelope IS NOT NULL AND r.step IS NULL AND r.rule = 'admitted' AND r.peer = ?"
+            " AND NOT EXISTS (SELECT 1 FROM dropped d WHERE d.lease = coalesce(c.root, r.lease))",
+            (peer,),
+        )
+        return {LeaseId(root) for (root,) in rows}
+
+    def is_dropped(self, root: LeaseId) -> bool:
+        """Whether the group that this lease opened was dropped."""
+        return bool(self._query("SELECT 1 FROM dropped WHERE lease = ?", (root,)))
 
     def untold_revisions(self, peer: PeerId, most: int) -> list[tuple[LeaseId, bytes]]:
         """(lease, receipt) of revisions that the peer has not been told, the oldest first."""
@@ -223,6 +263,16 @@ def _revise(db: sqlite3.Connection, revised: Mapping[LeaseId, tuple[Rule, str, b
         db.execute(
             "INSERT OR REPLACE INTO revisions SELECT lease, peer, ?, 0 FROM leases WHERE lease = ?", (now_ms, lease)
         )
+
+
+def _drop(db: sqlite3.Connection, dropped: Mapping[LeaseId, str]) -> None:
+    """For good: as what had been dropped before the oldest state that a restart can go back to."""
+    (oldest,) = db.execute("SELECT coalesce(min(step), 0) FROM checkpoints").fetchone()
+    db.executemany(
+        "INSERT INTO dropped SELECT lease, ?, ? FROM leases WHERE lease = ?"
+        " ON CONFLICT (lease) DO UPDATE SET step = min(step, excluded.step)",
+        [(oldest, why, root) for root, why in dropped.items()],
+    )
 
 
 def _by(count: int, values: Sequence[PeerId] | Sequence[LeaseId]) -> Iterable[Sequence[PeerId] | Sequence[LeaseId]]:

@@ -2,8 +2,10 @@
 
 What always holds: a group of a peer that is not trusted yet is trained on only after its audit; what an audit found is
 on disk before anything follows from it, but for the group that failed, which is out of the buffer first; who is banned
-has no lease, no line and nothing in the buffer; a receipt that is revised is signed anew, replaces the one before, and
-is told to its peer, again on every new line until it was. The trio thread never waits for the disk.
+has no lease, no line and nothing in the buffer; of a group of several peers' turns only what that peer made is refused
+whom an audit or the operator has found, and the others' stays admitted, though the group is trained on no more; a
+receipt that is revised is signed anew, names the peer of its lease, replaces the one before, and is told to that peer,
+again on every new line until it was. The trio thread never waits for the disk.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from learner.buffer import Batch
 from learner.intake import AdmittedRecord, GrantedLease, manifests_of
 from learner.ledger import Ledger
 from learner.ledger_reputation import BAN, PARDON
-from learner.ledger_rows import AuditRow
+from learner.ledger_rows import AdmittedRow, AuditRow
 from learner.verification.agenda import Agenda, Work, work_of
 from learner.verification.confidence import Confidence, Finding, Standing, after, is_audited, pardoned
 from learner.verification.margins import Arithmetic, margins_of
@@ -34,7 +36,7 @@ from node.events import EventLog
 from node.learner_run import LearnerRun
 from node.peer_orders import Ban, NoOrder, Pardon, PeerOrders, read_order
 from protocol.identity import Keypair
-from protocol.ids import LeaseId, ManifestHash, PeerId, RecordId, SwarmId, short
+from protocol.ids import LeaseId, ManifestHash, PeerId, SwarmId, short
 from protocol.limits import MAX_REASON_CHARS
 from protocol.work import FromLearner, Receipt, Refused, Revised, Rule, SignedRecord, Verdict, sign_receipt
 from swarm.store import ChunkStore, StoreError
@@ -43,7 +45,7 @@ AUDIT_REASON = "audit"
 """Why a group is dropped of which a lease failed its audit, or that was not audited in time."""
 
 BANNED_REASON = "banned"
-"""Why the groups of a peer are dropped that was just banned."""
+"""Why the groups are dropped that a peer opened, or made a turn of, that was just banned."""
 
 TOLD_TOGETHER = 16
 """Revised receipts told with one heartbeat: a line has room for a few hundred answers."""
@@ -60,6 +62,17 @@ LOOK_S = 1.0
 
 Refusal = tuple[Rule, str, bytes]
 """By which rule records are refused after all, in which words, and the receipt that says so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Late:
+    """A lease of `peer`, which is banned, that was admitted all the same; `root` opened the group that is not trained
+    on therefore, None where it is too late, or nobody waited for the lease."""
+
+    lease: LeaseId
+    peer: PeerId
+    root: LeaseId | None
+
 
 SPOILED_REMEMBERED = 4096
 """Groups that are known to be refused before they are complete: more than are ever under way."""
@@ -139,7 +152,7 @@ class TrustDesk:
     _known: dict[PeerId, Confidence] = field(default_factory=dict)
     _pending: dict[LeaseId, set[LeaseId]] = field(default_factory=dict)
     _unusual: set[PeerId] = field(default_factory=set)
-    _late: list[tuple[LeaseId, PeerId]] = field(default_factory=list)
+    _late: list[Late] = field(default_factory=list)
     _spoiled: dict[LeaseId, None] = field(default_factory=dict)
     _no_orders: set[Path] = field(default_factory=set)
     _untold: dict[PeerId, list[tuple[LeaseId, bytes]]] = field(default_factory=dict)
@@ -205,6 +218,8 @@ class TrustDesk:
         agenda, if there is to be one. Returns whether anything that rests on it waits for that: then `used` is told
         once it has passed."""
         if self._is_refused(granted):
+            is_part = granted.place is None or self.run.episodes.is_open(granted.root)
+            self._refuse_late(granted, is_part=is_part)
             return True
         if not self.audits:
             return False
@@ -214,12 +229,15 @@ class TrustDesk:
 
     def _is_refused(self, granted: GrantedLease) -> bool:
         """Whether the lease's peer was banned since its records were taken from the inbox: then they are refused."""
-        if not self._known.get(granted.peer, Confidence()).banned:
-            return False
-        self._spoil(granted.root)
-        self._late.append((granted.id, granted.peer))
+        return bool(self._known.get(granted.peer, Confidence()).banned)
+
+    def _refuse_late(self, granted: GrantedLease, *, is_part: bool) -> None:
+        """Refuse what was admitted of a banned peer's lease, and do not train on the group that it `is_part` of; it is
+        written soon."""
+        if is_part:
+            self._spoil(granted.root)
+        self._late.append(Late(lease=granted.id, peer=granted.peer, root=granted.root if is_part else None))
         self.stirred.set()
-        return True
 
     def _believe_or_audit(self, granted: GrantedLease, group: Sequence[AdmittedRecord], *, odd: bool) -> bool:
         """Put the audit of a lease on the agenda, if there is to be one; returns whether what rests on it waits."""
@@ -301,6 +319,7 @@ class TrustDesk:
                 self._known.setdefault(peer, confidence)
             for granted, group in leases:
                 if self._is_refused(granted):
+                    self._refuse_late(granted, is_part=True)
                     continue
                 if (passed := audited.get(granted.id, None if self.audits else True)) is None:
                     passed = not self._believe_or_audit(granted, group, odd=False)
@@ -329,7 +348,7 @@ class TrustDesk:
         if await trio.to_thread.run_sync(self.ledger.audits_of, [work.lease]):
             return  # put on the agenda again while it waited to be written, when another chain was put in place
         before = self._known.get(work.peer, Confidence())
-        if before.banned:
+        if before.banned:  # what it made was refused with that
             self._refuse_roots([work.root])
             return
         margins = margins_of(self.run.published.manifest.total_bytes if self.run.published else 0, self.arithmetic)
@@ -338,7 +357,7 @@ class TrustDesk:
         self._known[work.peer] = known
         self.audited += 1
         self.failed += not finding.passed
-        refused = self._refuse(work, finding)
+        wrong = self._refuse(work, finding)
         row = AuditRow(
             lease=work.lease,
             peer=work.peer,
@@ -351,7 +370,9 @@ class TrustDesk:
             passed=finding.passed,
             detail=finding.detail,
         )
-        receipts = await trio.to_thread.run_sync(self._write, row, known, refused, margins)
+        if finding.convicted:
+            wrong |= await self._withdraw_parts(work.peer)
+        receipts = await trio.to_thread.run_sync(self._write, work.root, row, known, wrong, margins)
         self._follow(work, known, finding, row, receipts)
 
     async def convict(self, peer: PeerId, why: str) -> None:
@@ -404,13 +425,15 @@ class TrustDesk:
         """Ban it without an audit, for the reason in `known`; `decision`: BAN if it is the operator's."""
         self.events.emit("peer_banned", peer=peer, lease=None, reason=known.banned)
         self._known[peer] = known
-        gone = self._withdraw(peer)
+        wrong = self._withdraw(peer) | await self._withdraw_parts(peer)
         now_ms = self.now_ms()
 
         def write() -> dict[LeaseId, bytes]:
-            receipts = self._refusals(gone, peer, Rule.BANNED, f"its peer is banned: {known.banned}", now_ms)
-            self.ledger.confidence_written(peer, known, now_ms, receipts, decision=decision)
-            return {lease: raw for lease, (_, _, raw) in receipts.items()}
+            own = self.ledger.parts_of(peer, wrong)
+            revised = self._refusals(own, Rule.BANNED, f"its peer is banned: {known.banned}", now_ms)
+            dropped = dict.fromkeys(wrong, BANNED_REASON)
+            self.ledger.confidence_written(peer, known, now_ms, revised, dropped, decision=decision)
+            return {lease: raw for lease, (_, _, raw) in revised.items()}
 
         self._will_tell(peer, await trio.to_thread.run_sync(write))
         self._send_away(peer, known)
@@ -427,13 +450,14 @@ class TrustDesk:
             return
         async with self._one:
             late, self._late = self._late, []
-            why = {peer: f"its peer is banned: {self._known[peer].banned}" for _, peer in late}
+            why = {one.peer: f"its peer is banned: {self._known[one.peer].banned}" for one in late}
 
             def write() -> None:
                 now_ms, revised = self.now_ms(), dict[LeaseId, Refusal]()
-                for lease, peer in late:
-                    revised |= self._refusals([lease], peer, Rule.BANNED, why[peer], now_ms)
-                self.ledger.verdicts_revised(revised, now_ms)
+                for one in late:
+                    revised |= self._refusals([one.lease], Rule.BANNED, why[one.peer], now_ms)
+                dropped = {one.root: BANNED_REASON for one in late if one.root is not None}
+                self.ledger.verdicts_revised(revised, now_ms, dropped)
 
             await trio.to_thread.run_sync(write)
 
@@ -442,66 +466,69 @@ class TrustDesk:
         told, self._told = self._told, []
         return lambda: self.ledger.revisions_told(told) if told else None
 
-    def _refuse(self, work: Work, finding: Finding) -> list[LeaseId]:
-        """Take out of the buffer what must not be trained on; return the leases whose records are refused for that.
-        What a step has taken already, or is being trained on, stays as it was judged."""
+    def _refuse(self, work: Work, finding: Finding) -> set[LeaseId]:
+        """Take out of the buffer what must not be trained on; return the leases that opened it. What a step has taken
+        already, or is being trained on, stays as it was judged."""
         if finding.passed:
-            return []
-        gone = self._refuse_roots([work.root])
-        refused = [work.lease, *gone] if gone or work.root in self._spoiled else []
-        if finding.convicted:
-            refused += self._withdraw(work.peer)
-        return list(dict.fromkeys(refused))
+            return set()
+        return self._refuse_roots([work.root]) | (self._withdraw(work.peer) if finding.convicted else set())
 
-    def _withdraw(self, peer: PeerId) -> list[LeaseId]:
-        """Nothing that this peer made is trained on from now on; return the leases that opened what was given up."""
-        gone = [group.lease for group in self.run.buffer.withdraw(lambda one: one.peer == peer, BANNED_REASON)]
+    def _withdraw(self, peer: PeerId) -> set[LeaseId]:
+        """Of what this peer made, give up what is known here; return the leases that opened those groups."""
+        gone = {group.lease for group in self.run.buffer.withdraw(lambda one: one.peer == peer, BANNED_REASON)}
         for lease in gone:
             self._pending.pop(lease, None)
-        # Turns of it may be parts of groups that others opened.
-        return gone + self._refuse_roots([work.root for work in self._unpinned(self.agenda.withdraw(peer))])
+        return gone | self._refuse_roots([work.root for work in self._unpinned(self.agenda.withdraw(peer))])
 
-    def _refuse_roots(self, roots: Iterable[LeaseId]) -> list[LeaseId]:
+    async def _withdraw_parts(self, peer: PeerId) -> set[LeaseId]:
+        """Nothing that this peer made is trained on from now on. Turns of it may be parts of groups that others opened,
+        or that go on, which the ledger alone tells; return the leases that opened those that were given up."""
+        return self._refuse_roots(await trio.to_thread.run_sync(self.ledger.untrained_of, peer))
+
+    def _refuse_roots(self, roots: Iterable[LeaseId]) -> set[LeaseId]:
         """The groups that these leases opened are not trained on: not from the buffer, and not when they are complete.
-        Return those that were in the buffer."""
+        Return those of which that holds; of the others it is too late."""
         wrong = set(roots)
-        gone = [group.lease for group in self.run.buffer.withdraw(lambda one: one.lease in wrong, AUDIT_REASON)]
+        gone = {group.lease for group in self.run.buffer.withdraw(lambda one: one.lease in wrong, AUDIT_REASON)}
         for root in wrong:
             was_pending = self._pending.pop(root, None) is not None
             if root not in gone and (was_pending or self.run.episodes.is_open(root)):
                 self._spoil(root)
-        return gone
+        return gone | {root for root in wrong if root in self._spoiled}
 
     def _write(
-        self, row: AuditRow, known: Confidence, refused: Collection[LeaseId], margins: Sequence[Margin]
+        self, root: LeaseId, row: AuditRow, known: Confidence, wrong: Collection[LeaseId], margins: Sequence[Margin]
     ) -> dict[LeaseId, bytes]:
-        """On a thread. Returns the receipts that were replaced."""
-        revised = self._refusals([row.lease], row.peer, Rule.AUDIT, row.detail, row.at_ms) if refused else {}
-        others = [lease for lease in refused if lease not in revised]
-        why = f"its peer is banned: {row.detail}"
-        revised = {**self._refusals(others, row.peer, Rule.BANNED, why, row.at_ms), **revised}
-        self.ledger.audited(row, known, revised, margins=margins)
+        """On a thread: the audit of a lease in the group that `root` opened; `wrong` opened all that is not trained on
+        for it. Returns the receipts that were replaced, all of the audited peer's."""
+        revised, dropped = dict[LeaseId, Refusal](), dict.fromkeys(wrong, BANNED_REASON)
+        if not row.passed and (root in wrong or self.ledger.is_dropped(root)):
+            dropped[root] = AUDIT_REASON
+            failed = {row.lease}
+            if not known.banned:  # what it made besides in this group, unless that was audited and passed
+                own = self.ledger.parts_of(row.peer, [root])
+                failed |= own - self.ledger.audits_of(own)
+            revised |= self._refusals(failed, Rule.AUDIT, row.detail, row.at_ms)
+        if known.banned:
+            others = self.ledger.parts_of(row.peer, wrong) - set(revised)
+            revised |= self._refusals(others, Rule.BANNED, f"its peer is banned: {row.detail}", row.at_ms)
+        self.ledger.audited(row, known, revised, dropped, margins=margins)
         return {lease: raw for lease, (_, _, raw) in revised.items()}
 
-    def _refusals(
-        self, leases: Collection[LeaseId], peer: PeerId, rule: Rule, detail: str, now_ms: int
-    ) -> dict[LeaseId, Refusal]:
-        """On a thread: how what is admitted of these leases is refused after all, and the receipts that say so."""
+    def _refusals(self, leases: Collection[LeaseId], rule: Rule, detail: str, now_ms: int) -> dict[LeaseId, Refusal]:
+        """On a thread: how what is admitted of these leases is refused after all, and the receipts that say so, each to
+        the peer of its lease."""
         detail = detail[:MAX_REASON_CHARS]
         return {
-            lease: (rule, detail, self._receipt(lease, peer, records, rule, detail, now_ms))
-            for lease, records in self.ledger.admitted_of(leases).items()
+            row.lease: (rule, detail, self._receipt(row, rule, detail, now_ms))
+            for row in self.ledger.admitted_of(leases)
         }
 
-    def _receipt(
-        self, lease: LeaseId, peer: PeerId, records: Iterable[tuple[bytes, int]], rule: Rule, detail: str, now_ms: int
-    ) -> bytes:
-        verdicts = [
-            Verdict(record=RecordId(record), index=index, rule=rule, detail=detail) for record, index in records
-        ]
+    def _receipt(self, row: AdmittedRow, rule: Rule, detail: str, now_ms: int) -> bytes:
+        verdicts = [Verdict(record=record, index=index, rule=rule, detail=detail) for record, index in row.records]
         receipt = Receipt(
-            lease=lease,
-            peer=peer,
+            lease=row.lease,
+            peer=row.peer,
             version=self.run.chain.head,
             issued_ms=now_ms,
             tokens=0,
@@ -530,16 +557,22 @@ class TrustDesk:
             self._send_away(work.peer, known)
         elif not finding.passed:
             self.events.emit("audit_failed", peer=work.peer, lease=short(work.lease), reason=finding.detail)
-        elif (pending := self._pending.get(work.root)) is not None:
+        elif work.waits:
             self.used(work.peer, work.manifests)
-            pending.discard(work.lease)
-            if not pending:
-                del self._pending[work.root]
-                self.run.buffer.release(work.root)
+            self._release(work)
         if not finding.passed:
             self.judged()
         self._set_quota(work.peer)
         self.run.notify()
+
+    def _release(self, work: Work) -> None:
+        """The group of this work waits for it no longer; nothing is left to wait for once it was given up."""
+        if (pending := self._pending.get(work.root)) is None:
+            return
+        pending.discard(work.lease)
+        if not pending:
+            del self._pending[work.root]
+            self.run.buffer.release(work.root)
 
     def _will_tell(self, peer: PeerId, receipts: Mapping[LeaseId, bytes]) -> None:
         """The peer is told with its next heartbeats; one that is not here, when it comes back, from the ledger."""

@@ -200,9 +200,11 @@ def _of_lease(db: sqlite3.Connection, lease: bytes, only: bytes | None = None) -
         case _:
             yield "It was withdrawn: its peer had gone, or had forgotten it."
     yield from _audit_of(db, lease)
+    root = "(SELECT root FROM continuations c WHERE c.lease = r.lease)" if has_table(db, "continuations") else "NULL"
     rows = db.execute(
         "SELECT r.idx, r.record, r.rule, r.detail, r.reward, r.step, r.trained_lag, d.reason FROM records r"
-        " LEFT JOIN dropped d ON d.lease = r.lease WHERE r.lease = ?1 AND (?2 IS NULL OR r.record = ?2) ORDER BY r.idx",
+        f" LEFT JOIN dropped d ON d.lease = coalesce({root}, r.lease)"
+        " WHERE r.lease = ?1 AND (?2 IS NULL OR r.record = ?2) ORDER BY r.idx",
         (lease, only),
     )
     yield from _told(

@@ -2,14 +2,14 @@
 
 What always holds: a record is consumed by at most one step of the surviving chain, because going back to a checkpoint
 un-consumes what later steps took, and forgets the tallies that were signed of them; and its payload is kept for as long
-as the oldest checkpoint kept could need it.
+as the oldest checkpoint kept could need it, or an audit of it is not over, since what fails is kept as it was signed.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -158,14 +158,14 @@ class ChainBook(LedgerFile):
                 [(version.incarnation, version.version, *which, value) for which, value in more.items()],
             )
 
-    def checkpointed(self, row: CheckpointRow, now_ms: int) -> None:
-        """A durable state exists."""
+    def checkpointed(self, row: CheckpointRow, now_ms: int, *, under_audit: Collection[LeaseId] = ()) -> None:
+        """A durable state exists. `under_audit`: leases whose payloads are not forgotten yet."""
         with self.transaction() as db:
             db.execute(
                 "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?)",
                 (row.step, row.incarnation, row.directory, now_ms, _described(row)),
             )
-            _forget_payloads(db)
+            _forget_payloads(db, under_audit)
 
     def base_model(self) -> dict[str, str]:
         """A digest by name of each file of the model that the run began with; empty when nobody wrote it down."""
@@ -180,11 +180,11 @@ class ChainBook(LedgerFile):
         """Durable states, newest first."""
         return [_checkpoint_row(*row) for row in self._query(CHECKPOINTS)]
 
-    def checkpoints_removed(self, steps: Sequence[int]) -> None:
-        """These directories are about to be deleted."""
+    def checkpoints_removed(self, steps: Sequence[int], *, under_audit: Collection[LeaseId] = ()) -> None:
+        """These directories are about to be deleted. `under_audit`: as in `checkpointed`."""
         with self.transaction() as db:
             db.executemany("DELETE FROM checkpoints WHERE step = ?", [(step,) for step in steps])
-            _forget_payloads(db)
+            _forget_payloads(db, under_audit)
 
 
 def checkpoints_of(path: Path) -> tuple[bytes, list[CheckpointRow]]:
@@ -249,18 +249,24 @@ def _drop(db: sqlite3.Connection, step: int, dropped: Mapping[LeaseId, str]) -> 
     )
 
 
-def _forget_payloads(db: sqlite3.Connection) -> None:
-    """Forget what no restart can ask for: a restart goes on from a checkpoint, and the oldest one kept is the limit."""
+def _forget_payloads(db: sqlite3.Connection, under_audit: Collection[LeaseId]) -> None:
+    """Forget what no restart can ask for: a restart goes on from a checkpoint, and the oldest one kept is the limit.
+    What is under audit is forgotten with a later checkpoint, also by a learner that has begun anew and audits it no
+    more."""
     (oldest,) = db.execute("SELECT min(step) FROM checkpoints").fetchone()
     if oldest is None:
         return
-    db.execute("UPDATE records SET envelope = NULL WHERE envelope IS NOT NULL AND step <= ?", (oldest,))
+    kept = "hex(lease) NOT IN (SELECT value FROM json_each(?))"
+    audited = json.dumps([lease.hex().upper() for lease in under_audit])
+    db.execute(
+        f"UPDATE records SET envelope = NULL WHERE envelope IS NOT NULL AND step <= ? AND {kept}", (oldest, audited)
+    )
     db.execute(
         # Looked up for each payload that is left: those that were ever dropped are far more.
-        "UPDATE records SET envelope = NULL WHERE envelope IS NOT NULL AND step IS NULL AND EXISTS"
+        f"UPDATE records SET envelope = NULL WHERE envelope IS NOT NULL AND step IS NULL AND {kept} AND EXISTS"
         " (SELECT 1 FROM dropped d WHERE d.step <= ? AND d.lease = coalesce("
         "(SELECT root FROM continuations c WHERE c.lease = records.lease), records.lease))",
-        (oldest,),
+        (audited, oldest),
     )
     db.execute(
         "UPDATE leases SET envelope = NULL WHERE envelope IS NOT NULL AND status <> 'open'"

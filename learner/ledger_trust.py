@@ -217,12 +217,18 @@ class TrustBook(LedgerFile):
 
 
 def _keep_evidence(db: sqlite3.Connection, row: AuditRow) -> None:
-    records = db.execute(
-        "SELECT envelope FROM records WHERE lease = ? AND envelope IS NOT NULL ORDER BY idx", (row.lease,)
-    )
+    """What was signed is there for as long as the audit was not over (`learner.ledger_chain`)."""
+    records = [
+        envelope
+        for (envelope,) in db.execute(
+            "SELECT envelope FROM records WHERE lease = ? AND envelope IS NOT NULL ORDER BY idx", (row.lease,)
+        )
+    ]
+    if not records:
+        return
     db.execute(
         "INSERT INTO evidence SELECT l.lease, l.envelope, ? FROM leases l WHERE l.lease = ? AND l.envelope IS NOT NULL",
-        (msgspec.msgpack.encode([envelope for (envelope,) in records]), row.lease),
+        (msgspec.msgpack.encode(records), row.lease),
     )
     db.execute(
         "DELETE FROM evidence WHERE lease IN (SELECT e.lease FROM evidence e JOIN audits a USING (lease)"

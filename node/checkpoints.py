@@ -12,7 +12,7 @@ going on from an older checkpoint begins another one, so no crash makes one name
 from __future__ import annotations
 
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from learner.ledger_rows import CheckpointRow
 from node.child_outcomes import ChildRefused
 from node.errors import RunError
 from node.events import EventLog
-from protocol.ids import PolicyVersion
+from protocol.ids import LeaseId, PolicyVersion
 from protocol.pipe import Arrays, Header
 
 MAX_FAILED = 3
@@ -44,6 +44,7 @@ class Checkpoints:
     Args:
         ask: one request to the trainer. Raises TrainerLost, ChildRefused, RunError.
         describe: awaited for the row of a version's checkpoint: what the curriculum and the ledger are at now.
+        under_audit: the leases whose audits are not over: what was signed of them is not forgotten with a checkpoint.
         saved: the step of the newest durable state, 0 when there is none.
     """
 
@@ -54,6 +55,7 @@ class Checkpoints:
     describe: Callable[[PolicyVersion], Awaitable[CheckpointRow]]
     now_ms: Callable[[], int]
     events: EventLog
+    under_audit: Callable[[], Collection[LeaseId]] = tuple
     saved: int = 0
     _row: CheckpointRow | None = None
     _began_s: float = 0.0
@@ -150,7 +152,7 @@ class Checkpoints:
         if outcome["event"] == "save_failed":
             self._fail(row.directory, str(outcome.get("error")))
             return
-        await trio.to_thread.run_sync(self._write_down, row)
+        await trio.to_thread.run_sync(self._write_down, row, self.under_audit())
         self.saved, self._failed = row.step, 0
         self.events.emit(
             "checkpoint_saved",
@@ -162,11 +164,11 @@ class Checkpoints:
         self._row = None
         self._settle()
 
-    def _write_down(self, row: CheckpointRow) -> None:
-        self.ledger.checkpointed(row, self.now_ms())
+    def _write_down(self, row: CheckpointRow, under_audit: Collection[LeaseId]) -> None:
+        self.ledger.checkpointed(row, self.now_ms(), under_audit=under_audit)
         old = self.ledger.checkpoints()[self.keep :]
         if old:
-            self.ledger.checkpoints_removed([one.step for one in old])
+            self.ledger.checkpoints_removed([one.step for one in old], under_audit=under_audit)
         for one in old:
             shutil.rmtree(self.directory / one.directory, ignore_errors=True)
 

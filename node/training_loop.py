@@ -131,6 +131,7 @@ class TrainingLoop:
             describe=self._describe,
             now_ms=self.now_ms,
             events=self.events,
+            under_audit=(lambda: ()) if self.trust is None else self.trust.under_audit,
         )
         self.publishing = Publishing(
             run=self.run,

@@ -150,6 +150,8 @@ class TrustDesk:
     _one: trio.Lock = field(default_factory=trio.Lock)
     """Held while an audit is written, or all that waits is given anew: a lease is audited once."""
     _known: dict[PeerId, Confidence] = field(default_factory=dict)
+    _under_audit: set[LeaseId] = field(default_factory=set)
+    """On the agenda, or judged and not written yet: MAX_WAITING and what the engine is asked together, at most."""
     _pending: dict[LeaseId, set[LeaseId]] = field(default_factory=dict)
     _unusual: set[PeerId] = field(default_factory=set)
     _late: list[Late] = field(default_factory=list)
@@ -186,6 +188,10 @@ class TrustDesk:
     def joined(self, peer: PeerId) -> None:
         """The peer is here: how much of its work may be under way."""
         self._set_quota(peer)
+
+    def under_audit(self) -> frozenset[LeaseId]:
+        """The leases whose audits are not over, until what was found of them is written."""
+        return frozenset(self._under_audit)
 
     def heard(self, peer: PeerId) -> None:
         """A sign of life: tell the peer what was revised, if it understands that."""
@@ -252,7 +258,8 @@ class TrustDesk:
             return work.waits
         if work.waits:
             self._pending.setdefault(work.root, set()).add(work.lease)
-        self._unaudited(self._unpinned(self.agenda.add(work)))
+        self._under_audit.add(work.lease)
+        self._unaudited(self._given_up(self.agenda.add(work)))
         self.added.set()
         return work.waits
 
@@ -312,7 +319,7 @@ class TrustDesk:
         them a second time about how their peers choose or what their work is like."""
         async with self._one:
             known, audited = await trio.to_thread.run_sync(self._recall_all, [granted for granted, _ in leases])
-            self._unpinned(self.agenda.clear())
+            self._given_up(self.agenda.clear())
             self._pending.clear()
             self._spoiled.clear()
             for peer, confidence in known.items():
@@ -332,19 +339,21 @@ class TrustDesk:
 
     def lost(self, manifest: ManifestHash) -> None:
         """A version is gone: what it made cannot be audited."""
-        self._unaudited(self._unpinned(self.agenda.lost(manifest)))
+        self._unaudited(self._given_up(self.agenda.lost(manifest)))
 
     def impossible(self, lease: LeaseId) -> None:
         """The engine cannot judge this lease."""
-        self._unaudited(self._unpinned(self.agenda.give_up(lease)))
+        self._unaudited(self._given_up(self.agenda.give_up(lease)))
 
     async def conclude(self, work: Work, found: Sequence[Found]) -> None:
         """An audit is over: write it, and do what follows."""
         async with self._one:
             await self._conclude(work, found)
+            if work.lease not in self.agenda:
+                self._under_audit.discard(work.lease)
 
     async def _conclude(self, work: Work, found: Sequence[Found]) -> None:
-        self._unpinned([work])
+        self._unpin(work)
         if await trio.to_thread.run_sync(self.ledger.audits_of, [work.lease]):
             return  # put on the agenda again while it waited to be written, when another chain was put in place
         before = self._known.get(work.peer, Confidence())
@@ -478,7 +487,7 @@ class TrustDesk:
         gone = {group.lease for group in self.run.buffer.withdraw(lambda one: one.peer == peer, BANNED_REASON)}
         for lease in gone:
             self._pending.pop(lease, None)
-        return gone | self._refuse_roots([work.root for work in self._unpinned(self.agenda.withdraw(peer))])
+        return gone | self._refuse_roots([work.root for work in self._given_up(self.agenda.withdraw(peer))])
 
     async def _withdraw_parts(self, peer: PeerId) -> set[LeaseId]:
         """Nothing that this peer made is trained on from now on. Turns of it may be parts of groups that others opened,
@@ -636,10 +645,14 @@ class TrustDesk:
             pinned.append(manifest)
         return True
 
-    def _unpinned(self, works: Iterable[Work]) -> list[Work]:
-        """The same works, which need their versions no more."""
+    def _given_up(self, works: Iterable[Work]) -> list[Work]:
+        """The same works, which are on the agenda no more, and need neither their versions nor what was signed."""
         done = list(works)
         for work in done:
-            for manifest in work.manifests:
-                self.store.unpin(manifest)
+            self._unpin(work)
+            self._under_audit.discard(work.lease)
         return done
+
+    def _unpin(self, work: Work) -> None:
+        for manifest in work.manifests:
+            self.store.unpin(manifest)

@@ -145,6 +145,10 @@ class Agenda:
         """Leases that wait, or are being audited."""
         return len(self._under)
 
+    def __contains__(self, lease: LeaseId) -> bool:
+        """Whether this lease waits, or is being audited."""
+        return lease in self._under
+
     @property
     def peers(self) -> set[PeerId]:
         """Whose they are."""

@@ -366,6 +366,20 @@ def test_payloads_stay_while_a_checkpoint_that_is_kept_could_need_them(ledger: L
     assert [row.step for row in ledger.checkpoints()] == [2]
 
 
+def test_payloads_stay_while_an_audit_is_not_over(ledger: Ledger) -> None:
+    ledger.leases_issued([lease_row(n) for n in range(1, 4)])
+    for number in range(1, 4):
+        deliver(ledger, number)
+    row = CheckpointRow(step=1, incarnation=1, directory="1.1", state={})
+    train(ledger, 1, 1, 2, dropped={3: "stale"})
+    ledger.checkpointed(row, NOW_MS, under_audit={lease_id(1), lease_id(3)})
+    assert payloads(ledger) == ([1, 3], [1, 3])
+    ledger.checkpoints_removed([], under_audit={lease_id(3)})
+    assert payloads(ledger) == ([3], [3])
+    ledger.checkpoints_removed([])
+    assert payloads(ledger) == ([], [])
+
+
 def payloads(ledger: Ledger) -> tuple[list[int], list[int]]:
     """Leases whose records, and those whose own envelope, are still kept."""
     with sqlite3.connect(ledger.path) as db:

@@ -85,6 +85,7 @@ async def audit(learner: Learner) -> None:
         nursery.start_soon(learner.audits.work)
         await until(lambda: learner.log[-1][0] == "audits_made" and not len(learner.trust.agenda))
         nursery.cancel_scope.cancel()
+    assert not learner.trust.under_audit(), "what was signed is forgotten in time"
 
 
 def rows(root: Path, sql: str, *values: object) -> list[tuple[Any, ...]]:

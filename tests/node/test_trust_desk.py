@@ -15,6 +15,7 @@ import trio
 
 from learner.buffer import Batch, Completion, Group
 from learner.intake import AdmittedRecord
+from learner.leasing import own_lease
 from learner.ledger_rows import AuditRow
 from learner.verification.confidence import Confidence, Standing, after
 from learner.verification.margins import TINY as MARGINS
@@ -24,6 +25,7 @@ from node.audit_loop import MAX_FAILURES
 from node.engine.port import EngineCrashed, InstallFailed
 from node.errors import RunError
 from node.learner_run import Presence
+from node.reports.why import why_in_ledger
 from node.trust_desk import MAX_UNTOLD, Fate
 from protocol.codec import pack_logprobs
 from protocol.ids import LeaseId, PeerId, PolicyVersion
@@ -38,6 +40,7 @@ from tests.node.learning import (
     Settings,
     fast_directory,
     hello,
+    honest_tokens,
     open_learner,
     until,
 )
@@ -133,6 +136,37 @@ async def test_who_makes_tokens_up_is_banned_before_anything_is_trained_on(tmp_p
             assert "banned" in answer.reason
             assert "ask the operator" in answer.reason
             assert not isinstance(await again.desk.welcome(honest.id, hello()), Refused)
+
+
+async def test_what_a_sleepers_audit_found_is_kept_though_no_checkpoint_needs_it(tmp_path: Path) -> None:
+    """Nobody waits for such an audit, so it may be over long after its records were trained on."""
+    honest, sleeper, slept = FakePeer(), FakePeer(key=OTHER), list[int]()
+
+    class Late(Judge):
+        async def verify(self, claims: Any) -> Any:
+            if not slept and any(claim.tokens == (7, 7, 0) for claim in claims):
+                slept.append(learner.run.chain.head.version)
+                await until(lambda: learner.training.saving.saved > slept[0] + 8)
+            return await super().verify(claims)
+
+    def draw(seed: int, version: PolicyVersion) -> tuple[int, ...]:
+        is_awake = all(learner.trust.standing(one.id) is Standing.TRUSTED for one in (honest, sleeper))
+        return made_up(seed, version) if is_awake else honest_tokens(seed)
+
+    sleeper.draw = draw
+    async with open_learner(tmp_path, Settings(audits=True, steps=60, staleness=3), judge=Late()) as learner:
+        await learner.train(honest, sleeper)
+    failed = (
+        "SELECT a.lease, min(r.step) FROM audits a JOIN records r USING (lease) WHERE NOT a.passed GROUP BY a.lease"
+    )
+    found = [(lease, step) for lease, step in rows(tmp_path, failed) if step is not None and step < slept[0] + 7]
+    assert found, "it was trained on, and the oldest checkpoint of then was newer"
+    for lease, _ in found:
+        kept = why_in_ledger(tmp_path / "ledger.sqlite", lease.hex(), replay=True).kept
+        assert kept is not None
+        assert own_lease(kept.lease, SWARM.authority.swarm).id == lease
+        assert (7, 7, 0) in [read_record(raw, SWARM.authority.swarm).tokens for raw in kept.records]
+        assert len(kept.records) == 2
 
 
 async def test_who_draws_honestly_and_claims_other_log_probabilities_is_banned_too(tmp_path: Path) -> None:

@@ -516,7 +516,7 @@ class TrustDesk:
             failed = {row.lease}
             if not known.banned:  # what it made besides in this group, unless that was audited and passed
                 own = self.ledger.parts_of(row.peer, [root])
-                failed |= own - self.ledger.audits_of(own)
+                failed |= own - {lease for lease, has_passed in self.ledger.audits_of(own).items() if has_passed}
             revised |= self._refusals(failed, Rule.AUDIT, row.detail, row.at_ms)
         if known.banned:
             others = self.ledger.parts_of(row.peer, wrong) - set(revised)

@@ -117,6 +117,10 @@ class LearnerDesk:
                 retry_after_ms=math.ceil(wait_s) * 1000,
             )
         known, row = await trio.to_thread.run_sync(self._write_joined, peer, hello)
+        if self.trust is not None and (banned := await self.trust.still_banned(peer)) is not None:
+            self._ended.append(StayRow(presence=row, bytes_up=0, bytes_down=0, reason=BANNED))
+            return banned
+        # No await from here on, or a ban would find no line to end, and then the peer would be here.
         if known:
             self._counted.setdefault(peer, None)
         for lost in self.run.membership.handle(Joined(peer=peer), trio.current_time()):

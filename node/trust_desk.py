@@ -5,7 +5,9 @@ on disk before anything follows from it, but for the group that failed, which is
 has no lease, no line and nothing in the buffer; of a group of several peers' turns only what that peer made is refused
 whom an audit or the operator has found, and the others' stays admitted, though the group is trained on no more; a
 receipt that is revised is signed anew, names the peer of its lease, replaces the one before, and is told to that peer,
-again on every new line until it was. The trio thread never waits for the disk.
+again on every new line until it was. Who is here, or has leases under way, is known; of others the ledger is asked
+before anything is written of them, so that nothing that was found is ever forgotten. The trio thread never waits for
+the disk.
 """
 
 from __future__ import annotations
@@ -56,7 +58,6 @@ MAX_UNTOLD = 16 * TOLD_TOGETHER
 PEERS_REMEMBERED = 4096
 """Peers of whom is remembered what the ledger knows, beside those that are here."""
 
-
 LOOK_S = 1.0
 """Between looks for orders of the operator's."""
 
@@ -66,12 +67,12 @@ Refusal = tuple[Rule, str, bytes]
 
 @dataclass(frozen=True, kw_only=True)
 class Late:
-    """A lease of `peer`, which is banned, that was admitted all the same; `root` opened the group that is not trained
-    on therefore, None where it is too late, or nobody waited for the lease."""
+    """A lease of a peer that is banned, for the reason that `why` tells, which was admitted all the same; `root` opened
+    the group that is not trained on therefore, None where it is too late, or nobody waited for the lease."""
 
     lease: LeaseId
-    peer: PeerId
     root: LeaseId | None
+    why: str
 
 
 SPOILED_REMEMBERED = 4096
@@ -148,7 +149,8 @@ class TrustDesk:
     failed: int = 0
     unaudited: int = 0
     _one: trio.Lock = field(default_factory=trio.Lock)
-    """Held while an audit is written, or all that waits is given anew: a lease is audited once."""
+    """Held while what is known of a peer is recalled or written, or all that waits is given anew: while nobody holds it
+    the ledger knows as much as this desk, and a lease is audited once."""
     _known: dict[PeerId, Confidence] = field(default_factory=dict)
     _under_audit: set[LeaseId] = field(default_factory=set)
     """On the agenda, or judged and not written yet: MAX_WAITING and what the engine is asked together, at most."""
@@ -171,19 +173,42 @@ class TrustDesk:
         self._unusual.discard(peer)
 
     async def welcome(self, peer: PeerId) -> Refused | None:
-        """Recall what is known of a peer that wants to join; the refusal if it is banned. What is remembered is newer
-        than the ledger for as long as an audit is being written."""
-        known, untold = await trio.to_thread.run_sync(self._recall, peer)
-        known = self._known.setdefault(peer, known)
-        if known.banned:
-            return Refused(reason=ban_notice(known.banned))
+        """Recall what is known of a peer that wants to join; the refusal if it is banned."""
+        async with self._one:
+            banned = (await self._recalled(peer)).banned
+            untold = [] if banned else await trio.to_thread.run_sync(self.ledger.untold_revisions, peer, MAX_UNTOLD)
+            self._forget_others(peer)
+        if banned:
+            return Refused(reason=ban_notice(banned))
         if untold:
             self._untold[peer] = untold
-        if len(self._known) > PEERS_REMEMBERED:
-            busy = {*self.run.present, peer, *self.agenda.peers}
-            self._known = {one: known for one, known in self._known.items() if one in busy}
-            self._unusual &= busy
         return None
+
+    async def still_banned(self, peer: PeerId) -> Refused | None:
+        """The refusal if a peer that is about to be here was banned since it was welcomed. Nothing happens between the
+        answer and the caller's next await."""
+        if peer not in self._known:  # others came meanwhile
+            async with self._one:
+                await self._recalled(peer)
+        banned = self._known[peer].banned
+        return Refused(reason=ban_notice(banned)) if banned else None
+
+    async def _recalled(self, peer: PeerId) -> Confidence:
+        """What is known of a peer, from the ledger if it is not remembered. The caller holds `_one`."""
+        if (known := self._known.get(peer)) is None:
+            found = await trio.to_thread.run_sync(self.ledger.confidence_of, [peer])
+            known = self._known[peer] = found.get(peer, Confidence())
+        return known
+
+    def _forget_others(self, peer: PeerId) -> None:
+        """Forget peers that are neither here nor have anything under way, but for this one, when they are too many. The
+        caller holds `_one`."""
+        if len(self._known) <= PEERS_REMEMBERED + len(self.run.present):
+            return
+        busy = {*self.run.present, peer, *self.agenda.peers}
+        pending = self.run.leasing.pending  # a delivery that is being judged is pending until its audit is decided on
+        self._known = {one: known for one, known in self._known.items() if one in busy or pending(one)}
+        self._unusual &= self._known.keys()
 
     def joined(self, peer: PeerId) -> None:
         """The peer is here: how much of its work may be under way."""
@@ -209,7 +234,11 @@ class TrustDesk:
 
     def standing(self, peer: PeerId) -> Standing:
         """How a peer stands that is here."""
-        return self._known.get(peer, Confidence()).standing
+        return self._remembered(peer).standing
+
+    def _remembered(self, peer: PeerId) -> Confidence:
+        """What is known of a peer that is here or has leases under way; nothing of it is to be written."""
+        return self._known.get(peer, Confidence())
 
     # What comes
 
@@ -235,19 +264,21 @@ class TrustDesk:
 
     def _is_refused(self, granted: GrantedLease) -> bool:
         """Whether the lease's peer was banned since its records were taken from the inbox: then they are refused."""
-        return bool(self._known.get(granted.peer, Confidence()).banned)
+        return bool(self._remembered(granted.peer).banned)
 
     def _refuse_late(self, granted: GrantedLease, *, is_part: bool) -> None:
         """Refuse what was admitted of a banned peer's lease, and do not train on the group that it `is_part` of; it is
         written soon."""
         if is_part:
             self._spoil(granted.root)
-        self._late.append(Late(lease=granted.id, peer=granted.peer, root=granted.root if is_part else None))
+        why = f"its peer is banned: {self._remembered(granted.peer).banned}"
+        root = granted.root if is_part else None
+        self._late.append(Late(lease=granted.id, root=root, why=why))
         self.stirred.set()
 
     def _believe_or_audit(self, granted: GrantedLease, group: Sequence[AdmittedRecord], *, odd: bool) -> bool:
         """Put the audit of a lease on the agenda, if there is to be one; returns whether what rests on it waits."""
-        known = self._known.get(granted.peer, Confidence())
+        known = self._remembered(granted.peer)
         oldest = min((span for one in group for span in one.signed.record.spans), key=lambda span: span.version)
         version = ManifestHash(oldest.manifest)
         if not is_audited(known, self.secret, granted.id, version, floor=self.floor, odd=odd):
@@ -356,7 +387,7 @@ class TrustDesk:
         self._unpin(work)
         if await trio.to_thread.run_sync(self.ledger.audits_of, [work.lease]):
             return  # put on the agenda again while it waited to be written, when another chain was put in place
-        before = self._known.get(work.peer, Confidence())
+        before = await self._recalled(work.peer)
         if before.banned:  # what it made was refused with that
             self._refuse_roots([work.root])
             return
@@ -387,7 +418,7 @@ class TrustDesk:
     async def convict(self, peer: PeerId, why: str) -> None:
         """Something else than an audit has found out that this peer is not honest: it is banned, unless it was."""
         async with self._one:
-            known = self._known.get(peer) or (await trio.to_thread.run_sync(self._recall, peer))[0]
+            known = await self._recalled(peer)
             if not known.banned:
                 await self._ban(peer, replace(known, banned=why[:MAX_REASON_CHARS]))
 
@@ -417,7 +448,7 @@ class TrustDesk:
 
     async def _decide(self, order: Ban | Pardon) -> None:
         peer = PeerId(order.peer)
-        before = self._known.get(peer) or (await trio.to_thread.run_sync(self._recall, peer))[0]
+        before = await self._recalled(peer)
         if isinstance(order, Ban):
             reason = order.reason[:MAX_REASON_CHARS] or "the operator decided so"
             await self._ban(peer, replace(before, banned=reason), decision=BAN)
@@ -459,12 +490,11 @@ class TrustDesk:
             return
         async with self._one:
             late, self._late = self._late, []
-            why = {one.peer: f"its peer is banned: {self._known[one.peer].banned}" for one in late}
 
             def write() -> None:
                 now_ms, revised = self.now_ms(), dict[LeaseId, Refusal]()
                 for one in late:
-                    revised |= self._refusals([one.lease], Rule.BANNED, why[one.peer], now_ms)
+                    revised |= self._refusals([one.lease], Rule.BANNED, one.why, now_ms)
                 dropped = {one.root: BANNED_REASON for one in late if one.root is not None}
                 self.ledger.verdicts_revised(revised, now_ms, dropped)
 
@@ -613,10 +643,6 @@ class TrustDesk:
         while len(self._spoiled) > SPOILED_REMEMBERED:
             del self._spoiled[next(iter(self._spoiled))]
 
-    def _recall(self, peer: PeerId) -> tuple[Confidence, list[tuple[LeaseId, bytes]]]:
-        known = self.ledger.confidence_of([peer]).get(peer, Confidence())
-        return known, self.ledger.untold_revisions(peer, MAX_UNTOLD)
-
     def _recall_all(self, leases: Sequence[GrantedLease]) -> tuple[dict[PeerId, Confidence], dict[LeaseId, bool]]:
         peers = {granted.peer for granted in leases}
         return self.ledger.confidence_of(peers), self.ledger.audits_of([granted.id for granted in leases])
@@ -629,7 +655,7 @@ class TrustDesk:
 
     def _set_quota(self, peer: PeerId) -> None:
         if peer in self.run.present:
-            known = self._known.get(peer, Confidence())
+            known = self._remembered(peer)
             is_held = self.audits and (known.waits or self.is_quarantined(peer))
             self.run.worker(peer).quota = NEWCOMER_GROUPS * self.run.leasing.terms.group_size if is_held else math.inf
 

@@ -16,19 +16,22 @@ import trio
 from learner.buffer import Batch, Completion, Group
 from learner.intake import AdmittedRecord
 from learner.leasing import own_lease
-from learner.ledger_rows import AuditRow
+from learner.ledger_rows import AuditRow, LeaseRow, PeerRow, RecordRow
+from learner.verification.agenda import Work
 from learner.verification.confidence import Confidence, Standing, after
 from learner.verification.margins import TINY as MARGINS
-from learner.verification.sequential import Audited, Found
+from learner.verification.sequential import Audited, Found, History
 from learner.verification.share import NEWCOMER_GROUPS
+from node.absences import BANNED
 from node.audit_loop import MAX_FAILURES
 from node.engine.port import EngineCrashed, InstallFailed
 from node.errors import RunError
 from node.learner_run import Presence
 from node.reports.why import why_in_ledger
-from node.trust_desk import MAX_UNTOLD, Fate
+from node.trust_desk import MAX_UNTOLD, PEERS_REMEMBERED, Fate
 from protocol.codec import pack_logprobs
-from protocol.ids import LeaseId, PeerId, PolicyVersion
+from protocol.identity import Keypair
+from protocol.ids import LeaseId, PeerId, PolicyVersion, RecordId
 from protocol.pipe import Arrays
 from protocol.work import RECEIPT_REVISIONS, Heartbeat, Refused, Rule, Span, Welcome, open_receipt, read_record
 from tests.learner.working import OTHER, PEER, SWARM, granted, record
@@ -37,6 +40,7 @@ from tests.node.learning import (
     FakeTrainer,
     Judge,
     Killed,
+    Learner,
     Settings,
     fast_directory,
     hello,
@@ -49,6 +53,9 @@ from tests.node.test_choices import delivered
 pytestmark = pytest.mark.usefixtures("mock_clock")
 
 AUDITED = Settings(audits=True, steps=8, staleness=3)
+
+THIRD = Keypair(bytes([77]) * 32).peer_id
+"""Somebody else who comes."""
 
 
 def other_lease(number: int) -> LeaseId:
@@ -413,6 +420,112 @@ async def test_an_engine_that_crashes_is_asked_again_and_one_that_always_does_en
         with pytest.raises(BaseExceptionGroup) as caught:
             await other.train(FakePeer(key=OTHER))
         assert caught.group_contains(RunError, match="Audits failed 5 times in a row: it was killed")
+
+
+def crowd(learner: Learner) -> None:
+    """As many peers are remembered as may be, all of whom have left."""
+    learner.trust._known |= {PeerId(f"gone {number}"): Confidence() for number in range(PEERS_REMEMBERED)}
+
+
+async def forget_those_who_left(learner: Learner) -> None:
+    crowd(learner)
+    assert await learner.trust.welcome(THIRD) is None
+    assert len(learner.trust._known) < PEERS_REMEMBERED
+
+
+def bare_work(number: int) -> Work:
+    """An audit that is over, of PEER's lease, which is in the ledger."""
+    lease = other_lease(number)
+    return Work(lease=lease, root=lease, peer=PEER.peer_id, passages=(), waits=False)
+
+
+def issue(learner: Learner, *numbers: int) -> None:
+    """Leases of PEER that only the ledger knows."""
+    rows = [
+        LeaseRow(
+            lease=other_lease(number), peer=PEER.peer_id, task="even", prompt=1, rollouts=2, issued_ms=0,
+            deadline_ms=1, envelope=b"lease",
+        )
+        for number in numbers
+    ]  # fmt: skip
+    learner.ledger.leases_issued(rows)
+
+
+async def test_an_audit_that_ends_after_its_peer_left_and_was_forgotten_adds_to_what_was_known(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(audits=True)) as learner:
+        issue(learner, 901, 902)
+        before = Confidence(passed=5, failed=2, history=History(audits=7, log_wealth=Confidence().history.log_wealth))
+        learner.ledger.confidence_written(PEER.peer_id, before, 1)
+        await learner.trust.welcome(PEER.peer_id)
+        await forget_those_who_left(learner)
+        clean = [Found(gap=0.0, apart=0.0)] * 8
+        await learner.trust.conclude(bare_work(901), clean)
+        [known] = learner.ledger.confidence_of([PEER.peer_id]).values()
+        assert (known.passed, known.failed, known.history.audits) == (6, 2, 8)
+        await learner.trust.convict(PEER.peer_id, "it chooses")
+        await forget_those_who_left(learner)
+        await learner.trust.conclude(bare_work(902), clean)
+        [known] = learner.ledger.confidence_of([PEER.peer_id]).values()
+        assert known.banned == "it chooses"
+
+
+async def test_what_comes_of_a_peer_that_was_banned_meanwhile_is_refused_also_when_it_is_forgotten(
+    tmp_path: Path,
+) -> None:
+    async with open_learner(tmp_path, Settings(audits=True)) as learner:
+        lease, trust = granted(901), learner.trust
+        learner.run.leasing.recover(lease)
+        await trust.welcome(PEER.peer_id)
+        taken = learner.run.leasing.take(lease.id, PEER.peer_id)
+        assert taken is not None
+        await trust.convict(PEER.peer_id, "it chooses")
+        await forget_those_who_left(learner)
+        assert trust.admitted(lease, []), "it is being judged, so its peer is not forgotten"
+        learner.run.leasing.close(lease.id)
+        await forget_those_who_left(learner)
+        assert PEER.peer_id not in trust._known
+        issue(learner, 901)
+        row = RecordRow(
+            record=RecordId(bytes(32)), lease=lease.id, index=0, peer=PEER.peer_id, rule=Rule.ADMITTED, reward=1.0,
+            tokens=1, version=PolicyVersion(1, 0), lag=0, received_ms=1, generation_ms=1, detail="", envelope=b"record",
+        )  # fmt: skip
+        learner.ledger.deliveries_judged([row], {lease.id: b"receipt"}, 1)
+        await trust._settle()
+    refused = rows(tmp_path, "SELECT rule, detail FROM records")
+    assert refused == [("banned", "its peer is banned: it chooses")]
+
+
+async def test_who_is_banned_while_its_coming_is_written_is_refused(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(audits=True)) as learner:
+        joined = learner.ledger.peer_joined
+
+        def banned_meanwhile(row: PeerRow, now_ms: int) -> int:
+            trio.from_thread.run(learner.trust.convict, PEER.peer_id, "it chooses")
+            return joined(row, now_ms)
+
+        learner.ledger.peer_joined = banned_meanwhile  # type: ignore[method-assign]
+        answer = await learner.desk.welcome(PEER.peer_id, hello())
+        assert isinstance(answer, Refused)
+        assert "banned from the swarm: it chooses" in answer.reason
+        assert learner.run.present == {}
+        assert PEER.peer_id not in learner.run.membership.members
+        learner.desk.write_rest()
+    assert rows(tmp_path, "SELECT reason FROM presence") == [(BANNED,)]
+
+
+async def test_who_is_trusted_stays_so_whoever_comes_while_its_coming_is_written(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(audits=True)) as learner:
+        learner.ledger.confidence_written(PEER.peer_id, Confidence(passed=2 * NEWCOMER_GROUPS), 1)
+        joined = learner.ledger.peer_joined
+
+        def crowded(row: PeerRow, now_ms: int) -> int:
+            trio.from_thread.run(forget_those_who_left, learner)
+            return joined(row, now_ms)
+
+        learner.ledger.peer_joined = crowded  # type: ignore[method-assign]
+        assert isinstance(await learner.desk.welcome(PEER.peer_id, hello()), Welcome)
+        assert learner.trust.standing(PEER.peer_id) is Standing.TRUSTED
+        assert learner.run.worker(PEER.peer_id).quota == math.inf
 
 
 async def test_the_heartbeat_of_who_came_back_brings_what_was_revised(tmp_path: Path) -> None:

@@ -97,7 +97,9 @@ def judge(deliveries: Sequence[Brought], terms: Terms, copies: NearCopies) -> li
     judged = []
     for one in deliveries:
         granted = one.granted
-        checked = check_delivery(granted, granted.peer, one.raws, terms, now_ms=NOW_MS + 1, lease=granted.id, said=None)
+        checked = check_delivery(
+            granted, granted.peer, one.raws, terms, arrived_ms=NOW_MS + 1, lease=granted.id, said=None
+        )
         for record in checked.admitted:
             mine = sketch(record.tokens, 1)
             copies.seen(granted.id, record.record.index, mine, sum(record.logprobs))

@@ -37,11 +37,12 @@ class Place:
 @dataclass(frozen=True, kw_only=True)
 class GrantedLease:
     """A lease as the learner remembers it: what was signed, which prompt of its task it was, and its place; none if it
-    opens a group."""
+    opens a group. `until_ms`: it has been given time until then, if that is later than what was signed."""
 
     lease: Lease
     prompt_index: int
     place: Place | None = None
+    until_ms: int = 0
 
     @property
     def id(self) -> LeaseId:
@@ -50,6 +51,11 @@ class GrantedLease:
     @property
     def peer(self) -> PeerId:
         return PeerId(self.lease.peer)
+
+    @property
+    def deadline_ms(self) -> int:
+        """A delivery that arrives later is late."""
+        return max(self.lease.deadline_ms, self.until_ms)
 
     @property
     def root(self) -> LeaseId:
@@ -154,7 +160,7 @@ def check_delivery(
     raws: Sequence[bytes],
     terms: Terms,
     *,
-    now_ms: int,
+    arrived_ms: int,
     lease: LeaseId,
     said: Said | None = (),
     begun: PolicyVersion | None = None,
@@ -163,9 +169,9 @@ def check_delivery(
 
     `granted` is that lease when it is open and `sender`'s own, else None. `said`: what was said before in the episodes
     that it goes on with; None when nobody waits for them any more. `begun`: the version with which the sender said that
-    it begins, if it did.
+    it begins, if it did. `arrived_ms`: when the delivery came.
     """
-    judged = [_judge_record(raw, granted, sender, terms, now_ms, begun) for raw in raws]
+    judged = [_judge_record(raw, granted, sender, terms, arrived_ms, begun) for raw in raws]
     records = [record for _, record in judged]
     verdicts = _forbid_duplicates([verdict for verdict, _ in judged])
     orphaned_tokens = 0
@@ -201,7 +207,7 @@ def _judge_record(
     granted: GrantedLease | None,
     sender: PeerId,
     terms: Terms,
-    now_ms: int,
+    arrived_ms: int,
     begun: PolicyVersion | None,
 ) -> tuple[Verdict, SignedRecord | None]:
     try:
@@ -210,7 +216,7 @@ def _judge_record(
         return _verdict(RecordId(digest_of(raw)), 0, _SHAPE_FAULTS.get(error.fault, Rule.MALFORMED), error.detail), None
     try:
         refusal = (
-            _lease_rule(record, granted, now_ms)
+            _lease_rule(record, granted, arrived_ms)
             or (_minimum_rule(record, granted.lease, begun) if granted else None)  # or it would pass for bad luck
             or _version_rule(record, terms)
             or _signature_rule(record, sender)
@@ -225,14 +231,14 @@ def _judge_record(
 Refusal = tuple[Rule, str] | None
 
 
-def _lease_rule(record: SignedRecord, granted: GrantedLease | None, now_ms: int) -> Refusal:
+def _lease_rule(record: SignedRecord, granted: GrantedLease | None, arrived_ms: int) -> Refusal:
     named = short(record.record.lease)
     if granted is None:
         return Rule.UNKNOWN_LEASE, f"lease {named} is not open for you: it ended, or was withdrawn when you were gone"
     if record.record.lease != granted.lease.id:
         return Rule.UNKNOWN_LEASE, f"the record names lease {named}, the delivery {short(granted.id)}"
-    if now_ms > granted.lease.deadline_ms:
-        return Rule.LATE, f"arrived {(now_ms - granted.lease.deadline_ms) / 1000:.1f} s after the deadline of its lease"
+    if arrived_ms > granted.deadline_ms:
+        return Rule.LATE, f"arrived {(arrived_ms - granted.deadline_ms) / 1000:.1f} s after the deadline of its lease"
     return None
 
 

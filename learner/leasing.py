@@ -11,7 +11,7 @@ from __future__ import annotations
 import hmac
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from learner.intake import GrantedLease, Place
@@ -97,6 +97,8 @@ class Leasing:
     by their group's oldest tokens (`learner.episodes`)."""
     recalled: dict[LeaseId, GrantedLease] = field(default_factory=dict)
     """Open leases that are not counted on any more."""
+    arrived: dict[LeaseId, int] = field(default_factory=dict)
+    """When the first delivery came of those of which one waits to be judged, or is."""
     _by_peer: Counter[PeerId] = field(default_factory=Counter)
     _started: dict[LeaseId, PolicyVersion] = field(default_factory=dict)
 
@@ -201,6 +203,20 @@ class Leasing:
         self.recalled[lease] = granted
         self._count(granted, len(granted.lease.seeds))
 
+    def renew(self, now_ms: int) -> None:
+        """Until now nobody could deliver: what is open has as much time again as it was given at first."""
+        for lease, granted in self.open.items():
+            whole_ms = granted.lease.deadline_ms - granted.lease.issued_ms
+            self.open[lease] = renewed = replace(granted, until_ms=now_ms + whole_ms)
+            if lease in self.recalled:
+                self.recalled[lease] = renewed
+
+    def arrives(self, lease: LeaseId, peer: PeerId, now_ms: int) -> None:
+        """A delivery of `peer`'s waits to be judged: if it is of an open lease of its own, that does not expire
+        meanwhile, and is in time or late by when the first came."""
+        if self.lookup(lease, peer) is not None:
+            self.arrived.setdefault(lease, now_ms)
+
     def take(self, lease: LeaseId, peer: PeerId) -> GrantedLease | None:
         """The lease was delivered by `peer`; return it if it is that peer's and open.
 
@@ -226,8 +242,10 @@ class Leasing:
         return self._withdraw([lease for lease in leases if self.lookup(lease, peer) is not None])
 
     def expire(self, now_ms: int, grace_ms: int) -> list[GrantedLease]:
-        """Withdraw leases whose deadline passed more than `grace_ms` ago; return them."""
-        return self._withdraw([i for i, granted in self.open.items() if now_ms > granted.lease.deadline_ms + grace_ms])
+        """Withdraw leases whose deadline passed more than `grace_ms` ago, and of which nothing has arrived; return
+        them."""
+        late = [i for i, granted in self.open.items() if now_ms > granted.deadline_ms + grace_ms]
+        return self._withdraw([lease for lease in late if lease not in self.arrived])
 
     def _withdraw(self, leases: list[LeaseId]) -> list[GrantedLease]:
         withdrawn = [self.open.pop(lease) for lease in leases]
@@ -239,6 +257,7 @@ class Leasing:
         self._count(granted, -len(granted.lease.seeds))
         self._started.pop(granted.id, None)
         self.recalled.pop(granted.id, None)
+        self.arrived.pop(granted.id, None)
 
     def _count(self, granted: GrantedLease, rollouts: int) -> None:
         if granted.id not in self.recalled and granted.place is None:

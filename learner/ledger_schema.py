@@ -95,7 +95,8 @@ CREATE TABLE IF NOT EXISTS evaluation_scores (
 RECALLS = """
 CREATE TABLE IF NOT EXISTS recalled (lease BLOB PRIMARY KEY REFERENCES leases) STRICT;
 """
-"""Of the leases that were returned, those that the learner had recalled. Made like RELAYS."""
+"""Of the leases that were returned, those that the learner had recalled; and those, returned or not, that are held
+against nobody since it was away. Made like RELAYS."""
 
 CONTINUATIONS = """
 CREATE TABLE IF NOT EXISTS continuations (

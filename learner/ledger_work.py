@@ -34,7 +34,8 @@ class WorkBook(LedgerFile):
             )
 
     def leases_closed(self, leases: Sequence[LeaseId], status: str, now_ms: int) -> None:
-        """These leases will not be delivered: 'expired', 'returned', 'recalled' (and returned therefore) or 'lost'."""
+        """These leases will not be delivered: 'expired', 'returned', 'lost', or 'recalled' (and returned therefore, or
+        not, the learner having been away)."""
         with self.transaction() as db:
             if status == "recalled":
                 db.executemany(

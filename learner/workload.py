@@ -111,7 +111,8 @@ class Workload(Headroom):
         return self._withdrawn(self.leasing.release(peer))
 
     def expire(self, now_ms: int, grace_ms: int) -> list[GrantedLease]:
-        """Withdraw leases whose deadline passed more than `grace_ms` ago; return them."""
+        """Withdraw leases whose deadline passed more than `grace_ms` ago, and of which nothing has arrived; return
+        them."""
         return self._withdrawn(self.leasing.expire(now_ms, grace_ms))
 
     def grant_again(self, granted: GrantedLease) -> None:
@@ -123,7 +124,7 @@ class Workload(Headroom):
         """Whether the peer delivers these before the first deadline among them, if it begins now, by what is known."""
         rollouts = sum(len(granted.lease.seeds) for granted in leases)
         takes_ms = 1000 * LATE_MARGIN * self.worker(peer).speed.seconds(rollouts)
-        return now_ms + takes_ms < min(granted.lease.deadline_ms for granted in leases)
+        return now_ms + takes_ms < min(granted.deadline_ms for granted in leases)
 
     def _withdrawn(self, leases: list[GrantedLease]) -> list[GrantedLease]:
         """These will not be delivered, so none waits for them to know how fast their peer is; what they were to go on

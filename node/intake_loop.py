@@ -2,7 +2,8 @@
 
 What always holds: a receipt leaves only after its verdicts are on disk; a delivery that was answered before, or is
 being judged, is answered with the same receipt, so a repeated one counts nothing twice; only complete, admitted groups
-reach the buffer, of which every episode is over; nothing is judged before the chain is known, or a learner that was
+reach the buffer, of which every episode is over; what was in time when it arrived is not late for having waited here;
+nothing is judged before the chain is known, or a learner that was
 just restarted would refuse its own versions. Checking and writing happen on a worker thread, one after the other, so
 that a flood of records never stops the node from talking. What a completion is worth is asked of whoever `ask` is, who
 has as long as it takes: others are judged meanwhile, MAX_UNDER_WAY deliveries at a time, and written once it is known.
@@ -63,14 +64,15 @@ def asked_on_a_thread(environment: Environment) -> Ask:
 
 @dataclass(frozen=True, kw_only=True)
 class _HandedIn:
-    """A delivery, its lease if that is open, with which version it was begun, whether it was recalled, and what was
-    said before in the episodes that it goes on with."""
+    """A delivery, when it came, its lease if that is open, with which version that was begun, whether it was recalled,
+    and what was said before in the episodes that it goes on with."""
 
     incoming: Incoming
     granted: GrantedLease | None
     said: Said | None
     begun: PolicyVersion | None
     was_recalled: bool
+    arrived_ms: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,8 +248,16 @@ class IntakeLoop:
         lease = LeaseId(incoming.delivery.lease)
         begun, was_recalled = self.run.leasing.begun([lease]).get(lease), lease in self.run.leasing.recalled
         granted = self.run.leasing.take(lease, incoming.peer)
+        arrived_ms = self.run.leasing.arrived.get(lease, self.now_ms())
         said = None if granted is None else self.run.episodes.said(granted)
-        return _HandedIn(incoming=incoming, granted=granted, said=said, begun=begun, was_recalled=was_recalled)
+        return _HandedIn(
+            incoming=incoming,
+            granted=granted,
+            said=said,
+            begun=begun,
+            was_recalled=was_recalled,
+            arrived_ms=arrived_ms,
+        )
 
     def _check(self, one: _HandedIn, terms: Terms, now_ms: int) -> _Checked:
         incoming, granted = one.incoming, one.granted
@@ -255,7 +265,14 @@ class IntakeLoop:
         if granted is None and (given := self.ledger.receipt_of(lease, incoming.peer)) is not None:
             return _Checked(handed_in=one, delivery=None, terms=terms, checked_ms=now_ms, receipt=given)
         checked = check_delivery(
-            granted, incoming.peer, records, terms, now_ms=now_ms, lease=lease, said=one.said, begun=one.begun
+            granted,
+            incoming.peer,
+            records,
+            terms,
+            arrived_ms=one.arrived_ms,
+            lease=lease,
+            said=one.said,
+            begun=one.begun,
         )
         sketches = () if self.trust is None else self.trust.sketches(checked.admitted)
         return _Checked(handed_in=one, delivery=checked, terms=terms, checked_ms=now_ms, sketches=sketches)

@@ -191,6 +191,10 @@ class LearnerDesk:
         """Note which version a lease is generated with."""
         self.leases.started(peer, started)
 
+    def delivered(self, peer: PeerId, lease: LeaseId) -> None:
+        """Note when a delivery came, which waits to be judged."""
+        self.run.leasing.arrives(lease, peer, self.now_ms())
+
     def returned(self, peer: PeerId, leases: LeaseReturn) -> None:
         """Take leases back."""
         self.leases.returned(peer, leases)

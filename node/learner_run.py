@@ -8,6 +8,7 @@ become possible or a batch to be complete.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -53,10 +54,10 @@ class Presence:
 class LearnerRun(Workload):
     """See the module's paragraph.
 
-    `opened` is set once the chain is known, and so are the manifests; `vocab_size` from then on. `published` is the
-    newest version, `kappa` the publication period in force; `judged` how many records the ledger had when verdicts last
-    reached the curriculum; `asked` how many completions wait to be told what they are worth; `leave` is awaited before
-    somebody stops the run.
+    `opened` is set once the chain is known, and so are the manifests, at `opened_ms`; `vocab_size` from then on.
+    `published` is the newest version, `kappa` the publication period in force; `judged` how many records the ledger had
+    when verdicts last reached the curriculum; `asked` how many completions wait to be told what they are worth; `leave`
+    is awaited before somebody stops the run.
     """
 
     membership: Membership
@@ -69,9 +70,18 @@ class LearnerRun(Workload):
     judged: int = 0
     leave: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
     opened: trio.Event = field(default_factory=trio.Event)
+    opened_ms: float = math.inf
     judging: trio.Lock = field(default_factory=trio.Lock)
     _changed: trio.Event = field(default_factory=trio.Event)
     _leasable: trio.Event = field(default_factory=trio.Event)
+
+    def open(self, now_ms: int) -> None:
+        """The chain is known, and deliveries are judged from here on. The first time, leases of before begin anew: what
+        became of them since their learner went away was not their peers' doing."""
+        if not self.opened.is_set():
+            self.opened_ms = now_ms
+            self.leasing.renew(now_ms)
+            self.opened.set()
 
     def notify(self, *, leasable: bool = True) -> None:
         """Something changed that others wait for; not `leasable`: nothing that a request for leases waits for."""

@@ -4,8 +4,10 @@ What always holds: a lease is in the ledger before it is handed out; one that is
 issued instead has a new id and new seeds; one that its peer has lost, and could still deliver, is granted to that peer
 again before any other, the very same, so that losing leases gains nobody better prompts or seeds; one that is recalled
 is told to its peer again with every heartbeat until it is given back or delivered, since the first word may be lost
-with a line. Nobody looks at all requests that wait, or at all leases, but when something happened that they wait for.
-The trio thread never waits for the disk but to grant: what else happens is written by `write`, a moment later.
+with a line; one whose deadline passed while the learner was away, or before its peer could be back, is held against
+nobody, and shows as recalled. Nobody looks at all requests that wait, or at all leases, but when something happened
+that they wait for. The trio thread never waits for the disk but to grant: what else happens is written by `write`, a
+moment later.
 """
 
 from __future__ import annotations
@@ -72,6 +74,8 @@ class LeaseDesk:
     _again: list[LeaseId] = field(default_factory=list)
     _unissued: set[LeaseId] = field(default_factory=set)
     _recalled_at: tuple[int, tuple[int, ...]] | None = None
+    _before: set[LeaseId] = field(default_factory=set)
+    """Open since before this start of the learner's."""
 
     async def serve(self) -> None:
         """Recall what has become hopeless and serve those who wait, whenever there may be more to lease; until
@@ -165,7 +169,9 @@ class LeaseDesk:
         self.withdraw(peer, [granted.id for granted in lost if granted not in useful])
 
     def expire(self) -> None:
-        """Withdraw what is not delivered in time."""
+        """Withdraw what is not delivered in time; nothing before deliveries are judged."""
+        if not self.run.opened.is_set():
+            return
         begun = self.run.leasing.begun()
         self._withdrawn(self.run.expire(self.now_ms(), LATE_GRACE_MS), "expired", begun)
 
@@ -176,6 +182,7 @@ class LeaseDesk:
             lease = signed_in("leases.envelope", row.envelope, partial(own_lease, swarm=self.swarm))
             granted = GrantedLease(lease=lease, prompt_index=row.prompt, place=row.place)
             self.run.leasing.recover(granted, row.started)
+            self._before.add(granted.id)
         return [row.peer for row in rows]
 
     def write(self) -> Callable[[], None]:
@@ -295,6 +302,17 @@ class LeaseDesk:
         return len(back), len(recalled)
 
     def _withdrawn(self, leases: Sequence[GrantedLease], status: str, begun: Mapping[LeaseId, PolicyVersion]) -> None:
+        excused = {granted.id for granted in leases if self._is_excused(granted)}
+        self._before.difference_update(granted.id for granted in leases)
+        self._ended([granted for granted in leases if granted.id in excused], "recalled", begun)
+        self._ended([granted for granted in leases if granted.id not in excused], status, begun)
+
+    def _is_excused(self, granted: GrantedLease) -> bool:
+        """Whether its peer, who knows what was signed, may have taken it to be worthless before it could be back."""
+        back_ms = min(self.run.opened_ms, self.now_ms()) + 1000 * self.run.membership.silence_s
+        return granted.id in self._before and granted.lease.deadline_ms <= back_ms
+
+    def _ended(self, leases: Sequence[GrantedLease], status: str, begun: Mapping[LeaseId, PolicyVersion]) -> None:
         self.witness.withdrawn(leases, status)
         for granted in leases:
             if granted.id not in self._unissued:  # else its peer has never seen it

@@ -208,7 +208,7 @@ class TrainingLoop:
             run.vocab_size, run.steps = int(reply["vocab_size"]), self.terms.steps
             await self._open_chain(base)
             await self._recover_buffer()
-        run.opened.set()
+        run.open(self.now_ms())
         await trio.to_thread.run_sync(self._sweep)
         await self._publish()
         run.busy = False
@@ -310,7 +310,7 @@ class TrainingLoop:
             else:
                 run.buffer.add(group, hold=fate is Fate.HELD)
         if doubled := [granted.id for granted in run.take_up(found.episodes)]:
-            await trio.to_thread.run_sync(self.ledger.leases_closed, doubled, "lost", self.now_ms())
+            await trio.to_thread.run_sync(self.ledger.leases_closed, doubled, "recalled", self.now_ms())
         self.events.emit("buffer_recovered", rollouts=len(run.buffer), episodes=len(run.episodes))
 
     def _sweep(self) -> None:

@@ -21,7 +21,7 @@ from typing import Protocol
 import trio
 
 from protocol.errors import Fault, PeerError
-from protocol.ids import PeerId
+from protocol.ids import LeaseId, PeerId
 from protocol.limits import MAX_WORK_BYTES
 from protocol.work import (
     MAX_HELLO_BYTES,
@@ -103,6 +103,9 @@ class Desk(Protocol):
     def heard(self, peer: PeerId, heartbeat: Heartbeat) -> None: ...
 
     def started(self, peer: PeerId, started: Started) -> None: ...
+
+    def delivered(self, peer: PeerId, lease: LeaseId) -> None:
+        """A delivery for this lease was put into the inbox, as its sender says."""
 
     def returned(self, peer: PeerId, leases: LeaseReturn) -> None: ...
 
@@ -291,6 +294,7 @@ class Reception:
             with suppress(trio.WouldBlock, trio.BrokenResourceError, trio.ClosedResourceError):
                 self.inbox.send_nowait(Incoming(peer=line.peer, delivery=delivery, answer=answer))
                 self._waiting[line.peer] += size
+                self.desk.delivered(line.peer, LeaseId(delivery.lease))
                 return
         line.answer(InboxFull(lease=delivery.lease, retry_after_ms=INBOX_RETRY_MS))
 

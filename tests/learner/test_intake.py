@@ -60,7 +60,7 @@ def judge(
 ) -> JudgedDelivery:
     """Check a delivery, and answer it as `environment` does."""
     name = lease.id if lease else LEASE.id
-    checked = check_delivery(lease, PEER.peer_id, raws, under or terms(), now_ms=now_ms, lease=name, said=said)
+    checked = check_delivery(lease, PEER.peer_id, raws, under or terms(), arrived_ms=now_ms, lease=name, said=said)
     return checked.answered([environment(one.index, one.said, one.transcript) for one in checked.questions])
 
 
@@ -188,7 +188,7 @@ def test_a_version_older_than_the_sender_said_that_it_begins_with() -> None:
     raws = group(LEASE, made_by=("2.5", "2.6", "2.5"))
     for begun, rule in (("2.4", Rule.ADMITTED), ("2.5", Rule.ADMITTED), ("2.6", Rule.SETTINGS)):
         checked = check_delivery(
-            LEASE, PEER.peer_id, raws, terms(), now_ms=NOW_MS, lease=LEASE.id, begun=version(begun)
+            LEASE, PEER.peer_id, raws, terms(), arrived_ms=NOW_MS, lease=LEASE.id, begun=version(begun)
         )
         assert [verdict.rule for verdict in checked.verdicts] == [rule] * 2
     assert checked.verdicts[0].detail == "made with version 2.5, it was begun with 2.6"

@@ -20,7 +20,7 @@ from node.intake_loop import MAX_REPEATS, MAX_UNDER_WAY
 from node.recovery import read_unconsumed
 from protocol.ids import PeerId
 from protocol.staleness import Chain
-from protocol.work import Delivery, FromLearner, InboxFull, LeaseReturn, Rule, open_receipt, sign_lease
+from protocol.work import Acknowledgement, Delivery, FromLearner, InboxFull, LeaseReturn, Rule, open_receipt, sign_lease
 from swarm.reception import Incoming
 from tests.learner.working import (
     NOW_MS,
@@ -48,7 +48,7 @@ def open_chain(learner: Learner, head: str = "1.3") -> None:
     run.collecting, run.vocab_size = last.version, VOCABULARY
     versions = [version(f"{last.incarnation}.{number}") for number in range(last.version + 1)]
     run.manifests = {one: manifest(one) for one in versions if one.version >= last.version - run.window}
-    run.opened.set()
+    run.open(NOW_MS)
 
 
 def lend(learner: Learner, *numbers: int, **changes: Any) -> list[GrantedLease]:
@@ -339,6 +339,25 @@ async def test_the_same_receipt_after_a_restart_too(tmp_path: Path) -> None:
         nursery.start_soon(again.intake.work, again.arriving)
         nursery.start_soon(again.training.begin)
         assert await hand_in(again, PEER.peer_id, delivery(lease)) == before
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_was_in_time_when_it_arrived_is_not_late_for_having_waited(tmp_path: Path) -> None:
+    async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
+        open_chain(learner)
+        answers = []
+        for lease, late_ms in zip(lend(learner, 1, 2), (0, 1), strict=True):
+            learner.wall.ms = lease.lease.deadline_ms + late_ms
+            answers.append(send(learner, delivery(lease)))
+            learner.desk.delivered(PEER.peer_id, lease.id)
+        learner.wall.ms += 3_600_000
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        while not all(answers):
+            await learner.run.wait_changed()
+        for [answer], rule in zip(answers, (Rule.ADMITTED, Rule.LATE), strict=True):
+            assert isinstance(answer, Acknowledgement)
+            assert set(rules(answer.receipt)) == {rule}
+        assert learner.run.leasing.arrived == {}
         nursery.cancel_scope.cancel()
 
 

@@ -14,16 +14,20 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from learner.intake import GrantedLease
 from learner.leasing import Prompt
+from learner.ledger_file import snapshot
+from learner.ledger_reputation import observed_days
 from node.absences import EXCUSED, OUT_OF_HOURS
 from node.engine_terms import EngineTerms
 from node.learner_desk import TICK_S
 from node.lease_desk import GRANT_WAIT_S, LATE_GRACE_MS
+from node.reports.rules import JUDGING
 from protocol.codec import encode
 from protocol.cost import Price
 from protocol.energy import Energy, EnergySource
 from protocol.exchange import QUANTIZED, PeerAddresses
 from protocol.ids import LeaseId, PeerId
 from protocol.limits import MAX_LEASES_PER_GRANT, MAX_PROMPT_TOKENS, MAX_WORK_BYTES, PROTOCOL_VERSION
+from protocol.reputation import ObservedDay
 from protocol.work import (
     LEASE_RECALLS,
     PROOFS,
@@ -98,6 +102,11 @@ async def tick(learner: Learner, clock: MockClock, seconds: float = TICK_S) -> N
     learner.wall.ms += round(seconds * 1000)
     clock.jump(seconds)
     await until(lambda: learner.desk.rounds > rounds)
+
+
+def observed_days_of(learner: Learner, peer: PeerId) -> list[ObservedDay]:
+    with snapshot(learner.ledger.path) as db:
+        return observed_days(db, learner.wall.ms, JUDGING).get(peer, [])
 
 
 class Lines:
@@ -472,6 +481,72 @@ async def test_leases_go_on_after_a_restart_until_their_peer_stays_silent(
         assert set(again.run.leasing.open) == set(mine)
         await become(again, dict.fromkeys(mine, "open") | dict.fromkeys(theirs, "lost"))
         nursery.cancel_scope.cancel()
+
+
+async def test_a_lease_whose_deadline_passed_while_the_learner_was_away_is_held_against_nobody(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    away_s = 3600.0
+    async with opened(tmp_path, ROOMY, HERE) as learner:
+        grant = await ask(learner)
+        mine = ids_of(grant)
+    async with open_learner(tmp_path, ROOMY) as again, trio.open_nursery() as nursery:
+        told: list[str] = []
+        again.desk.leases.ended = lambda granted, begun, status: told.append(status)
+        again.wall.ms += round(1000 * away_s)
+        again.desk.recover_leases()
+        nursery.start_soon(again.desk.watch)
+        await again.desk.welcome(HERE, hello(leases=mine))
+        for _ in range(2):
+            again.desk.heard(HERE, Heartbeat())
+            await tick(again, mock_clock)
+        assert set(again.run.leasing.open) == set(mine), "the model is loading, and nobody could deliver until now"
+        await again.training.begin()
+        deadline_ms = again.wall.ms + 60_000
+        assert {granted.deadline_ms for granted in again.run.leasing.open.values()} == {deadline_ms}
+        again.wall.ms = deadline_ms
+        for seconds in (TICK_S, LATE_GRACE_MS / 1000):
+            assert set(again.run.leasing.open) == set(mine)
+            again.desk.heard(HERE, Heartbeat())
+            await tick(again, mock_clock, seconds)
+        assert again.run.leasing.open == {}
+        await become(again, dict.fromkeys(mine, "returned"))
+        assert set(told) == {"recalled"}, "nobody has withheld anything"
+        days = observed_days_of(again, HERE)
+        assert sum(day.leases_failed for day in days) == 0
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_lease_of_before_with_time_left_when_the_learner_is_back_expires_like_any_other(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with opened(tmp_path, ROOMY, HERE) as learner:
+        mine = ids_of(await ask(learner))
+    async with open_learner(tmp_path, ROOMY) as again, trio.open_nursery() as nursery:
+        again.desk.recover_leases()
+        nursery.start_soon(again.desk.watch)
+        await again.desk.welcome(HERE, hello(leases=mine))
+        await again.training.begin()
+        again.wall.ms += 60_000
+        for _ in range(4):
+            again.desk.heard(HERE, Heartbeat())
+            await tick(again, mock_clock)
+        await become(again, dict.fromkeys(mine, "expired"))
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_has_arrived_does_not_expire_while_it_waits_to_be_judged(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with opened(tmp_path, ROOMY, HERE) as learner:
+        first, second = ids_of(await ask(learner))
+        learner.desk.delivered(HERE, first)
+        learner.desk.delivered(THERE, second)
+        learner.wall.ms += 60_000 + LATE_GRACE_MS
+        learner.desk.heard(HERE, Heartbeat())
+        await tick(learner, mock_clock)
+        assert set(learner.run.leasing.open) == {first}, "another's word says nothing of a lease"
+        await become(learner, {first: "open", second: "expired"})
 
 
 async def test_stopping_the_learner_gives_nobodys_leases_away(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from protocol.codec import encode
 from protocol.errors import Fault, PeerError
-from protocol.ids import PeerId, PolicyVersion
+from protocol.ids import LeaseId, PeerId, PolicyVersion
 from protocol.limits import MAX_WORK_BYTES
 from protocol.work import (
     MAX_HELLO_BYTES,
@@ -82,6 +82,9 @@ class ScriptedDesk:
 
     def started(self, peer: PeerId, started: Started) -> None:
         self.notes.append((peer, started))
+
+    def delivered(self, peer: PeerId, lease: LeaseId) -> None:
+        self.notes.append((peer, lease))
 
     def returned(self, peer: PeerId, leases: LeaseReturn) -> None:
         self.notes.append((peer, leases))
@@ -318,6 +321,7 @@ async def test_a_full_inbox_says_so() -> None:
             await frames.send(delivery(number))
         full = await frames.receive(FromLearner)
         assert full == InboxFull(lease=lease_id_of(2), retry_after_ms=reception.INBOX_RETRY_MS)
+        assert [note for _, note in here.desk.notes if isinstance(note, bytes)] == [lease_id_of(1)], "what arrived"
         assert here.inbox.receive_nowait().delivery == delivery(1)
         await frames.send(delivery(2))
         assert (await here.inbox.receive()).delivery == delivery(2)

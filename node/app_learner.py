@@ -41,6 +41,7 @@ from node.evaluation import Evaluation, EvaluationTerms
 from node.events import Clock, EventLog
 from node.home import LearnerHome, open_learner_home
 from node.intake_loop import IntakeLoop
+from node.kept_versions import KeptVersions
 from node.learner_desk import LearnerDesk
 from node.learner_presence import LearnerPresence
 from node.learner_run import LearnerRun
@@ -445,7 +446,7 @@ class _Learner:
         return TrustDesk(
             run=self.run,
             ledger=self.ledger,
-            store=self.store,
+            kept=KeptVersions(store=self.store),
             keypair=home.learner,
             swarm=home.authority.swarm,
             certificate=home.certificate,
@@ -462,7 +463,7 @@ class _Learner:
         return ChoiceDesk(
             run=self.run,
             ledger=self.ledger,
-            store=self.store,
+            kept=trust.kept,
             secret=self.home.secret,
             convict=trust.convict,
             now_ms=Clock.now_ms,

@@ -2,8 +2,8 @@
 
 What always holds: training waits for an audit only where a group is held for it; audits that nobody waits for rest as
 `node.engine_time` says, so that whatever is delivered, the learner trains; the engine is used by one at a time, audits
-and evaluations taking turns; a version is in the store until it was asked about. Where the engine fails again and again
-the run ends with the reason, since newcomers' work could never be believed.
+and evaluations taking turns; a version is in the store until it was asked about, or given up. Where the engine fails
+again and again the run ends with the reason, since newcomers' work could never be believed.
 """
 
 from __future__ import annotations
@@ -106,6 +106,8 @@ class AuditLoop:
 
     def _bear(self, portion: Portion, error: Exception) -> None:
         """Go on without these audits, or try again if the engine's process ended; give up after MAX_FAILURES."""
+        if portion.manifest not in self.desk.kept:  # it was given up meanwhile, and may have gone while it was read
+            return
         reason = str(error).splitlines()[0]
         self._failures += 1
         if self._failures >= MAX_FAILURES:

@@ -27,10 +27,10 @@ from learner.verification.sequential import History, is_convicted, log_evidence
 from node.engine.port import GenerationRequest, InstalledVersion
 from node.events import EventLog
 from node.evidence import requests_of
+from node.kept_versions import KeptVersions, Use
 from node.learner_run import LearnerRun
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, short
 from protocol.staleness import Admissibility, judge
-from swarm.store import ChunkStore, StoreError
 
 MAX_WAITING = 64
 MAX_DELIVERED = 32
@@ -89,6 +89,11 @@ class Doubt:
         others = [] if self.other is None else [self.other]
         return tuple(dict.fromkeys([*(one.version for one in self.made), *others]))
 
+    @property
+    def manifests(self) -> tuple[ManifestHash, ...]:
+        """Of its versions."""
+        return tuple(version.manifest for version in self.versions)
+
 
 @dataclass(kw_only=True)
 class ChoiceDesk:
@@ -97,7 +102,7 @@ class ChoiceDesk:
 
     run: LearnerRun
     ledger: Ledger
-    store: ChunkStore
+    kept: KeptVersions
     secret: bytes
     convict: Callable[[PeerId, str], Awaitable[None]]
     now_ms: Callable[[], int]
@@ -113,6 +118,7 @@ class ChoiceDesk:
     _withheld: dict[PeerId, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.kept.give_up.append(self.lost)
         self._key = hmac.digest(self.secret, b"choices", "sha256")
 
     def __len__(self) -> int:
@@ -172,16 +178,7 @@ class ChoiceDesk:
     def _add(self, one: Doubt) -> None:
         if len(self._waiting) >= MAX_WAITING or self._of_peer[one.granted.peer] >= MAX_OF_A_PEER:
             return
-        pinned = []
-        for version in one.versions:
-            try:
-                self.store.pin(version.manifest)
-            except StoreError:  # too old to be drawn, which is nobody's fault
-                break
-            pinned.append(version.manifest)
-        if len(pinned) < len(one.versions):
-            for manifest in pinned:
-                self.store.unpin(manifest)
+        if not self.kept.keep(one.manifests, Use.CHOICE):  # too old to be drawn, which is nobody's fault
             return
         self._waiting.append(one)
         self._of_peer[one.granted.peer] += 1
@@ -202,14 +199,20 @@ class ChoiceDesk:
         self._begun = {one.granted.id for one in doubts}
 
     def over(self, one: Doubt) -> None:
-        """It was drawn, cannot be, or need not."""
+        """It was drawn, cannot be, or need not; the first word counts."""
+        if one not in self._waiting:
+            return
         self._waiting.remove(one)
         self._begun.discard(one.granted.id)
         self._of_peer[one.granted.peer] -= 1
         if not self._of_peer[one.granted.peer]:
             del self._of_peer[one.granted.peer]
-        for version in one.versions:
-            self.store.unpin(version.manifest)
+        self.kept.release(one.manifests, Use.CHOICE)
+
+    def lost(self, manifest: ManifestHash) -> None:
+        """A version is to go: what would be drawn with it is not, nor is what is being drawn waited for."""
+        for one in [one for one in self._waiting if manifest in one.manifests]:
+            self.over(one)
 
     def requests(self, one: Doubt) -> list[tuple[InstalledVersion, list[GenerationRequest]]]:
         """What is to be drawn of it, by version: of what was made, what seeds of our own give with the same version;

@@ -23,6 +23,7 @@ from learner.publication import Base, Publisher, new_bytes
 from node.child_outcomes import ChildRefused
 from node.errors import RunError
 from node.events import EventLog
+from node.kept_versions import KeptVersions
 from node.learner_run import LearnerRun
 from node.recorder import Recorder
 from protocol.announcement import Announcement, announce, topic_of
@@ -32,7 +33,7 @@ from protocol.pipe import Arrays, Header
 from protocol.probe import Probed
 from protocol.tensors import LayoutError
 from swarm.causes import first_cause
-from swarm.store import ChunkStore, StoreError
+from swarm.store import ChunkStore, StoreError, StoreFull
 from swarm.transport import Transport
 
 REANNOUNCE_S = 5.0
@@ -51,6 +52,7 @@ class Publishing:
         ask: one request to the trainer, for its header and arrays. Raises TrainerLost, ChildRefused, RunError.
         adopted: told of each version that the store has taken, before anybody else hears of it.
         newest: the newest announcement, empty before the first.
+        kept: versions that stay to be looked at, as long as there is room.
     """
 
     run: LearnerRun
@@ -65,6 +67,7 @@ class Publishing:
     now_ms: Callable[[], int]
     events: EventLog
     recorder: Recorder
+    kept: KeptVersions | None = None
     newest: bytes = b""
     _previous: ManifestHash | None = None
     _after: int | None = None
@@ -137,6 +140,8 @@ class Publishing:
     async def clean(self) -> None:
         """Remove versions that no rollout may be made with any more from the store, but for the last anchor."""
         keep = set(self.run.manifests.values())
+        if self.kept is not None:
+            self.kept.trim(keep)
         await trio.to_thread.run_sync(self._clean, keep)
 
     async def _export(self, version: PolicyVersion, export: Path) -> tuple[Header, Arrays, TallyRow]:
@@ -191,7 +196,7 @@ class Publishing:
                 look=trio.from_thread.check_cancelled,
             )
             signed = published.signed
-            self.store.adopt(signed, export, published.patches)
+            self._adopt(signed, export, published.patches)
         except StoreError as error:
             raise RunError(f"Version {version} cannot be published. {error}") from error
         except (OSError, LayoutError) as error:
@@ -210,6 +215,17 @@ class Publishing:
             tally=tally,
         )
         return signed, fresh_bytes
+
+    def _adopt(self, signed: SignedManifest, export: Path, patches: Sequence[Path]) -> None:
+        """Put it into the store. What is kept to be looked at gives way, one version after the other. Raises
+        StoreError."""
+        while True:
+            try:
+                self.store.adopt(signed, export, patches)
+                return
+            except StoreFull:
+                if self.kept is None or not trio.from_thread.run_sync(self.kept.yield_one):
+                    raise
 
     def _bases(self) -> list[Base]:
         """The versions that patches start from, where they are held: the one before, and the last anchor."""

@@ -146,6 +146,7 @@ class TrainingLoop:
             now_ms=self.now_ms,
             events=self.events,
             recorder=self.recorder,
+            kept=None if self.trust is None else self.trust.kept,
         )
 
     @property

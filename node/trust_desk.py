@@ -35,13 +35,13 @@ from learner.verification.sequential import Found, Margin, count_above, log_evid
 from learner.verification.share import NEWCOMER_GROUPS
 from learner.verification.unusual import Unusual
 from node.events import EventLog
+from node.kept_versions import KeptVersions, Use
 from node.learner_run import LearnerRun
 from node.peer_orders import Ban, NoOrder, Pardon, PeerOrders, read_order
 from protocol.identity import Keypair
 from protocol.ids import LeaseId, ManifestHash, PeerId, SwarmId, short
 from protocol.limits import MAX_REASON_CHARS
 from protocol.work import FromLearner, Receipt, Refused, Revised, Rule, SignedRecord, Verdict, sign_receipt
-from swarm.store import ChunkStore, StoreError
 
 AUDIT_REASON = "audit"
 """Why a group is dropped of which a lease failed its audit, or that was not audited in time."""
@@ -121,7 +121,7 @@ class TrustDesk:
 
     run: LearnerRun
     ledger: Ledger
-    store: ChunkStore
+    kept: KeptVersions
     keypair: Keypair
     swarm: SwarmId
     certificate: bytes
@@ -163,6 +163,7 @@ class TrustDesk:
     _told: list[LeaseId] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.kept.give_up.append(self.lost)
         self._salt = int.from_bytes(hmac.digest(self.secret, b"near copies", "sha256")[:8], "big")
 
     # Who comes
@@ -284,7 +285,7 @@ class TrustDesk:
         if not is_audited(known, self.secret, granted.id, version, floor=self.floor, odd=odd):
             return False
         work = work_of(granted, group, waits=known.waits)
-        if not self._pin(work.manifests):
+        if not self.kept.keep(work.manifests, _use_of(work)):
             self._unaudited([work])
             return work.waits
         if work.waits:
@@ -369,7 +370,7 @@ class TrustDesk:
     # What is found
 
     def lost(self, manifest: ManifestHash) -> None:
-        """A version is gone: what it made cannot be audited."""
+        """A version is gone, or is to go: what it made cannot be audited."""
         self._unaudited(self._given_up(self.agenda.lost(manifest)))
 
     def impossible(self, lease: LeaseId) -> None:
@@ -659,18 +660,6 @@ class TrustDesk:
             is_held = self.audits and (known.waits or self.is_quarantined(peer))
             self.run.worker(peer).quota = NEWCOMER_GROUPS * self.run.leasing.terms.group_size if is_held else math.inf
 
-    def _pin(self, manifests: Collection[ManifestHash]) -> bool:
-        pinned: list[ManifestHash] = []
-        for manifest in manifests:
-            try:
-                self.store.pin(manifest)
-            except StoreError:
-                for one in pinned:
-                    self.store.unpin(one)
-                return False
-            pinned.append(manifest)
-        return True
-
     def _given_up(self, works: Iterable[Work]) -> list[Work]:
         """The same works, which are on the agenda no more, and need neither their versions nor what was signed."""
         done = list(works)
@@ -680,5 +669,8 @@ class TrustDesk:
         return done
 
     def _unpin(self, work: Work) -> None:
-        for manifest in work.manifests:
-            self.store.unpin(manifest)
+        self.kept.release(work.manifests, _use_of(work))
+
+
+def _use_of(work: Work) -> Use:
+    return Use.AWAITED if work.waits else Use.AUDIT

@@ -47,6 +47,7 @@ from node.engine.port import (
 from node.engine_time import EngineTime
 from node.events import EventLog, Field
 from node.intake_loop import IntakeLoop, asked_on_a_thread
+from node.kept_versions import KeptVersions
 from node.learner_desk import LearnerDesk
 from node.learner_run import LearnerRun
 from node.lease_desk import LeaseDesk
@@ -562,7 +563,7 @@ def _wire(
     trust = TrustDesk(
         run=run,
         ledger=ledger,
-        store=store,
+        kept=KeptVersions(store=store),
         keypair=SWARM.learner,
         swarm=SWARM.authority.swarm,
         certificate=SWARM.certificate,
@@ -645,7 +646,7 @@ def _wire(
         choice_desk = ChoiceDesk(
             run=run,
             ledger=ledger,
-            store=store,
+            kept=trust.kept,
             secret=bytes(32),
             convict=trust.convict,
             now_ms=wall.now_ms,

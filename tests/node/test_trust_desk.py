@@ -26,6 +26,7 @@ from node.absences import BANNED
 from node.audit_loop import MAX_FAILURES
 from node.engine.port import EngineCrashed, InstallFailed
 from node.errors import RunError
+from node.kept_versions import MAX_OUTDATED
 from node.learner_run import Presence
 from node.reports.why import why_in_ledger
 from node.trust_desk import MAX_UNTOLD, PEERS_REMEMBERED, Fate
@@ -380,6 +381,72 @@ async def test_an_audit_that_was_waiting_to_be_written_is_written_once(tmp_path:
         audited = trust.audited
         await trust.conclude(again, found)
         assert trust.audited == audited
+
+
+class Stuck(Judge):
+    """Never done with the first that it is asked."""
+
+    async def verify(self, claims: Any) -> Any:
+        await trio.sleep_forever()
+
+
+@pytest.mark.parametrize("versions_of_room", [None, 3.5])
+async def test_what_waits_to_be_looked_at_fills_no_disk(tmp_path: Path, versions_of_room: float | None) -> None:
+    """The first bound is of versions, the other of bytes: what an engine never comes to is given up."""
+    trusted, size = Confidence(passed=2 * NEWCOMER_GROUPS), 0
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    if versions_of_room is not None:
+        async with open_learner(tmp_path / "first", AUDITED) as learner:
+            await learner.training.begin()
+            size = learner.store.versions()[0].total_bytes
+    quota = None if versions_of_room is None else round(versions_of_room * size)
+    most, steps = 0, 6 * MAX_OUTDATED
+    long = Settings(audits=True, steps=steps, staleness=3, quota_bytes=quota)
+    async with open_learner(tmp_path / "second", long, judge=Stuck()) as learner:
+        learner.ledger.confidence_written(PEER.peer_id, trusted, 1)
+        clean = learner.training.publishing.clean
+
+        async def counted() -> None:
+            nonlocal most
+            await clean()
+            most = max(most, len(learner.store.versions()))
+
+        learner.training.publishing.clean = counted  # type: ignore[method-assign]
+        await learner.train(FakePeer())
+        assert learner.run.chain.head.version == steps
+        assert learner.trust.unaudited > 0
+        assert learner.trust.failed == 0
+        around = long.staleness + 2  # the window, and the anchor
+        if quota is None:
+            assert MAX_OUTDATED < most <= MAX_OUTDATED + around
+        else:
+            assert most <= versions_of_room
+        learner.trust._unpinned(learner.trust.agenda.clear())
+        assert learner.choices is not None
+        while waiting := learner.choices.desk.next():
+            learner.choices.desk.over(waiting[0])
+        assert learner.trust.kept._uses == {}
+        assert sum(learner.store._pins.values()) == 1, "the newest"
+
+
+async def test_a_version_that_is_given_up_while_it_is_loaded_is_no_failure_of_the_engine(tmp_path: Path) -> None:
+    judge = Judge()
+    gone: list[bytes] = []
+    async with open_learner(tmp_path, AUDITED, judge=judge) as learner:
+
+        def script(op: str) -> None:
+            if op == "install" and len(gone) <= MAX_FAILURES:
+                portion = learner.trust.agenda.next()
+                assert portion is not None
+                gone.append(portion.manifest)
+                learner.trust.kept._release_all(portion.manifest)
+                raise InstallFailed("it has no weights")
+
+        judge.script = script
+        await learner.train(FakePeer())
+        assert len(gone) > MAX_FAILURES
+        assert learner.logged("audit_impossible") == []
 
 
 async def test_a_version_that_cannot_be_loaded_is_nobodys_fault(tmp_path: Path) -> None:

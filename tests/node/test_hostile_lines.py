@@ -306,7 +306,7 @@ async def test_a_thousand_messages_of_no_use_leave_nothing_behind(tmp_path: Path
                     await until(partial(_has_heard, learner, place))
                     await stage.settle(1.0)
                 await frames.send_bytes(corpus[place % len(corpus)])
-            # Whatever was said last, the peer has a version now, and no question that is not answered, and it has read that.
+            # Whatever was said last, the peer has a version now, and has read the answers to all that it asked.
             await frames.send_bytes(encode(Heartbeat(bytes_up=first + number, installed=learner.run.chain.head)))
             await until(partial(_has_heard, learner, first + number))
             await stage.settle(1.0)

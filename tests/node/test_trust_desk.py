@@ -422,7 +422,7 @@ async def test_what_waits_to_be_looked_at_fills_no_disk(tmp_path: Path, versions
             assert MAX_OUTDATED < most <= MAX_OUTDATED + around
         else:
             assert most <= versions_of_room
-        learner.trust._unpinned(learner.trust.agenda.clear())
+        learner.trust._given_up(learner.trust.agenda.clear())
         assert learner.choices is not None
         while waiting := learner.choices.desk.next():
             learner.choices.desk.over(waiting[0])

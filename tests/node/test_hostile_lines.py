@@ -306,11 +306,15 @@ async def test_a_thousand_messages_of_no_use_leave_nothing_behind(tmp_path: Path
                     await until(partial(_has_heard, learner, place))
                     await stage.settle(1.0)
                 await frames.send_bytes(corpus[place % len(corpus)])
-            # Whatever was said last, the peer has a version now, and has read the answers to all that it asked.
+            # Whatever was said last, the peer has a version now, and has just been answered all that it asked.
             await frames.send_bytes(encode(Heartbeat(bytes_up=first + number, installed=learner.run.chain.head)))
             await until(partial(_has_heard, learner, first + number))
             await stage.settle(1.0)
-            await until(lambda: not learner.desk.proofs._asked and not learner.desk.reception._waiting)
+            proofs = learner.desk.proofs
+            await until(lambda: not proofs._asked and not learner.desk.reception._waiting)
+            proofs._paid.clear()
+            await frames.send_bytes(encode(ProofRequest(version=PolicyVersion(0, 0))))
+            await until(lambda: proofs._paid != {} and not proofs._asked)
             learner.log.clear()
             gc.collect()
 

@@ -20,7 +20,7 @@ AFTER_A_CRASH = HONEST | {"orphaned"}
 
 def hold_leases(swarm: Swarm, learner: Program) -> tuple[Program, psutil.Process]:
     """A node with leases in hand that it cannot work on, since they came when its engine (the second) had been stopped:
-    of those before, any may have been worked on already."""
+    of those before, any may have been worked on already. There must be enough steps that new ones come."""
     trainer = learner.child("learner.trainer")
     with stopped(trainer):
         node = swarm.join("unlucky", engine="transformers")
@@ -46,7 +46,7 @@ def leases_of(swarm: Swarm, node: Program, status: str, *, since_ms: int = 0) ->
 
 
 def test_a_node_is_killed(swarm: Swarm) -> None:
-    swarm.configure(steps=6)
+    swarm.configure(steps=STEPS)
     learner = swarm.learn()
     node, engine = hold_leases(swarm, learner)
     node.kill()
@@ -54,7 +54,7 @@ def test_a_node_is_killed(swarm: Swarm) -> None:
     wait_done(learner, survivor)
     assert leases_of(swarm, node, "lost")
     assert not leases_of(swarm, node, "open")
-    check_ledger(swarm, Run(steps=6))
+    check_ledger(swarm, Run(steps=STEPS))
     check_receipts(swarm, survivor)
     check_receipts(swarm, node, cut_off=True)
     engine.resume()

@@ -715,6 +715,8 @@ class CountingDesk:
     def left(self, peer: PeerId, reason: str) -> None:
         self.left_for.append(reason)
 
+    def delivered(self, peer: PeerId, lease: LeaseId) -> None: ...
+
 
 async def test_over_lines_that_break_every_delivery_is_judged_once_and_has_one_receipt(
     world: World, autojump_clock: MockClock

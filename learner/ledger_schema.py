@@ -179,15 +179,15 @@ CREATE TABLE IF NOT EXISTS margins (since_ms INTEGER PRIMARY KEY, margins TEXT N
 CREATE TABLE IF NOT EXISTS engine_time (what TEXT PRIMARY KEY, seconds REAL NOT NULL) STRICT;
 """
 """What audits found: of each lease that was audited how many tokens were above which margin (`above`, a JSON list), in
-how many contexts they stood (missing: not counted, each in its own),
-the largest gap in nats, and the logarithm of the evidence against its peer after it; of each peer what all of them add
-up to (`log_wealth`, a JSON list), and why it is banned, "" if it is not; the leases whose receipt was replaced by a
-later one, and whether the peer has heard of it; of audits that failed the lease and the records as they were signed;
-what the operator decided (`what` is "ban" or "pardon"), from which replays and reputations begin anew; of each lease
-of which its peer may have made a choice, and which was drawn by the learner, tokens and worth of what was compared
-(JSON lists), how many of its peer were `heard` with it (below 0 once forgiven), and what they add up to; since when
-which margins are in force (`learner.verification.margins`); for how long the engine was used for audits, and to draw
-what peers may have chosen. Made like RELAYS."""
+how many contexts they stood (missing: not counted, each in its own), the largest gap in nats, and the logarithm of the
+evidence against its peer after it; of each peer what all of them add up to (`log_wealth`, a JSON list), and why it is
+banned, "" if it is not; the leases whose receipt was replaced by a later one, and whether the peer has heard of it; of
+audits that failed the lease and the records as they were signed; what the operator decided (`what` is "ban" or
+"pardon"), from which replays and reputations begin anew; of each lease of which its peer may have made a choice, and
+which was drawn by the learner, tokens and worth of what was compared (JSON lists), how many of its peer were `heard`
+with it (below 0 once forgiven), and what they add up to; since when which margins are in force
+(`learner.verification.margins`); for how long the engine was used for audits, and to draw what peers may have chosen.
+Made like RELAYS."""
 
 ENERGY = """
 CREATE TABLE IF NOT EXISTS energy (

@@ -36,6 +36,11 @@ MAX_FAILURES = 5
 """In a row, after each of which the engine was started again or told another version: more are no accident."""
 
 
+def claim_of(passage: Passage) -> Claim:
+    """What the engine is asked of a passage."""
+    return Claim(prompt=passage.prompt, tokens=passage.tokens, seed=passage.seed, temperature=passage.temperature)
+
+
 def found_of(verified: Verified, passage: Passage) -> list[Found]:
     """What the engine says of a passage's tokens, beside what their author claimed."""
     rows = zip(verified.gaps, verified.logprobs, passage.logprobs, passage.contexts, strict=True)
@@ -50,11 +55,7 @@ async def found_by(
     version = InstalledVersion(name=portion.version, manifest=portion.manifest)
     if engine.installed != version:
         await engine.install(version, directory(portion.manifest))
-    claims = [
-        Claim(prompt=one.prompt, tokens=one.tokens, seed=one.seed, temperature=one.temperature)
-        for _, _, one in portion.passages
-    ]
-    verified = await engine.verify(claims)
+    verified = await engine.verify([claim_of(passage) for _, _, passage in portion.passages])
     return [found_of(one, passage) for one, (_, _, passage) in zip(verified, portion.passages, strict=True)]
 
 

@@ -3,10 +3,10 @@
 What always holds: a receipt leaves only after its verdicts are on disk; a delivery that was answered before, or is
 being judged, is answered with the same receipt, so a repeated one counts nothing twice; only complete, admitted groups
 reach the buffer, of which every episode is over; what was in time when it arrived is not late for having waited here;
-nothing is judged before the chain is known, or a learner that was
-just restarted would refuse its own versions. Checking and writing happen on a worker thread, one after the other, so
-that a flood of records never stops the node from talking. What a completion is worth is asked of whoever `ask` is, who
-has as long as it takes: others are judged meanwhile, MAX_UNDER_WAY deliveries at a time, and written once it is known.
+nothing is judged before the chain is known, or a learner that was just restarted would refuse its own versions.
+Checking and writing happen on a worker thread, one after the other, so that a flood of records never stops the node
+from talking. What a completion is worth is asked of whoever `ask` is, who has as long as it takes: others are judged
+meanwhile, MAX_UNDER_WAY deliveries at a time, and written once it is known.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class _Answer:
     @property
     def granted(self) -> GrantedLease | None:
         """Its lease, if that is open and this the first that answers it."""
-        return self.handed_in.granted if self.judged is not None else None
+        return self.handed_in.granted
 
     @property
     def is_withheld(self) -> bool:

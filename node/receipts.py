@@ -487,16 +487,17 @@ class Receipts:
 
     def reputation(self) -> KeptReputation | None:
         """What the learner said last of how this node stands, None if it has said nothing yet."""
-        for note, raw in self._query("SELECT note, raw FROM reputation") if self._has("reputation") else ():
-            try:
-                found: ReputationNote = decode(ReputationNote, note, MAX_REPUTATION_NOTE_BYTES)
-            except PeerError as error:
-                raise ReceiptsError(
-                    f"{self.path}: the reputation in it cannot be read ({error}). Restore it from a copy, or move it "
-                    "away."
-                ) from None
-            return KeptReputation(note=found, raw=raw)
-        return None
+        rows = self._query("SELECT note, raw FROM reputation") if self._has("reputation") else []
+        if not rows:
+            return None
+        [(note, raw)] = rows
+        try:
+            found: ReputationNote = decode(ReputationNote, note, MAX_REPUTATION_NOTE_BYTES)
+        except PeerError as error:
+            raise ReceiptsError(
+                f"{self.path}: the reputation in it cannot be read ({error}). Restore it from a copy, or move it away."
+            ) from None
+        return KeptReputation(note=found, raw=raw)
 
     def credit_notes(self) -> Iterator[bytes]:
         """The learner's notes on what this node is credited with, in order."""

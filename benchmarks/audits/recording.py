@@ -19,8 +19,8 @@ import trio
 from benchmarks.audits.evidence import Pool, pool_of
 from benchmarks.audits.policies import FAST, GROUP, LAGS, SLOW, School
 from learner.verification.agenda import Passage
-from node.audit_loop import found_of
-from node.engine.port import Claim, Generation, GenerationRequest, InstalledVersion, Verified
+from node.audit_loop import claim_of, found_of
+from node.engine.port import Generation, GenerationRequest, InstalledVersion, Verified
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.engine.vllm import VllmConfig, open_vllm_engine
 from node.engine.worker_engine import WorkerEngine
@@ -208,10 +208,11 @@ async def _verify_all(recorded: Recorded, dtype: str, cores: trio.CapacityLimite
         for made in sorted(recorded.made, key=lambda made: str(made.deed.claimed)):
             if engine.installed is None or engine.installed != _version(made.deed.claimed):
                 await engine.install(_version(made.deed.claimed), made.deed.claimed)
+            passages = _passages(made)
             began = time.perf_counter()
-            told = await _verified(engine, made)
+            told = await _verified(engine, passages)
             took_s = time.perf_counter() - began
-            pool = pool_of([found_of(one, passage) for one, passage in zip(told, _passages(made), strict=True)], GROUP)
+            pool = pool_of([found_of(one, passage) for one, passage in zip(told, passages, strict=True)], GROUP)
             recorded.pools[made.peer, made.deed.name, dtype] = pool
             if made.peer == PLAIN and made.deed.name == HONEST:
                 recorded.verify_s[dtype] = took_s / pool.tokens
@@ -234,14 +235,10 @@ def _passages(made: Made) -> list[Passage]:
     ]
 
 
-async def _verified(engine: WorkerEngine, made: Made) -> list[Verified]:
-    claims = [
-        Claim(prompt=prompt, tokens=completion.tokens, seed=seed, temperature=1.0)
-        for prompt, completion, seed in zip(made.prompts, made.completions, made.seeds, strict=True)
-    ]
+async def _verified(engine: WorkerEngine, passages: Sequence[Passage]) -> list[Verified]:
     found = []
-    for first in range(0, len(claims), TOGETHER * GROUP):
-        found += await engine.verify(claims[first : first + TOGETHER * GROUP])
+    for first in range(0, len(passages), TOGETHER * GROUP):
+        found += await engine.verify([claim_of(one) for one in passages[first : first + TOGETHER * GROUP]])
     return found
 
 

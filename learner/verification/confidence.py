@@ -123,7 +123,7 @@ def _detail(audited: Audited, margins: Sequence[Margin]) -> str:
             return f"{above} of {audited.tokens} {wrong} below it), where {margin.rate:.2%} may be"
         case Measure.LOGPROB:
             wrong = f"log probabilities are more than {margin.gap:g} nats from those of the version named"
-            return f"{above} of {audited.trials(margin)} {wrong}, where {margin.rate:.2%} may be"
+            return f"in {above} of {audited.trials(margin)} contexts {wrong}, where {margin.rate:.2%} may be"
         case Measure.MEAN:
             wrong = f"log probabilities are {margin.gap:g} nats and more from those of the version named, on average"
             return f"the {audited.tokens} {wrong}, as {margin.rate:.0%} of all audits may be"

@@ -4,10 +4,10 @@ An honest token falls short of the verifier's own draw (`protocol.sampling.verif
 where float arithmetic differs, with a probability of at most that margin's `rate`, which was measured for the pair of
 engines and number formats, whatever came before it: each has noise of its own. How far its log probability is from the
 verifier's it has in common with every token that has the same context, and a group's completions share theirs; so of
-those the mean over an audit is judged, once, and of single ones each context once. What always holds:
-whatever an honest peer is dealt, and however often one looks, the probability that its evidence ever reaches 1/a is at
-most a (Ville's inequality). What was honest for long buys nothing: a peer that turns is found about as soon as a
-newcomer, for the logarithm of the audits that went well.
+those the mean over an audit is judged, once, and of single ones each context once. What always holds: whatever an
+honest peer is dealt, and however often one looks, the probability that its evidence ever reaches 1/a is at most a
+(Ville's inequality). What was honest for long buys nothing: a peer that turns is found about as soon as a newcomer, for
+the logarithm of the audits that went well.
 
 Evidence is the wealth of a gambler who bets on dishonesty at fair odds: a mixture over margins, over rates that a
 dishonest peer might have, and over the audit at which it may have turned. With weights w_k that sum to 1, and the

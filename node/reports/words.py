@@ -24,9 +24,17 @@ def regime(staleness: int) -> str:
     return f"{mode_of(staleness)}, staleness window S = {staleness}" if staleness else "sequential, S = 0"
 
 
+def date(at_ms: int) -> str:
+    """UTC; what peers sign may lie beyond what calendars hold, and is told in milliseconds then."""
+    try:
+        return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    except (OverflowError, ValueError, OSError):
+        return f"{at_ms} ms"
+
+
 def moment(at_ms: int) -> str:
-    """A date and time, UTC."""
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    """A date and time, with the zone that it is of."""
+    return f"{date(at_ms)} UTC"
 
 
 def plain_name(name: str, limit: int = NAME_CHARS) -> str:

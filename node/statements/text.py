@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 
-from node.reports.words import plain_name
+from node.reports.words import date, plain_name
 from node.statements.check import PeerSum, Proven, Statement
 from protocol.identity import peer_id_of
 from protocol.ids import PolicyVersion, RecordId
@@ -164,7 +163,7 @@ def _receipt_row(one: Receipt, trained: Mapping[RecordId, PolicyVersion]) -> tup
     admitted = sum(verdict.admitted for verdict in one.verdicts)
     versions = sorted(set(trained.values()))
     return (
-        _date(one.issued_ms),
+        date(one.issued_ms),
         one.lease.hex()[:8],
         one.peer[-6:],
         str(one.version),
@@ -193,12 +192,12 @@ def _record_rows(one: Receipt, trained: Mapping[RecordId, PolicyVersion]) -> lis
 def _row(peer: str, total: PeerSum) -> tuple[str, ...]:
     counts = (total.receipts, total.admitted, total.refused, total.tokens, total.relayed_bytes, total.proven)
     dates = (total.first_ms, total.last_ms)
-    return (peer, *(f"{value:,}" for value in counts), *("-" if one is None else _date(one) for one in dates))
+    return (peer, *(f"{value:,}" for value in counts), *("-" if one is None else date(one) for one in dates))
 
 
 def _reputed(note: ReputationNote) -> tuple[str, ...]:
     shares = (f"{getattr(note, name) / 1000:.3f}" for name in SHARES[1:])
-    day, score = _date(note.day * DAY_MS)[:10], f"{note.score / 1000:.3f}"
+    day, score = date(note.day * DAY_MS)[:10], f"{note.score / 1000:.3f}"
     return (note.peer, day, score, note.band.value, *shares, str(len(note.days)))
 
 
@@ -239,11 +238,3 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _place(line: int) -> str:
     return f"line {line}" if line else "the file"
-
-
-def _date(ms: int) -> str:
-    """UTC; a date beyond what calendars hold is told in milliseconds."""
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (OverflowError, ValueError, OSError):
-        return f"{ms} ms"

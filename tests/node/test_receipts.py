@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from node import receipts as module
 from node.receipts import PeerTraffic, Receipts, ReceiptsError
+from node.reports import words
 from node.reports.own import own_report
 from protocol.cost import Price
 from protocol.energy import EnergySource
@@ -204,6 +205,12 @@ def test_own_report_has_the_shape_of_the_row_at_the_learner(receipts: Receipts) 
     assert row.cost_per_1000_tokens == pytest.approx(0.01 / 50 * 1000)
     assert (row.share, row.reputation) == (None, None)
     assert [refused.rule for refused in report.refused] == [Rule.LATE, Rule.LATE, Rule.STALE, Rule.STALE]
+
+
+@pytest.mark.parametrize(("at_ms", "told"), [(0, "1970-01-01 00:00:00 UTC"), (2**53 - 1, "9007199254740991 ms UTC")])
+def test_a_date_that_no_calendar_holds_is_told_all_the_same(at_ms: int, told: str) -> None:
+    """A learner may sign any."""
+    assert words.moment(at_ms) == told
 
 
 def test_own_report_without_receipts(receipts: Receipts) -> None:

@@ -9,8 +9,8 @@ bfloat16. Each test is asked about sets of 64 to 10^6 tokens, made of recorded g
 detect_lag1 (every lag, at 5e-4) and detect_relabelled (all of these), the share of sets of 8192 tokens whose evidence
 has come to 100 to 1, which honest evidence ever does with a probability of 1 %; false_positive_max, the share of honest
 sets for which it does within 10^6 tokens; margin_rates_held, the largest ratio of an observed rate's upper bound (95 %)
-to the one that `learner/verification/margins.py` allows, of the margins for float32 over all models together;
-bytes_per_token, what a record carries for the audit's sake.
+to the one that `learner/verification/margins.py` allows, of draws over all models of one pair together, on
+which it does not depend; bytes_per_token, what a record carries for the audit's sake.
 What always holds: honest work is audited by margins that were set from other seeds.
 """
 
@@ -52,13 +52,14 @@ from benchmarks.audits.verdict import (
     TOPLOC,
     Judged,
     Row,
+    held_by_pair,
     held_together,
     judge,
 )
 from benchmarks.engines import vllm_python
 from benchmarks.harness import ROOT, Bar, arguments, conclude, main, number, say, scratch, table
 from learner.verification.margins import Arithmetic, margins_of
-from learner.verification.sequential import Margin
+from learner.verification.sequential import Measure
 from protocol.codec import pack_logprobs, pack_tokens
 from protocol.cost import CostClaim
 from protocol.identity import Keypair
@@ -169,7 +170,8 @@ def shown_honest(model: Model) -> str:
     for row, pool in sorted(judged.pools.items()):
         if row.deed != HONEST:
             continue
-        held = [f"{judged.rates[row, margin]:.2f}" for margin in _margins(judged)]
+        counts = pool.counted(judged.margins)
+        held = [f"{above.sum():.0f} of {trials.sum():.0f}" for above, trials in counts]
         rows.append(
             [
                 f"{row.peer} to {SHORT[row.dtype]}",
@@ -185,13 +187,12 @@ def shown_honest(model: Model) -> str:
                 number(max(judged.curves[LOGPROBS][row].shares), 3),
             ]
         )
-    named = [f"{m.measure.value} > {m.gap:g}" for m in _margins(judged)]
+    named = [
+        f"lead {one.leads}" if one.measure is Measure.GAP else f"{one.measure.value} > {one.above:g}"
+        for one in judged.margins
+    ]
     header = ["peer to verifier", "tokens", "any gap %", "gap 99.9 %", "largest", "logprob 50 %", "99.9 %", "largest"]
     return table([*header, *named, "suspected", "by log probabilities"], rows)
-
-
-def _margins(judged: Judged) -> list[Margin]:
-    return list(dict.fromkeys(margin for _, margin in judged.rates))
 
 
 def _tokens(value: float | None) -> str:
@@ -229,9 +230,8 @@ def bars_of(found_of: Mapping[str, Judged], extra: float) -> list[Bar]:
     false_positives = [
         curve.shares[-1] for judged in judged_all for test in (EVIDENCE, STRICT) for curve in judged.honest(test)
     ]
-    together = held_together(judged_all)
     rates = [ratio for judged in judged_all for ratio in judged.rates.values()]
-    rates += [] if together is None else [together]
+    rates += [ratio for ratio in (held_by_pair(judged_all), held_together(judged_all)) if ratio is not None]
     models = [found_of[name] for name in JUDGED_MODELS if name in found_of]
     found = {
         "detect_other": least(models, ["other", "smaller"], OWN),

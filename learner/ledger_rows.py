@@ -11,6 +11,7 @@ from typing import Any
 
 from learner.intake import Place
 from learner.verification.choosing import Choice, Worth
+from learner.verification.sequential import Counted
 from protocol.energy import EnergySource
 from protocol.ids import LeaseId, PeerId, PolicyVersion, RecordId
 from protocol.work import Rule
@@ -178,17 +179,15 @@ class ChoiceRow:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRow:
-    """What the audit of one lease found: of `tokens` in so many `contexts` (None: not counted), `above[m]` were beyond
-    margin m, the `worst` by so many nats; `evidence` is the logarithm of that against the peer after it, `detail` what
-    was measured where it failed."""
+    """What the audit of one lease found: of `tokens` so many beyond each margin (`counts`), the `worst` by so many
+    nats; `evidence` is the logarithm of that against the peer after it, `detail` what was measured where it failed."""
 
     lease: LeaseId
     peer: PeerId
     at_ms: int
     tokens: int
-    above: tuple[int, ...]
+    counts: tuple[Counted, ...]
     worst: float
     evidence: float
     passed: bool
     detail: str = ""
-    contexts: int | None = None

@@ -8,12 +8,13 @@ are the accounts.
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Goes up when an old program could misread a new ledger, or spoil it: one of before episodes takes a turn for a group,
-one of before tallies leaves those of versions that it cuts off."""
+one of before tallies leaves those of versions that it cuts off, one of before leads counts audits otherwise."""
 
 READABLE = frozenset({1, 2, SCHEMA_VERSION})
-"""What this program reads, and makes SCHEMA_VERSION of when it writes: older formats lack tables, and that is all."""
+"""What this program reads, and makes SCHEMA_VERSION of when it writes: these older formats lack tables, and that is
+all. Format 3 has audits that were counted by other margins."""
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
@@ -151,9 +152,6 @@ CREATE TABLE IF NOT EXISTS audits (
     above TEXT NOT NULL, worst REAL NOT NULL, evidence REAL NOT NULL, passed INTEGER NOT NULL, detail TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS audits_by_peer ON audits (peer);
-CREATE TABLE IF NOT EXISTS audit_contexts (
-    lease BLOB PRIMARY KEY REFERENCES audits, contexts INTEGER NOT NULL
-) STRICT;
 CREATE TABLE IF NOT EXISTS confidence (
     peer TEXT PRIMARY KEY, passed INTEGER NOT NULL, failed INTEGER NOT NULL, audits INTEGER NOT NULL,
     log_wealth TEXT NOT NULL, banned TEXT NOT NULL, since_ms INTEGER NOT NULL
@@ -178,16 +176,15 @@ CREATE INDEX IF NOT EXISTS choices_by_peer ON choices (peer, heard);
 CREATE TABLE IF NOT EXISTS margins (since_ms INTEGER PRIMARY KEY, margins TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS engine_time (what TEXT PRIMARY KEY, seconds REAL NOT NULL) STRICT;
 """
-"""What audits found: of each lease that was audited how many tokens were above which margin (`above`, a JSON list), in
-how many contexts they stood (missing: not counted, each in its own), the largest gap in nats, and the logarithm of the
-evidence against its peer after it; of each peer what all of them add up to (`log_wealth`, a JSON list), and why it is
-banned, "" if it is not; the leases whose receipt was replaced by a later one, and whether the peer has heard of it; of
-audits that failed the lease and the records as they were signed; what the operator decided (`what` is "ban" or
-"pardon"), from which replays and reputations begin anew; of each lease of which its peer may have made a choice, and
-which was drawn by the learner, tokens and worth of what was compared (JSON lists), how many of its peer were `heard`
-with it (below 0 once forgiven), and what they add up to; since when which margins are in force
-(`learner.verification.margins`); for how long the engine was used for audits, and to draw what peers may have chosen.
-Made like RELAYS."""
+"""What audits found: of each lease that was audited how many were above which margin, and of how many (`above`, a
+JSON list of pairs), the largest gap in nats, and the logarithm of the evidence against its peer after it; of each
+peer what all of them add up to (`log_wealth`, a JSON list), and why it is banned, "" if it is not; the leases whose
+receipt was replaced by a later one, and whether the peer has heard of it; of audits that failed the lease and the
+records as they were signed; what the operator decided (`what` is "ban" or "pardon"), from which replays and
+reputations begin anew; of each lease of which its peer may have made a choice, and which was drawn by the learner,
+tokens and worth of what was compared (JSON lists), how many of its peer were `heard` with it (below 0 once
+forgiven), and what they add up to; since when which margins are in force (`learner.verification.margins`); for how
+long the engine was used for audits, and to draw what peers may have chosen. Made like RELAYS."""
 
 ENERGY = """
 CREATE TABLE IF NOT EXISTS energy (

@@ -10,6 +10,7 @@ anybody with the weights can look again, the newest MAX_EVIDENCE of each peer.
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -21,6 +22,7 @@ from learner.ledger_rows import AdmittedRow, AuditRow, ChoiceRow
 from learner.ledger_values import wealth_from
 from learner.verification.choosing import Worth
 from learner.verification.confidence import Confidence
+from learner.verification.margins import BETS
 from learner.verification.sequential import History, Margin
 from protocol.ids import LeaseId, PeerId, RecordId
 from protocol.work import Rule
@@ -57,12 +59,10 @@ class TrustBook(LedgerFile):
             db.execute(
                 "INSERT INTO audits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    row.lease, row.peer, row.at_ms, row.tokens, json.dumps(row.above), row.worst, row.evidence,
+                    row.lease, row.peer, row.at_ms, row.tokens, _counts(row), row.worst, row.evidence,
                     int(row.passed), row.detail,
                 ),
             )  # fmt: skip
-            if row.contexts is not None:
-                db.execute("INSERT INTO audit_contexts VALUES (?, ?)", (row.lease, row.contexts))
             if not row.passed:
                 _keep_evidence(db, row)
             _write_confidence(db, row.peer, known, row.at_ms)
@@ -112,7 +112,7 @@ class TrustBook(LedgerFile):
                 some,
             )
             for peer, passed, failed, audits, log_wealth, banned in rows:
-                history = History(audits=audits, log_wealth=wealth_from("confidence.log_wealth", log_wealth))
+                history = History(audits=audits, log_wealth=wealth_from("confidence.log_wealth", log_wealth, BETS))
                 found[PeerId(peer)] = Confidence(passed=passed, failed=failed, history=history, banned=banned)
         return found
 
@@ -241,9 +241,19 @@ def _worth(group: Sequence[Worth]) -> str:
     return json.dumps([[one.tokens, one.reward, one.elsewhere] for one in group])
 
 
+def _finite(value: float) -> float | None:
+    """JSON has no infinity."""
+    return None if math.isinf(value) else value
+
+
+def _counts(row: AuditRow) -> str:
+    return json.dumps([[counted.above, counted.trials] for counted in row.counts])
+
+
 def _write_margins(db: sqlite3.Connection, in_force: Sequence[Margin], now_ms: int) -> None:
     """Where others were in force."""
-    margins = json.dumps([[margin.gap, margin.rate, margin.measure.value] for margin in in_force])
+    rows = [[one.measure.value, one.above, one.rate, _finite(one.over), _finite(one.upto)] for one in in_force]
+    margins = json.dumps(rows)
     last = db.execute("SELECT margins FROM margins ORDER BY since_ms DESC LIMIT 1").fetchone()
     if last != (margins,):
         db.execute("INSERT OR REPLACE INTO margins VALUES (?, ?)", (now_ms, margins))

@@ -7,6 +7,7 @@ never another exception, so that a row which somebody changed, or a disk, ends a
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ import msgspec
 
 from learner.ledger_file import DamagedValue
 from learner.verification.choosing import Choice, Worth
-from learner.verification.sequential import Margin, Measure
+from learner.verification.sequential import Counted, Margin, Measure
 from protocol.errors import PeerError
 from protocol.ids import PolicyVersion
 
@@ -22,6 +23,9 @@ T = TypeVar("T")
 
 SHOWN_CHARS = 40
 """Of a value that is none, said back."""
+
+MAX_COUNTED = 2**53
+"""Of what an audit counts; floats are exact up to there."""
 
 
 def from_json(column: str, text: str | bytes, kind: Any) -> Any:
@@ -32,9 +36,14 @@ def from_json(column: str, text: str | bytes, kind: Any) -> Any:
         raise _damaged(column, text, str(error)) from error
 
 
-def wealth_from(column: str, text: str) -> tuple[float, ...]:
-    """The evidence, margin by margin, that `column` has. Raises DamagedValue."""
-    return tuple(from_json(column, text, list[float]))
+def wealth_from(column: str, text: str, bets: int | None = None) -> tuple[float, ...]:
+    """The evidence, bet by bet, that `column` has: of so many `bets` if it has any. Raises DamagedValue."""
+    found = from_json(column, text, list[float])
+    if not all(value < math.inf for value in found):  # minus infinity: what was lost for good
+        raise _damaged(column, text, "so much evidence cannot be")
+    if bets is not None and len(found) not in (0, bets):
+        raise _damaged(column, text, f"{len(found)} bets instead of {bets}")
+    return tuple(found)
 
 
 def worth_from(column: str, text: str) -> list[Worth]:
@@ -51,11 +60,28 @@ def choice_from(column: str, text: str) -> Choice:
         raise _damaged(column, text, str(error)) from error
 
 
+def counts_from(column: str, text: str) -> tuple[Counted, ...]:
+    """What an audit counted, margin by margin, that `column` has. Raises DamagedValue."""
+    pairs = from_json(column, text, list[tuple[int, int]])
+    if not all(0 <= above <= trials <= MAX_COUNTED for above, trials in pairs):
+        raise _damaged(column, text, "so many of so many cannot be")
+    return tuple(Counted(above=above, trials=trials) for above, trials in pairs)
+
+
 def margins_from(column: str, text: str) -> tuple[Margin, ...]:
     """The margins that `column` has. Raises DamagedValue."""
-    rows = from_json(column, text, list[tuple[float, float, Measure]])
+    rows = from_json(column, text, list[tuple[Measure, float, float, float | None, float | None]])
     try:
-        return tuple(Margin(gap=gap, rate=rate, measure=measure) for gap, rate, measure in rows)
+        return tuple(
+            Margin(
+                measure=measure,
+                above=above,
+                rate=rate,
+                over=-math.inf if over is None else over,
+                upto=math.inf if upto is None else upto,
+            )
+            for measure, above, rate, over, upto in rows
+        )
     except ValueError as error:
         raise _damaged(column, text, str(error)) from error
 

@@ -8,6 +8,7 @@ again and again the run ends with the reason, since newcomers' work could never 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import trio
 
 from learner.verification.agenda import Passage, Portion
+from learner.verification.margins import LOUD
 from learner.verification.sequential import Found
 from node.engine.port import (
     Claim,
@@ -42,9 +44,35 @@ def claim_of(passage: Passage) -> Claim:
 
 
 def found_of(verified: Verified, passage: Passage) -> list[Found]:
-    """What the engine says of a passage's tokens, beside what their author claimed."""
-    rows = zip(verified.gaps, verified.logprobs, passage.logprobs, passage.contexts, strict=True)
-    return [Found(gap=gap, apart=abs(logprob - claimed), context=context) for gap, logprob, claimed, context in rows]
+    """What the engine says of a passage's tokens, beside what their author claimed, in nats as margins have them.
+
+    Those are of temperature 1, since rounding is of logits, and what it does to draws grows as the temperature falls;
+    log probabilities are not brought nearer by a higher one. And they are of logits below LOUD, since floats of twice
+    the size are spaced twice as far.
+    """
+    heat = passage.temperature
+    rows = zip(
+        verified.gaps,
+        verified.leads,
+        verified.sizes,
+        verified.logprobs,
+        passage.logprobs,
+        passage.contexts,
+        strict=True,
+    )
+    found = []
+    for gap, lead, size, logprob, claimed, context in rows:
+        _, exponent = math.frexp(heat * size / LOUD)  # 0 from LOUD / 2 to LOUD
+        louder = 2.0 ** max(0, exponent)
+        found.append(
+            Found(
+                gap=heat * gap / louder,
+                lead=heat * lead / louder,
+                apart=min(1.0, heat) * abs(logprob - claimed) / louder,
+                context=context,
+            )
+        )
+    return found
 
 
 async def found_by(

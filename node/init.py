@@ -133,7 +133,7 @@ device = "auto"            # of the engine that does it: "cpu", "cuda", "cuda:1"
 [trust]
 audits = true              # draw a share of all completions again, and ban who makes them up; false: believe everybody
 floor = 0.03               # of each peer's groups at least; all of a newcomer's first
-# arithmetic = "any"       # or "float32": all engines must compute in it, and audits are ten times as strict
+# arithmetic = "any"       # or "float32": all engines must compute in it, and audits judge draws eight times as close
 compute_share = 0.25       # of the time, for audits that training does not wait for
 # peer_share = 1.0         # of what is under way, at most, is one peer's; 1.0 is no bound
 

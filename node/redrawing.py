@@ -102,9 +102,9 @@ async def _ask(
 
 
 OF = {
-    Measure.GAP: "below the draw of its seed",
-    Measure.LOGPROB: "from its claimed log probability",
-    Measure.MEAN: "from the claimed log probabilities, on average",
+    Measure.GAP: "more than {above:g} nats below the draw of its seed, lead {leads}",
+    Measure.LOGPROB: "more than {above:g} nats from the claimed log probability",
+    Measure.MEAN: "more than {above:g} nats from the claimed log probabilities, on average",
 }
 
 
@@ -113,9 +113,10 @@ def _compared(kept: KeptLease, found: Sequence[Found]) -> Replayed:
     margins = kept.margins
     counted = count_above(found, margins)
     lines = [f"Drawn again on this machine: {counted.tokens:,} tokens, where the audit judged {kept.counted.tokens:,}."]
-    for margin, now, then in zip(margins, counted.above, kept.counted.above, strict=False):
-        may_be = f"{margin.rate:.2%} {'of audits ' if margin.measure is Measure.MEAN else ''}may be"
-        lines.append(f"  more than {margin.gap:g} nats {OF[margin.measure]}: {now:,} now, {then:,} then; {may_be}")
+    for margin, now, then in zip(margins, counted.counts, kept.counted.counts, strict=False):
+        what = OF[margin.measure].format(above=margin.above, leads=margin.leads)
+        may_be = f"{100 * margin.rate:g}% {'of audits ' if margin.measure is Measure.MEAN else ''}may be"
+        lines.append(f"  {what}: {now.above:,} of {now.trials:,} now, {then.above:,} of {then.trials:,} then; {may_be}")
     fails_now, failed_then = _fails(counted, margins), _fails(kept.counted, margins)
     if fails_now == failed_then:
         lines.append(f"By itself the group {'fails' if fails_now else 'passes'}, as it did then.")
@@ -127,4 +128,4 @@ def _compared(kept: KeptLease, found: Sequence[Found]) -> Replayed:
 
 def _fails(counted: Audited, margins: Sequence[Margin]) -> bool:
     """Whether one group says enough; one that was counted by other margins says nothing."""
-    return len(counted.above) == len(margins) and not after(Confidence(), counted, margins)[1].passed
+    return len(counted.counts) == len(margins) and not after(Confidence(), counted, margins)[1].passed

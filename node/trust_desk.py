@@ -404,8 +404,7 @@ class TrustDesk:
             peer=work.peer,
             at_ms=self.now_ms(),
             tokens=counted.tokens,
-            contexts=counted.contexts,
-            above=counted.above,
+            counts=counted.counts,
             worst=max((one.gap for one in found if math.isfinite(one.gap)), default=0.0),
             evidence=log_evidence(known.history),
             passed=finding.passed,
@@ -414,7 +413,7 @@ class TrustDesk:
         if finding.convicted:
             wrong |= await self._withdraw_parts(work.peer)
         receipts = await trio.to_thread.run_sync(self._write, work.root, row, known, wrong, margins)
-        self._follow(work, known, finding, row, receipts)
+        self._follow(work, known, finding, row, counted.above(margins), receipts)
 
     async def convict(self, peer: PeerId, why: str) -> None:
         """Something else than an audit has found out that this peer is not honest: it is banned, unless it was."""
@@ -578,14 +577,20 @@ class TrustDesk:
         return sign_receipt(self.keypair, self.swarm, receipt)
 
     def _follow(
-        self, work: Work, known: Confidence, finding: Finding, row: AuditRow, receipts: dict[LeaseId, bytes]
+        self,
+        work: Work,
+        known: Confidence,
+        finding: Finding,
+        row: AuditRow,
+        above: int,
+        receipts: dict[LeaseId, bytes],
     ) -> None:
         self.events.emit(
             "audited",
             peer=work.peer,
             lease=short(work.lease),
             tokens=row.tokens,
-            above=row.above[0],
+            above=above,
             worst=round(row.worst, 5),
             evidence=round(row.evidence, 3),
             passed=finding.passed,

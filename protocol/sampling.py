@@ -160,13 +160,17 @@ class Gaps(NamedTuple):
     `worst` is the larger of `block` and `token`: accept when `worst <= tolerance`. inf: no noise could have drawn that
     token (masked, or not in the vocabulary). NaN: the verifier's own row has no distribution and it cannot judge.
     `logprobs` is log_softmax(logits / T) of the claimed token under the verifier's logits, to compare with the claimed
-    one.
+    one. `lead`, whatever is claimed, is by how much the verifier's own draw leads the runner-up, at the closer of the
+    two levels (inf: nothing else could be drawn): scores off by less than half of that everywhere draw the same token.
+    `size` is the largest absolute score of the draw and of the likeliest token, which rounding is in proportion to.
     """
 
     worst: Array
     block: Array
     token: Array
     logprobs: Array
+    lead: Array
+    size: Array
 
 
 def verify_tokens(
@@ -201,9 +205,22 @@ def verify_tokens(
             short = xp.amax(values, axis=-1, keepdims=True) - _take(xp, values, index)
             return xp.where(judged, xp.where(possible, short, math.inf), math.nan)[:, 0]
 
-        at_block, at_token = gap(_at_blocks(xp, rows, drawn), block), gap(perturbed, member)
+        at_blocks = _at_blocks(xp, rows, drawn)
+        at_block, at_token = gap(at_blocks, block), gap(perturbed, member)
+        own_scores, inside = _at_members(xp, logits, column, xp.argmax(at_blocks, axis=-1)[:, None], drawn)
+        lead = xp.minimum(_lead(xp, at_blocks), _lead(xp, inside))
+        own = _take(xp, own_scores, xp.argmax(inside, axis=-1)[:, None])
+        size = xp.maximum(xp.abs(rows.peak), xp.abs(own))
         logprobs = xp.where(possible | ~judged, score - rows.peak - rows.log_sum, -math.inf)[:, 0]
-        return Gaps(xp.maximum(at_block, at_token), at_block, at_token, logprobs)
+        leads, sizes = (xp.where(judged, one, math.nan)[:, 0] for one in (lead, size))
+        return Gaps(xp.maximum(at_block, at_token), at_block, at_token, logprobs, leads, sizes)
+
+
+def _lead(xp: Namespace, values: Array) -> Array:
+    """Return by how much the largest of each row is above the others, (B, 1): 0 for a tie, inf where it is alone."""
+    first = xp.argmax(values, axis=-1)[:, None]
+    is_first = _places(xp, values.shape[-1], getattr(values, "device", None)) == first
+    return _take(xp, values, first) - xp.amax(xp.where(is_first, -math.inf, values), axis=-1, keepdims=True)
 
 
 # The floats. Rows are reduced a few at a time: temporaries of V = 152k and 64 rows would otherwise be mapped and
@@ -282,7 +299,7 @@ def _at_members(xp: Namespace, logits: Array, column: Array | None, block: Array
     """Return the scores (B, block size) of the members of `block` (B, 1), and level two: the same + noise, float64."""
     vocab_size = logits.shape[-1]
     shift = block_shift(vocab_size)
-    index = _members(xp, vocab_size, getattr(block, "device", None)) + (block << shift)
+    index = _places(xp, 1 << shift, getattr(block, "device", None)) + (block << shift)
     if vocab_size & _low(shift) == 0:
         scores = _scores(xp, _take(xp, logits, index), column)
     else:
@@ -337,8 +354,8 @@ def _counters(xp: Namespace, vocab_size: int, device: Any) -> Array:
 
 
 @lru_cache(maxsize=64)
-def _members(xp: Namespace, vocab_size: int, device: Any) -> Array:
-    return _constant(xp, list(range(1 << block_shift(vocab_size))), device)
+def _places(xp: Namespace, count: int, device: Any) -> Array:
+    return _constant(xp, list(range(count)), device)
 
 
 # Where numpy and torch differ.

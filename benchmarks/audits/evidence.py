@@ -20,6 +20,7 @@ from learner.verification.sequential import (
     LEAST_OF_A_MEAN,
     MOST_APART,
     Audited,
+    Counted,
     Found,
     History,
     Margin,
@@ -42,12 +43,13 @@ HIGHEST_WEALTH = 1e100
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """What a verifier found of recorded groups: of each token its `gaps` and how far the claimed log probability is
-    `apart` (both [tokens], nats), and the number of its context, the same after the same ([tokens]); group g has tokens
-    starts[g] to starts[g + 1] ([groups + 1])."""
+    """What a verifier found of recorded groups: of each token its gap, how far the claimed log probability is `apart`,
+    and the lead of the verifier's own draw (all [tokens], nats), and the number of its context, the same after the same
+    ([tokens]); group g has tokens starts[g] to starts[g + 1] ([groups + 1])."""
 
     gaps: Floats
     apart: Floats
+    leads: Floats
     contexts: Ints
     starts: Ints
 
@@ -71,14 +73,30 @@ class Pool:
         """Of a figure of each token the sum over each group, [groups]."""
         return np.add.reduceat(values, self.starts[:-1])
 
-    def above(self, margin: Margin) -> Floats:
-        """Of each group how many of its tokens are beyond the margin, or whether its mean is, [groups]."""
-        if margin.measure is Measure.MEAN:
-            means = self.sums(np.minimum(self.apart, MOST_APART)) / self.sizes
-            return ((means > margin.gap) & (self.sizes >= LEAST_OF_A_MEAN)).astype(np.float64)
-        if margin.measure is Measure.LOGPROB:
-            return self.distinct(self.apart > margin.gap)
-        return self.sums((self.gaps > margin.gap).astype(np.float64))
+    def counted(self, margins: Sequence[Margin]) -> list[tuple[Floats, Floats]]:
+        """By margin: of each group how many are beyond it, and of how many, each [groups]; as `count_above` has it."""
+        bands = [margin for margin in margins if margin.measure is Measure.GAP and margin.is_band]
+        counts = dict[Margin, tuple[Floats, Floats]]()
+        off = np.zeros(self.tokens, bool)
+        before = np.zeros(len(self))
+        for margin in sorted(bands, key=lambda band: -band.over):
+            here = (self.leads > margin.over) & (self.leads <= margin.upto)
+            off |= here & (self.gaps > margin.above)
+            together = self.distinct(off)  # of this and clearer ones, each context once
+            counts[margin] = together - before, self.sums(1.0 * here)
+            before = together
+        everything = np.ones(self.tokens, bool)
+        for margin in margins:
+            match margin.measure:
+                case Measure.GAP if not margin.is_band:
+                    counts[margin] = self.distinct(self.gaps > margin.above), self.sums(1.0 * everything)
+                case Measure.LOGPROB:
+                    counts[margin] = self.distinct(self.apart > margin.above), self.distinct(everything)
+                case Measure.MEAN:
+                    means = self.sums(np.minimum(self.apart, MOST_APART)) / self.sizes
+                    is_judged = self.sizes >= LEAST_OF_A_MEAN
+                    counts[margin] = 1.0 * (is_judged & (means > margin.above)), 1.0 * is_judged
+        return [counts[margin] for margin in margins]
 
     def distinct(self, chosen: NDArray[np.bool_]) -> Floats:
         """Of each group in how many contexts the chosen tokens stand, [groups]."""
@@ -86,21 +104,17 @@ class Pool:
         pairs = np.unique(np.stack([groups, self.contexts[chosen]]), axis=1)
         return np.bincount(pairs[0], minlength=len(self)).astype(np.float64)
 
-    def trials(self, margin: Margin) -> int:
-        """Of how many in all."""
-        match margin.measure:
-            case Measure.GAP:
-                return self.tokens
-            case Measure.LOGPROB:
-                return int(self.distinct(np.ones(self.tokens, bool)).sum())
-            case Measure.MEAN:
-                return int((self.sizes >= LEAST_OF_A_MEAN).sum())
-
     def half(self, which: int) -> Pool:
         """Every other group, from the first (0) or the second (1)."""
         index = self.tokens_of_half(which)
         starts = np.concatenate([[0], np.cumsum(self.sizes[which::2])])
-        return Pool(gaps=self.gaps[index], apart=self.apart[index], contexts=self.contexts[index], starts=starts)
+        return Pool(
+            gaps=self.gaps[index],
+            apart=self.apart[index],
+            leads=self.leads[index],
+            contexts=self.contexts[index],
+            starts=starts,
+        )
 
     def tokens_of_half(self, which: int) -> Ints:
         """The numbers of its tokens."""
@@ -117,6 +131,7 @@ def pool_of(completions: Sequence[Sequence[Found]], group: int) -> Pool:
     return Pool(
         gaps=np.array([token.gap for token in tokens]),
         apart=np.array([token.apart for token in tokens]),
+        leads=np.array([token.lead for token in tokens]),
         contexts=np.array([-1 - place if one.context is None else one.context for place, one in enumerate(tokens)]),
         starts=starts.astype(np.int64),
     )
@@ -127,13 +142,11 @@ def pool_of(completions: Sequence[Sequence[Found]], group: int) -> Pool:
 
 def log_ratios(pool: Pool, margins: Sequence[Margin]) -> Floats:
     """The log likelihood ratio of each group, a bet a column, [groups, bets]: what one audit makes of a history."""
-    counts = np.stack([pool.above(margin) for margin in margins], axis=1)
+    counts = pool.counted(margins)
     rows = []
-    contexts = pool.distinct(np.ones(pool.tokens, bool)).astype(np.int64)
-    for tokens, above, places in zip(
-        pool.sizes.tolist(), counts.astype(np.int64).tolist(), contexts.tolist(), strict=True
-    ):
-        after = heard(History(), Audited(tokens=tokens, above=tuple(above), contexts=places), margins)
+    for place, tokens in enumerate(pool.sizes.tolist()):
+        each = tuple(Counted(above=int(above[place]), trials=int(trials[place])) for above, trials in counts)
+        after = heard(History(), Audited(tokens=tokens, counts=each), margins)
         rows.append([wealth + math.log(2) for wealth in after.log_wealth])  # the first audit's weight is a half
     return np.array(rows)
 
@@ -220,6 +233,6 @@ def upper_bound(count: int, trials: int, doubt: float = 0.05) -> float:
     return 1.0 if count >= trials else float(beta.ppf(1 - doubt, count + 1, trials - count))
 
 
-def held(pool: Pool, margin: Margin) -> float:
-    """The observed rate's upper bound over the margin's: at most 1 where the margin holds of these tokens."""
-    return upper_bound(int(pool.above(margin).sum()), pool.trials(margin)) / margin.rate
+def lower_bound(count: int, trials: int, doubt: float = 0.05) -> float:
+    """The smallest rate at which `count` or more of `trials` are not rarer than `doubt`."""
+    return 0.0 if count == 0 else float(beta.ppf(doubt, count, trials - count + 1))

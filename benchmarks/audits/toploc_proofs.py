@@ -177,6 +177,6 @@ def verify(states: Sequence[torch.Tensor], proofs: Sequence[list[bytes]]) -> Pro
     nothing = np.zeros(int(starts[-1]))
     first, second, third = (np.array(column, np.float64) for column in columns)
     return Proven(
-        pool=Pool(gaps=nothing, apart=nothing, contexts=np.arange(len(nothing)), starts=starts),
+        pool=Pool(gaps=nothing, apart=nothing, leads=nothing, contexts=np.arange(len(nothing)), starts=starts),
         figures=(first, second, third),
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ from benchmarks.audits.evidence import (
     Pool,
     detected,
     exceeding,
-    held,
+    lower_bound,
     means,
     thresholds,
     tokens_needed,
@@ -31,7 +31,7 @@ from benchmarks.audits.evidence import (
 from benchmarks.audits.recording import HONEST, OWN, RELABELLED, Peer, Recorded
 from benchmarks.audits.toploc_proofs import VERIFIER, Toploc
 from learner.verification.confidence import SUSPECT_EVIDENCE
-from learner.verification.sequential import LIFETIME_ERROR, Margin
+from learner.verification.sequential import LIFETIME_ERROR, Margin, Measure
 
 FALSE_POSITIVES = 0.01
 SIZES = (*(1 << power for power in range(6, 20)), LONGEST)
@@ -78,8 +78,8 @@ class Curve:
 @dataclass(frozen=True, kw_only=True)
 class Judged:
     """Of one model. `curves` by test; `banned`: tokens until the ban of the shipped test, a median, inf for never;
-    `rates`: of each honest pair and margin the observed rate's upper bound over the margin's; `strict`: the margins of
-    STRICT."""
+    `rates`: of each honest pair and margin of log probabilities the observed rate's upper bound over the margin's;
+    `margins`, and `strict`, those of STRICT."""
 
     pools: Mapping[Row, Pool]
     curves: Mapping[str, Mapping[Row, Curve]]
@@ -87,6 +87,7 @@ class Judged:
     bans: Mapping[Row, float]
     """The share of honest sets that are ever banned."""
     rates: Mapping[tuple[Row, Margin], float]
+    margins: tuple[Margin, ...]
     strict: tuple[Margin, ...]
 
     def worst(self, test: str, deeds: Sequence[str], claims: str, size: int = JUDGED) -> float | None:
@@ -131,9 +132,15 @@ def judge(
     if toploc is not None:
         curves[TOPLOC] = _by_proofs(toploc, sets, seed)
     rates = {
-        (row, margin): held(pool, margin) for row, pool in pools.items() if row.deed == HONEST for margin in margins
+        (row, margin): upper_bound(int(above.sum()), int(trials.sum())) / margin.rate
+        for row, pool in pools.items()
+        if row.deed == HONEST
+        for margin, (above, trials) in zip(margins, pool.counted(margins), strict=True)
+        if margin.measure is not Measure.GAP
     }
-    return Judged(pools=pools, curves=curves, banned=banned, bans=bans, rates=rates, strict=tuple(strict))
+    return Judged(
+        pools=pools, curves=curves, banned=banned, bans=bans, rates=rates, margins=tuple(margins), strict=tuple(strict)
+    )
 
 
 def is_strict(row: Row) -> bool:
@@ -144,15 +151,45 @@ def is_strict(row: Row) -> bool:
 def held_together(judged: Sequence[Judged]) -> float | None:
     """Of all honest tokens of float32 peers that were audited in float32 together, whatever the model: the largest
     ratio of an observed rate's upper bound to what STRICT allows. Its rates are so low that no pair has enough."""
-    counts: Counter[Margin] = Counter()
-    trials: Counter[Margin] = Counter()
+    found = Counted()
     for one in judged:
         for row, pool in one.pools.items():
             if row.deed == HONEST and is_strict(row):
-                for margin in one.strict:
-                    counts[margin] += int(pool.above(margin).sum())
-                    trials[margin] += pool.trials(margin)
-    return max((upper_bound(counts[one], trials[one]) / one.rate for one in trials), default=None)
+                found.add(None, one.strict, pool)
+    return found.largest(upper_bound)
+
+
+def held_by_pair(judged: Sequence[Judged]) -> float | None:
+    """The largest ratio of an observed rate of gaps to its margin's: of all honest draws of a pair together, whatever
+    the model, its upper bound, since a model that is certain has few small leads; and of each model its lower bound."""
+    together, ratios = Counted(), []
+    for one in judged:
+        alone = Counted()
+        gaps = [margin for margin in one.margins if margin.measure is Measure.GAP]
+        for row, pool in one.pools.items():
+            if row.deed == HONEST:
+                together.add((row.peer, row.dtype), gaps, pool)
+                alone.add((row.peer, row.dtype), gaps, pool)
+        ratios.append(alone.largest(lower_bound))
+    found = [ratio for ratio in (together.largest(upper_bound), *ratios) if ratio is not None]
+    return max(found, default=None)
+
+
+class Counted:
+    """How many were beyond each margin, and of how many, by who it was counted of."""
+
+    def __init__(self) -> None:
+        self.above, self.trials = Counter[tuple[Hashable, Margin]](), Counter[tuple[Hashable, Margin]]()
+
+    def add(self, whose: Hashable, margins: Sequence[Margin], pool: Pool) -> None:
+        for margin, (above, trials) in zip(margins, pool.counted(margins), strict=True):
+            self.above[whose, margin] += int(above.sum())
+            self.trials[whose, margin] += int(trials.sum())
+
+    def largest(self, bound: Callable[[int, int], float]) -> float | None:
+        """The largest ratio of a rate's bound to what its margin allows; None where nothing was counted."""
+        ratios = [bound(self.above[key], trials) / key[1].rate for key, trials in self.trials.items() if trials]
+        return max(ratios, default=None)
 
 
 def _rows(recorded: Recorded) -> Iterator[tuple[Row, Pool]]:

@@ -1,7 +1,7 @@
 """Honest peers under the tests that ban, for a thousand days of theirs.
 
 What always holds: the tests are those that run; the peers are as bad as an honest one may be: of every margin as many
-tokens are beyond as its rate allows, and what it may have chosen is worth what chance makes it.
+are beyond as its rate allows, each by itself, and what it may have chosen is worth what chance makes it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from learner.verification.choosing import CONTROLS, Choice, Worth, heard_choice, seen
 from learner.verification.confidence import Confidence, after
-from learner.verification.sequential import Audited, History, Margin, is_convicted
+from learner.verification.sequential import Audited, Counted, History, Margin, Measure, is_convicted
 from learner.verification.share import audit_share
 
 GROUPS_A_DAY = 2000
@@ -27,6 +27,9 @@ WITHHELD_A_DAY = 20
 
 COMPLETIONS = 8
 """Of a group; half of them are right."""
+
+CLOSE = 1 / 16
+"""Of its draws, at each of the smaller leads: as many as any policy had that was measured, and more."""
 
 DAYS = 10
 """Of one peer."""
@@ -48,6 +51,17 @@ def _group(dice: np.random.Generator) -> list[Worth]:
     return [Worth(tokens=TOKENS // COMPLETIONS, reward=float(one)) for one in dice.integers(2, size=COMPLETIONS)]
 
 
+def _audit(dice: np.random.Generator, margins: Sequence[Margin]) -> Audited:
+    close = sum(margin.measure is Measure.GAP for margin in margins) - 1
+    shares = [CLOSE] * close + [1 - close * CLOSE]
+    bands = iter(dice.multinomial(TOKENS, shares).tolist())
+    counts = []
+    for margin in margins:
+        trials = next(bands) if margin.measure is Measure.GAP else 1 if margin.measure is Measure.MEAN else TOKENS
+        counts.append(Counted(above=int(dice.binomial(trials, margin.rate)), trials=trials))
+    return Audited(tokens=TOKENS, counts=tuple(counts))
+
+
 def lives(margins: Sequence[Margin], *, peer_days: int, seed: int) -> Lives:
     """Live them."""
     dice = np.random.default_rng(seed)
@@ -58,9 +72,7 @@ def lives(margins: Sequence[Margin], *, peer_days: int, seed: int) -> Lives:
         left = GROUPS_A_DAY * DAYS
         while left > 0:
             left -= int(dice.geometric(audit_share(known.passed)))  # groups until the next that is audited
-            trials = Audited(tokens=TOKENS, above=()).trials
-            above = tuple(int(dice.binomial(trials(margin), margin.rate)) for margin in margins)
-            known, finding = after(known, Audited(tokens=TOKENS, above=above), margins)
+            known, finding = after(known, _audit(dice, margins), margins)
             audits, failed = audits + 1, failed + (not finding.passed)
             is_banned = is_banned or finding.convicted
         for _ in range(WITHHELD_A_DAY * DAYS):

@@ -14,7 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from learner.verification.sequential import Audited, History, Margin, Measure, heard, is_convicted, log_evidence
+from learner.verification.sequential import (
+    Audited,
+    History,
+    Margin,
+    Measure,
+    heard,
+    is_convicted,
+    log_evidence,
+    log_ratio,
+)
 from learner.verification.share import FLOOR, NEWCOMER_GROUPS, audit_share, is_chosen
 from protocol.ids import LeaseId, ManifestHash
 
@@ -113,17 +122,16 @@ def pardoned(known: Confidence) -> Confidence:
 
 def _detail(audited: Audited, margins: Sequence[Margin]) -> str:
     """Measured against allowed, at the margin that says most."""
-    counted = zip(audited.above, margins, strict=True)
-    above, margin = max(counted, key=lambda one: one[0] - one[1].rate * audited.trials(one[1]))
+    counted, margin = max(zip(audited.counts, margins, strict=True), key=lambda pair: log_ratio(*pair))
     match margin.measure:
         case Measure.GAP:
-            wrong = (
-                f"tokens are not what the seeded sampler draws with the version named (more than {margin.gap:g} nats"
-            )
-            return f"{above} of {audited.tokens} {wrong} below it), where {margin.rate:.2%} may be"
+            wrong = "tokens are not what the seeded sampler draws with the version named"
+            where = f", where it leads by {margin.leads}" if margin.is_band else ""
+            what = f"{counted.above} of {counted.trials} {wrong} (more than {margin.above:g} nats below it{where})"
         case Measure.LOGPROB:
-            wrong = f"log probabilities are more than {margin.gap:g} nats from those of the version named"
-            return f"in {above} of {audited.trials(margin)} contexts {wrong}, where {margin.rate:.2%} may be"
+            wrong = f"log probabilities are more than {margin.above:g} nats from those of the version named"
+            what = f"in {counted.above} of {counted.trials} contexts {wrong}"
         case Measure.MEAN:
-            wrong = f"log probabilities are {margin.gap:g} nats and more from those of the version named, on average"
+            wrong = f"log probabilities are {margin.above:g} nats and more from those of the version named, on average"
             return f"the {audited.tokens} {wrong}, as {margin.rate:.0%} of all audits may be"
+    return f"{what}, where {100 * margin.rate:g}% may be"

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 from learner.ledger_rows import AuditRow
 from learner.verification.confidence import Confidence, after, pardoned
-from learner.verification.sequential import Audited, Margin, is_convicted, log_evidence
+from learner.verification.sequential import (
+    MULTIPLES,
+    Audited,
+    History,
+    Margin,
+    bets_on,
+    is_convicted,
+    log_evidence,
+)
 from protocol.ids import LeaseId
 
 ROUNDING = 1e-6
@@ -58,13 +66,10 @@ def replayed(
             known, convicted = pardoned(known), None
             anew.append(number)
         margins = margins_at(row.at_ms)
-        if len(row.above) != len(margins):
-            said = f"{len(row.above)} counts"
-            differences.append(
-                Difference(number=number, lease=row.lease, said=said, computed=f"{len(margins)} margins")
-            )
+        if (unheard := _unheard(row, margins, known.history)) is not None:
+            differences.append(Difference(number=number, lease=row.lease, said=unheard[0], computed=unheard[1]))
             break
-        known, finding = after(known, Audited(tokens=row.tokens, above=row.above, contexts=row.contexts), margins)
+        known, finding = after(known, Audited(tokens=row.tokens, counts=row.counts), margins)
         if convicted is None and is_convicted(known.history):
             convicted = number
         evidence = log_evidence(known.history)
@@ -75,6 +80,14 @@ def replayed(
         known, convicted = pardoned(known), None
         anew.append(len(rows) + 1)
     return Replay(audits=len(rows), known=known, convicted=convicted, anew=tuple(anew), differences=tuple(differences))
+
+
+def _unheard(row: AuditRow, margins: Sequence[Margin], history: History) -> tuple[str, str] | None:
+    """What the ledger says, and what was in force then, where one cannot be judged by the other."""
+    if len(row.counts) != len(margins):
+        return f"{len(row.counts)} counts", f"{len(margins)} margins"
+    before, bets = len(history.log_wealth), len(bets_on(margins)) * len(MULTIPLES)
+    return None if before in (0, bets) else (f"{bets} bets", f"{before} of the audits before")
 
 
 def _told(passed: bool, evidence: float) -> str:

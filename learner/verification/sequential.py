@@ -1,17 +1,20 @@
 """Whether a peer's audited tokens can still be an honest peer's: a test that may be looked at after every audit.
 
-An honest token falls short of the verifier's own draw (`protocol.sampling.verify_tokens`) by more than a margin only
-where float arithmetic differs, with a probability of at most that margin's `rate`, which was measured for the pair of
-engines and number formats, whatever came before it: each has noise of its own. How far its log probability is from the
-verifier's it has in common with every token that has the same context, and a group's completions share theirs; so of
-those the mean over an audit is judged, once, and of single ones each context once. What always holds: whatever an
-honest peer is dealt, and however often one looks, the probability that its evidence ever reaches 1/a is at most a
-(Ville's inequality). What was honest for long buys nothing: a peer that turns is found about as soon as a newcomer, for
-the logarithm of the audits that went well.
+An honest token is another than the verifier draws only where rounding differs by more than the verifier's own draw
+leads the runner-up (`protocol.sampling.verify_tokens`). So given that lead, which the verifier knows before it looks at
+the token, it is another with a probability that goes by the arithmetic, at most the `rate` of the margin that the lead
+falls into; how often leads are so small goes by the policy, and does not matter. Where it is so small that rounding
+decides, a token that is far below the draw is nobody's rounding, and counts. A machine that is off in a context is off
+there in every completion that begins alike, so of each context one token at most counts.  How far its log probability
+is from the verifier's such tokens have in common; so of those the mean over an audit is judged, once, and of single
+ones each context once. What always holds: whatever an honest peer is dealt, and however often one looks, the
+probability that its evidence ever reaches 1/a is at most a (Ville's inequality). What was honest for long buys nothing:
+a peer that turns is found about as soon as a newcomer, for the logarithm of the audits that went well.
 
-Evidence is the wealth of a gambler who bets on dishonesty at fair odds: a mixture over margins, over rates that a
-dishonest peer might have, and over the audit at which it may have turned. With weights w_k that sum to 1, and the
-likelihood ratio f_t of audit t, E_t = sum_k w_k f_k f_(k+1) ... f_t is a non-negative supermartingale of mean <= 1
+Evidence is the wealth of a gambler who bets on dishonesty at fair odds: a mixture over what is measured (the clearest
+draws, these and the next, down to all; each measure of log probabilities), over rates that a dishonest peer might have,
+the same multiple of every margin's, and over the audit at which it may have turned. With weights w_k that sum to 1, and
+the likelihood ratio f_t of audit t, E_t = sum_k w_k f_k f_(k+1) ... f_t is a non-negative supermartingale of mean <= 1
 under honesty, and is computed by S_t = f_t (S_(t-1) + w_t). (Ville 1939; Shafer, "Testing by betting", 2021; the
 mixture over the time of the change is Shiryaev's.)
 """
@@ -26,12 +29,11 @@ from enum import Enum
 LIFETIME_ERROR = 1e-6
 """Probability at most that an honest peer is ever convicted."""
 
-MULTIPLES = (3.0, 9.0, 27.0, 81.0)
-"""Rates bet on, in multiples of the honest one."""
+MULTIPLES = (3.0, 10.0, 50.0, 1000.0)
+"""Rates bet on, in multiples of the honest one; the last for who makes tokens up, of whom a few are enough."""
 
 HIGHEST_RATE = 0.5
 """None above is bet on: a margin that half of all tokens pass is of no use, and a cheat has seldom more."""
-
 
 MOST_APART = 1.0
 """Nats that one token adds to a mean at most, so that one that is out of all measure does not make it."""
@@ -41,8 +43,9 @@ LEAST_OF_A_MEAN = 7
 
 
 class Measure(Enum):
-    """What is measured, in nats: of a token how far it falls short of the verifier's own draw, or how far its claimed
-    log probability is from the verifier's, each context counting once; of an audit the mean of the latter."""
+    """What is measured, in nats at temperature 1: of a token how far it falls short of the verifier's own draw, or how
+    far its claimed log probability is from the verifier's, each context counting once; of an audit the mean of the
+    latter."""
 
     GAP = "gap"
     LOGPROB = "logprob"
@@ -51,67 +54,105 @@ class Measure(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Margin:
-    """Of at most the share `rate`, 0 < rate < 1, of an honest peer's tokens is `measure` above `gap` nats; of its
-    audits, where that is the mean."""
+    """Of an honest peer's tokens at most the share `rate`, 0 < rate < 1, is above `above` nats; of its contexts or its
+    audits, by the measure. Of gaps this is said of tokens where the verifier's draw leads by more than `over` and at
+    most `upto` nats."""
 
-    gap: float
+    above: float
     rate: float
-    measure: Measure = Measure.GAP
+    measure: Measure
+    over: float = -math.inf
+    upto: float = math.inf
 
     def __post_init__(self) -> None:
-        if not (self.gap >= 0 and 0 < self.rate < 1):
-            raise ValueError(f"a margin of {self.gap} nats at a rate of {self.rate} tells nothing")
+        is_band = self.over < self.upto if self.measure is Measure.GAP else self.over == -self.upto == -math.inf
+        if not (self.above >= 0 and is_band and 0 < self.rate < 1):
+            raise ValueError(f"{self} tells nothing")
+
+    @property
+    def is_band(self) -> bool:
+        """Whether it is about tokens of some leads; else it is about all."""
+        return not math.isinf(self.over) or not math.isinf(self.upto)
+
+    @property
+    def leads(self) -> str:
+        """Nats, as people are told: "0.06 to 0.15", "more than 0.4", "at most 0.03"; "whatever" of all."""
+        if not self.is_band:
+            return "whatever"
+        if math.isinf(self.over):
+            return f"at most {self.upto:g}"
+        return f"more than {self.over:g}" if math.isinf(self.upto) else f"{self.over:g} to {self.upto:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What a verifier found of one token: its `gap`, and how far its claimed log probability is from the verifier's, in
-    nats; NaN where the verifier itself has no distribution. `context`: the same of all tokens before which the same
-    stands; None: of no other."""
+    """What a verifier found of one token, in nats at temperature 1: the `gap` by which it falls short of the verifier's
+    own draw, the `lead` of that draw, and how far `apart` its claimed log probability is from the verifier's; NaN where
+    the verifier itself has no distribution. `context`: the same of all tokens before which the same stands; None: of no
+    other."""
 
     gap: float
+    lead: float
     apart: float = 0.0
     context: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
+class Counted:
+    """Of what a margin is about: `above` of `trials`."""
+
+    above: int
+    trials: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Audited:
-    """One audit: of `tokens` that were judged, `above[m]` were above margin m; of their `contexts`, where its measure
-    is the log probability, None: as many as tokens; 1 or 0 where it is the mean."""
+    """One audit of `tokens` that were judged, counted by margin."""
 
     tokens: int
-    above: tuple[int, ...]
-    contexts: int | None = None
+    counts: tuple[Counted, ...]
 
-    def trials(self, margin: Margin) -> int:
-        """Of how many there could have been."""
-        match margin.measure:
-            case Measure.GAP:
-                return self.tokens
-            case Measure.LOGPROB:
-                return self.tokens if self.contexts is None else self.contexts
-            case Measure.MEAN:
-                return int(self.tokens >= LEAST_OF_A_MEAN)
+    def above(self, margins: Sequence[Margin]) -> int:
+        """Contexts in which a token falls short of the verifier's draw by more than the margin that it is held to."""
+        pairs = zip(self.counts, margins, strict=True)
+        return sum(counted.above for counted, margin in pairs if margin.measure is Measure.GAP and margin.is_band)
 
 
 def count_above(tokens: Sequence[Found], margins: Sequence[Margin]) -> Audited:
-    """The audit of these tokens; one of which the verifier has no distribution counts as none."""
-    judged = [token for token in tokens if not (math.isnan(token.gap) or math.isnan(token.apart))]
-    furthest: dict[object, float] = {}
-    for place, token in enumerate(judged):
-        context = ("alone", place) if token.context is None else token.context
-        furthest[context] = max(furthest.get(context, 0.0), token.apart)
+    """The audit of these tokens; one of which the verifier has no distribution counts as none.
+
+    A machine that is off in a context is off there in every completion that begins alike. So in each context one token
+    at most is counted as beyond its margin, of gaps that with the largest lead, though all are trials: the expectation
+    of the likelihood ratio is no larger then, however they hang together.
+    """
+    judged = [token for token in tokens if not any(map(math.isnan, (token.gap, token.lead, token.apart)))]
+    contexts = [("alone", place) if token.context is None else token.context for place, token in enumerate(judged)]
+    bands = sorted((margin for margin in margins if margin.measure is Measure.GAP and margin.is_band), key=_clearest)
+    counts = dict[Margin, Counted]()
+    blamed = set[object]()
+    for margin in bands:
+        here = [place for place, token in enumerate(judged) if margin.over < token.lead <= margin.upto]
+        off = {contexts[place] for place in here if judged[place].gap > margin.above} - blamed
+        blamed |= off
+        counts[margin] = Counted(above=len(off), trials=len(here))
     mean = math.fsum(min(token.apart, MOST_APART) for token in judged) / max(1, len(judged))
-    above = []
+    is_judged = len(judged) >= LEAST_OF_A_MEAN
     for margin in margins:
         match margin.measure:
-            case Measure.GAP:
-                above.append(sum(token.gap > margin.gap for token in judged))
+            case Measure.GAP if not margin.is_band:
+                far = {context for context, token in zip(contexts, judged, strict=True) if token.gap > margin.above}
+                counts[margin] = Counted(above=len(far), trials=len(judged))
             case Measure.LOGPROB:
-                above.append(sum(apart > margin.gap for apart in furthest.values()))
+                far = {context for context, token in zip(contexts, judged, strict=True) if token.apart > margin.above}
+                counts[margin] = Counted(above=len(far), trials=len(set(contexts)))
             case Measure.MEAN:
-                above.append(int(mean > margin.gap and len(judged) >= LEAST_OF_A_MEAN))
-    return Audited(tokens=len(judged), above=tuple(above), contexts=len(furthest))
+                counts[margin] = Counted(above=int(is_judged and mean > margin.above), trials=int(is_judged))
+    return Audited(tokens=len(judged), counts=tuple(counts[margin] for margin in margins))
+
+
+def _clearest(margin: Margin) -> float:
+    """To sort by: clear draws first."""
+    return -margin.over
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,21 +164,31 @@ class History:
 
 
 def heard(history: History, audited: Audited, margins: Sequence[Margin]) -> History:
-    """The history with one more audit; `margins` are those that its gaps were counted by.
+    """The history with one more audit; `margins` are those that it was counted by.
 
-    They may differ from audit to audit, in number not: what was calibrated anew is bet on from then on.
+    They may differ from audit to audit, the number of bets on them not: what was calibrated anew is bet on from then
+    on.
     """
-    if len(audited.above) != len(margins):
-        raise ValueError(f"{len(audited.above)} counts for {len(margins)} margins")
-    counted = zip(margins, audited.above, strict=True)
+    if len(audited.counts) != len(margins):
+        raise ValueError(f"{len(audited.counts)} counts for {len(margins)} margins")
+    counted = dict(zip(margins, audited.counts, strict=True))
     return wagered(
         history,
         [
-            _log_ratio(audited.trials(margin), above, margin.rate, rate)
-            for margin, above in counted
-            for rate in _bets(margin)
+            math.fsum(_log_ratio(counted[margin], margin.rate, _bet(margin, multiple)) for margin in together)
+            for together in bets_on(margins)
+            for multiple in MULTIPLES
         ],
     )
+
+
+def bets_on(margins: Sequence[Margin]) -> list[list[Margin]]:
+    """Which margins are bet on together: gaps of the two clearest bands of leads, of these and the next, down to all;
+    each other margin by itself. A peer that is exact where draws are close would lose with each of these, bet on with
+    the others, what it wins where they are clear."""
+    bands = sorted((margin for margin in margins if margin.measure is Measure.GAP and margin.is_band), key=_clearest)
+    down_to_all = [bands[:count] for count in range(min(2, len(bands)), len(bands) + 1) if count]
+    return [*down_to_all, *([margin] for margin in margins if margin not in bands)]
 
 
 def wagered(history: History, log_ratios: Sequence[float]) -> History:
@@ -168,14 +219,20 @@ def is_convicted(history: History, error: float = LIFETIME_ERROR) -> bool:
     return log_evidence(history) >= -math.log(error)
 
 
-def _bets(margin: Margin) -> tuple[float, ...]:
-    """Rates of a dishonest peer above that of the margin."""
-    return tuple(max(margin.rate, min(HIGHEST_RATE, multiple * margin.rate)) for multiple in MULTIPLES)
+def _bet(margin: Margin, multiple: float) -> float:
+    """The rate of a dishonest peer, so many times that of the margin."""
+    return max(margin.rate, min(HIGHEST_RATE, multiple * margin.rate))
 
 
-def _log_ratio(tokens: int, above: int, honest: float, dishonest: float) -> float:
-    """Of `above` in `tokens`, at one rate over the other. Its expectation is at most 1 at any rate below `honest`."""
-    return above * math.log(dishonest / honest) + (tokens - above) * math.log((1 - dishonest) / (1 - honest))
+def log_ratio(counted: Counted, margin: Margin) -> float:
+    """The best of the bets on one margin, as the logarithm of its likelihood ratio."""
+    return max(_log_ratio(counted, margin.rate, _bet(margin, multiple)) for multiple in MULTIPLES)
+
+
+def _log_ratio(counted: Counted, honest: float, dishonest: float) -> float:
+    """Of these counts, at one rate over the other. Its expectation is at most 1 at any rate below `honest`."""
+    fewer = counted.trials - counted.above
+    return counted.above * math.log(dishonest / honest) + fewer * math.log((1 - dishonest) / (1 - honest))
 
 
 def _weight(audit: int) -> float:

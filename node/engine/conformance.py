@@ -178,14 +178,20 @@ async def check_verifying(engine: VerifyingEngine, subject: Subject) -> None:
         assert len(verified.gaps) == len(generation.tokens)
         assert max(verified.gaps) <= 2 * subject.tolerance
         assert _close(verified.logprobs, generation.logprobs, subject.tolerance)
+        assert len(verified.leads) == len(generation.tokens)
+        assert min(verified.leads) >= 0
     [part] = await engine.verify([replace(claims[-1], tokens=claims[-1].tokens[:2])])
     assert len(part.gaps) == 2
     assert max(part.gaps) <= 2 * subject.tolerance
     assert await engine.verify([]) == []
     [nothing] = await engine.verify([replace(claims[0], tokens=())])
-    assert nothing.gaps == nothing.logprobs == ()
+    assert nothing.gaps == nothing.logprobs == nothing.leads == ()
     others = await engine.verify([replace(claim, seed=claim.seed ^ 1 << 63) for claim in claims])
     assert _share_above(others, 2 * subject.tolerance) > 0.5, "another seed draws the same tokens"
+    for claim, one in zip(claims, others, strict=True):
+        [alone] = await engine.verify([replace(claim, seed=claim.seed ^ 1 << 63)])
+        assert _close(one.leads, alone.leads, 4 * subject.tolerance), "each claim has its own leads"
+        assert all(gap == 0 or gap >= lead for gap, lead in zip(one.gaps, one.leads, strict=True))
     await engine.install(SECOND, subject.second)
     assert _share_above(await engine.verify(claims), 2 * subject.tolerance) > 0.2, "so does another version"
     await engine.install(FIRST, subject.first)

@@ -99,6 +99,8 @@ class FakeEngine:
         return Verified(
             gaps=tuple(0.0 if mine == theirs else math.inf for theirs, mine, _ in pairs),
             logprobs=tuple(logprob if mine == theirs else -math.inf for theirs, mine, logprob in pairs),
+            leads=(1.0,) * len(pairs),
+            sizes=(1.0,) * len(pairs),
         )
 
     async def release(self) -> None:

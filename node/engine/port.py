@@ -86,10 +86,13 @@ class Claim:
 @dataclass(frozen=True, kw_only=True)
 class Verified:
     """Of each claimed token how far, in nats, it falls short of what the installed weights draw (0: it is that token;
-    inf: they cannot draw it; NaN: they draw nothing at all), and its logprob under them."""
+    inf: they cannot draw it; NaN: they draw nothing at all), its logprob under them, by how much what they draw leads
+    the runner-up, and the larger absolute score (logits / temperature) of what they draw and of the likeliest token."""
 
     gaps: tuple[float, ...]
     logprobs: tuple[float, ...]
+    leads: tuple[float, ...]
+    sizes: tuple[float, ...]
 
 
 class EngineError(Exception):

@@ -116,8 +116,11 @@ class WorkerEngine:
         arrays["seeds"] = np.array([claim.seed for claim in claims], np.uint64)
         with _as_engine_errors():
             _, reply = await self._service.call("verify", arrays=arrays)
-        gaps, logprobs = _by_completion(reply["gaps"], arrays), _by_completion(reply["logprobs"], arrays)
-        return [Verified(gaps=one, logprobs=other) for one, other in zip(gaps, logprobs, strict=True)]
+        found = [_by_completion(reply[name], arrays) for name in ("gaps", "logprobs", "leads", "sizes")]
+        return [
+            Verified(gaps=gaps, logprobs=logprobs, leads=leads, sizes=sizes)
+            for gaps, logprobs, leads, sizes in zip(*found, strict=True)
+        ]
 
     async def describe(self) -> Header:
         """Return device, dtype, torch version, threads and parameter count, for people and for a node's greeting."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from learner.ledger_file import has_table
 from learner.ledger_reputation import PARDON
 from learner.ledger_rows import AuditRow
-from learner.ledger_values import from_json, margins_from, packed_in, wealth_from
+from learner.ledger_values import counts_from, margins_from, packed_in, wealth_from
 from learner.verification.confidence import SUSPECT_EVIDENCE
 from learner.verification.margins import margins_of
 from learner.verification.replay import Replay, replayed
@@ -50,17 +50,17 @@ def kept_of(db: sqlite3.Connection, lease: LeaseId) -> KeptLease | None:
     if not has_table(db, "evidence"):
         return None
     row = db.execute(
-        f"SELECT e.envelope, e.records, a.tokens, a.above, {_contexts(db)}, a.at_ms FROM evidence e"
-        " JOIN audits a USING (lease) WHERE e.lease = ?",
+        "SELECT e.envelope, e.records, a.tokens, a.above, a.at_ms FROM evidence e JOIN audits a USING (lease)"
+        " WHERE e.lease = ?",
         (lease,),
     ).fetchone()
     if row is None:
         return None
-    envelope, records, tokens, above, contexts, at_ms = row
+    envelope, records, tokens, above, at_ms = row
     return KeptLease(
         lease=envelope,
         records=tuple(packed_in("evidence.records", records, list[bytes])),
-        counted=Audited(tokens=tokens, above=_above(above), contexts=contexts),
+        counted=Audited(tokens=tokens, counts=counts_from("audits.above", above)),
         margins=tuple(_margins(db)(at_ms)),
     )
 
@@ -133,27 +133,16 @@ def _differing(found: Replay) -> Iterator[str]:
 
 def _audits(db: sqlite3.Connection, peer: PeerId) -> list[AuditRow]:
     rows = db.execute(
-        f"SELECT lease, at_ms, tokens, above, worst, evidence, passed, detail, {_contexts(db)} FROM audits a"
-        " WHERE peer = ? ORDER BY rowid",
+        "SELECT lease, at_ms, tokens, above, worst, evidence, passed, detail FROM audits WHERE peer = ? ORDER BY rowid",
         (peer,),
     )
     return [
         AuditRow(
-            lease=LeaseId(lease), peer=peer, at_ms=at_ms, tokens=tokens, above=_above(above), worst=worst,
-            evidence=evidence, passed=bool(passed), detail=detail, contexts=contexts,
+            lease=LeaseId(lease), peer=peer, at_ms=at_ms, tokens=tokens, counts=counts_from("audits.above", above),
+            worst=worst, evidence=evidence, passed=bool(passed), detail=detail,
         )
-        for lease, at_ms, tokens, above, worst, evidence, passed, detail, contexts in rows
+        for lease, at_ms, tokens, above, worst, evidence, passed, detail in rows
     ]  # fmt: skip
-
-
-def _contexts(db: sqlite3.Connection) -> str:
-    """Of an audit `a`, in SQL; ledgers of before they were counted have no such table."""
-    is_kept = has_table(db, "audit_contexts")
-    return "(SELECT contexts FROM audit_contexts c WHERE c.lease = a.lease)" if is_kept else "NULL"
-
-
-def _above(text: str) -> tuple[int, ...]:
-    return tuple(from_json("audits.above", text, list[int]))
 
 
 def _pardons(db: sqlite3.Connection, peer: PeerId) -> list[int]:

@@ -10,14 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from benchmarks.audit import CHEATS, LAGGED, bars_of, bytes_for_audits
 from benchmarks.audits.evidence import (
+    Floats,
+    Ints,
     Pool,
     detected,
     exceeding,
-    held,
+    lower_bound,
     means,
     pool_of,
     thresholds,
@@ -37,34 +41,52 @@ from benchmarks.audits.recording import (
     VERIFIERS,
     Recorded,
 )
-from benchmarks.audits.verdict import BAN, EVIDENCE, JUDGED, LOGPROBS, STRICT, SUSPECT, Judged, held_together, judge
+from benchmarks.audits.verdict import (
+    BAN,
+    EVIDENCE,
+    JUDGED,
+    LOGPROBS,
+    STRICT,
+    SUSPECT,
+    Judged,
+    held_by_pair,
+    held_together,
+    judge,
+)
 from learner.models import make_model
 from learner.verification.confidence import SUSPECT_EVIDENCE
 from learner.verification.margins import SMALL
 from learner.verification.sequential import (
     LIFETIME_ERROR,
     Audited,
+    Counted,
     Found,
     History,
     Margin,
     Measure,
+    count_above,
     heard,
     log_evidence,
 )
 
 MARGINS = (
-    Margin(gap=0.01, rate=0.01),
-    Margin(gap=0.1, rate=0.2, measure=Measure.LOGPROB),
-    Margin(gap=0.15, rate=0.3, measure=Measure.MEAN),
+    Margin(above=0.01, rate=0.01, measure=Measure.GAP),
+    Margin(above=0.1, rate=0.2, measure=Measure.LOGPROB),
+    Margin(above=0.15, rate=0.3, measure=Measure.MEAN),
 )
 
 
 def pool(rate: float, *, apart: float = 0.0, groups: int = 40, size: int = 64, seed: int = 0) -> Pool:
-    """Groups of `size` tokens, of which `rate` have a gap of a nat."""
+    """Groups of `size` tokens, of which `rate` are others than draws that lead by a nat."""
     chance = np.random.default_rng(seed)
     gaps = (chance.random(groups * size) < rate).astype(float)
     starts = np.arange(groups + 1) * size
-    return Pool(gaps=gaps, apart=np.full_like(gaps, apart), contexts=np.arange(len(gaps)), starts=starts)
+    return pool_from(gaps, np.full_like(gaps, apart), starts)
+
+
+def pool_from(gaps: Floats, apart: Floats, starts: Ints) -> Pool:
+    """Of draws that lead by a nat."""
+    return Pool(gaps=gaps, apart=apart, leads=np.ones_like(gaps), contexts=np.arange(len(gaps)), starts=starts)
 
 
 def test_pools_keep_completions_of_a_group_together() -> None:
@@ -72,7 +94,10 @@ def test_pools_keep_completions_of_a_group_together() -> None:
     contexts = [(1, 2), (1,), (1, 4), (1, 2, 5, 6, 7, 8)]
     made = pool_of(
         [
-            [Found(gap=gap, apart=apart, context=place) for gap, apart, place in zip(*one, places, strict=True)]
+            [
+                Found(gap=gap, lead=gap / 2, apart=apart, context=place)
+                for gap, apart, place in zip(*one, places, strict=True)
+            ]
             for one, places in zip(given, contexts, strict=True)
         ],
         2,
@@ -82,13 +107,39 @@ def test_pools_keep_completions_of_a_group_together() -> None:
     assert made.half(1).gaps.tolist() == [3.0, 4.0, 5.0, *[0.0] * 5]
     assert made.half(0).apart.tolist() == [0.1, 0.2, 0.3]
     assert made.relabelled().apart.max() == 0.0
-    far = Margin(gap=0.25, rate=0.1, measure=Measure.LOGPROB)
-    assert (made.above(far).tolist(), made.trials(far)) == ([1, 7], 2 + 7), "each context once"
-    mean = replace(far, measure=Measure.MEAN)
-    assert made.above(mean).tolist() == [0, 1], "of 3 tokens there is none to judge"
-    assert (made.trials(mean), made.trials(replace(mean, measure=Measure.GAP))) == (1, 11)
+    assert made.half(1).leads.tolist() == [1.5, 2.0, 2.5, *[0.0] * 5]
+
+    def counted(margin: Margin) -> list[list[float]]:
+        return [one.tolist() for one in made.counted([margin])[0]]
+
+    far = Margin(above=0.25, rate=0.1, measure=Measure.LOGPROB)
+    assert counted(far) == [[1, 7], [2, 7]], "each context once"
+    assert counted(replace(far, measure=Measure.MEAN)) == [[0, 1], [0, 1]], "of 3 tokens there is none to judge"
+    band = replace(far, over=0.25, upto=2.0, measure=Measure.GAP)
+    assert counted(band) == [[2, 2], [2, 2]], "of draws that lead by as much"
     with pytest.raises(ValueError, match="groups of 2"):
-        pool_of([[Found(gap=0.0)]], 2)
+        pool_of([[Found(gap=0.0, lead=1.0)]], 2)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0.0, 0.01, 0.05, 0.2, 0.7, math.inf]),
+            st.sampled_from([0.0, 0.02, 0.05, 0.1, 0.3, 1.0, math.inf]),
+            st.floats(0, 2),
+            st.integers(0, 3),
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_what_is_counted_of_a_pool_is_what_learners_count(tokens: list[tuple[float, float, float, int]]) -> None:
+    found = [Found(gap=gap, lead=lead, apart=apart, context=context) for gap, lead, apart, context in tokens]
+    expected = count_above(found, SMALL).counts
+    counted = pool_of([found], 1).counted(SMALL)
+    assert [(int(above[0]), int(trials[0])) for above, trials in counted] == [
+        (one.above, one.trials) for one in expected
+    ]
 
 
 def evidence_of(audits: Sequence[Audited]) -> list[float]:
@@ -104,8 +155,9 @@ def test_evidence_is_the_learners() -> None:
     # All groups are alike, so that what is drawn does not matter: 3 of 50 tokens have a gap, 10 a wrong logprob.
     gaps = np.tile(np.repeat([1.0, 0.0], [3, 47]), 4)
     apart = np.tile(np.repeat([1.0, 0.0], [10, 40]), 4)
-    alike = Pool(gaps=gaps, apart=apart, contexts=np.arange(len(gaps)), starts=np.arange(5) * 50)
-    expected = evidence_of([Audited(tokens=50, above=(3, 10, 1))] * 200)
+    alike = pool_from(gaps, apart, np.arange(5) * 50)
+    counts = tuple(Counted(above=above, trials=trials) for above, trials in ((3, 50), (10, 50), (1, 1)))
+    expected = evidence_of([Audited(tokens=50, counts=counts)] * 200)
     for level in (2.0, 100.0, 1e6):
         audits = next(number for number, value in enumerate(expected, 1) if value >= math.log(level))
         [reached] = tokens_until(alike, MARGINS, [level], sets=3, longest=10_000, seed=0)
@@ -153,8 +205,9 @@ def test_tokens_needed_are_those_from_which_on_it_is_found() -> None:
 def test_bounds_of_rates() -> None:
     assert upper_bound(0, 1000) == pytest.approx(1 - 0.05 ** (1 / 1000))  # the rule of three
     assert upper_bound(5, 5) == 1.0
-    assert held(pool(0.0), MARGINS[0]) == pytest.approx(upper_bound(0, 2560) / 0.01)
-    assert held(pool(0.5), MARGINS[0]) > 40
+    assert lower_bound(0, 1000) == 0.0
+    assert lower_bound(5, 5) == pytest.approx(0.05 ** (1 / 5))
+    assert lower_bound(50, 1000) < 0.05 < upper_bound(50, 1000)
 
 
 # Weights
@@ -208,7 +261,10 @@ def recorded(cheats: dict[str, float], honest: float = 1e-3) -> Recorded:
     return found
 
 
-MODEST = (Margin(gap=0.001, rate=4e-3), Margin(gap=0.15, rate=4e-3, measure=Measure.LOGPROB))
+MODEST = (
+    Margin(above=0.001, rate=4e-3, measure=Measure.GAP),
+    Margin(above=0.15, rate=4e-3, measure=Measure.LOGPROB),
+)
 
 
 def judged(
@@ -222,7 +278,7 @@ def judged(
 
 
 def test_margins_for_float32_are_asked_of_float32_alone_and_held_by_all_models_together() -> None:
-    strict = (Margin(gap=0.001, rate=4e-4), Margin(gap=0.15, rate=4e-4, measure=Measure.LOGPROB))
+    strict = tuple(replace(margin, rate=4e-4) for margin in MODEST)
     exact = judged({"lag 1, 5e-4": 2e-3}, strict=strict, exact=0.0)
     assert {(row.peer.dtype, row.dtype) for row in exact.curves[STRICT]} == {("float32", "float32")}
     alike = [row for row in exact.curves[STRICT] if (row.deed, row.claims) == (LAGGED[0], OWN)]
@@ -236,6 +292,20 @@ def test_margins_for_float32_are_asked_of_float32_alone_and_held_by_all_models_t
     loose = held_together([judged({}, strict=strict, exact=2e-3)])
     assert loose is not None
     assert loose > 1
+
+
+def test_rates_of_draws_are_held_by_all_models_together() -> None:
+    """A policy that is certain has few close draws, too few to say anything alone."""
+    exact = judged({}, honest=0.0, exact=0.0)
+    assert {margin.measure for _, margin in exact.rates} == {Measure.LOGPROB}
+    assert exact.margins == MODEST
+    one, two = held_by_pair([exact]), held_by_pair([exact, exact])
+    assert one is not None
+    assert two is not None
+    assert one == pytest.approx(2 * two, rel=0.01)
+    loose = held_by_pair([judged({}, honest=0.02), *[exact] * 50])
+    assert loose is not None
+    assert loose > 1, "however many others have none"
 
 
 def test_a_model_of_which_everything_is_found() -> None:
@@ -284,5 +354,5 @@ def test_the_picture(tmp_path: Path) -> None:
 
 
 def test_shipped_margins_are_few_enough_for_a_ledger() -> None:
-    assert len(SMALL) == 4
+    assert len(SMALL) == 8
     assert JUDGED == 8192

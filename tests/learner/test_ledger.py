@@ -881,7 +881,7 @@ def test_a_ledger_of_before_is_taken_over_and_says_so(tmp_path: Path) -> None:
     with contextlib.closing(Ledger(path, swarm=SWARM)) as ledger:
         assert ledger.unconsumed() == []
     with contextlib.closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() == (b"3",)
+        assert db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() == (str(SCHEMA_VERSION).encode(),)
 
 
 def test_evidence_is_read_from_a_ledger_of_before_there_was_any(ledger: Ledger, path: Path) -> None:

@@ -42,7 +42,7 @@ def days_of(story: Story, peer: PeerId = ALPHA, *, now_ms: int | None = None) ->
 
 def audited(story: Story, lease: LeaseId, *, passed: bool) -> None:
     row = AuditRow(
-        lease=lease, peer=ALPHA, at_ms=story.now_ms, tokens=1, above=(0, 0, 0, 0), worst=0.0, evidence=0.0,
+        lease=lease, peer=ALPHA, at_ms=story.now_ms, tokens=1, counts=(), worst=0.0, evidence=0.0,
         passed=passed,
     )  # fmt: skip
     story.ledger.audited(row, Confidence())

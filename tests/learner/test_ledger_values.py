@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.ledger_file import DamagedValue
-from learner.ledger_values import SHOWN_CHARS, from_json, packed_in, signed_in, version_from, wealth_from
+from learner.ledger_values import (
+    SHOWN_CHARS,
+    counts_from,
+    from_json,
+    margins_from,
+    packed_in,
+    signed_in,
+    version_from,
+    wealth_from,
+)
 from protocol.errors import Fault, PeerError
 from protocol.ids import PolicyVersion
 
@@ -56,6 +66,26 @@ def test_any_bytes_are_a_value_or_named(raw: bytes) -> None:
     said = objection(lambda: packed_in("evidence.records", raw, list[bytes]))
     assert not said or said.startswith("evidence.records has a value that no learner writes (")
     assert said or all(isinstance(one, bytes) for one in msgspec.msgpack.decode(raw))
+
+
+@given(st.lists(st.lists(st.integers(), max_size=3), max_size=3).map(json.dumps) | st.text(max_size=20))
+def test_counts_of_an_audit_are_so_many_of_so_many_or_named(text: str) -> None:
+    said = objection(lambda: counts_from("audits.above", text))
+    if said:
+        assert said.startswith("audits.above has a value that no learner writes (")
+    else:
+        assert all(0 <= one.above <= one.trials <= 2**53 for one in counts_from("audits.above", text))
+    assert [counted.trials for counted in counts_from("audits.above", "[[0, 0], [3, 7]]")] == [0, 7]
+
+
+@pytest.mark.parametrize(
+    "text", ['[["gap", 0.03, 8e-4]]', '[["gap", 0.1, 0.2, 0.3, 0.2]]', '[["nap", 1, 0.5, null, null]]']
+)
+def test_margins_that_are_none(text: str) -> None:
+    [margin] = margins_from("margins.margins", '[["gap", 0.4, 5e-05, 0.4, null]]')
+    assert (margin.over, margin.upto) == (0.4, math.inf)
+    with pytest.raises(DamagedValue, match=r"margins\.margins"):
+        margins_from("margins.margins", text)
 
 
 @pytest.mark.parametrize("name", ["", "1", "1.2.3", "a.b", "1.", "."])

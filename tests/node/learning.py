@@ -281,6 +281,8 @@ class Judge:
                     for mine, theirs in zip(self.draws(claim.seed, self.installed.name), claim.tokens, strict=True)
                 ),
                 logprobs=(-0.5,) * len(claim.tokens),
+                leads=(1.0,) * len(claim.tokens),
+                sizes=(1.0,) * len(claim.tokens),
             )
             for claim in claims
         ]

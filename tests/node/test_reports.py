@@ -20,7 +20,7 @@ from learner.ledger_file import LedgerError
 from learner.ledger_rows import AuditRow, StayRow
 from learner.verification.confidence import Confidence, Standing, after
 from learner.verification.margins import TINY as MARGINS
-from learner.verification.sequential import Audited, log_evidence
+from learner.verification.sequential import Found, count_above, log_evidence
 from node.receipts import PeerTraffic, Receipts
 from node.reports import (
     as_csv,
@@ -697,12 +697,13 @@ def test_audits_and_bans_are_told(story: Story) -> None:
     story.deliver(failed, BETA, Rule.AUDIT, version=V0)
     story.now_s = 30.0
     for lease, peer, above, detail in (
-        (passed, ALPHA, (0, 0), ""),
-        (failed, BETA, (20, 18), "20 of 28 tokens are off"),
+        (passed, ALPHA, 0, ""),
+        (failed, BETA, 20, "20 of 28 tokens are off"),
     ):
-        known, finding = after(Confidence(), Audited(tokens=28, above=above), MARGINS[:2])
+        counted = count_above([Found(gap=1.0 * (place < above), lead=1.0) for place in range(28)], MARGINS)
+        known, finding = after(Confidence(), counted, MARGINS)
         row = AuditRow(
-            lease=lease, peer=peer, at_ms=story.now_ms, tokens=28, above=above, worst=float(sum(above)),
+            lease=lease, peer=peer, at_ms=story.now_ms, tokens=28, counts=counted.counts, worst=float(above),
             evidence=log_evidence(known.history), passed=finding.passed, detail=detail,
         )  # fmt: skip
         story.ledger.audited(row, replace(known, banned=detail))

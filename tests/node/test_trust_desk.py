@@ -6,6 +6,7 @@ import math
 import random
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,14 @@ from learner.buffer import Batch, Completion, Group
 from learner.intake import AdmittedRecord
 from learner.leasing import own_lease
 from learner.ledger_rows import AuditRow, LeaseRow, PeerRow, RecordRow
-from learner.verification.agenda import Work
+from learner.verification.agenda import Passage, Work
 from learner.verification.confidence import Confidence, Standing, after
 from learner.verification.margins import TINY as MARGINS
-from learner.verification.sequential import Audited, Found, History
+from learner.verification.sequential import Found, History, count_above
 from learner.verification.share import NEWCOMER_GROUPS
 from node.absences import BANNED
-from node.audit_loop import MAX_FAILURES
-from node.engine.port import EngineCrashed, InstallFailed
+from node.audit_loop import MAX_FAILURES, found_of
+from node.engine.port import EngineCrashed, InstallFailed, Verified
 from node.errors import RunError
 from node.kept_versions import MAX_OUTDATED
 from node.learner_run import Presence
@@ -32,7 +33,7 @@ from node.reports.why import why_in_ledger
 from node.trust_desk import MAX_UNTOLD, PEERS_REMEMBERED, Fate
 from protocol.codec import pack_logprobs
 from protocol.identity import Keypair
-from protocol.ids import LeaseId, PeerId, PolicyVersion, RecordId
+from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId
 from protocol.pipe import Arrays
 from protocol.work import RECEIPT_REVISIONS, Heartbeat, Refused, Rule, Span, Welcome, open_receipt, read_record
 from tests.learner.working import OTHER, PEER, SWARM, granted, record
@@ -135,7 +136,10 @@ async def test_who_makes_tokens_up_is_banned_before_anything_is_trained_on(tmp_p
     told = dict(rows(tmp_path, f"SELECT rule, count(*) FROM records WHERE peer = '{cheat.id}' GROUP BY rule"))
     assert set(told) <= {"audit", "banned", "unknown_lease"}
     assert told["audit"]
-    assert rows(tmp_path, "SELECT count(*) FROM evidence") == [(1,)], "what convicted it is kept as it was signed"
+    failed = rows(tmp_path, "SELECT lease FROM audits WHERE NOT passed ORDER BY lease")
+    assert failed
+    kept = rows(tmp_path, "SELECT lease FROM evidence ORDER BY lease")
+    assert kept == failed, "what convicted it is kept as it was signed"
     for _ in range(2):  # the next start has it in the ledger alone
         async with open_learner(tmp_path, AUDITED) as again:
             answer = await again.desk.welcome(cheat.id, hello())
@@ -222,7 +226,7 @@ async def test_what_repeats_another_lease_is_audited_whatever_its_chance(tmp_pat
         trust.floor = 1e-9
         trusted = Confidence()
         for _ in range(2000):
-            trusted, _ = after(trusted, Audited(tokens=64, above=(0,) * len(MARGINS)), MARGINS)
+            trusted, _ = after(trusted, count_above([Found(gap=0.0, lead=1.0)] * 64, MARGINS), MARGINS)
         trust._known[PEER.peer_id] = trust._known[OTHER.peer_id] = trusted
         for number, who, tokens, is_odd in (
             (1, PEER, text, False),
@@ -249,7 +253,7 @@ async def test_who_is_unlike_the_swarm_is_audited_whole_for_as_long(tmp_path: Pa
         trust, trusted = learner.trust, Confidence()
         trust.floor = 1e-9
         for _ in range(2000):
-            trusted, _ = after(trusted, Audited(tokens=64, above=(0,) * len(MARGINS)), MARGINS)
+            trusted, _ = after(trusted, count_above([Found(gap=0.0, lead=1.0)] * 64, MARGINS), MARGINS)
         looked = {PEER.peer_id: 0, OTHER.peer_id: 0}
         for peer in looked:
             trust._known[peer] = trusted
@@ -352,7 +356,7 @@ async def test_what_failed_its_audit_and_comes_back_by_an_undone_step_is_not_tra
         failed, passed = (delivered(learner, newest, newest, number=number) for number in (901, 902))
         for (lease, _), is_passed in ((failed, False), (passed, True)):
             row = AuditRow(
-                lease=lease.id, peer=lease.peer, at_ms=1, tokens=6, above=(0,) * 4, worst=0.0, evidence=0.0,
+                lease=lease.id, peer=lease.peer, at_ms=1, tokens=6, counts=(), worst=0.0, evidence=0.0,
                 passed=is_passed,
             )  # fmt: skip
             learner.ledger.audited(row, Confidence(passed=1))
@@ -370,7 +374,7 @@ async def test_an_audit_that_was_waiting_to_be_written_is_written_once(tmp_path:
         await trust.recover([group])
         portion = trust.agenda.next()
         assert portion is not None
-        honest = [[Found(gap=0.0)] * len(one.tokens) for _, _, one in portion.passages]
+        honest = [[Found(gap=0.0, lead=1.0)] * len(one.tokens) for _, _, one in portion.passages]
         [(work, found)] = trust.agenda.heard(portion, honest)
         await trust.recover([group])  # the trainer was restarted before that was written
         await trust.conclude(work, found)
@@ -525,7 +529,7 @@ async def test_an_audit_that_ends_after_its_peer_left_and_was_forgotten_adds_to_
         learner.ledger.confidence_written(PEER.peer_id, before, 1)
         await learner.trust.welcome(PEER.peer_id)
         await forget_those_who_left(learner)
-        clean = [Found(gap=0.0, apart=0.0)] * 8
+        clean = [Found(gap=0.0, lead=1.0)] * 8
         await learner.trust.conclude(bare_work(901), clean)
         [known] = learner.ledger.confidence_of([PEER.peer_id]).values()
         assert (known.passed, known.failed, known.history.audits) == (6, 2, 8)
@@ -605,3 +609,21 @@ async def test_the_heartbeat_of_who_came_back_brings_what_was_revised(tmp_path: 
         learner.desk.heard(PEER.peer_id, Heartbeat())
         learner.desk.heard(PEER.peer_id, Heartbeat())
         assert [message.receipt for message in told] == [b"receipt %d" % n for n in range(20)]
+
+
+def test_findings_are_in_nats_that_margins_were_measured_in() -> None:
+    """At half the temperature the same error of a logit is twice as many nats; at four times the size floats are spaced
+    four times as far; and nothing brings what is claimed nearer."""
+    passage = Passage(
+        prompt=(1,), tokens=(4, 5), logprobs=(-1.25, -2.0), parts=((0, 2),), seed=7, temperature=0.5,
+        version=PolicyVersion(1, 1), manifest=ManifestHash(bytes(32)),
+    )  # fmt: skip
+    told = Verified(gaps=(0.0, 0.5), logprobs=(-1.0, -2.0), leads=(3.0, 0.25), sizes=(30.0, 3.0))
+    first, second = found_of(told, passage)
+    assert (first.gap, first.lead, first.apart) == (0.0, 1.5, 0.125)
+    assert (second.gap, second.lead, second.apart) == (0.25, 0.125, 0.0)
+    loud, louder = found_of(replace(told, sizes=(32.0, 100.0)), passage)
+    assert (loud.lead, loud.apart) == (0.75, 0.0625)
+    assert (louder.gap, louder.lead) == (0.0625, 0.03125)
+    hot, _ = found_of(replace(told, sizes=(3.0, 3.0)), replace(passage, temperature=2.0))
+    assert (hot.lead, hot.apart) == (6.0, 0.25)

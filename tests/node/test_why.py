@@ -14,7 +14,7 @@ from learner.ledger_rows import AuditRow
 from learner.verification.confidence import Confidence, after, pardoned
 from learner.verification.margins import TINY as MARGINS
 from learner.verification.margins import Arithmetic, margins_of
-from learner.verification.sequential import Audited, Margin, log_evidence
+from learner.verification.sequential import Found, Margin, count_above, log_evidence
 from node.errors import UsageError
 from node.receipts import Receipts
 from node.reports.rules import MEANINGS
@@ -40,7 +40,7 @@ def test_a_peer_that_was_banned_is_told_why_and_what_it_cost(story: Story) -> No
     lease = story.lease(ALPHA)
     story.deliver(lease, ALPHA, Rule.AUDIT, version=V0)
     row = AuditRow(
-        lease=lease, peer=ALPHA, at_ms=story.now_ms, tokens=28, above=(20,), worst=1.5, evidence=30.0, passed=False,
+        lease=lease, peer=ALPHA, at_ms=story.now_ms, tokens=28, counts=(), worst=1.5, evidence=30.0, passed=False,
         detail="20 of 28 tokens are off",
     )  # fmt: skip
     story.ledger.audited(row, Confidence(failed=1, banned="20 of 28 tokens are off"))
@@ -122,10 +122,10 @@ def audit(story: Story, known: Confidence, above: int = 0, margins: Sequence[Mar
     """Write one audit of ALPHA as a learner does, of a lease of its own; return what is known of it then."""
     lease = story.lease(ALPHA)
     story.deliver(lease, ALPHA, Rule.ADMITTED, version=V0)
-    counted = Audited(tokens=400, above=(above, *(0,) * (len(margins) - 1)))
+    counted = count_above([Found(gap=0.3 * (place < above), lead=0.3) for place in range(400)], margins)
     found, finding = after(known, counted, margins)
     row = AuditRow(
-        lease=lease, peer=ALPHA, at_ms=story.now_ms, tokens=counted.tokens, above=counted.above, worst=1.5,
+        lease=lease, peer=ALPHA, at_ms=story.now_ms, tokens=counted.tokens, counts=counted.counts, worst=1.5,
         evidence=log_evidence(found.history), passed=finding.passed, detail=finding.detail,
     )  # fmt: skip
     story.ledger.audited(row, found, margins=margins)
@@ -144,7 +144,7 @@ def test_a_reputation_is_told_with_what_it_rests_on_and_what_would_raise_it(stor
     assert "Reputation 1.00 of 1, steady (availability 1.00, timeliness 1.00, honesty 1.00, soundness 1.00" in said
     assert "9 leases in time, 0 not; 9 groups clean, 0 blamed; 9 audits passed, 0 failed" in said
     assert "rises" not in said
-    audit(story, known, above=8)
+    audit(story, known, above=11)
     story.ledger.leases_closed([story.lease(ALPHA)], "expired", story.now_ms)
     said = why_in_ledger(story.ledger.path, ALPHA).text
     assert "in quarantine: no more of its work may be under way than of a newcomer's" in said
@@ -205,9 +205,12 @@ def test_a_replay_judges_by_the_margins_that_were_in_force(story: Story) -> None
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("UPDATE audits SET tokens = 4000 WHERE rowid = 2", "Audit 2, lease "),
+        ("UPDATE audits SET above = replace(above, '400', '4000') WHERE rowid = 2", "Audit 2, lease "),
         ("UPDATE audits SET passed = 0 WHERE rowid = 3", "the ledger says failed, evidence"),
-        ("UPDATE audits SET above = '[1, 2]' WHERE rowid = 3", "the ledger says 2 counts, its counts 4 margins"),
+        (
+            "UPDATE audits SET above = '[[1, 9], [2, 9]]' WHERE rowid = 3",
+            "the ledger says 2 counts, its counts 8 margins",
+        ),
         ("DELETE FROM audits WHERE rowid = 3", "But what the ledger has of all of them together (3 heard)"),
         ("UPDATE confidence SET audits = 9", "But what the ledger has of all of them together (9 heard)"),
     ],

@@ -474,6 +474,59 @@ def test_an_honest_gap_is_at_most_twice_the_numerical_error(bound: float, rng: i
     assert (gaps.worst == np.maximum(gaps.block, gaps.token)).all()
 
 
+@given(bound=st.floats(1e-3, 2.0), rng=st.integers(0, 2**32 - 1), temperature=st.sampled_from([0.5, 1.0, 1.7]))
+@settings(max_examples=25, deadline=None, derandomize=True)
+def test_a_draw_that_leads_by_more_than_twice_the_error_is_everybodys(
+    bound: float, rng: int, temperature: float
+) -> None:
+    """docs/sampling.md, "Tolerance"; and who draws another falls short of it by the lead at least."""
+    error = np.random.default_rng(rng).uniform(-bound, bound, (300, 512)) * temperature
+    theirs = (LOGITS[:300] + error).astype(np.float32)
+    rows = (LOGITS[:300], SEEDS[:300], POSITIONS[:300])
+    tokens, _ = sample(np, theirs, *rows[1:], temperature)
+    own, _ = sample(np, *rows, temperature)
+    found = sampling.verify_tokens(np, *rows, tokens, temperature)
+    clear = found.lead > 2 * bound + 1e-4
+    assert (tokens == own)[clear].all()
+    assert (found.worst >= found.lead - 1e-9)[tokens != own].all()
+    np.testing.assert_array_equal(found.lead, sampling.verify_tokens(np, *rows, own, temperature).lead)
+
+
+@NAMESPACES
+@pytest.mark.parametrize("temperature", [0.4, 1.0])
+@pytest.mark.parametrize("vocab_size", [1, 2, 3, 20, 512])
+def test_leads_are_what_the_runner_up_would_have_needed(xp: ModuleType, vocab_size: int, temperature: float) -> None:
+    """Computed from the definition, in Python, level by level."""
+    chance = np.random.default_rng(9)
+    logits = chance.normal(scale=2, size=(40, vocab_size)).astype(np.float32)
+    logits[::4, 1::2] = -math.inf
+    seeds, positions, claimed = SEEDS[:40], POSITIONS[:40], chance.integers(-1, vocab_size + 1, 40)
+    drawn = sampling.noise(np, sampling.position_keys(np, seeds, positions), vocab_size)
+    size, blocks = 1 << sampling.block_shift(vocab_size), sampling.num_blocks(vocab_size)
+
+    def ahead(scores: list[float]) -> float:
+        first, second = sorted([*scores, -math.inf], reverse=True)[:2]
+        return first - second
+
+    expected = []
+    for row, noise in zip(logits.astype(np.float64) / temperature, drawn, strict=True):
+        members = [row[first : first + size] for first in range(0, vocab_size, size)]
+        outer = [float(np.logaddexp.reduce(some) + one) for some, one in zip(members, noise[:blocks], strict=True)]
+        inner = members[int(np.argmax(outer))] + noise[blocks : blocks + len(members[int(np.argmax(outer))])]
+        expected.append(min(ahead(outer), ahead(inner.tolist())))
+    arrays = (ints(xp, one) for one in (seeds, positions, claimed))
+    found = sampling.verify_tokens(xp, xp.asarray(logits), *arrays, temperature)
+    np.testing.assert_allclose(as_numpy(found.lead), expected, atol=1e-4)
+
+
+@NAMESPACES
+def test_a_tie_leads_by_nothing(xp: ModuleType) -> None:
+    assert as_numpy(sampling._lead(xp, xp.asarray([[1.0, 3.0, 3.0, 2.0], [1.0, 5.0, 3.0, 2.0]]))).tolist() == [
+        [0.0],
+        [2.0],
+    ]
+
+
 def test_numerical_noise_is_within_the_tolerance() -> None:
     error = np.random.default_rng(6).uniform(-TOLERANCE / 2, TOLERANCE / 2, LOGITS.shape)
     tokens = sample(np, (LOGITS + error).astype(np.float32), SEEDS, POSITIONS)[0]
@@ -512,6 +565,7 @@ def test_masked_tokens_have_an_infinite_gap_and_unjudged_rows_none() -> None:
         gaps = sampling.verify_tokens(xp, xp.asarray(logits), *(ints(xp, x) for x in ([0] * 4, [0] * 4, [3, 2, 0, 20])))
         assert np.array_equal(as_numpy(gaps.worst), [math.inf, math.inf, math.nan, math.inf], equal_nan=True)
         assert np.array_equal(as_numpy(gaps.logprobs), [-math.inf, -math.inf, math.nan, -math.inf], equal_nan=True)
+        assert np.isnan(as_numpy(gaps.lead)).tolist() == [False, False, True, False]
 
 
 # Standing alone.

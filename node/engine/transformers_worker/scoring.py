@@ -22,6 +22,9 @@ six times as long as the model did."""
 Passage = tuple[int, torch.Tensor, torch.Tensor]
 """A sequence's number, the logits (N, V) that its completion's tokens were chosen by, and these tokens (N,)."""
 
+TOLD = ("gaps", "logprobs", "leads", "sizes")
+"""What is said of each token."""
+
 
 class Scorer:
     """Given completions under the installed weights: one causal pass over prompt and completion. `poll` is called
@@ -45,11 +48,11 @@ class Scorer:
     @torch.inference_mode()
     def verify(self, header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
         """Request: as `run`, and `seeds` u64, one for each completion. Reply: by completion token `gaps` float32, how
-        far it falls short of what the seeded sampler draws (`sampling.verify_tokens`), and `logprobs`."""
+        far it falls short of what the seeded sampler draws (`sampling.verify_tokens`), `logprobs`,
+        `leads` and `sizes`."""
         seeds = arrays["seeds"].view(np.int64).tolist()
         temperatures = arrays["temperatures"].tolist()
-        gaps = [np.zeros(0, np.float32)] * len(seeds)
-        logprobs = list(gaps)
+        told = {name: [np.zeros(0, np.float32)] * len(seeds) for name in TOLD}
         for some in _together(self._passes(arrays)):
             counts = [len(tokens) for _, _, tokens in some]
             logits = torch.cat([rows for _, rows, _ in some]) if len(some) > 1 else some[0][1]  # which may be large
@@ -66,13 +69,11 @@ class Scorer:
                 heat.repeat_interleave(of_each)[:, None],
             )
             cuts = np.cumsum(counts)[:-1]
-            mine = (
-                np.split(found.worst.float().cpu().numpy(), cuts),
-                np.split(found.logprobs.float().cpu().numpy(), cuts),
-            )
-            for (i, _, _), gap, logprob in zip(some, *mine, strict=True):
-                gaps[i], logprobs[i] = gap, logprob
-        return {}, {"gaps": _joined(gaps), "logprobs": _joined(logprobs)}
+            for name, values in zip(TOLD, (found.worst, found.logprobs, found.lead, found.size), strict=True):
+                parts = np.split(values.float().cpu().numpy(), cuts)
+                for (i, _, _), part in zip(some, parts, strict=True):
+                    told[name][i] = part
+        return {}, {name: _joined(parts) for name, parts in told.items()}
 
     def _passes(self, arrays: Arrays) -> Iterator[Passage]:
         """Every sequence, in any order."""

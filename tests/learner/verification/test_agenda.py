@@ -41,7 +41,7 @@ def numbers(portion: Portion | None) -> list[int]:
 
 def found_of(portion: Portion) -> list[list[Found]]:
     """Each token's gap is its place, so that what comes out can be told."""
-    return [[Found(gap=float(place)) for place in range(len(one.tokens))] for _, _, one in portion.passages]
+    return [[Found(gap=float(place), lead=1.0) for place in range(len(one.tokens))] for _, _, one in portion.passages]
 
 
 def test_what_training_waits_for_comes_first_and_takes_its_version_along() -> None:

@@ -10,12 +10,15 @@ import pytest
 from learner.verification.confidence import Confidence, Standing, after, is_audited, pardoned
 from learner.verification.margins import LARGE, SMALL, SMALL_BYTES, TINY_BYTES, margins_of
 from learner.verification.margins import TINY as MARGINS
-from learner.verification.sequential import Audited, Found, Margin, count_above
+from learner.verification.sequential import Audited, Counted, Found, Margin, Measure, count_above
 from learner.verification.share import FLOOR, NEWCOMER_GROUPS
 from protocol.ids import LeaseId, ManifestHash
 
-CLEAN = Audited(tokens=512, above=(0,) * len(MARGINS))
-MADE_UP = Audited(tokens=28, above=(25, 25, 20, 20))
+CLEAR, CLOSE = 1.0, 0.1
+"""Leads of draws: beyond all rounding, and not."""
+
+CLEAN = count_above([Found(gap=0.0, lead=CLEAR)] * 512, MARGINS)
+MADE_UP = count_above([Found(gap=2.0 * (place < 25), lead=CLEAR, apart=2.0) for place in range(28)], MARGINS)
 SECRET = bytes(32)
 
 
@@ -56,8 +59,12 @@ def test_made_up_tokens_are_found_at_once_and_however_long_one_was_honest() -> N
     for known in (Confidence(), passed(500)):
         found, finding = after(known, MADE_UP, MARGINS)
         assert (finding.passed, finding.convicted, found.standing) == (False, True, Standing.BANNED)
-        assert "25 of 28 tokens" in finding.detail
-        assert "0.05%" in finding.detail
+        assert "in 28 of 28 contexts log probabilities" in finding.detail
+        own = count_above([Found(gap=2.0 * (place < 25), lead=CLEAR) for place in range(28)], MARGINS)
+        assert after(known, own, MARGINS)[1].detail == (
+            "25 of 28 tokens are not what the seeded sampler draws with the version named (more than 0.4 nats below it,"
+            " where it leads by more than 0.4), where 0.005% may be"
+        )
         assert found.banned == finding.detail
         assert after(found, CLEAN, MARGINS)[0].standing is Standing.BANNED, "an honest audit takes nothing back"
         again = pardoned(found)
@@ -65,12 +72,13 @@ def test_made_up_tokens_are_found_at_once_and_however_long_one_was_honest() -> N
 
 
 def test_a_group_that_fails_is_a_soft_strike() -> None:
-    some = Audited(tokens=28, above=(6,) + (0,) * (len(MARGINS) - 1))
+    some = count_above([Found(gap=0.2 * (place < 8), lead=CLOSE) for place in range(28)], MARGINS)
     known, finding = after(passed(100), some, MARGINS)
     assert not finding.passed
     assert not finding.convicted
     assert (known.passed, known.failed, known.standing) == (0, 1, Standing.SUSPECT)
-    assert finding.detail.startswith("6 of 28 tokens")
+    assert finding.detail.startswith("8 of 28 tokens")
+    assert finding.detail.endswith("where it leads by 0.06 to 0.15), where 1.2% may be")
     calm = passed(3000, known)
     assert calm.standing is Standing.TRUSTED, "honest audits take suspicion back"
 
@@ -81,9 +89,12 @@ def test_an_honest_peer_at_the_very_margin_is_never_banned() -> None:
     for _ in range(200):
         known, failed = Confidence(), 0
         for _ in range(200):
-            trials = Audited(tokens=64, above=()).trials
-            above = tuple(sum(chance.random() < margin.rate for _ in range(trials(margin))) for margin in MARGINS)
-            known, finding = after(known, Audited(tokens=64, above=above), MARGINS)
+            trials = [1 if margin.measure is Measure.MEAN else 64 for margin in MARGINS]
+            counts = tuple(
+                Counted(above=sum(chance.random() < margin.rate for _ in range(of)), trials=of)
+                for margin, of in zip(MARGINS, trials, strict=True)
+            )
+            known, finding = after(known, Audited(tokens=192, counts=counts), MARGINS)
             failed += not finding.passed
         assert known.standing is not Standing.BANNED
         assert failed <= 2
@@ -94,26 +105,28 @@ def test_a_large_model_is_given_more_room_and_a_cheat_in_it_is_found_all_the_sam
     assert margins_of(TINY_BYTES + 1) is margins_of(SMALL_BYTES) is SMALL
     assert margins_of(SMALL_BYTES + 1) is LARGE
     assert len(LARGE) == len(MARGINS), "what was heard of a peer goes on when a model grows"
-    honest, _ = after(Confidence(), Audited(tokens=512, above=(24, 5, 1, 5)), LARGE)
-    assert honest.standing is Standing.NEWCOMER
-    assert after(Confidence(), Audited(tokens=512, above=(24, 5, 1, 5)), MARGINS)[0].standing is Standing.BANNED
-    greedy, _ = after(Confidence(), Audited(tokens=512, above=(200, 120, 0, 0)), LARGE)
-    assert greedy.standing is Standing.BANNED
+    rounded = [Found(gap=0.2 * (place < 12), lead=CLOSE, apart=0.02) for place in range(60)]
+    rounded += [Found(gap=0.6 * (place < 3), lead=0.3) for place in range(80)]
+    rounded += [Found(gap=3.0 * (place < 1), lead=CLEAR) for place in range(372)]
+    assert after(Confidence(), count_above(rounded, LARGE), LARGE)[0].standing is Standing.NEWCOMER
+    assert after(Confidence(), count_above(rounded, MARGINS), MARGINS)[0].standing is Standing.BANNED
+    greedy = [Found(gap=3.0 * (place < 120), lead=CLEAR) for place in range(512)]
+    assert after(Confidence(), count_above(greedy, LARGE), LARGE)[0].standing is Standing.BANNED
 
 
 def audit_of(apart: float, tokens: int) -> Audited:
     """A group of 56 tokens, of which so many have a log probability that is so far off."""
-    found = [Found(gap=0.0, apart=apart if place < tokens else 0.001) for place in range(56)]
+    found = [Found(gap=0.0, lead=CLEAR, apart=apart if place < tokens else 0.001) for place in range(56)]
     return count_above(found, MARGINS)
 
 
 @pytest.mark.parametrize("margins", [MARGINS, SMALL, LARGE])
 def test_a_context_that_eight_completions_share_is_off_once(margins: Sequence[Margin]) -> None:
     """However far: one place where a machine computes otherwise is no proof of anything."""
-    shared = [Found(gap=0.0, apart=9.0, context=1)] * 8
-    alone = [Found(gap=0.0, apart=0.001, context=2 + place) for place in range(500)]
+    shared = [Found(gap=0.0, lead=CLEAR, apart=9.0, context=1)] * 8
+    alone = [Found(gap=0.0, lead=CLEAR, apart=0.001, context=2 + place) for place in range(500)]
     counted = count_above([*shared, *alone], margins)
-    assert (counted.tokens, counted.contexts, counted.above[-1]) == (508, 501, 1)
+    assert (counted.tokens, counted.counts[-1]) == (508, Counted(above=1, trials=501))
     known, finding = after(Confidence(), counted, margins)
     assert finding.passed
     assert known.standing is Standing.NEWCOMER

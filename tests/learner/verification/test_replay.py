@@ -12,7 +12,7 @@ from learner.ledger_rows import AuditRow
 from learner.verification.confidence import Confidence, after, pardoned
 from learner.verification.margins import TINY as MARGINS
 from learner.verification.replay import replayed
-from learner.verification.sequential import Audited, log_evidence
+from learner.verification.sequential import Found, count_above, log_evidence
 from protocol.ids import LeaseId, PeerId
 
 PEER = PeerId("a peer")
@@ -27,12 +27,12 @@ def lived(life: list[tuple[int, int, bool]]) -> tuple[list[AuditRow], list[int],
         if is_pardoned or known.banned:
             pardons.append(10 * number)
             known = pardoned(known)
-        counted = Audited(tokens=tokens, above=(min(above, tokens), *(0,) * (len(MARGINS) - 1)))
+        counted = count_above([Found(gap=1.0 * (place < above), lead=1.0) for place in range(tokens)], MARGINS)
         known, finding = after(known, counted, MARGINS)
         rows.append(
             AuditRow(
                 lease=LeaseId(number.to_bytes(16, "big")), peer=PEER, at_ms=10 * number + 5, tokens=tokens,
-                above=counted.above, worst=0.0, evidence=log_evidence(known.history), passed=finding.passed,
+                counts=counted.counts, worst=0.0, evidence=log_evidence(known.history), passed=finding.passed,
             )
         )  # fmt: skip
     return rows, pardons, known

@@ -5,27 +5,42 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from dataclasses import replace
 from math import comb
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from learner.verification.margins import BETS, LARGE, LARGE_FLOAT32, SMALL, SMALL_FLOAT32, TINY
 from learner.verification.sequential import (
     LIFETIME_ERROR,
+    MULTIPLES,
     Audited,
+    Counted,
     Found,
     History,
     Margin,
     Measure,
+    bets_on,
     count_above,
     heard,
     is_convicted,
     log_evidence,
 )
 
-EXACT = (Margin(gap=0.01, rate=1e-4), Margin(gap=0.1, rate=1e-5))
+EXACT = (
+    Margin(above=0.01, over=0.01, upto=0.1, rate=1e-4, measure=Measure.GAP),
+    Margin(above=0.1, over=0.1, rate=1e-5, measure=Measure.GAP),
+)
 """What float32 on both sides is held to."""
+
+LOGPROB = Margin(above=0.2, rate=0.01, measure=Measure.LOGPROB)
+
+
+def audited(tokens: int, *above: int) -> Audited:
+    """Of `tokens` in each band so many are others."""
+    return Audited(tokens=tokens * len(above), counts=tuple(Counted(above=one, trials=tokens) for one in above))
 
 
 def told(audits: list[Audited], margins: tuple[Margin, ...] = EXACT) -> History:
@@ -36,12 +51,12 @@ def told(audits: list[Audited], margins: tuple[Margin, ...] = EXACT) -> History:
 
 
 def audits_until_convicted(rate: float, *, before: int = 0, tokens: int = 64, seed: int = 0, limit: int = 2000) -> int:
-    """Audits of a peer that is honest for `before` of them and then has tokens above both margins at `rate`."""
+    """Audits of a peer that is honest for `before` of them and then has other tokens at `rate`, in both bands."""
     dice = random.Random(seed)
-    history = told([Audited(tokens=tokens, above=(0, 0))] * before)
+    history = told([audited(tokens // 2, 0, 0)] * before)
     for number in range(1, limit):
-        above = sum(dice.random() < rate for _ in range(tokens))
-        history = heard(history, Audited(tokens=tokens, above=(above, above)), EXACT)
+        close, clear = (sum(dice.random() < rate for _ in range(tokens // 2)) for _ in EXACT)
+        history = heard(history, audited(tokens // 2, close, clear), EXACT)
         if is_convicted(history):
             return number
     return limit
@@ -52,13 +67,26 @@ def test_nothing_is_known_of_who_was_never_audited() -> None:
     assert not is_convicted(History())
 
 
-def test_gaps_are_counted_by_margin_and_what_nobody_could_judge_is_not() -> None:
-    gaps = [0.0, 0.005, 0.05, math.inf, math.nan, 0.01]
-    tokens = [Found(gap=gap) for gap in gaps]
-    assert count_above(tokens, EXACT) == Audited(tokens=5, above=(2, 1), contexts=5)
-    far = [Found(gap=0.0, apart=apart) for apart in (0.0, 0.3, math.inf, math.nan)]
-    margins = (*EXACT, Margin(gap=0.2, rate=0.01, measure=Measure.LOGPROB))
-    assert count_above(far, margins) == Audited(tokens=3, above=(0, 0, 2), contexts=3)
+def test_draws_are_counted_by_their_leads_and_what_nobody_could_judge_is_not() -> None:
+    tokens = [
+        *(Found(gap=gap, lead=0.05) for gap in (0.0, 0.06, math.inf)),
+        *(Found(gap=gap, lead=0.1) for gap in (0.0, 0.11)),
+        *(Found(gap=gap, lead=0.5) for gap in (0.0, 0.0, 0.0, 2.0)),
+        Found(gap=math.nan, lead=math.nan),
+        Found(gap=0.008, lead=0.005),
+    ]
+    counted = count_above(tokens, EXACT)
+    assert counted.tokens == 10
+    assert counted.counts == (Counted(above=3, trials=5), Counted(above=1, trials=4)), "too close a draw is nobody's"
+    close = Margin(above=0.01, upto=0.01, rate=1e-4, measure=Measure.GAP)
+    far_below = [Found(gap=gap, lead=lead) for gap, lead in ((0.0, 0.0), (0.008, 0.005), (5.0, 0.01), (math.inf, 0.0))]
+    [counted_close] = count_above(far_below, [close]).counts
+    assert counted_close == Counted(above=2, trials=4), "unless it is far below what was drawn"
+    [alone] = count_above([Found(gap=math.inf, lead=math.inf), Found(gap=0.0, lead=math.inf)], EXACT[1:]).counts
+    assert alone == Counted(above=1, trials=2), "where nothing else can be drawn"
+    far = [Found(gap=0.0, lead=0.005, apart=apart) for apart in (0.0, 0.3, math.inf, math.nan)]
+    nothing = Counted(above=0, trials=0)
+    assert count_above(far, (*EXACT, LOGPROB)).counts == (nothing, nothing, Counted(above=2, trials=3))
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.05])
@@ -66,32 +94,59 @@ def test_gaps_are_counted_by_margin_and_what_nobody_could_judge_is_not() -> None
 def test_the_evidence_is_fair_to_the_honest(rate: float, share: float) -> None:
     """Its expectation after four audits of two tokens, over all that can happen to a peer whose rate is at most the
     honest one, is at most 1."""
-    margins = (Margin(gap=0.01, rate=rate),)
+    margins = (Margin(above=0.01, rate=rate, measure=Measure.GAP),)
     chance = {above: comb(2, above) * (share * rate) ** above * (1 - share * rate) ** (2 - above) for above in range(3)}
     mean = 0.0
     for course in itertools.product(range(3), repeat=4):
         probability = math.prod(chance[above] for above in course)
-        history = told([Audited(tokens=2, above=(above,)) for above in course], margins)
+        history = told([audited(2, above) for above in course], margins)
         mean += probability * math.exp(log_evidence(history))
     assert mean <= 1 + 1e-9
     assert share < 1 or mean == pytest.approx(1.0)
 
 
+def test_the_evidence_of_all_bands_and_measures_together_is_fair_to_the_honest() -> None:
+    """As above, of one and then two tokens in each of two bands of unlike rates, and one context."""
+    margins = (
+        Margin(above=0.01, upto=0.1, rate=0.2, measure=Measure.GAP),
+        Margin(above=0.1, over=0.1, rate=0.01, measure=Measure.GAP),
+        replace(LOGPROB, rate=0.05),
+    )
+
+    def outcomes(trials: int) -> list[tuple[float, Audited]]:
+        found = []
+        for above in itertools.product(range(trials + 1), range(trials + 1), range(2)):
+            of = (trials, trials, 1)
+            chance = math.prod(
+                comb(n, k) * margin.rate**k * (1 - margin.rate) ** (n - k)
+                for n, k, margin in zip(of, above, margins, strict=True)
+            )
+            counts = tuple(Counted(above=k, trials=n) for n, k in zip(of, above, strict=True))
+            found.append((chance, Audited(tokens=2 * trials, counts=counts)))
+        return found
+
+    mean = sum(
+        one * two * math.exp(log_evidence(told([first, second], margins)))
+        for (one, first), (two, second) in itertools.product(outcomes(1), outcomes(2))
+    )
+    assert mean == pytest.approx(1.0)
+
+
 @given(st.lists(st.integers(1, 4096), max_size=50))
 def test_who_is_never_above_a_margin_is_never_suspected(tokens: list[int]) -> None:
-    assert log_evidence(told([Audited(tokens=count, above=(0, 0)) for count in tokens])) <= 1e-9
+    assert log_evidence(told([audited(count, 0, 0) for count in tokens])) <= 1e-9
 
 
 def test_honest_peers_are_convicted_by_nobody() -> None:
     """A thousand lives of two hundred audits each at the very rate that is allowed: the largest evidence of a life has
     a tail of at most 1/x."""
     dice, largest = random.Random(7), []
-    margins = (Margin(gap=0.01, rate=0.01),)
+    margins = (Margin(above=0.01, rate=0.01, measure=Measure.GAP),)
     for _ in range(1000):
         history, most = History(), 0.0
         for _ in range(200):
             above = sum(dice.random() < 0.01 for _ in range(20))
-            history = heard(history, Audited(tokens=20, above=(above,)), margins)
+            history = heard(history, audited(20, above), margins)
             most = max(most, log_evidence(history))
         largest.append(most)
     for evidence in (2.0, 5.0, 20.0):
@@ -112,16 +167,117 @@ def test_honesty_cannot_be_saved_up() -> None:
 
 
 def test_margins_may_be_calibrated_anew_and_not_be_more_or_fewer() -> None:
-    history = told([Audited(tokens=64, above=(0, 0))] * 3)
-    wider = (Margin(gap=0.05, rate=1e-2), Margin(gap=0.5, rate=1e-3))
-    assert log_evidence(heard(history, Audited(tokens=64, above=(1, 0)), wider)) < 1.0
+    history = told([audited(64, 0, 0)] * 3)
+    wider = (
+        Margin(above=0.05, upto=0.5, rate=1e-2, measure=Measure.GAP),
+        Margin(above=0.5, over=0.5, rate=1e-3, measure=Measure.GAP),
+    )
+    assert log_evidence(heard(history, audited(64, 1, 0), wider)) < 1.0
     with pytest.raises(ValueError, match="2 counts for 1 margins"):
-        heard(history, Audited(tokens=64, above=(0, 0)), EXACT[:1])
+        heard(history, audited(64, 0, 0), EXACT[:1])
     with pytest.raises(ValueError, match="bets"):
-        heard(history, Audited(tokens=64, above=(0,)), EXACT[:1])
+        heard(history, audited(64, 0, 0, 0), (*EXACT, LOGPROB))
 
 
-@pytest.mark.parametrize(("gap", "rate"), [(-1.0, 0.1), (0.1, 0.0), (0.1, 1.0), (math.nan, 0.1)])
-def test_a_margin_that_tells_nothing_is_refused(gap: float, rate: float) -> None:
+@pytest.mark.parametrize(
+    ("above", "over", "upto", "rate", "measure"),
+    [
+        (-1.0, 0.0, 1.0, 0.1, Measure.GAP),
+        (0.1, 0.1, 1.0, 0.0, Measure.GAP),
+        (0.1, 0.1, 1.0, 1.0, Measure.GAP),
+        (math.nan, 0.1, 1.0, 0.1, Measure.GAP),
+        (0.5, 0.5, 0.5, 0.1, Measure.GAP),
+        (0.5, 0.5, math.nan, 0.1, Measure.GAP),
+        (0.5, 0.1, 1.0, 0.1, Measure.MEAN),
+    ],
+)
+def test_a_margin_that_tells_nothing_is_refused(
+    above: float, over: float, upto: float, rate: float, measure: Measure
+) -> None:
     with pytest.raises(ValueError, match="tells nothing"):
-        Margin(gap=gap, rate=rate)
+        Margin(above=above, over=over, upto=upto, rate=rate, measure=measure)
+
+
+ALL = [TINY, SMALL, LARGE, SMALL_FLOAT32, LARGE_FLOAT32]
+
+
+@pytest.mark.parametrize("margins", ALL)
+def test_who_is_exact_where_draws_are_close_is_found_by_what_it_does_where_they_are_clear(
+    margins: tuple[Margin, ...],
+) -> None:
+    """A third of its draws are close, and each of these speaks for it."""
+    dice, history = random.Random(3), History()
+    bands = [margin for margin in margins if margin.is_band]
+    close, clear = bands[:-1], bands[-1]
+    for _ in range(20):
+        tokens = [Found(gap=0.0, lead=band.upto) for band in close for _ in range(5)]
+        tokens += [Found(gap=5.0 * (dice.random() < 0.05), lead=clear.over + 1) for _ in range(43)]
+        history = heard(history, count_above(tokens, margins), margins)
+    assert is_convicted(history)
+
+
+@pytest.mark.parametrize("margins", ALL)
+def test_who_sends_what_it_likes_where_draws_are_close_is_found(margins: tuple[Margin, ...]) -> None:
+    """As seldom as an honest peer may send the runner-up there, but far from any draw."""
+    dice, history = random.Random(4), History()
+    bands = [margin for margin in margins if margin.is_band]
+    for _ in range(400):
+        tokens = [
+            Found(gap=30.0 * (dice.random() < band.rate), lead=min(band.upto, 5.0)) for band in bands for _ in range(64)
+        ]
+        history = heard(history, count_above(tokens, margins), margins)
+    assert is_convicted(history)
+
+
+@pytest.mark.parametrize("margins", ALL)
+def test_what_is_off_in_a_context_is_off_once(margins: tuple[Margin, ...]) -> None:
+    """However many completions begin alike, and whatever their leads: one machine rounds there as it does."""
+    bands = [margin for margin in margins if margin.is_band]
+    shared = [Found(gap=9.0, lead=min(band.upto, 5.0), context=1) for band in bands for _ in range(64)]
+    counted = count_above(shared, margins)
+    assert counted.above(margins) == 1
+    assert counted.counts[len(bands) - 1] == Counted(above=1, trials=64), "where the draw was clearest"
+    assert log_evidence(heard(History(), counted, margins)) < math.log(1e4)
+
+
+@pytest.mark.parametrize("margins", ALL)
+@given(st.data())
+def test_the_evidence_is_fair_however_the_tokens_of_a_context_hang_together(
+    margins: tuple[Margin, ...], data: st.DataObject
+) -> None:
+    """The worst that can be of one context's tokens: never two are off at once, so that something counts as often as
+    the margins allow, where it says most. The expectation of every bet's likelihood ratio is at most 1."""
+    for together in bets_on(margins):
+        trials = [data.draw(st.integers(0, 64)) for _ in together]
+        none, *each = (
+            ratios([Counted(above=int(j == off), trials=count) for j, count in enumerate(trials)], together)
+            for off in (None, *(place for place, count in enumerate(trials) if count))
+        )
+        chances = [count * margin.rate for count, margin in zip(trials, together, strict=True) if count]
+        for bet, nothing in enumerate(none):
+            left = 1.0
+            mean = 0.0
+            says = [(one[bet], chance) for one, chance in zip(each, chances, strict=True)]
+            for ratio, chance in sorted(says, reverse=True):
+                mean += min(left, chance) * math.exp(ratio)
+                left -= min(left, chance)
+            assert mean + left * math.exp(nothing) <= 1 + 1e-9
+
+
+def ratios(counts: list[Counted], together: list[Margin]) -> list[float]:
+    """Of one bet, by the multiple that is bet on: the logarithm of its likelihood ratio."""
+    after = heard(History(), Audited(tokens=1, counts=tuple(counts)), together)
+    own = bets_on(together).index(together) * len(MULTIPLES)
+    return [wealth + math.log(2) for wealth in after.log_wealth[own : own + len(MULTIPLES)]]
+
+
+@pytest.mark.parametrize("margins", ALL)
+def test_every_token_is_held_to_one_margin_of_gaps(margins: tuple[Margin, ...]) -> None:
+    """Whatever its lead; and to that of all tokens."""
+    for lead in (0.0, 1e-3, 0.01, 0.03, 0.06, 0.1, 0.3, 1.0, 40.0, math.inf):
+        wrong = count_above([Found(gap=max(1.0, lead), lead=lead)], margins)
+        bands = [one.trials for one, margin in zip(wrong.counts, margins, strict=True) if margin.is_band]
+        assert wrong.above(margins) == sum(bands) == 1
+        [far] = [margin for margin in margins if margin.measure is Measure.GAP and not margin.is_band]
+        assert wrong.counts[margins.index(far)].trials == 1
+    assert len(bets_on(margins)) * len(MULTIPLES) == BETS, "what was heard of a peer goes on when a model grows"

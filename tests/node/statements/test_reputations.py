@@ -45,7 +45,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lease = story.lease(BETA)
     story.deliver(lease, BETA, Rule.AUDIT, version=V0)
     row = AuditRow(
-        lease=lease, peer=BETA, at_ms=story.now_ms, tokens=28, above=(20,) * 4, worst=1.5, evidence=30.0, passed=False,
+        lease=lease, peer=BETA, at_ms=story.now_ms, tokens=28, counts=(), worst=1.5, evidence=30.0, passed=False,
         detail="20 of 28 tokens are off",
     )  # fmt: skip
     story.ledger.audited(row, Confidence(failed=1, banned="20 of 28 tokens are off"))

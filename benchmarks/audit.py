@@ -9,8 +9,8 @@ bfloat16. Each test is asked about sets of 64 to 10^6 tokens, made of recorded g
 detect_lag1 (every lag, at 5e-4) and detect_relabelled (all of these), the share of sets of 8192 tokens whose evidence
 has come to 100 to 1, which honest evidence ever does with a probability of 1 %; false_positive_max, the share of honest
 sets for which it does within 10^6 tokens; margin_rates_held, the largest ratio of an observed rate's upper bound (95 %)
-to the one that `learner/verification/margins.py` allows, of draws over all models of one pair together, on
-which it does not depend; bytes_per_token, what a record carries for the audit's sake.
+to the one that `learner/verification/margins.py` allows, of draws over all models of one pair together, and the
+same of each model by its lower bound; bytes_per_token, what a record carries for the audit's sake.
 What always holds: honest work is audited by margins that were set from other seeds.
 """
 
@@ -59,7 +59,6 @@ from benchmarks.audits.verdict import (
 from benchmarks.engines import vllm_python
 from benchmarks.harness import ROOT, Bar, arguments, conclude, main, number, say, scratch, table
 from learner.verification.margins import Arithmetic, margins_of
-from learner.verification.sequential import Measure
 from protocol.codec import pack_logprobs, pack_tokens
 from protocol.cost import CostClaim
 from protocol.identity import Keypair
@@ -187,10 +186,7 @@ def shown_honest(model: Model) -> str:
                 number(max(judged.curves[LOGPROBS][row].shares), 3),
             ]
         )
-    named = [
-        f"lead {one.leads}" if one.measure is Measure.GAP else f"{one.measure.value} > {one.above:g}"
-        for one in judged.margins
-    ]
+    named = [f"lead {one.leads}" if one.is_band else f"{one.measure.value} > {one.above:g}" for one in judged.margins]
     header = ["peer to verifier", "tokens", "any gap %", "gap 99.9 %", "largest", "logprob 50 %", "99.9 %", "largest"]
     return table([*header, *named, "suspected", "by log probabilities"], rows)
 

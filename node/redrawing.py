@@ -102,7 +102,7 @@ async def _ask(
 
 
 OF = {
-    Measure.GAP: "more than {above:g} nats below the draw of its seed, lead {leads}",
+    Measure.GAP: "more than {above:g} nats below the draw of its seed{lead}",
     Measure.LOGPROB: "more than {above:g} nats from the claimed log probability",
     Measure.MEAN: "more than {above:g} nats from the claimed log probabilities, on average",
 }
@@ -114,7 +114,8 @@ def _compared(kept: KeptLease, found: Sequence[Found]) -> Replayed:
     counted = count_above(found, margins)
     lines = [f"Drawn again on this machine: {counted.tokens:,} tokens, where the audit judged {kept.counted.tokens:,}."]
     for margin, now, then in zip(margins, counted.counts, kept.counted.counts, strict=False):
-        what = OF[margin.measure].format(above=margin.above, leads=margin.leads)
+        lead = f", lead {margin.leads}" if margin.is_band else ""
+        what = OF[margin.measure].format(above=margin.above, lead=lead)
         may_be = f"{100 * margin.rate:g}% {'of audits ' if margin.measure is Measure.MEAN else ''}may be"
         lines.append(f"  {what}: {now.above:,} of {now.trials:,} now, {then.above:,} of {then.trials:,} then; {may_be}")
     fails_now, failed_then = _fails(counted, margins), _fails(kept.counted, margins)

@@ -25,6 +25,7 @@ from learner.verification.sequential import (
     History,
     Margin,
     Measure,
+    bands_of,
     heard,
 )
 
@@ -75,11 +76,10 @@ class Pool:
 
     def counted(self, margins: Sequence[Margin]) -> list[tuple[Floats, Floats]]:
         """By margin: of each group how many are beyond it, and of how many, each [groups]; as `count_above` has it."""
-        bands = [margin for margin in margins if margin.measure is Measure.GAP and margin.is_band]
         counts = dict[Margin, tuple[Floats, Floats]]()
         off = np.zeros(self.tokens, bool)
         before = np.zeros(len(self))
-        for margin in sorted(bands, key=lambda band: -band.over):
+        for margin in bands_of(margins):
             here = (self.leads > margin.over) & (self.leads <= margin.upto)
             off |= here & (self.gaps > margin.above)
             together = self.distinct(off)  # of this and clearer ones, each context once

@@ -151,7 +151,7 @@ def is_strict(row: Row) -> bool:
 def held_together(judged: Sequence[Judged]) -> float | None:
     """Of all honest tokens of float32 peers that were audited in float32 together, whatever the model: the largest
     ratio of an observed rate's upper bound to what STRICT allows. Its rates are so low that no pair has enough."""
-    found = Counted()
+    found = Tally()
     for one in judged:
         for row, pool in one.pools.items():
             if row.deed == HONEST and is_strict(row):
@@ -162,20 +162,21 @@ def held_together(judged: Sequence[Judged]) -> float | None:
 def held_by_pair(judged: Sequence[Judged]) -> float | None:
     """The largest ratio of an observed rate of gaps to its margin's: of all honest draws of a pair together, whatever
     the model, its upper bound, since a model that is certain has few small leads; and of each model its lower bound."""
-    together, ratios = Counted(), []
+    together, ratios = Tally(), []
     for one in judged:
-        alone = Counted()
+        alone = Tally()
         gaps = [margin for margin in one.margins if margin.measure is Measure.GAP]
         for row, pool in one.pools.items():
             if row.deed == HONEST:
-                together.add((row.peer, row.dtype), gaps, pool)
                 alone.add((row.peer, row.dtype), gaps, pool)
+        together.above += alone.above
+        together.trials += alone.trials
         ratios.append(alone.largest(lower_bound))
     found = [ratio for ratio in (together.largest(upper_bound), *ratios) if ratio is not None]
     return max(found, default=None)
 
 
-class Counted:
+class Tally:
     """How many were beyond each margin, and of how many, by who it was counted of."""
 
     def __init__(self) -> None:

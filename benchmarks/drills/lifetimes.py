@@ -13,7 +13,7 @@ import numpy as np
 
 from learner.verification.choosing import CONTROLS, Choice, Worth, heard_choice, seen
 from learner.verification.confidence import Confidence, after
-from learner.verification.sequential import Audited, Counted, History, Margin, Measure, is_convicted
+from learner.verification.sequential import Audited, Counted, History, Margin, Measure, bands_of, is_convicted
 from learner.verification.share import audit_share
 
 GROUPS_A_DAY = 2000
@@ -52,14 +52,14 @@ def _group(dice: np.random.Generator) -> list[Worth]:
 
 
 def _audit(dice: np.random.Generator, margins: Sequence[Margin]) -> Audited:
-    close = sum(margin.measure is Measure.GAP for margin in margins) - 1
-    shares = [CLOSE] * close + [1 - close * CLOSE]
-    bands = iter(dice.multinomial(TOKENS, shares).tolist())
-    counts = []
-    for margin in margins:
-        trials = next(bands) if margin.measure is Measure.GAP else 1 if margin.measure is Measure.MEAN else TOKENS
-        counts.append(Counted(above=int(dice.binomial(trials, margin.rate)), trials=trials))
-    return Audited(tokens=TOKENS, counts=tuple(counts))
+    clearest, *close = bands_of(margins)
+    drawn = dice.multinomial(TOKENS, [1 - len(close) * CLOSE, *(CLOSE for _ in close)]).tolist()
+    trials = dict.fromkeys(margins, TOKENS) | dict(zip([clearest, *close], drawn, strict=True))
+    trials |= {margin: 1 for margin in margins if margin.measure is Measure.MEAN}
+    counts = tuple(
+        Counted(above=int(dice.binomial(trials[margin], margin.rate)), trials=trials[margin]) for margin in margins
+    )
+    return Audited(tokens=TOKENS, counts=counts)
 
 
 def lives(margins: Sequence[Margin], *, peer_days: int, seed: int) -> Lives:

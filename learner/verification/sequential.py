@@ -65,20 +65,18 @@ class Margin:
     upto: float = math.inf
 
     def __post_init__(self) -> None:
-        is_band = self.over < self.upto if self.measure is Measure.GAP else self.over == -self.upto == -math.inf
-        if not (self.above >= 0 and is_band and 0 < self.rate < 1):
+        fits = self.over < self.upto if self.measure is Measure.GAP else not self.is_band
+        if not (self.above >= 0 and fits and 0 < self.rate < 1):
             raise ValueError(f"{self} tells nothing")
 
     @property
     def is_band(self) -> bool:
-        """Whether it is about tokens of some leads; else it is about all."""
+        """Whether it is about gaps of tokens of some leads; else it is about all."""
         return not math.isinf(self.over) or not math.isinf(self.upto)
 
     @property
     def leads(self) -> str:
-        """Nats, as people are told: "0.06 to 0.15", "more than 0.4", "at most 0.03"; "whatever" of all."""
-        if not self.is_band:
-            return "whatever"
+        """Of a band, in nats, as people are told: "0.06 to 0.15", "more than 0.4", "at most 0.03"."""
         if math.isinf(self.over):
             return f"at most {self.upto:g}"
         return f"more than {self.over:g}" if math.isinf(self.upto) else f"{self.over:g} to {self.upto:g}"
@@ -115,7 +113,7 @@ class Audited:
     def above(self, margins: Sequence[Margin]) -> int:
         """Contexts in which a token falls short of the verifier's draw by more than the margin that it is held to."""
         pairs = zip(self.counts, margins, strict=True)
-        return sum(counted.above for counted, margin in pairs if margin.measure is Measure.GAP and margin.is_band)
+        return sum(counted.above for counted, margin in pairs if margin.is_band)
 
 
 def count_above(tokens: Sequence[Found], margins: Sequence[Margin]) -> Audited:
@@ -127,10 +125,9 @@ def count_above(tokens: Sequence[Found], margins: Sequence[Margin]) -> Audited:
     """
     judged = [token for token in tokens if not any(map(math.isnan, (token.gap, token.lead, token.apart)))]
     contexts = [("alone", place) if token.context is None else token.context for place, token in enumerate(judged)]
-    bands = sorted((margin for margin in margins if margin.measure is Measure.GAP and margin.is_band), key=_clearest)
     counts = dict[Margin, Counted]()
     blamed = set[object]()
-    for margin in bands:
+    for margin in bands_of(margins):
         here = [place for place, token in enumerate(judged) if margin.over < token.lead <= margin.upto]
         off = {contexts[place] for place in here if judged[place].gap > margin.above} - blamed
         blamed |= off
@@ -150,9 +147,9 @@ def count_above(tokens: Sequence[Found], margins: Sequence[Margin]) -> Audited:
     return Audited(tokens=len(judged), counts=tuple(counts[margin] for margin in margins))
 
 
-def _clearest(margin: Margin) -> float:
-    """To sort by: clear draws first."""
-    return -margin.over
+def bands_of(margins: Sequence[Margin]) -> list[Margin]:
+    """Those about gaps of tokens of some leads, of the clearest draws first."""
+    return sorted((margin for margin in margins if margin.is_band), key=lambda margin: -margin.over)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +183,7 @@ def bets_on(margins: Sequence[Margin]) -> list[list[Margin]]:
     """Which margins are bet on together: gaps of the two clearest bands of leads, of these and the next, down to all;
     each other margin by itself. A peer that is exact where draws are close would lose with each of these, bet on with
     the others, what it wins where they are clear."""
-    bands = sorted((margin for margin in margins if margin.measure is Measure.GAP and margin.is_band), key=_clearest)
+    bands = bands_of(margins)
     down_to_all = [bands[:count] for count in range(min(2, len(bands)), len(bands) + 1) if count]
     return [*down_to_all, *([margin] for margin in margins if margin not in bands)]
 

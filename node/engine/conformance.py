@@ -178,7 +178,7 @@ async def check_verifying(engine: VerifyingEngine, subject: Subject) -> None:
         assert len(verified.gaps) == len(generation.tokens)
         assert max(verified.gaps) <= 2 * subject.tolerance
         assert _close(verified.logprobs, generation.logprobs, subject.tolerance)
-        assert len(verified.leads) == len(generation.tokens)
+        assert len(verified.leads) == len(verified.sizes) == len(generation.tokens)
         assert min(verified.leads) >= 0
     [part] = await engine.verify([replace(claims[-1], tokens=claims[-1].tokens[:2])])
     assert len(part.gaps) == 2

@@ -508,15 +508,18 @@ def test_leads_are_what_the_runner_up_would_have_needed(xp: ModuleType, vocab_si
         first, second = sorted([*scores, -math.inf], reverse=True)[:2]
         return first - second
 
-    expected = []
+    expected, sizes = [], []
     for row, noise in zip(logits.astype(np.float64) / temperature, drawn, strict=True):
         members = [row[first : first + size] for first in range(0, vocab_size, size)]
         outer = [float(np.logaddexp.reduce(some) + one) for some, one in zip(members, noise[:blocks], strict=True)]
         inner = members[int(np.argmax(outer))] + noise[blocks : blocks + len(members[int(np.argmax(outer))])]
         expected.append(min(ahead(outer), ahead(inner.tolist())))
+        own = members[int(np.argmax(outer))][int(np.argmax(inner))]
+        sizes.append(max(abs(row.max()), abs(own)))
     arrays = (ints(xp, one) for one in (seeds, positions, claimed))
     found = sampling.verify_tokens(xp, xp.asarray(logits), *arrays, temperature)
     np.testing.assert_allclose(as_numpy(found.lead), expected, atol=1e-4)
+    np.testing.assert_allclose(as_numpy(found.size), sizes, rtol=1e-5)
 
 
 @NAMESPACES

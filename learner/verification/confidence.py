@@ -125,9 +125,10 @@ def _detail(audited: Audited, margins: Sequence[Margin]) -> str:
     counted, margin = max(zip(audited.counts, margins, strict=True), key=lambda pair: log_ratio(*pair))
     match margin.measure:
         case Measure.GAP:
-            wrong = "tokens are not what the seeded sampler draws with the version named"
+            off = f"{counted.above} of {counted.trials} tokens (of those after one text one counts)"
+            wrong = "are not what the seeded sampler draws with the version named"
             where = f", where it leads by {margin.leads}" if margin.is_band else ""
-            what = f"{counted.above} of {counted.trials} {wrong} (more than {margin.above:g} nats below it{where})"
+            what = f"{off} {wrong} (more than {margin.above:g} nats below it{where})"
         case Measure.LOGPROB:
             wrong = f"log probabilities are more than {margin.above:g} nats from those of the version named"
             what = f"in {counted.above} of {counted.trials} contexts {wrong}"

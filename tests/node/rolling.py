@@ -71,11 +71,11 @@ async def work_with(
         report=ignore,
         on_proofs=lambda: keeper.news(),
     )
-    async with (
-        open_fake_engine(FakeConfig(seconds_per_token=seconds_per_token)) as engine,
-        trio.open_nursery() as nursery,
-    ):
-        with closing(Receipts(root / "receipts.sqlite")) as receipts:
+    with closing(Receipts(root / "receipts.sqlite")) as receipts:  # closed after all loops that write to it
+        async with (
+            open_fake_engine(FakeConfig(seconds_per_token=seconds_per_token)) as engine,
+            trio.open_nursery() as nursery,
+        ):
             role = RolloutRole(
                 engine=engine,
                 store=node.store,

@@ -47,6 +47,7 @@ from protocol.work import (
     Welcome,
     open_lease,
 )
+from swarm.membership import Membership
 from swarm.reception import IN_GOOD_ORDER
 from tests.learner.working import NOW_MS, OTHER, PEER, SWARM, version
 from tests.node.learning import HEARTBEAT_S, SILENCE_S, Learner, Settings, hello, open_learner, until
@@ -533,6 +534,18 @@ async def test_a_lease_of_before_with_time_left_when_the_learner_is_back_expires
             await tick(again, mock_clock)
         await become(again, dict.fromkeys(mine, "expired"))
         nursery.cancel_scope.cancel()
+
+
+async def test_a_lease_that_was_granted_since_the_start_expires_however_soon_after_it(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with opened(tmp_path, ROOMY, HERE) as learner:
+        learner.run.membership = Membership(silence_s=3600.0)  # the time in which leases of before would be excused
+        grant = await ask(learner)
+        learner.wall.ms = leases_of(grant)[0].deadline_ms + LATE_GRACE_MS
+        assert learner.wall.ms < learner.run.opened_ms + 3_600_000
+        await tick(learner, mock_clock)
+        await until(lambda: set(statuses(learner).values()) == {"expired"})
 
 
 async def test_what_has_arrived_does_not_expire_while_it_waits_to_be_judged(

@@ -62,8 +62,8 @@ def test_made_up_tokens_are_found_at_once_and_however_long_one_was_honest() -> N
         assert "in 28 of 28 contexts log probabilities" in finding.detail
         own = count_above([Found(gap=2.0 * (place < 25), lead=CLEAR) for place in range(28)], MARGINS)
         assert after(known, own, MARGINS)[1].detail == (
-            "25 of 28 tokens are not what the seeded sampler draws with the version named (more than 0.4 nats below it,"
-            " where it leads by more than 0.4), where 0.005% may be"
+            "25 of 28 tokens (of those after one text one counts) are not what the seeded sampler draws with the"
+            " version named (more than 0.4 nats below it, where it leads by more than 0.4), where 0.005% may be"
         )
         assert found.banned == finding.detail
         assert after(found, CLEAN, MARGINS)[0].standing is Standing.BANNED, "an honest audit takes nothing back"

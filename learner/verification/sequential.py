@@ -29,8 +29,9 @@ from enum import Enum
 LIFETIME_ERROR = 1e-6
 """Probability at most that an honest peer is ever convicted."""
 
-MULTIPLES = (3.0, 10.0, 50.0, 1000.0)
-"""Rates bet on, in multiples of the honest one; the last for who makes tokens up, of whom a few are enough."""
+MULTIPLES = (2.0, 5.0, 20.0, 1000.0)
+"""Rates bet on, in multiples of the honest one: the first for what differs little from honesty, the last for who makes
+tokens up, of whom a few are enough."""
 
 HIGHEST_RATE = 0.5
 """None above is bet on: a margin that half of all tokens pass is of no use, and a cheat has seldom more."""

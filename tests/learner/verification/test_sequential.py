@@ -159,6 +159,13 @@ def test_dishonest_peers_are_convicted_soon(rate: float, at_most: int) -> None:
     assert max(audits_until_convicted(rate, seed=seed) for seed in range(20)) <= at_most
 
 
+def test_what_is_off_twice_as_often_as_may_be_is_found() -> None:
+    """Four bits of some policies differ by little more. A bet on three times the rate would gain half as much of it."""
+    counts = [Counted(above=170 * (margin.rate == 0.085), trials=1000 * (margin.rate == 0.085)) for margin in SMALL]
+    history = heard(History(), Audited(tokens=1000, counts=tuple(counts)), SMALL)
+    assert log_evidence(history) > 30.0
+
+
 def test_honesty_cannot_be_saved_up() -> None:
     """A sleeper is found a few audits later than a newcomer, however long it slept."""
     awake = max(audits_until_convicted(0.02, seed=seed) for seed in range(20))

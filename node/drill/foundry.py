@@ -1,9 +1,9 @@
 """One engine for all players of a drill: whoever wants completions says with which weights, and those of a kind are
 made together.
 
-What always holds: a version's weights are kept for as long as any attack may want them, whatever the learner's store
-forgets; every request is answered, or its asker told why not; completions are named after the version that was asked
-for, and what it is claimed to be is the asker's affair.
+What always holds: the newest versions' weights are kept, as many as any attack wants, whatever the learner's store
+forgets; every request is answered, or its asker told why not, also one for weights that are gone; completions are named
+after the version that was asked for, and what it is claimed to be is the asker's affair.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import trio
 from node.drill.weights import Variant, write_variant
 from node.engine.port import (
     Claim,
+    EngineRefused,
     Generation,
     GenerationRequest,
     InstalledVersion,
@@ -61,6 +62,8 @@ class Foundry:
     engine: VerifyingEngine
     scratch: Path
     _versions: dict[PolicyVersion, SignedManifest] = field(default_factory=dict)
+    _hashes: dict[PolicyVersion, ManifestHash] = field(default_factory=dict)
+    """Of all that was ever published: what was made is named also when its weights are gone."""
     _waiting: dict[Weights, list[_Job]] = field(default_factory=dict)
     _stirred: trio.Event = field(default_factory=trio.Event)
     _loaded: Weights | None = None
@@ -71,8 +74,8 @@ class Foundry:
         return max(self._versions, default=None)
 
     def named(self, version: PolicyVersion) -> InstalledVersion:
-        """How a record names it."""
-        return InstalledVersion(name=version, manifest=self._versions[version].hash)
+        """How a record names it, also when its weights are kept no more."""
+        return InstalledVersion(name=version, manifest=self._hashes[version])
 
     def signed(self, version: PolicyVersion) -> SignedManifest:
         """What was published under that name."""
@@ -93,6 +96,7 @@ class Foundry:
             write_variant, directory, self._directory(Weights(version=signed.version)), Variant.TRUE
         )
         self._versions[signed.version] = signed
+        self._hashes[signed.version] = signed.hash
         for old in sorted(self._versions)[:-KEPT]:
             if not any(wanted.version == old for wanted in self._waiting):
                 del self._versions[old]
@@ -141,6 +145,8 @@ class Foundry:
                     job.done.set()
 
     async def _serve(self, weights: Weights, jobs: list[_Job]) -> None:
+        if weights.version not in self._versions:
+            raise EngineRefused("nothing_installed", f"the weights of version {weights.version} are kept no more")
         installed = self.named(weights.version)
         directory = self._directory(weights)
         if not directory.exists():

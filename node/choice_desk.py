@@ -39,14 +39,16 @@ MAX_OF_A_PEER = 8
 is not looked at, whatever it is worth."""
 
 MAX_ROUTINE = 16
-"""Groups that wait without a reason; the newest take the place of the oldest, whose versions need not be kept then."""
+"""Groups that wait without a reason; the newest take the place of the oldest of who has least against it, whose
+versions need not be kept then."""
 
 TOGETHER = 16
 """Groups that are drawn together: the engine takes them by its own memory, and audits wait as long."""
 
 DELIVERED_SHARE = 1 / 8
 """Of delivered groups are looked at, where the engine has time (`node.engine_time`); of who withholds more than that as
-many as it does not deliver: the fewer it delivers, the more each of them tells."""
+many as it does not deliver: the fewer it delivers, the more each of them tells. And as many times more as the evidence
+against their peer says: of the honest that is 1 on average, at most, so that all of them cost twice as much at most."""
 
 LATELY = 16
 """Leases over which it is reckoned what a peer withholds."""
@@ -139,7 +141,8 @@ class ChoiceDesk:
         if not self.looks or granted.place is not None:
             return
         withheld = self._ended(granted.peer, withheld=False)
-        share = max(self.share, withheld)
+        evidence = self._evidence(granted.peer)
+        share = min(1.0, max(self.share * math.exp(min(max(evidence, 0.0), SUSPECT_EVIDENCE)), withheld))
         made = sorted((_made(one) for one in group if len(set(one.signed.behaviour)) == 1), key=_by_version)
         waiting = sum(one.choice is Choice.DELIVERED for one in self._waiting)
         if not made or self._chance(granted) >= share or waiting >= MAX_DELIVERED:
@@ -151,13 +154,20 @@ class ChoiceDesk:
         if others:
             name = others[int(self._chance(granted) / share * len(others))]
             other = InstalledVersion(name=name, manifest=self.run.manifests[name])
-        suspected = self._known.get(granted.peer)
-        calm = withheld <= self.share and (suspected is None or log_evidence(suspected) < SUSPECT_EVIDENCE)
+        calm = withheld <= self.share and evidence < SUSPECT_EVIDENCE
         if calm:
             routine = [one for one in self._waiting if one.is_routine and one.granted.id not in self._begun]
             if len(routine) >= MAX_ROUTINE:
-                self.over(routine[0])
+                least = min(routine, key=lambda one: self._evidence(one.granted.peer))
+                if evidence < self._evidence(least.granted.peer):
+                    return
+                self.over(least)
         self._add(Doubt(granted=granted, withheld=withheld, other=other, made=tuple(made), is_routine=calm))
+
+    def _evidence(self, peer: PeerId) -> float:
+        """The logarithm of the evidence against it, as far as that is known here; 0 of who was not looked at yet."""
+        known = self._known.get(peer)
+        return 0.0 if known is None else log_evidence(known)
 
     def _ended(self, peer: PeerId, *, withheld: bool) -> float:
         """One more lease of the peer has ended so; return the share that it withheld of late."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
@@ -17,7 +18,7 @@ from learner.intake import AdmittedRecord, GrantedLease
 from learner.ledger_rows import LeaseRow
 from learner.verification.choosing import Worth
 from learner.verification.confidence import Standing
-from learner.verification.sequential import History, is_convicted
+from learner.verification.sequential import History, is_convicted, log_evidence
 from node.choice_desk import MAX_OF_A_PEER, MAX_ROUTINE, ChoiceDesk, Doubt, Made
 from node.choice_loop import ChoiceLoop
 from node.engine.port import EngineRefused, InstalledVersion
@@ -247,6 +248,48 @@ async def test_without_a_reason_the_newest_are_looked_at_and_no_more_than_a_few_
         assert [one for one in desk.next() if one in begun] == begun, "the store keeps what is being drawn"
         forget(desk)
         assert learner.store._pins[learner.run.manifests[newest]] == pinned
+
+
+async def test_who_has_evidence_against_it_is_looked_at_as_many_times_more(tmp_path: Path) -> None:
+    async with choosing(tmp_path, Settings(audits=True, steps=2), share=1 / 8) as (learner, choices):
+        desk = choices.desk
+        newest = max(learner.run.manifests)
+        desk._known[OTHER.peer_id] = History(audits=50, log_wealth=(math.log(24.0), -math.inf))
+        desk._known[THIRD] = History(audits=50, log_wealth=(-5.0, -5.0))
+        assert 8 < math.exp(log_evidence(desk._known[OTHER.peer_id])) < 100
+        looked_at = dict.fromkeys((PEER.peer_id, OTHER.peer_id, THIRD), 0)
+        for place, peer in enumerate(looked_at):
+            for number in range(1000 + 400 * place, 1200 + 400 * place):
+                desk.delivered(*delivered(learner, newest, newest, number=number, peer=peer))
+                looked_at[peer] += len(desk)
+                forget(desk)
+        assert looked_at[OTHER.peer_id] == 200
+        assert 10 < looked_at[PEER.peer_id] < 45
+        assert 10 < looked_at[THIRD] < 45, "honest for long is not honest for ever"
+
+
+async def test_without_a_reason_who_has_least_against_it_makes_room(tmp_path: Path) -> None:
+    async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices):
+        desk = choices.desk
+        newest = max(learner.run.manifests)
+        desk._known[OTHER.peer_id] = History(audits=50, log_wealth=(2.0, 2.0))
+        number = iter(range(1000, 2000))
+
+        def deliver(peer: PeerId) -> None:
+            desk.delivered(*delivered(learner, newest, newest, number=next(number), peer=peer))
+
+        def waiting() -> list[PeerId]:
+            return [one.granted.peer for one in desk._waiting]
+
+        for _ in range(MAX_OF_A_PEER):
+            deliver(OTHER.peer_id)
+        for peer in (PEER.peer_id, THIRD):
+            for _ in range(MAX_OF_A_PEER):
+                deliver(peer)
+        assert waiting() == [OTHER.peer_id] * 8 + [THIRD] * 8
+        desk._known = dict.fromkeys((PEER.peer_id, OTHER.peer_id, THIRD), desk._known[OTHER.peer_id])
+        deliver(FOURTH := PeerId("fourth"))
+        assert FOURTH not in waiting(), "nothing speaks against it"
 
 
 async def test_who_is_suspected_or_withholds_is_not_routine(tmp_path: Path) -> None:

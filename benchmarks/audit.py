@@ -58,6 +58,7 @@ from benchmarks.audits.verdict import (
 )
 from benchmarks.engines import vllm_python
 from benchmarks.harness import ROOT, Bar, arguments, conclude, main, number, say, scratch, table
+from learner.models import quiet_transformers
 from learner.verification.margins import Arithmetic, margins_of
 from protocol.codec import pack_logprobs, pack_tokens
 from protocol.cost import CostClaim
@@ -275,6 +276,7 @@ def claim() -> int:
     )
     parser.add_argument("--picture", type=Path, default=PICTURE)
     asked = parser.parse_args()
+    quiet_transformers()
     vllm = vllm_python(asked.vllm)
     if why := missing():
         say(f"TOPLOC is left out ({why}); by its paper a proof of {CHUNK} tokens has {PUBLISHED_BYTES} bytes.")

@@ -238,7 +238,7 @@ def _keep_evidence(db: sqlite3.Connection, row: AuditRow) -> None:
 
 
 def _worth(group: Sequence[Worth]) -> str:
-    return json.dumps([[one.tokens, one.reward, one.elsewhere] for one in group])
+    return json.dumps([[one.tokens, one.reward, one.gain] for one in group])
 
 
 def _finite(value: float) -> float | None:

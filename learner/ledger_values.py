@@ -49,7 +49,7 @@ def wealth_from(column: str, text: str, bets: int | None = None) -> tuple[float,
 def worth_from(column: str, text: str) -> list[Worth]:
     """The completions, with what they are worth, that `column` has. Raises DamagedValue."""
     rows = from_json(column, text, list[tuple[int, float, float | None]])
-    return [Worth(tokens=tokens, reward=reward, elsewhere=elsewhere) for tokens, reward, elsewhere in rows]
+    return [Worth(tokens=tokens, reward=reward, gain=gain) for tokens, reward, gain in rows]
 
 
 def choice_from(column: str, text: str) -> Choice:

@@ -226,7 +226,8 @@ class ChoiceDesk:
 
     def requests(self, one: Doubt) -> list[tuple[InstalledVersion, list[GenerationRequest]]]:
         """What is to be drawn of it, by version: of what was made, what seeds of our own give with the same version;
-        with the other version what the peer's seeds do, and those of ours."""
+        with the other version what the peer's seeds do, and those of ours; and if there is one, what the peer's seeds
+        give here with the versions that it names, in the order in which they were made."""
         theirs = requests_of(one.granted.lease)
         controls = range(CONTROLS[one.choice])
         ours = [
@@ -237,9 +238,15 @@ class ChoiceDesk:
             (version, [asked for made in of for asked in ours[made.index]])
             for version, of in groupby(one.made, key=lambda made: made.version)
         ]
+        if one.other is None:
+            return beside
         places = [made.index for made in one.made] or range(len(theirs))
-        again = [*(theirs[i] for i in places), *(asked for i in places for asked in ours[i])]
-        return [*beside, *([] if one.other is None else [(one.other, again)])]
+        there = [*(theirs[i] for i in places), *(asked for i in places for asked in ours[i])]
+        here = [
+            (version, [theirs[made.index] for made in of])
+            for version, of in groupby(one.made, key=lambda made: made.version)
+        ]
+        return [*beside, (one.other, there), *here]
 
     def _seed(self, granted: GrantedLease, index: int) -> int:
         return seed_of(self._key, granted.id, index)
@@ -252,7 +259,8 @@ class ChoiceDesk:
         whole = size * (1 + CONTROLS[one.choice])
         theirs, ours = worth[:size], worth[size:whole]
         if one.made and one.other is not None:
-            theirs, ours = _beside(theirs, worth[whole : whole + size]), _beside(ours, worth[whole + size :])
+            there, here = worth[whole : 2 * whole], worth[2 * whole :]
+            theirs, ours = _gained(theirs, here, there[:size]), _gained(ours, ours, there[size:])
         if (found := seen(one.choice, theirs, ours, withheld=one.withheld)) is None:
             return
         peer = one.granted.peer
@@ -318,6 +326,6 @@ def _by_version(one: Made) -> tuple[PolicyVersion, int]:
     return one.version.name, one.index
 
 
-def _beside(here: Sequence[Worth], there: Sequence[Worth]) -> list[Worth]:
-    """Each with what the same seed is worth there."""
-    return [replace(one, elsewhere=other.reward) for one, other in zip(here, there, strict=True)]
+def _gained(said: Sequence[Worth], here: Sequence[Worth], there: Sequence[Worth]) -> list[Worth]:
+    """Each with what its seed gains over there, where both are drawn by us."""
+    return [replace(one, gain=a.reward - b.reward) for one, a, b in zip(said, here, there, strict=True)]

@@ -58,6 +58,9 @@ MAX_UNTOLD = 16 * TOLD_TOGETHER
 PEERS_REMEMBERED = 4096
 """Peers of whom is remembered what the ledger knows, beside those that are here."""
 
+UNKNOWN_BYTES = 1 << 62
+"""Weights of a version of which nothing is known: margins are the widest then."""
+
 LOOK_S = 1.0
 """Between looks for orders of the operator's."""
 
@@ -392,7 +395,7 @@ class TrustDesk:
         if before.banned:  # what it made was refused with that
             self._refuse_roots([work.root])
             return
-        margins = margins_of(self.run.published.manifest.total_bytes if self.run.published else 0, self.arithmetic)
+        margins = await self._margins_in_force()
         counted = count_above(found, margins)
         known, finding = after(before, counted, margins)
         self._known[work.peer] = known
@@ -414,6 +417,13 @@ class TrustDesk:
             wrong |= await self._withdraw_parts(work.peer)
         receipts = await trio.to_thread.run_sync(self._write, work.root, row, known, wrong, margins)
         self._follow(work, known, finding, row, counted.above(margins), receipts)
+
+    async def _margins_in_force(self) -> tuple[Margin, ...]:
+        """Those for the newest version: after a start, until one is published, for the last one of before."""
+        if (published := self.run.published) is not None:
+            return margins_of(published.manifest.total_bytes, self.arithmetic)
+        newest = await trio.to_thread.run_sync(self.ledger.newest_version_bytes)
+        return margins_of(UNKNOWN_BYTES if newest is None else newest, self.arithmetic)
 
     async def convict(self, peer: PeerId, why: str) -> None:
         """Something else than an audit has found out that this peer is not honest: it is banned, unless it was."""

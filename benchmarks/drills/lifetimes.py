@@ -25,6 +25,12 @@ TOKENS = 8 * 512
 WITHHELD_A_DAY = 20
 """Groups that it had to give back, in one day."""
 
+LOOKED_AT_A_DAY = 20
+"""Groups that it delivered, and of which is drawn as well what another version makes of their seeds."""
+
+CHANGED = 0.3
+"""Of completions: worth something else with the other version. Those of an engine that rounds otherwise may all be."""
+
 COMPLETIONS = 8
 """Of a group; half of them are right."""
 
@@ -51,6 +57,16 @@ def _group(dice: np.random.Generator) -> list[Worth]:
     return [Worth(tokens=TOKENS // COMPLETIONS, reward=float(one)) for one in dice.integers(2, size=COMPLETIONS)]
 
 
+def _beside(dice: np.random.Generator) -> list[Worth]:
+    """A group of which two versions were drawn, and what its peer's own engine made is worth what chance says."""
+    here, there, said = (dice.integers(2, size=COMPLETIONS) for _ in range(3))
+    there = np.where(dice.random(COMPLETIONS) < CHANGED, there, here)
+    return [
+        Worth(tokens=TOKENS // COMPLETIONS, reward=float(own), gain=float(one - other))
+        for own, one, other in zip(said, here, there, strict=True)
+    ]
+
+
 def _audit(dice: np.random.Generator, margins: Sequence[Margin]) -> Audited:
     clearest, *close = bands_of(margins)
     drawn = dice.multinomial(TOKENS, [1 - len(close) * CLOSE, *(CLOSE for _ in close)]).tolist()
@@ -75,9 +91,10 @@ def lives(margins: Sequence[Margin], *, peer_days: int, seed: int) -> Lives:
             known, finding = after(known, _audit(dice, margins), margins)
             audits, failed = audits + 1, failed + (not finding.passed)
             is_banned = is_banned or finding.convicted
-        for _ in range(WITHHELD_A_DAY * DAYS):
-            ours = [one for _ in range(CONTROLS[Choice.WITHHELD]) for one in _group(dice)]
-            if (found := seen(Choice.WITHHELD, _group(dice), ours, withheld=WITHHELD_A_DAY / GROUPS_A_DAY)) is not None:
+        chosen = [(Choice.WITHHELD, _group)] * WITHHELD_A_DAY + [(Choice.DELIVERED, _beside)] * LOOKED_AT_A_DAY
+        for choice, group in chosen * DAYS:
+            ours = [one for _ in range(CONTROLS[choice]) for one in group(dice)]
+            if (found := seen(choice, group(dice), ours, withheld=WITHHELD_A_DAY / GROUPS_A_DAY)) is not None:
                 history = heard_choice(history, found)
             choices += 1
             is_banned = is_banned or is_convicted(history)

@@ -6,7 +6,9 @@ not like, or make a group with each version that is admissible and send the best
 and draws such groups itself, beside others of the same prompt with seeds that nobody was told:
 
 - what was *withheld* would be worth less than those, of who chooses, and what was *delivered* more;
-- what was delivered would gain more by the version that made it, over another that could have, than those do.
+- the seeds of what was delivered would gain more by the version that made it, over another that could have, than ours
+  do. Both versions are drawn by the learner, of theirs as of ours: another engine rounds otherwise, which may change
+  more of a completion than a training step does.
 
 A machine that is taken away, a line that breaks, and a peer that is too slow lose long groups more often than short
 ones, and what is longer may well be worth less; so completions are compared only with others of about the same length.
@@ -55,12 +57,12 @@ of three a quarter."""
 
 @dataclass(frozen=True, kw_only=True)
 class Worth:
-    """A completion of so many tokens, its reward, and that of the same seed with another version, where that is known;
-    where it is, it is of all completions of a group."""
+    """A completion of so many tokens, its reward, and by how much more its seed is worth with the version that made it
+    than with another, on one engine, where that is known; where it is, it is of all completions of a group."""
 
     tokens: int
     reward: float
-    elsewhere: float | None = None
+    gain: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +101,7 @@ class _Item(NamedTuple):
 
 
 def _gains(group: Sequence[Worth]) -> list[_Item]:
-    return [_Item(one.tokens, one.reward - one.elsewhere) for one in group if one.elsewhere is not None]
+    return [_Item(one.tokens, one.gain) for one in group if one.gain is not None]
 
 
 NOTHING = (0.0, (0.0,) * len(STRENGTHS))

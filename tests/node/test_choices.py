@@ -382,19 +382,21 @@ async def test_completions_of_several_versions_are_each_drawn_again_with_their_o
         )
         doubt = Doubt(granted=lease, withheld=0.0, other=other, made=made)
         asked = desk.requests(doubt)
-        assert [of for of, _ in asked] == list(doubt.versions) == [older, newer, other]
-        assert [len(requests) for _, requests in asked] == [2, 4, 9], "two of ours for each of theirs"
+        assert list(doubt.versions) == [older, newer, other]
+        assert [of for of, _ in asked] == [older, newer, other, older, newer]
+        assert [len(requests) for _, requests in asked] == [2, 4, 9, 1, 2], "two of ours for each of theirs"
         ours = [request.seed for _, requests in asked[:2] for request in requests]
         seeds = [lease.lease.seeds[index] for index in (2, 0, 1)]
         assert [request.seed for request in asked[2][1]] == [*seeds, *ours]
+        assert [request.seed for _, requests in asked[3:] for request in requests] == seeds
         assert len({*ours, *seeds}) == 9
-        here, there = (
-            [1.0, 0.0, 1.0, *(0.0, 0.0), *(0.0, 1.0), *(0.0, 0.0)],
-            [0.0, 0.0, 1.0, *(0.0, 0.0, 1.0, 0.0, 0.0, 0.0)],
-        )
+        said, ours_here = [1.0, 0.0, 1.0], [*(0.0, 0.0), *(0.0, 1.0), *(0.0, 0.0)]
+        there, here = [0.0, 0.0, 1.0, *(0.0, 0.0, 1.0, 0.0, 0.0, 0.0)], [1.0, 0.0, 0.0]
         learner.ledger.leases_issued([lease_row(lease)])
-        await desk.conclude(doubt, [Worth(tokens=2, reward=reward) for reward in [*here, *there]])
+        await desk.conclude(doubt, [Worth(tokens=2, reward=reward) for reward in [*said, *ours_here, *there, *here]])
     [(choice, theirs, ours_seen, heard)] = rows(tmp_path, f"SELECT choice, theirs, ours, heard FROM choices {OF_OTHER}")
     assert (choice, heard) == ("delivered", 1)
-    assert json.loads(theirs) == [[2, 1.0, 0.0], [2, 0.0, 0.0], [2, 1.0, 1.0]]
-    assert json.loads(ours_seen) == [[2, *pair] for pair in zip(here[3:], there[3:], strict=True)]
+    assert json.loads(theirs) == [[2, 1.0, 1.0], [2, 0.0, 0.0], [2, 1.0, -1.0]], "gains are those of our own draws"
+    assert json.loads(ours_seen) == [
+        [2, one, one - other] for one, other in zip(ours_here, there[3:], strict=True)
+    ]

@@ -36,7 +36,7 @@ from protocol.identity import Keypair
 from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId
 from protocol.pipe import Arrays
 from protocol.work import RECEIPT_REVISIONS, Heartbeat, Refused, Rule, Span, Welcome, open_receipt, read_record
-from tests.learner.working import OTHER, PEER, SWARM, granted, record
+from tests.learner.working import OTHER, PEER, SWARM, granted, manifest, record
 from tests.node.learning import (
     FakePeer,
     FakeTrainer,
@@ -538,6 +538,24 @@ async def test_an_audit_that_ends_after_its_peer_left_and_was_forgotten_adds_to_
         await learner.trust.conclude(bare_work(902), clean)
         [known] = learner.ledger.confidence_of([PEER.peer_id]).values()
         assert known.banned == "it chooses"
+
+
+@pytest.mark.parametrize(("total_bytes", "passes"), [(10**10, True), (1000, False), (None, True)])
+async def test_until_a_started_learner_has_published_margins_go_by_the_version_before(
+    tmp_path: Path, total_bytes: int | None, passes: bool
+) -> None:
+    """As much rounding as a large model has, at leads where a small one has none."""
+    async with open_learner(tmp_path, Settings(audits=True)) as learner:
+        issue(learner, 901)
+        assert learner.run.published is None
+        if total_bytes is not None:
+            large = PolicyVersion(1, 7)
+            learner.ledger.version_published(large, manifest(large), 1, total_bytes=total_bytes, new_bytes=0)
+        rounded = [Found(gap=0.35 if number < 8 else 0.0, lead=0.3) for number in range(100)]
+        await learner.trust.conclude(bare_work(901), rounded)
+        [known] = learner.ledger.confidence_of([PEER.peer_id]).values()
+        assert (known.passed == 1) is passes
+        assert bool(known.banned) is not passes
 
 
 async def test_what_comes_of_a_peer_that_was_banned_meanwhile_is_refused_also_when_it_is_forgotten(

@@ -72,7 +72,7 @@ def test_each_bet_is_fair_over_all_ways_to_deal_the_same_completions(
     made: list[tuple[int, float, float]], size: int, choice: Choice, withheld: float
 ) -> None:
     """Within each length, any of as many are as likely to be the peer's."""
-    pool = [Worth(tokens=tokens, reward=reward, elsewhere=elsewhere) for tokens, reward, elsewhere in made]
+    pool = [Worth(tokens=tokens, reward=reward, gain=gain) for tokens, reward, gain in made]
     first = [i < size for i in range(len(pool))]
     counts = Counter(one.tokens for one, is_mine in zip(pool, first, strict=True) if is_mine)
     totals, deals = [0.0] * 2 * BETS, 0
@@ -195,7 +195,7 @@ def heard_of(seed: int, gain: float, pick: Callable[[random.Random, Versions], i
         mine = pick(dice, theirs)
         other = dice.choice([number for number in range(4) if number != mine])
         both = [
-            [replace(one, elsewhere=two.reward) for one, two in zip(of[mine], of[other], strict=True)]
+            [replace(one, gain=one.reward - two.reward) for one, two in zip(of[mine], of[other], strict=True)]
             for of in (theirs, ours)
         ]
         if (found := seen(Choice.DELIVERED, *both)) is not None:

@@ -21,7 +21,7 @@ from learner.intake import AdmittedRecord, GrantedLease
 from learner.leasing import seed_of
 from learner.ledger import Ledger
 from learner.ledger_rows import ChoiceRow
-from learner.verification.choosing import CONTROLS, Choice, Worth, heard_choice, seen
+from learner.verification.choosing import CONTROLS, Choice, Seen, Worth, heard_choice, seen
 from learner.verification.confidence import SUSPECT_EVIDENCE
 from learner.verification.sequential import History, is_convicted, log_evidence
 from node.engine.port import GenerationRequest, InstalledVersion
@@ -99,14 +99,14 @@ class Doubt:
 
 @dataclass(kw_only=True)
 class ChoiceDesk:
-    """See the module's paragraph. `convict` bans a peer, with the reason; `secret` is the learner's; `looks`: whether
+    """See the module's paragraph. `convict` bans a peer, with the reason, if it holds still when its turn comes; `secret` is the learner's; `looks`: whether
     anything is drawn; `share`: of delivered groups."""
 
     run: LearnerRun
     ledger: Ledger
     kept: KeptVersions
     secret: bytes
-    convict: Callable[[PeerId, str], Awaitable[None]]
+    convict: Callable[[PeerId, str, Callable[[], bool]], Awaitable[None]]
     now_ms: Callable[[], int]
     events: EventLog
     looks: bool = True
@@ -118,6 +118,8 @@ class ChoiceDesk:
     _of_peer: Counter[PeerId] = field(default_factory=Counter)
     _known: dict[PeerId, History] = field(default_factory=dict)
     _withheld: dict[PeerId, float] = field(default_factory=dict)
+    _pardons: Counter[PeerId] = field(default_factory=Counter)
+    _writing: trio.Lock = field(default_factory=trio.Lock)
 
     def __post_init__(self) -> None:
         self.kept.give_up.append(self.lost)
@@ -264,6 +266,19 @@ class ChoiceDesk:
         if (found := seen(one.choice, theirs, ours, withheld=one.withheld)) is None:
             return
         peer = one.granted.peer
+        async with self._writing:
+            pardons = self._pardons[peer]
+            history = await self._heard(one, found, theirs, ours)
+        if is_convicted(history):
+            for other in [other for other in self._waiting if other.granted.peer == peer]:
+                self.over(other)
+            odds = math.exp(min(700.0, log_evidence(history)))
+            why = WHY.format(heard=history.audits, odds=odds)
+            await self.convict(peer, why, lambda: self._pardons[peer] == pardons)
+
+    async def _heard(self, one: Doubt, found: Seen, theirs: Sequence[Worth], ours: Sequence[Worth]) -> History:
+        """Write what one more group says of its peer."""
+        peer = one.granted.peer
         history = heard_choice(await self._history(peer), found)
         self._known[peer] = history
         row = ChoiceRow(
@@ -278,7 +293,6 @@ class ChoiceDesk:
             log_wealth=history.log_wealth,
         )
         await trio.to_thread.run_sync(self.ledger.choice_drawn, row)
-        evidence = log_evidence(history)
         self.events.emit(
             "choice_drawn",
             peer=peer,
@@ -287,18 +301,16 @@ class ChoiceDesk:
             worth=round(found.worth, 4),
             gain=round(found.gain, 4),
             heard=history.audits,
-            evidence=round(evidence, 3),
+            evidence=round(log_evidence(history), 3),
         )
-        if is_convicted(history):
-            for other in [other for other in self._waiting if other.granted.peer == peer]:
-                self.over(other)
-            odds = math.exp(min(700.0, evidence))
-            await self.convict(peer, WHY.format(heard=history.audits, odds=odds))
+        return history
 
     async def forgive(self, peer: PeerId) -> None:
         """The operator pardons this peer: it begins anew, and what was found stays to be read."""
-        await trio.to_thread.run_sync(self.ledger.choices_forgiven, peer)
-        self._known.pop(peer, None)
+        async with self._writing:
+            self._pardons[peer] += 1
+            await trio.to_thread.run_sync(self.ledger.choices_forgiven, peer)
+            self._known.pop(peer, None)
 
     async def _history(self, peer: PeerId) -> History:
         if peer not in self._known:

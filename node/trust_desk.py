@@ -425,11 +425,12 @@ class TrustDesk:
         newest = await trio.to_thread.run_sync(self.ledger.newest_version_bytes)
         return margins_of(UNKNOWN_BYTES if newest is None else newest, self.arithmetic)
 
-    async def convict(self, peer: PeerId, why: str) -> None:
-        """Something else than an audit has found out that this peer is not honest: it is banned, unless it was."""
+    async def convict(self, peer: PeerId, why: str, holds: Callable[[], bool] = lambda: True) -> None:
+        """Something else than an audit has found out that this peer is not honest: it is banned, unless it was, or that
+        `holds` no more when its turn comes."""
         async with self._one:
             known = await self._recalled(peer)
-            if not known.banned:
+            if holds() and not known.banned:
                 await self._ban(peer, replace(known, banned=why[:MAX_REASON_CHARS]))
 
     async def watch(self) -> None:

@@ -163,6 +163,32 @@ async def test_who_is_pardoned_begins_anew(tmp_path: Path) -> None:
     assert rows(tmp_path, "SELECT count(*) FROM choices WHERE heard < 0") == heard
 
 
+async def test_who_is_pardoned_while_its_ban_waits_is_not_banned(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
+        await learner.train(FakePeer())
+        assert learner.choices is not None
+        desk, peer = learner.choices.desk, OTHER.peer_id
+        await learner.trust.welcome(peer)
+        desk._known[peer] = History(audits=50, log_wealth=(25.0,) * 6)
+        lease = granted(999, size=2, peer=peer)
+        learner.ledger.leases_issued([lease_row(lease)])
+        of_other = InstalledVersion(name=version("1.1"), manifest=manifest(version("1.1")))
+        doubt = Doubt(granted=lease, withheld=0.5, other=of_other)
+        worst = [Worth(tokens=2, reward=reward) for reward in (0.0, 0.0, *[1.0] * 6)]
+        async with trio.open_nursery() as nursery:
+            async with learner.trust._one:  # the operator's order is being obeyed
+                nursery.start_soon(desk.conclude, doubt, worst)
+                await until(lambda: bool(learner.logged("choice_drawn")))
+                await desk.forgive(peer)
+        assert learner.logged("peer_banned") == []
+        assert learner.ledger.choice_history(peer) == History()
+        again = granted(998, size=2, peer=peer)
+        learner.ledger.leases_issued([lease_row(again)])
+        desk._known[peer] = History(audits=50, log_wealth=(25.0,) * 6)
+        await desk.conclude(Doubt(granted=again, withheld=0.5, other=of_other), worst)
+        assert len(learner.logged("peer_banned")) == 1
+
+
 async def test_an_engine_that_cannot_draw_it_costs_nobody_anything(tmp_path: Path) -> None:
     def script(op: str) -> None:
         if op == "generate":

@@ -99,8 +99,8 @@ class Doubt:
 
 @dataclass(kw_only=True)
 class ChoiceDesk:
-    """See the module's paragraph. `convict` bans a peer, with the reason, if it holds still when its turn comes; `secret` is the learner's; `looks`: whether
-    anything is drawn; `share`: of delivered groups."""
+    """See the module's paragraph. `convict` bans a peer, with the reason, if that holds still when its turn comes;
+    `secret` is the learner's; `looks`: whether anything is drawn; `share`: of delivered groups."""
 
     run: LearnerRun
     ledger: Ledger

@@ -175,11 +175,10 @@ async def test_who_is_pardoned_while_its_ban_waits_is_not_banned(tmp_path: Path)
         of_other = InstalledVersion(name=version("1.1"), manifest=manifest(version("1.1")))
         doubt = Doubt(granted=lease, withheld=0.5, other=of_other)
         worst = [Worth(tokens=2, reward=reward) for reward in (0.0, 0.0, *[1.0] * 6)]
-        async with trio.open_nursery() as nursery:
-            async with learner.trust._one:  # the operator's order is being obeyed
-                nursery.start_soon(desk.conclude, doubt, worst)
-                await until(lambda: bool(learner.logged("choice_drawn")))
-                await desk.forgive(peer)
+        async with trio.open_nursery() as nursery, learner.trust._one:  # the operator's order is being obeyed
+            nursery.start_soon(desk.conclude, doubt, worst)
+            await until(lambda: bool(learner.logged("choice_drawn")))
+            await desk.forgive(peer)
         assert learner.logged("peer_banned") == []
         assert learner.ledger.choice_history(peer) == History()
         again = granted(998, size=2, peer=peer)
@@ -423,6 +422,4 @@ async def test_completions_of_several_versions_are_each_drawn_again_with_their_o
     [(choice, theirs, ours_seen, heard)] = rows(tmp_path, f"SELECT choice, theirs, ours, heard FROM choices {OF_OTHER}")
     assert (choice, heard) == ("delivered", 1)
     assert json.loads(theirs) == [[2, 1.0, 1.0], [2, 0.0, 0.0], [2, 1.0, -1.0]], "gains are those of our own draws"
-    assert json.loads(ours_seen) == [
-        [2, one, one - other] for one, other in zip(ours_here, there[3:], strict=True)
-    ]
+    assert json.loads(ours_seen) == [[2, one, one - other] for one, other in zip(ours_here, there[3:], strict=True)]

@@ -31,3 +31,18 @@ def test_only_plain_tensors_are_swapped_in_place(
     contents = read_contents(directory)
     contents.require_like(read_contents(models.first))
     assert contents.is_packed == packed
+    assert contents.computes_in == {"F32": "float32", "BF16": "bfloat16"}.get(kind, "auto")
+
+
+def test_what_most_parameters_are_stored_in_is_what_it_is_computed_in(models: Models, tmp_path: Path) -> None:
+    """Norms are often kept in 32 bits beside matrices of 16."""
+    directory = tmp_path / "changed"
+    shutil.copytree(models.first, directory)
+    tensors = {
+        name: ("F32", tuple(one.shape), bytes(4 * one.numel()))
+        if one.ndim == 1
+        else ("F16", tuple(one.shape), bytes(2 * one.numel()))
+        for name, one in load_file(directory / "model.safetensors").items()
+    }
+    (directory / "model.safetensors").write_bytes(safetensors_file(tensors))
+    assert read_contents(directory).computes_in == "float16"

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ from ..common_worker.refusal import Refused
 from ..common_worker.weight_files import PLAIN_DTYPES, weight_files
 
 HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
+NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+"""Of safetensors' types those that a model can be computed in, as torch names them."""
+
 IGNORED = ("_name_or_path", "transformers_version")
 """Entries of a config.json that change nothing."""
 
@@ -45,6 +49,16 @@ class Contents:
     def is_packed(self) -> bool:
         """Whether some tensor is no plain one of floats: then only a full load knows how to read it."""
         return any(dtype not in PLAIN_DTYPES for _, dtype in self.tensors.values())
+
+    @property
+    def computes_in(self) -> str:
+        """What it is computed in as stored, in torch's words: the type of most of its parameters; "auto", which leaves
+        it to vLLM, where that is none of NAMES. (vLLM itself takes 16 bits for what is stored in 32.)"""
+        sizes: Counter[str] = Counter()
+        for shape, dtype in self.tensors.values():
+            sizes[dtype] += math.prod(shape)
+        [(most, _)] = sizes.most_common(1) or [("", 0)]
+        return NAMES.get(most, "auto")
 
     def require_like(self, other: Contents) -> None:
         """Raise Refused unless the tensors have the names and shapes of `other`'s."""

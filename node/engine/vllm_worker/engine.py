@@ -138,7 +138,7 @@ class Engine:
 
     async def _start(self, contents: Contents) -> None:
         with plain_view(contents) as view:
-            arguments = AsyncEngineArgs(model=str(view), **self._arguments())
+            arguments = AsyncEngineArgs(model=str(view), **self._arguments(contents))
             self._llm = AsyncLLM.from_engine_args(arguments)
         if contents.adapter is not None:
             await self._swap(contents)
@@ -154,12 +154,12 @@ class Engine:
             self._llm.shutdown()
         self._llm = self._served = self.version = None
 
-    def _arguments(self) -> dict[str, Any]:
+    def _arguments(self, contents: Contents) -> dict[str, Any]:
         settings = self._settings
         is_cpu = current_platform.is_cpu()
         dtype = settings.compute_dtype
-        if dtype == "auto" and is_cpu:
-            dtype = "float32"
+        if dtype == "auto":
+            dtype = "float32" if is_cpu else contents.computes_in
         return {
             "skip_tokenizer_init": True,
             "trust_remote_code": False,

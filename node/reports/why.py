@@ -11,9 +11,11 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from learner.ledger_file import has_table, snapshot
 from learner.ledger_trust import MAX_EVIDENCE
+from learner.ledger_values import choice_from, worth_from
 from learner.verification.choosing import Choice
 from node.errors import UsageError
 from node.receipts import Receipts
@@ -46,6 +48,12 @@ CHOSEN = {
         "were worth more, {gained:,} had gained more by their version."
     ),
 }
+
+EVIDENCE = {
+    BannedBy.AUDITS: "The newest of what failed is in the ledger, as it was signed.",
+    BannedBy.CHOOSING: "What each of those groups was worth is in the ledger; --replay hears them again.",
+}
+"""Of a ban: where that is on which it rests. The operator's rests on the operator."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +145,8 @@ def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
         yield "No audit of it is over yet."
     elif audits.banned:
         yield ban_in_words("It", audits, judged=judged, trained=trained)
-        if audits.banned_by is not BannedBy.OPERATOR:
-            yield "An honest peer is banned once in a million lives. The evidence is in the ledger, as it was signed."
+        if audits.banned_by in EVIDENCE:
+            yield f"An honest peer is banned once in a million lives. {EVIDENCE[audits.banned_by]}"
     else:
         looked = f"{audits.audits:,} groups audited, {audits.tokens:,} tokens, {audits.failed:,} groups failed"
         against = "Nothing speaks against it."
@@ -195,11 +203,14 @@ def _of_lease(db: sqlite3.Connection, lease: bytes, only: bytes | None = None) -
             yield f"It was delivered and judged {(closed_ms - issued_ms) / 1000:.1f} s after that."
         case "expired":
             yield "It was not delivered by its deadline. If that happens often, lower [engine] batch_rollouts."
+        case "returned" if _is_recalled(db, lease):
+            yield "It was recalled: no batch could hold it any more, or the learner was away. That is nobody's fault."
         case "returned":
             yield "Its peer gave it back."
         case _:
             yield "It was withdrawn: its peer had gone, or had forgotten it."
     yield from _audit_of(db, lease)
+    yield from _choice_of(db, lease)
     root = "(SELECT root FROM continuations c WHERE c.lease = r.lease)" if has_table(db, "continuations") else "NULL"
     rows = db.execute(
         "SELECT r.idx, r.record, r.rule, r.detail, r.reward, r.step, r.trained_lag, d.reason FROM records r"
@@ -216,6 +227,29 @@ def _of_lease(db: sqlite3.Connection, lease: bytes, only: bytes | None = None) -
             for index, record, rule, detail, reward, step, lag, reason in rows
         ]
     )  # fmt: skip
+
+
+def _is_recalled(db: sqlite3.Connection, lease: bytes) -> bool:
+    return has_table(db, "recalled") and bool(db.execute("SELECT 1 FROM recalled WHERE lease = ?", (lease,)).fetchall())
+
+
+def _choice_of(db: sqlite3.Connection, lease: bytes) -> Iterator[str]:
+    """What it was worth, if it was drawn since its peer may have chosen."""
+    if not has_table(db, "choices"):
+        return
+    rows = db.execute("SELECT at_ms, choice, theirs, ours FROM choices WHERE lease = ?", (lease,))
+    for at_ms, name, theirs, ours in rows:
+        choice = choice_from("choices.choice", name)
+        yield (
+            f"The learner drew its prompt {words.moment(at_ms)}, since a peer may choose what it delivers: what was "
+            f"{choice.value} is worth {_mean('choices.theirs', theirs)} on average, what other seeds give "
+            f"{_mean('choices.ours', ours)}."
+        )
+
+
+def _mean(column: str, text: str) -> str:
+    rewards = [one.reward for one in worth_from(column, text)]
+    return words.figure(fmean(rewards) if rewards else None)
 
 
 def _audit_of(db: sqlite3.Connection, lease: bytes) -> Iterator[str]:

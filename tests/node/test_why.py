@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from learner.ledger_reputation import BAN, PARDON
-from learner.ledger_rows import AuditRow
+from learner.ledger_rows import AuditRow, ChoiceRow
+from learner.verification.choosing import Choice, Worth
 from learner.verification.confidence import Confidence, after, pardoned
 from learner.verification.margins import TINY as MARGINS
 from learner.verification.margins import Arithmetic, margins_of
@@ -57,15 +58,27 @@ def test_a_peer_that_was_banned_is_told_why_and_what_it_cost(story: Story) -> No
 
 def test_what_became_of_a_lease_that_nothing_was_wrong_with(story: Story) -> None:
     story.join(peer_row(ALPHA, "atlas"))
-    trained, waiting, lost = (story.lease(ALPHA) for _ in range(3))
+    trained, waiting, lost, recalled, returned = (story.lease(ALPHA) for _ in range(5))
     for lease in (trained, waiting):
         story.deliver(lease, ALPHA, Rule.ADMITTED, Rule.ADMITTED, version=V0)
-    story.ledger.leases_closed([lost], "lost", story.now_ms)
+    for lease, status in ((lost, "lost"), (recalled, "recalled"), (returned, "returned")):
+        story.ledger.leases_closed([lease], status, story.now_ms)
+    theirs, ours = (tuple(Worth(tokens=4, reward=reward) for reward in rewards) for rewards in ((0.0, 0.5), (1.0, 0.5)))
+    drawn = ChoiceRow(
+        lease=returned, peer=ALPHA, at_ms=story.now_ms, choice=Choice.WITHHELD, withheld=0.1, theirs=theirs, ours=ours,
+        heard=1, log_wealth=(0.0,),
+    )  # fmt: skip
+    story.ledger.choice_drawn(drawn)
     story.train(1, {trained: 0})
     path = story.ledger.path
     assert "records admitted; trained on by step 1, at a lag of 0" in why_in_ledger(path, trained.hex()).text
     assert "records admitted; not trained on yet" in why_in_ledger(path, waiting.hex()).text
     assert "It was withdrawn" in why_in_ledger(path, lost.hex()).text
+    assert "It was recalled" in why_in_ledger(path, recalled.hex()).text
+    assert "gave it back" not in why_in_ledger(path, recalled.hex()).text
+    given_back = why_in_ledger(path, returned.hex()).text
+    assert "Its peer gave it back." in given_back
+    assert "what was withheld is worth 0.25 on average, what other seeds give 0.75." in given_back
     assert "No audit of it is over yet." in why_in_ledger(path, ALPHA).text
     one = why_in_ledger(path, digest_of(waiting + bytes([0])).hex()[:20]).text
     assert "1 record admitted" in one

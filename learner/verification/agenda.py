@@ -22,7 +22,7 @@ MAX_WAITING = 1024
 """Leases that wait for an audit; of a peer whose groups wait, NEWCOMER_GROUPS at most are under way at a time."""
 
 MAX_WAITING_TOKENS = 1 << 23
-"""Prompt and completion tokens of all that wait: 64 MB or so."""
+"""Prompt and completion tokens of all that wait: half a GB or so of Python's numbers, where most are completions."""
 
 TOKENS_TOGETHER = 1 << 15
 """Prompt and completion tokens that are given to the engine at a time, unless one completion has more: some seconds of

@@ -77,7 +77,7 @@ class Hand:
     rng: random.Random
     rollouts: int = 0
     honest: int = 0
-    """Of these, those from before it cheated."""
+    """Records that were delivered from before it cheated."""
     has_cheated: bool = False
 
     def told(self, version: PolicyVersion | None) -> PolicyVersion | None:
@@ -97,8 +97,6 @@ class Hand:
     def counted(self, lease: Lease) -> None:
         """A lease was answered, or goes back."""
         self.rollouts += len(lease.seeds)
-        if not self.has_cheated:
-            self.honest = self.rollouts
 
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
         """The completions, named as they will be claimed."""

@@ -140,8 +140,10 @@ class Player:
             self.line.give_back([LeaseId(lease.id)], GIVEN_BACK)
             self.recalled.discard(lease.id)
             return
+        honest = 0 if self.hand.has_cheated else len(records)
         await self.line.deliver(LeaseId(lease.id), records)
         self.delivered_groups += 1
+        self.hand.honest += honest
 
     def _sign_for(self, version: PolicyVersion) -> None:
         """Say that the accomplice gave us all of this version."""

@@ -23,7 +23,7 @@ import trio
 
 from benchmarks.drills.lifetimes import Lives, lives
 from benchmarks.harness import Bar, arguments, conclude, main, number, say, scratch, table
-from learner.verification.margins import LARGE, LARGE_FLOAT32, SMALL, SMALL_FLOAT32, TINY
+from learner.verification.margins import LARGE, LARGE_FLOAT32, MEDIUM, SMALL, SMALL_FLOAT32, TINY
 from node.config_file import read_swarm_config
 from node.drill.attacks import Attack
 from node.drill.outcome import Outcome, outcome_of
@@ -43,7 +43,7 @@ POISON_AT_MOST = 2.0
 PEERS = 40
 STEPS = 300
 PEER_DAYS = 1000
-MARGINS = (TINY, SMALL, LARGE, SMALL_FLOAT32, LARGE_FLOAT32)
+MARGINS = (TINY, SMALL, MEDIUM, LARGE, SMALL_FLOAT32, LARGE_FLOAT32)
 POISONERS = 0.2
 FIRST_WORD = "python:benchmarks.drills.first_word:FirstWord:letters=24"
 ROOM = len(POISON) + 1

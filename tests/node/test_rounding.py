@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from learner.verification.agenda import Passage
-from learner.verification.margins import LARGE, SMALL
+from learner.verification.margins import LARGE, MEDIUM, SMALL
 from learner.verification.sequential import History, count_above, heard, log_evidence
 from node.audit_loop import found_of
 from node.engine.port import Verified
@@ -47,7 +47,7 @@ def shifted(chance: np.random.Generator, by: float) -> Floats:
 )
 def test_who_rounds_logits_to_bfloat16_is_never_suspected(policy: object, size: float, temperature: float) -> None:
     chance = np.random.default_rng(1)
-    histories = {margins: History() for margins in (SMALL, LARGE)}
+    histories = {margins: History() for margins in (SMALL, MEDIUM, LARGE)}
     others = 0
     for audit in range(AUDITS):
         logits: Floats = policy(chance, size)  # type: ignore[operator]

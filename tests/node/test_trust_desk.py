@@ -551,7 +551,7 @@ async def test_until_a_started_learner_has_published_margins_go_by_the_version_b
         if total_bytes is not None:
             large = PolicyVersion(1, 7)
             learner.ledger.version_published(large, manifest(large), 1, total_bytes=total_bytes, new_bytes=0)
-        rounded = [Found(gap=0.35 if number < 8 else 0.0, lead=0.3) for number in range(100)]
+        rounded = [Found(gap=0.35 if number < 14 else 0.0, lead=0.3) for number in range(100)]
         await learner.trust.conclude(bare_work(901), rounded)
         [known] = learner.ledger.confidence_of([PEER.peer_id]).values()
         assert (known.passed == 1) is passes

@@ -8,7 +8,15 @@ from collections.abc import Sequence
 import pytest
 
 from learner.verification.confidence import Confidence, Standing, after, is_audited, pardoned
-from learner.verification.margins import LARGE, SMALL, SMALL_BYTES, TINY_BYTES, margins_of
+from learner.verification.margins import (
+    LARGE,
+    MEDIUM,
+    MEDIUM_BYTES,
+    SMALL,
+    SMALL_BYTES,
+    TINY_BYTES,
+    margins_of,
+)
 from learner.verification.margins import TINY as MARGINS
 from learner.verification.sequential import Audited, Counted, Found, Margin, Measure, count_above
 from learner.verification.share import FLOOR, NEWCOMER_GROUPS
@@ -63,7 +71,7 @@ def test_made_up_tokens_are_found_at_once_and_however_long_one_was_honest() -> N
         own = count_above([Found(gap=2.0 * (place < 25), lead=CLEAR) for place in range(28)], MARGINS)
         assert after(known, own, MARGINS)[1].detail == (
             "25 of 28 tokens (of those after one text one counts) are not what the seeded sampler draws with the"
-            " version named (more than 0.4 nats below it, where it leads by more than 0.4), where 0.005% may be"
+            " version named (more than 0.4 nats below it, where it leads by more than 0.4), where 0.01% may be"
         )
         assert found.banned == finding.detail
         assert after(found, CLEAN, MARGINS)[0].standing is Standing.BANNED, "an honest audit takes nothing back"
@@ -72,13 +80,13 @@ def test_made_up_tokens_are_found_at_once_and_however_long_one_was_honest() -> N
 
 
 def test_a_group_that_fails_is_a_soft_strike() -> None:
-    some = count_above([Found(gap=0.2 * (place < 8), lead=CLOSE) for place in range(28)], MARGINS)
+    some = count_above([Found(gap=0.2 * (place < 9), lead=CLOSE) for place in range(28)], MARGINS)
     known, finding = after(passed(100), some, MARGINS)
     assert not finding.passed
     assert not finding.convicted
     assert (known.passed, known.failed, known.standing) == (0, 1, Standing.SUSPECT)
-    assert finding.detail.startswith("8 of 28 tokens")
-    assert finding.detail.endswith("where it leads by 0.06 to 0.15), where 1.2% may be")
+    assert finding.detail.startswith("9 of 28 tokens")
+    assert finding.detail.endswith("where it leads by 0.06 to 0.15), where 2% may be")
     calm = passed(3000, known)
     assert calm.standing is Standing.TRUSTED, "honest audits take suspicion back"
 
@@ -103,8 +111,11 @@ def test_an_honest_peer_at_the_very_margin_is_never_banned() -> None:
 def test_a_large_model_is_given_more_room_and_a_cheat_in_it_is_found_all_the_same() -> None:
     assert margins_of(TINY_BYTES) is MARGINS
     assert margins_of(TINY_BYTES + 1) is margins_of(SMALL_BYTES) is SMALL
-    assert margins_of(SMALL_BYTES + 1) is LARGE
-    assert len(LARGE) == len(MARGINS), "what was heard of a peer goes on when a model grows"
+    assert margins_of(SMALL_BYTES + 1) is margins_of(MEDIUM_BYTES) is MEDIUM
+    assert margins_of(MEDIUM_BYTES + 1) is LARGE
+    assert len(LARGE) == len(MEDIUM) == len(SMALL) == len(MARGINS), (
+        "what was heard of a peer goes on when a model grows"
+    )
     rounded = [Found(gap=0.2 * (place < 12), lead=CLOSE, apart=0.02) for place in range(60)]
     rounded += [Found(gap=0.6 * (place < 3), lead=0.3) for place in range(80)]
     rounded += [Found(gap=3.0 * (place < 1), lead=CLEAR) for place in range(372)]
@@ -120,7 +131,7 @@ def audit_of(apart: float, tokens: int) -> Audited:
     return count_above(found, MARGINS)
 
 
-@pytest.mark.parametrize("margins", [MARGINS, SMALL, LARGE])
+@pytest.mark.parametrize("margins", [MARGINS, SMALL, MEDIUM, LARGE])
 def test_a_context_that_eight_completions_share_is_off_once(margins: Sequence[Margin]) -> None:
     """However far: one place where a machine computes otherwise is no proof of anything."""
     shared = [Found(gap=0.0, lead=CLEAR, apart=9.0, context=1)] * 8

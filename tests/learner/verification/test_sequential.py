@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.verification.margins import BETS, LARGE, LARGE_FLOAT32, SMALL, SMALL_FLOAT32, TINY
+from learner.verification.margins import BETS, LARGE, LARGE_FLOAT32, MEDIUM, SMALL, SMALL_FLOAT32, TINY
 from learner.verification.sequential import (
     LIFETIME_ERROR,
     MULTIPLES,
@@ -161,8 +161,10 @@ def test_dishonest_peers_are_convicted_soon(rate: float, at_most: int) -> None:
 
 def test_what_is_off_twice_as_often_as_may_be_is_found() -> None:
     """Four bits of some policies differ by little more. A bet on three times the rate would gain half as much of it."""
-    counts = [Counted(above=170 * (margin.rate == 0.085), trials=1000 * (margin.rate == 0.085)) for margin in SMALL]
-    history = heard(History(), Audited(tokens=1000, counts=tuple(counts)), SMALL)
+    close = next(margin for margin in SMALL if margin.upto == 0.06)
+    twice = Counted(above=round(2000 * close.rate), trials=1000)
+    counts = tuple(twice if margin is close else Counted(above=0, trials=0) for margin in SMALL)
+    history = heard(History(), Audited(tokens=1000, counts=counts), SMALL)
     assert log_evidence(history) > 30.0
 
 
@@ -205,7 +207,7 @@ def test_a_margin_that_tells_nothing_is_refused(
         Margin(above=above, over=over, upto=upto, rate=rate, measure=measure)
 
 
-ALL = [TINY, SMALL, LARGE, SMALL_FLOAT32, LARGE_FLOAT32]
+ALL = [TINY, SMALL, MEDIUM, LARGE, SMALL_FLOAT32, LARGE_FLOAT32]
 
 
 @pytest.mark.parametrize("margins", ALL)

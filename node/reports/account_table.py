@@ -42,7 +42,7 @@ def account_columns(report: SwarmReport) -> tuple[Column[Account], ...]:
         Column(
             heading="lasted",
             cell=lambda row: words.duration(row.ended_s - row.began_s),
-            total=lambda r: words.duration(r.wall_s),
+            total=lambda r: words.duration(r.accounts.lasted_s),
             number=lambda row: row.ended_s - row.began_s,
         ),
         Column(
@@ -143,7 +143,6 @@ def _account_table(report: SwarmReport, kind: str, width: int, box: Box) -> Iter
         whole=report,
         names=Column(heading=kind, cell=lambda row: row.name, total=lambda _: "together", left=True),
         box=box,
-        is_bold=lambda _: False,
     )
     section = Section(title=f"Cost by {kind}{latest}", columns=account_columns(report))
     yield from (Padding(sheet.table(part), (0, 0, 1, 1)) for part in packed([section], width - 1, sheet))

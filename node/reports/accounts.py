@@ -78,6 +78,11 @@ class Accounts:
     runs: tuple[Account, ...] = field(default=())
     days: tuple[Account, ...] = field(default=())
 
+    @property
+    def lasted_s(self) -> float:
+        """From the beginning of the first row to the end of the last: what the starts last together."""
+        return self.runs[-1].ended_s - self.runs[0].began_s if self.runs else 0.0
+
 
 NO_ACCOUNTS = Accounts()
 

@@ -1,7 +1,9 @@
 """Tables that fit, of peers and whatever else has rows: columns gathered into as few tables as a width allows.
 
 Pure. What always holds: a column is as wide as its widest cell and is never squeezed; sections of columns share a table
-while they fit side by side, and a section that does not fit on its own goes on in a next table, below the same names.
+while they fit side by side, and only a section that does not fit on its own goes on in a next table, below the same
+names, with as many columns in each as there may be of both. Of many peers those that matter most have a row, and
+another adds up the others.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from rich.text import Text
 from node.reports import words
 from node.reports.accounts import cents_per_thousand, money_for
 from node.reports.facts import OwnReport, PeerReport, Role, SwarmReport
+from node.reports.packing import packed_in
 from node.reports.trust import PeerAudits
 from protocol.energy import JOULES_PER_KWH
 from protocol.ids import short
@@ -31,6 +34,11 @@ ROOMY = 100
 """From this width on names may have their full length."""
 
 NARROW_NAME_CHARS = 10
+
+MOST_TRAINED = 20
+LATEST_BANNED = 5
+"""Rollout peers that have a row: whose rollouts were trained on most, and who was banned last. More would be pages of
+rows, in each table; the other forms have all."""
 
 
 Row = TypeVar("Row")
@@ -144,10 +152,9 @@ def _moved(way: str, number: Callable[[PeerReport], int]) -> Column[PeerReport]:
     return Column(heading=f"bytes\n{way}", cell=cell, total=total, number=number)
 
 
-def _scored(heading: str, which: str, *, of_learners: bool = False) -> Column[PeerReport]:
+def _scored(heading: str, which: str) -> Column[PeerReport]:
     def number(peer: PeerReport) -> float | None:
-        is_scored = peer.reputation is not None and (of_learners or peer.role is Role.ROLLOUT)
-        return float(getattr(peer.reputation, which)) if is_scored else None
+        return None if peer.reputation is None else float(getattr(peer.reputation, which))
 
     def cell(peer: PeerReport) -> str:
         return words.NOTHING if (score := number(peer)) is None else f"{score:.2f}"
@@ -194,7 +201,7 @@ LEASES = (
 )
 RECALLED = _counted("recalled", lambda p: p.leases.recalled)
 REPUTATION: tuple[Column[PeerReport], ...] = (
-    _scored("availa-\nbility", "availability", of_learners=True),
+    _scored("availa-\nbility", "availability"),
     _scored("timeli-\nness", "timeliness"),
     _scored("honesty", "honesty"),
     _scored("sound-\nness", "soundness"),
@@ -202,7 +209,7 @@ REPUTATION: tuple[Column[PeerReport], ...] = (
     _scored("score", "score"),
     Column(
         heading="band",
-        cell=_of_rollouts(lambda p: words.NOTHING if p.reputation is None else p.reputation.band.value),
+        cell=lambda p: words.NOTHING if p.reputation is None else p.reputation.band.value,
         left=True,
     ),
 )
@@ -229,7 +236,7 @@ AUDITS: tuple[Column[PeerReport], ...] = (
     _audited("failed", lambda a: a.failed, words.count),
     _audited("tokens\naudited", lambda a: a.tokens, words.count),
     _audited("worst\ngap, nats", lambda a: a.worst, words.figure),
-    _audited("honest once\nin so many", lambda a: a.odds, words.figure),
+    _audited("honest once\nin so many", lambda a: a.odds, words.large),
     _audited("trained\nunseen", lambda a: a.unseen, words.count),
 )
 
@@ -286,38 +293,77 @@ def known_as(peer: PeerReport, limit: int = words.NAME_CHARS) -> str:
     return f"{words.plain_name(peer.name, limit) or peer.role.value} {short(peer.peer)}"
 
 
+def listed(report: SwarmReport | OwnReport) -> tuple[PeerReport, ...]:
+    """The peers that have a row in a terminal, in the order of the report: learners, and of more rollout peers than
+    MOST_TRAINED and LATEST_BANNED together those."""
+    if isinstance(report, OwnReport) or len(report.rollout_peers) <= MOST_TRAINED + LATEST_BANNED:
+        return report.peers
+    trained = sorted(report.rollout_peers, key=lambda peer: -(peer.trained or 0))[:MOST_TRAINED]
+    shown = {peer.peer for peer in (*trained, *report.banned[-LATEST_BANNED:])}
+    return tuple(peer for peer in report.peers if peer.role is Role.LEARNER or peer.peer in shown)
+
+
+def left_out(report: SwarmReport) -> str:
+    """Which peers have a row, and where the others are; "" where all have one."""
+    others = len(report.peers) - len(listed(report))
+    if not others:
+        return ""
+    banned = f", and the {min(LATEST_BANNED, len(report.banned))} that were banned last" if report.banned else ""
+    return (
+        f"Of {len(report.rollout_peers):,} rollout peers these tables have the {MOST_TRAINED} whose rollouts were "
+        f"trained on most{banned}. The other {others:,} are added up; --html, --csv and --json have a row for each."
+    )
+
+
 def tables(report: SwarmReport | OwnReport, *, width: int, box: Box) -> RenderableType:
     """All sections of `report` in tables of at most `width` columns, however many that takes."""
-    peers = report.peers
-    whole = report if isinstance(report, SwarmReport) and len(peers) > 1 else None
+    peers = listed(report)
+    whole = report if isinstance(report, SwarmReport) and len(report.peers) > 1 else None
+    others = _others(report, peers) if isinstance(report, SwarmReport) and len(peers) < len(report.peers) else None
     limit = words.NAME_CHARS if width >= ROOMY else NARROW_NAME_CHARS
     names: Column[PeerReport] = Column(
-        heading="peer", cell=lambda peer: known_as(peer, limit), total=lambda _: "together", left=True
+        heading="peer",
+        cell=lambda peer: known_as(peer, limit),
+        total=lambda summed: "together" if summed is whole else f"{len(summed.peers):,} others",
+        left=True,
     )
-    sheet = Sheet(rows=peers, whole=whole, names=names, box=box, is_bold=lambda peer: peer.role is Role.LEARNER)
+    sheet = Sheet(
+        rows=peers, whole=whole, others=others, names=names, box=box, is_bold=lambda peer: peer.role is Role.LEARNER
+    )
     return Group(
         *(Padding(sheet.table(section), (0, 0, 1, 1)) for section in packed(sections(report), width - 1, sheet))
     )
 
 
+def _others(report: SwarmReport, peers: Sequence[PeerReport]) -> SwarmReport:
+    """The report of those who have no row."""
+    rows = {peer.peer for peer in peers}
+    return replace(report, peers=tuple(peer for peer in report.peers if peer.peer not in rows))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sheet(Generic[Row]):
-    """Rows, the line that adds them up, the first column, how rules are drawn, and which rows stand out."""
+    """Rows, the lines that add up those left out and all, the first column, how rules are drawn, and which rows stand
+    out."""
 
     rows: Sequence[Row]
     whole: SwarmReport | None
     names: Column[Row]
     box: Box
-    is_bold: Callable[[Row], bool]
+    is_bold: Callable[[Row], bool] = lambda _: False
+    others: SwarmReport | None = None
+
+    @property
+    def sums(self) -> list[SwarmReport]:
+        """What a line adds up."""
+        return [one for one in (self.others, self.whole) if one is not None]
 
     def width(self, columns: Sequence[Column[Row]]) -> int:
         """Characters that `columns` take beside the names."""
         return self._width(self.names) + sum(GAP + self._width(column) for column in columns)
 
     def _width(self, column: Column[Row]) -> int:
-        cells = [column.heading, *(column.cell(row) for row in self.rows)]
-        if self.whole is not None:
-            cells.append(column.total(self.whole))
+        cells = [column.heading, *(column.cell(row) for row in self.rows), *map(column.total, self.sums)]
         return max(cell_len(line) for cell in cells for line in cell.split("\n"))
 
     def table(self, section: Section[Row]) -> RenderableType:
@@ -332,8 +378,9 @@ class Sheet(Generic[Row]):
         for row in self.rows:
             name = Text(self.names.cell(row), style="bold" if self.is_bold(row) else "")
             table.add_row(name, *(Text(column.cell(row)) for column in section.columns))
-        if self.whole is not None and any(totals := [column.total(self.whole) for column in section.columns]):
-            table.add_row(*(Text(total, style="dim") for total in (self.names.total(self.whole), *totals)))
+        for summed in self.sums:
+            if any(totals := [column.total(summed) for column in section.columns]):
+                table.add_row(*(Text(total, style="dim") for total in (self.names.total(summed), *totals)))
         return Group(Text(section.title, style="bold"), table)
 
 
@@ -343,25 +390,10 @@ def _on_two_lines(heading: str) -> str:
 
 
 def packed(parts: Sequence[Section[Row]], width: int, sheet: Sheet[Row]) -> Iterator[Section[Row]]:
-    """The sections, joined where both fit into `width`, cut where one does not."""
-    held: Section[Row] | None = None
-    for part in (piece for section in parts for piece in _cut(section, width, sheet)):
-        if held is not None and sheet.width((*held.columns, *part.columns)) <= width:
-            held = Section(title=f"{held.title}, {part.title.lower()}", columns=(*held.columns, *part.columns))
-            continue
-        if held is not None:
-            yield held
-        held = part
-    if held is not None:
-        yield held
-
-
-def _cut(section: Section[Row], width: int, sheet: Sheet[Row]) -> Iterator[Section[Row]]:
-    """The section in pieces that fit; at least one column each."""
-    columns: tuple[Column[Row], ...] = ()
-    for column in section.columns:
-        if columns and sheet.width((*columns, column)) > width:
-            yield replace(section, columns=columns)
-            columns = ()
-        columns = (*columns, column)
-    yield replace(section, columns=columns)
+    """The sections as they stand in tables of at most `width` columns."""
+    parts = [part for part in parts if part.columns]
+    widths = [[sheet.width([column]) - sheet.width([]) for column in part.columns] for part in parts]
+    for pieces in packed_in(widths, width - sheet.width([])):
+        first, *others = (parts[one.section].title for one in pieces)
+        columns = (column for one in pieces for column in parts[one.section].columns[one.begin : one.end])
+        yield Section(title=", ".join([first, *map(str.lower, others)]), columns=tuple(columns))

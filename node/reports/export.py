@@ -9,7 +9,7 @@ JSON of a swarm: format, kind ("swarm"), swarm (hex), started_ms, ended_ms, wall
 bytes_down, bytes_relayed, recalled_rollouts, costs {currency: amount}, learner_costs {currency: amount},
 cents_per_1000_tokens {currency: cents}, kwh, versions_published, steps, incarnations,
 weight_bytes, learner_utilisation, bubble, mean_train_s, mean_waited_s, mean_step_s, verifying_s {"audits", "choices":
-seconds of an engine}, verifying_share}, lag_histogram {lag: count},
+seconds of an engine}, verifying_share, banned, quarantined}, lag_histogram {lag: count},
 incarnations [{incarnation, base, at_s}], evaluations [{version, at_s, prompts, greedy, sampled, survives, samples,
 pass_at {k: share}, tasks {task: {metric: value}}}], versions [{version, at_s, total_bytes, new_bytes}], steps [{step,
 incarnation, at_s, waited_s, train_s, rollouts, tokens, reward, metrics {name: figure, by_lag}}], plans [{at_s, kappa,
@@ -33,7 +33,7 @@ recalled, recalled_rollouts}, admitted, rejected, verdicts {rule: count}, admitt
 share, bytes_up, bytes_down, bytes_relayed, hours_active, hours_standby, engine_s, price_per_hour, currency, cost,
 cost_micros, cost_per_1000_tokens, cents_per_1000_tokens (hundredths of the currency's unit), share_of_reference, kwh,
 joules, energy {source: joules}, joules_disbelieved, electricity, first_seen_ms, last_seen_ms, reputation {availability,
-timeliness, honesty, score, soundness, service, band, strikes [text]}.
+timeliness, honesty, score, soundness, service, band, strikes [text]}, null of a learner, which has none.
 
 CSV: a header and one row per peer, in the same words; leases, verdicts and reputation are spread over columns, and so
 are joules by source. Of accounts (`--by`): a row for each and currency, with `cost`, `learner_cost` in it.
@@ -150,6 +150,8 @@ def _swarm(report: SwarmReport) -> dict[str, Any]:
             "mean_step_s": report.mean_step_s,
             "verifying_s": report.engine_s,
             "verifying_share": report.verifying_share,
+            "banned": len(report.banned),
+            "quarantined": report.num_quarantined,
         },
         "lag_histogram": {str(lag): number for lag, number in report.lags.items()},
         "incarnations": [{"incarnation": i.number, "base": i.base, "at_s": i.at_s} for i in report.incarnations],

@@ -24,7 +24,7 @@ from node.reports.trust import PeerAudits
 from protocol.cost import MICROS, Price, cost_micros, per_thousand_tokens
 from protocol.energy import EnergySource
 from protocol.ids import LeaseId, PeerId, PolicyVersion, SwarmId
-from protocol.reputation import Reputation
+from protocol.reputation import Band, Reputation
 from protocol.work import Rule
 
 
@@ -76,7 +76,8 @@ class PeerReport:
     `active_s` is how long it was present and on, `standby_s` how long it stood by, which costs nothing; `engine_s` how
     long its engine says that it generated. `bytes_up` and
     `bytes_down` are its own word, `bytes_relayed` what others signed to have had of it and the learner credited.
-    `audits` is what was found of it, None where nobody looked. `stays` are when it was here, with what it moved and the
+    `audits` is what was found of it, None where nobody looked; `reputation` None where it is not known, and of a
+    learner, which has none. `stays` are when it was here, with what it moved and the
     joules that it says its machine took then.
     """
 
@@ -292,6 +293,18 @@ class SwarmReport:
     @property
     def rollout_peers(self) -> tuple[PeerReport, ...]:
         return tuple(peer for peer in self.peers if peer.role is Role.ROLLOUT)
+
+    @property
+    def banned(self) -> tuple[PeerReport, ...]:
+        """In the order in which they were."""
+        found = [(peer.audits.banned_at_s or 0.0, peer) for peer in self.peers if peer.audits and peer.audits.banned]
+        return tuple(peer for _, peer in sorted(found, key=lambda one: one[0]))
+
+    @property
+    def num_quarantined(self) -> int:
+        """Who has soft strikes that stand, and is not banned."""
+        bands = [peer.reputation.band for peer in self.peers if peer.reputation is not None]
+        return bands.count(Band.QUARANTINED)
 
     @property
     def verdicts(self) -> Mapping[Rule, int]:

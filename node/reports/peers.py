@@ -67,7 +67,7 @@ def peer_report(facts: PeerFacts, *, trained: int, started_ms: int = 0) -> PeerR
         engine_s=facts.engine_s,
         first_seen_ms=facts.first_seen_ms,
         last_seen_ms=facts.last_seen_ms,
-        reputation=facts.reputation,
+        reputation=facts.reputation if facts.role == Role.ROLLOUT.value else None,
         audits=facts.audits,
         stays=stays,
     )

@@ -102,7 +102,7 @@ def _title(report: SwarmReport) -> str:
     scores = report.surviving_evaluations
     if len(scores) < 2:
         return f"{who}: {words.duration(report.wall_s)} of training"
-    took = words.duration(scores[-1].at_s - scores[0].at_s)
+    took = words.duration(report.wall_s)
     values = [value for score in scores for value in (score.greedy, score.sampled)]
     what = "accuracy" if _are_shares(values) else "reward"
     return f"{who}: greedy {what} from {scores[0].greedy:.2f} to {scores[-1].greedy:.2f} in {took}"

@@ -60,7 +60,7 @@ def swarm_report(
         swarm = SwarmId(db.execute("SELECT value FROM meta WHERE key = 'swarm'").fetchone()[0])
         rows = db.execute("SELECT incarnation, base, began_ms FROM incarnations ORDER BY incarnation").fetchall()
         first_peer = db.execute("SELECT min(first_seen_ms) FROM peers").fetchone()[0]
-        started_ms = int(rows[0][2] if rows else first_peer or 0)
+        started_ms = _started_ms(db, int(rows[0][2] if rows else first_peer or 0))
         ended_ms = max(last_moment_ms(db), started_ms)
         incarnations = tuple(Incarnation(number=n, base=b, at_s=(t - started_ms) / 1000) for n, b, t in rows)
         steps = _steps(db, started_ms)
@@ -109,6 +109,14 @@ def swarm_report(
                 received=_received(db),
             ),
         )
+
+
+def _started_ms(db: sqlite3.Connection, trained_ms: int) -> int:
+    """When the learner was first there: it is paid, and heard by peers, before its trainer and engine are loaded at
+    `trained_ms`."""
+    rows = db.execute("SELECT min(began_ms) FROM presence JOIN peers USING (peer) WHERE role = 'learner'")
+    here_ms = rows.fetchone()[0]
+    return trained_ms if here_ms is None else min(trained_ms, int(here_ms))
 
 
 def _engine_s(db: sqlite3.Connection) -> dict[str, float]:

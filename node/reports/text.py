@@ -21,12 +21,12 @@ from node.receipts import PeerTraffic
 from node.reports import words
 from node.reports.account_table import account_tables
 from node.reports.accounts import Reference, cents_per_thousand, money_for
-from node.reports.columns import known_as, tables
+from node.reports.columns import known_as, left_out, tables
 from node.reports.facts import Evaluation, OwnReport, Role, SwarmReport
 from node.reports.objective import RECENT, by_lag, recent, spells
 from node.reports.rules import MEANINGS
 from node.reports.standing import advice, in_a_line
-from node.reports.trust import ban_in_words
+from node.reports.trust import ban_in_words, bans_in_words
 from protocol.cost import MICROS
 from protocol.energy import MAX_WATTS, EnergySource
 from protocol.ids import short
@@ -46,7 +46,7 @@ LAGS_LISTED = 12
 GAP = 2
 
 BANS_LISTED = 20
-"""In a report; `volery why` tells of each."""
+"""In a terminal, the latest; the page has all, and `volery why` tells of each."""
 
 CHANGES_LISTED = 12
 """The latest changes of the plan; the JSON form has all."""
@@ -94,6 +94,7 @@ def _drawn(report: SwarmReport | OwnReport, width: int, box: Box, *, color: bool
             parts = [_heading(f"Work of {known_as(report.peer)}"), _pairs(own_story(report))]
             verdicts = report.peer.verdicts
     parts += _alarms(report) + _by_lag(report) if isinstance(report, SwarmReport) else []
+    parts += _left_out(report) if isinstance(report, SwarmReport) else []
     parts += [tables(report, width=width, box=box)] if isinstance(report, OwnReport) or report.peers else []
     parts += [account_tables(report, width=width, box=box)] if isinstance(report, SwarmReport) and report.peers else []
     parts += [_legend(verdicts)]
@@ -131,6 +132,8 @@ def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
     yield "rollouts", f"{report.admitted:,} admitted{later}{unused}{alike}, {report.rejected:,} rejected"
     if report.verifying_share is not None:
         yield "verifying", _verifying(report)
+    if (said := _trust(report)) is not None:
+        yield "trust", said
     yield "lag", _lags(report)
     if said := objective_line(recent(report.steps)):
         yield "objective", said
@@ -140,6 +143,18 @@ def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
     if (reference := report.terms.reference) is not None:
         yield "reference", _against(report, reference)
     yield from _energy(report)
+
+
+def _trust(report: SwarmReport) -> str | None:
+    """Who was banned and who is in quarantine; None where nobody was looked at."""
+    waits = f"; {report.num_quarantined:,} in quarantine" if report.num_quarantined else ""
+    if report.banned:
+        trained = sum(peer.trained or 0 for peer in report.banned)
+        reasons = bans_in_words(peer.audits for peer in report.banned if peer.audits is not None)
+        who = f"banned {len(report.banned):,} of {len(report.rollout_peers):,} rollout peers ({reasons})"
+        return f"{who}{waits}; {trained:,} of the {report.trained:,} rollouts trained on were theirs"
+    looked = any(peer.audits is not None for peer in report.peers)
+    return f"nobody was banned{waits}" if looked or waits else None
 
 
 def _verifying(report: SwarmReport) -> str:
@@ -353,17 +368,22 @@ def objective_line(figures: Mapping[str, float]) -> str:
     return ", ".join(form.format(show(figures[name])) for name, form, show in told if name in figures)
 
 
+def _left_out(report: SwarmReport) -> list[RenderableType]:
+    said = left_out(report)
+    return [Padding(Text(said), (0, 0, 1, 1))] if said else []
+
+
 def _bans(report: SwarmReport) -> list[RenderableType]:
-    """Who was banned, when, why, and what it cost."""
-    banned = [peer for peer in report.peers if peer.audits is not None and peer.audits.banned]
+    """Who was banned, when, why, and what it cost; the latest."""
+    banned = report.banned
     if not banned:
         return []
     grid = _grid(fixed=1)
-    for peer in banned[:BANS_LISTED]:
+    for peer in banned[-BANS_LISTED:]:
         assert peer.audits is not None
         said = ban_in_words(known_as(peer), peer.audits, judged=peer.judged, trained=peer.trained or 0)
         grid.add_row(Text(words.duration(peer.audits.banned_at_s or 0.0), justify="right"), Text(said))
-    title = "Bans" if len(banned) <= BANS_LISTED else f"Bans, {BANS_LISTED} of {len(banned)}"
+    title = "Bans" if len(banned) <= BANS_LISTED else f"Bans, the last {BANS_LISTED} of {len(banned):,}"
     return [Padding(Group(Text(title, style="bold"), grid), (1, 0, 0, 1))]
 
 

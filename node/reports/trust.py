@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -29,6 +29,13 @@ class BannedBy(Enum):
     AUDITS = "audits"
     CHOOSING = "choosing"
     OPERATOR = "operator"
+
+
+BY = {
+    BannedBy.AUDITS: "by audits",
+    BannedBy.CHOOSING: "by what they chose",
+    BannedBy.OPERATOR: "by the operator",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +168,12 @@ def is_same(one: History, other: History) -> bool:
         for mine, theirs in zip(one.log_wealth, other.log_wealth, strict=True)
     )
     return one.audits == other.audits and close
+
+
+def bans_in_words(banned: Iterable[PeerAudits]) -> str:
+    """How many peers what has banned: "171 by audits, 2 by the operator"."""
+    found = Counter(one.banned_by for one in banned)
+    return ", ".join(f"{found[by]:,} {BY[by]}" for by in BannedBy if found[by])
 
 
 def ban_in_words(name: str, audits: PeerAudits, *, judged: int, trained: int) -> str:

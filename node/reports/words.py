@@ -65,6 +65,22 @@ def figure(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.3g}"
 
 
+SCALES = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
+
+
+def large(value: float | None) -> str:
+    """A figure that may be very large, three significant digits: 12,300, 1.3 million, over 10^15."""
+    if value is None or value < 999.5:
+        return figure(value)
+    if value >= 1e15:
+        return "over 10^15"
+    whole = float(f"{value:.3g}")
+    for scale, name in SCALES:
+        if whole >= scale:
+            return f"{whole / scale:.3g} {name}"
+    return f"{whole:,.0f}"
+
+
 def size(num_bytes: int) -> str:
     """Bytes in binary units, three significant digits."""
     amount = float(num_bytes)

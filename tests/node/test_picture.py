@@ -15,6 +15,7 @@ from node.reports.facts import Plan, SwarmReport
 from node.reports.picture import MAX_VERSION_LINES, MAX_VERSION_NUMBERS, _draw, draw_reward
 from node.reports.png import draw_png
 from node.reports.turns import stretches
+from node.reports.words import duration
 from protocol.ids import PolicyVersion
 from tests.node.ledgers import ALPHA, BETA, demo_run, open_story
 
@@ -87,8 +88,10 @@ def test_a_restart_is_marked_and_what_it_lost_left_out(tmp_path: Path) -> None:
 
 
 def test_the_title_says_what_the_swarm_did(tmp_path: Path) -> None:
-    title, below = (text.get_text() for text in drawn(report_of(tmp_path)).texts)
+    report = report_of(tmp_path)
+    title, below = (text.get_text() for text in drawn(report).texts)
     assert title.startswith("3 rollout peers and a learner: greedy accuracy from 0.42 to ")
+    assert title.endswith(f" in {duration(report.wall_s)}"), "as long as the report says that it lasted"
     assert "13 policy versions published, async, staleness window S = 2, " in below
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sqlite3
 import unicodedata
 from dataclasses import replace
@@ -16,7 +17,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from learner.intake import Place
+from learner.ledger import Ledger
 from learner.ledger_file import LedgerError
+from learner.ledger_reputation import BAN
 from learner.ledger_rows import AuditRow, StayRow
 from learner.verification.confidence import Confidence, Standing, after
 from learner.verification.margins import TINY as MARGINS
@@ -33,6 +36,7 @@ from node.reports import (
     swarm_report,
     words,
 )
+from node.reports.columns import listed
 from node.reports.facts import PeerReport, Role, SwarmReport
 from node.reports.peers import present_s
 from node.reports.rules import BLAMED, MEANINGS, REFUSALS
@@ -40,7 +44,19 @@ from node.reports.stays import Presence
 from protocol.cost import Price
 from protocol.ids import PeerId, PolicyVersion
 from protocol.work import Rule
-from tests.node.ledgers import ALPHA, BETA, GAMMA, LEARNER, START_MS, Story, demo_run, open_story, peer_row
+from tests.node.ledgers import (
+    ALPHA,
+    BETA,
+    GAMMA,
+    LEARNER,
+    START_MS,
+    SWARM,
+    Story,
+    demo_run,
+    key,
+    open_story,
+    peer_row,
+)  # fmt: skip
 from tests.node.test_receipts import receipt
 
 V0, V1 = PolicyVersion(1, 0), PolicyVersion(1, 1)
@@ -589,7 +605,7 @@ def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
         "admitted", "rejected", "verdicts", "trained", "dropped", "uninformative", "later_turns", "tokens", "bytes_up",
         "bytes_down", "bytes_relayed", "recalled_rollouts", "costs", "learner_costs", "cents_per_1000_tokens", "kwh",
         "versions_published", "steps", "incarnations", "weight_bytes", "learner_utilisation", "bubble", "mean_train_s",
-        "mean_waited_s", "mean_step_s", "verifying_s", "verifying_share",
+        "mean_waited_s", "mean_step_s", "verifying_s", "verifying_share", "banned", "quarantined",
     ]  # fmt: skip
     assert list(told["peers"][0]) == [
         "peer",
@@ -744,3 +760,93 @@ def test_what_verifying_took_is_told(story: Story) -> None:
 def test_a_ledger_without_audits_has_no_table_of_them(demo: SwarmReport) -> None:
     assert all(peer.audits is None for peer in demo.peers)
     assert "Audits" not in as_text(demo)
+
+
+def trial(story: Story, *, num_peers: int, num_banned: int) -> SwarmReport:
+    """The first of so many peers have most of what was trained on; the last were banned, the very last at last."""
+    story.join(peer_row(LEARNER, "learner", role="learner"))
+    peers = [key(number + 40).peer_id for number in range(num_peers)]
+    for place, peer in enumerate(peers):
+        story.join(peer_row(peer, f"peer {place}"))
+        for _ in range(1 + (num_peers - place) // 8):
+            lease = story.lease(peer)
+            story.deliver(lease, peer, Rule.ADMITTED, version=V0)
+            story.train(story.leases, {lease: 1})
+    for peer in peers[num_peers - num_banned :]:
+        story.now_s += 10
+        story.ledger.confidence_written(peer, Confidence(banned="see our mail"), story.now_ms, decision=BAN)
+    return swarm_report(story.ledger.path)
+
+
+def test_bans_are_told_at_the_top(story: Story) -> None:
+    report = trial(story, num_peers=6, num_banned=2)
+    assert [row.name for row in report.banned] == ["peer 4", "peer 5"], "in the order in which they were"
+    top = " ".join(as_text(report)[:1500].split())
+    assert "trust banned 2 of 6 rollout peers (2 by the operator); 2 of the 6 rollouts trained on were theirs" in top
+    totals = json.loads(as_json(report))["totals"]
+    assert (totals["banned"], totals["quarantined"]) == (2, 0)
+
+
+def test_of_very_many_peers_those_have_a_row_that_matter_most(story: Story) -> None:
+    report = trial(story, num_peers=60, num_banned=9)
+    shown = [row.name for row in listed(report)]
+    assert shown[0] == "learner"
+    assert {f"peer {place}" for place in range(13)} <= {*shown}, "of the next eight, as many as there is room for"
+    assert {f"peer {place}" for place in range(55, 60)} <= {*shown}
+    assert len(shown) == 26
+    text = as_terminal(report, width=80, color=False)
+    said = " ".join(text.split())
+    assert "Of 60 rollout peers these tables have the 20 whose rollouts were trained on most, and the 5" in said
+    assert "The other 35 are added up; --html, --csv and --json have a row for each." in said
+    assert text.count("35 others") == text.count("together") > 1
+    assert len(text.splitlines()) < 300
+    assert len(as_csv(report).splitlines()) == 62
+
+
+def test_of_few_peers_all_have_a_row(story: Story) -> None:
+    report = trial(story, num_peers=25, num_banned=9)
+    assert listed(report) == report.peers
+    assert "others" not in as_text(report)
+
+
+def test_no_table_is_of_one_column_that_would_fit_elsewhere(story: Story) -> None:
+    text = as_terminal(trial(story, num_peers=6, num_banned=1), width=80, color=False)
+    tables = [line for line in text.splitlines() if line.startswith(" peer ")]
+    assert all(len(line.split()) > 2 for line in tables)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "-"), (1.0, "1"), (82.84, "82.8"), (999.4, "999"), (999.9, "1,000"), (12_345.0, "12,300"),
+     (999_700.0, "1 million"), (1.3e6, "1.3 million"), (7.64e9, "7.64 billion"), (2e12, "2 trillion"),
+     (9e14, "900 trillion"), (1e15, "over 10^15"), (1e304, "over 10^15")],
+)  # fmt: skip
+def test_large_figures_are_said_in_words(value: float | None, shown: str) -> None:
+    assert words.large(value) == shown
+
+
+def test_a_learner_has_no_reputation_in_any_form(story: Story) -> None:
+    report = trial(story, num_peers=2, num_banned=0)
+    assert row_of(report, LEARNER).reputation is None
+    told = json.loads(as_json(report))["peers"]
+    assert [peer["reputation"] is None for peer in told] == [True, False, False]
+    first, *others = csv.DictReader(io.StringIO(as_csv(report)))
+    assert (first["band"], first["timeliness"], first["score"]) == ("", "", "")
+    assert all(row["band"] == "new" for row in others)
+
+
+def test_a_run_lasts_from_when_its_learner_was_there(tmp_path: Path) -> None:
+    """It is there, and paid, before its trainer is loaded, and every table and picture counts from then."""
+    story = Story(ledger=Ledger(tmp_path / "ledger.sqlite", swarm=SWARM))
+    story.join(peer_row(LEARNER, "learner", role="learner"))
+    story.now_s = 8.0
+    story.ledger.begin_incarnation(0, story.now_ms)
+    story.now_s = 380.0
+    story.here(LEARNER)
+    story.ledger.begin_incarnation(1, story.now_ms)
+    report = swarm_report(story.ledger.path)
+    assert report.wall_s == report.accounts.lasted_s == 380.0
+    assert sum(row.ended_s - row.began_s for row in report.accounts.runs) == 380.0
+    text = " ".join(as_text(report).split())
+    assert "time 6 min 20 s from" in text
+    assert re.search(r"together 6 min 20 s", text)

@@ -18,14 +18,14 @@ from learner.intake import AdmittedRecord, GrantedLease
 from learner.leasing import own_lease
 from learner.verification.agenda import Agenda, Work, work_of
 from learner.verification.confidence import Confidence, after
-from learner.verification.sequential import Audited, Found, Margin, Measure, count_above
+from learner.verification.sequential import Audited, Found, Margin, count_above
 from node.audit_loop import found_by
 from node.config import EngineSection
 from node.engine.port import EngineError, VerifyingEngine
 from node.engines import open_verifying_engine
 from node.errors import RunError
 from node.events import EventLog
-from node.reports.replaying import KeptLease, Replayed
+from node.reports.replaying import KeptLease, Replayed, allowed, beyond
 from protocol.envelope import Kind, read_envelope
 from protocol.errors import PeerError
 from protocol.genesis import Authority
@@ -101,23 +101,14 @@ async def _ask(
     raise RunError("No record is kept of this lease.")
 
 
-OF = {
-    Measure.GAP: "more than {above:g} nats below the draw of its seed{lead}",
-    Measure.LOGPROB: "more than {above:g} nats from the claimed log probability",
-    Measure.MEAN: "more than {above:g} nats from the claimed log probabilities, on average",
-}
-
-
 def _compared(kept: KeptLease, found: Sequence[Found]) -> Replayed:
     """What is counted now, beside what was counted then, beyond the margins of then."""
     margins = kept.margins
     counted = count_above(found, margins)
     lines = [f"Drawn again on this machine: {counted.tokens:,} tokens, where the audit judged {kept.counted.tokens:,}."]
     for margin, now, then in zip(margins, counted.counts, kept.counted.counts, strict=False):
-        lead = f", lead {margin.leads}" if margin.is_band else ""
-        what = OF[margin.measure].format(above=margin.above, lead=lead)
-        may_be = f"{100 * margin.rate:g}% {'of audits ' if margin.measure is Measure.MEAN else ''}may be"
-        lines.append(f"  {what}: {now.above:,} of {now.trials:,} now, {then.above:,} of {then.trials:,} then; {may_be}")
+        counts = f"{now.above:,} of {now.trials:,} now, {then.above:,} of {then.trials:,} then"
+        lines.append(f"  {beyond(margin)}: {counts}; {allowed(margin)}")
     fails_now, failed_then = _fails(counted, margins), _fails(kept.counted, margins)
     if fails_now == failed_then:
         lines.append(f"By itself the group {'fails' if fails_now else 'passes'}, as it did then.")

@@ -1,4 +1,5 @@
-"""`volery why PEER --replay`: the sequential test over a peer's audits again, beside what the ledger says of it.
+"""`volery why PEER --replay`: the sequential test over a peer's audits again, beside what the ledger says of it; and
+what one audit counted, against what is allowed.
 
 What always holds: the ledger is only read; a difference is told with its audit and its lease, and is no verdict.
 """
@@ -15,15 +16,21 @@ from learner.ledger_file import has_table
 from learner.ledger_reputation import PARDON
 from learner.ledger_rows import AuditRow
 from learner.ledger_values import counts_from, margins_from, packed_in, wealth_from
-from learner.verification.confidence import SUSPECT_EVIDENCE
+from learner.verification.confidence import GROUP_ERROR, SUSPECT_EVIDENCE
 from learner.verification.margins import margins_of
 from learner.verification.replay import Replay, replayed
-from learner.verification.sequential import LIFETIME_ERROR, Audited, History, Margin
+from learner.verification.sequential import LIFETIME_ERROR, Audited, History, Margin, Measure, heard, log_evidence
 from node.reports import words
 from node.reports.trust import Choosing, choosing_of, is_same
 from protocol.ids import LeaseId, PeerId, short
 
 DIFFERENCES_SHOWN = 8
+
+OF = {
+    Measure.GAP: "more than {above:g} nats below the draw of its seed{lead}",
+    Measure.LOGPROB: "more than {above:g} nats from the claimed log probability",
+    Measure.MEAN: "more than {above:g} nats from the claimed log probabilities, on average",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +72,46 @@ def kept_of(db: sqlite3.Connection, lease: LeaseId) -> KeptLease | None:
     )
 
 
+def beyond(margin: Margin) -> str:
+    """What is counted by a margin."""
+    return OF[margin.measure].format(above=margin.above, lead=f", lead {margin.leads}" if margin.is_band else "")
+
+
+def allowed(margin: Margin) -> str:
+    """How much of that an honest peer may have."""
+    return f"{100 * margin.rate:g}% {'of audits ' if margin.measure is Measure.MEAN else ''}may be"
+
+
+def counted_of(db: sqlite3.Connection, lease: LeaseId) -> Iterator[str]:
+    """What the audit of a lease counted, by the margins that were in force, against what is allowed; and how much it
+    says, by itself and with all audits of its peer until then. Of one that was counted by other margins nothing can be
+    said."""
+    rows = db.execute("SELECT tokens, above, at_ms, evidence FROM audits WHERE lease = ?", (lease,))
+    for tokens, above, at_ms, evidence in rows:
+        audited, margins = Audited(tokens=tokens, counts=counts_from("audits.above", above)), _margins(db)(at_ms)
+        if len(audited.counts) != len(margins):
+            continue
+        yield "It counted, against what is allowed:"
+        for margin, counted in zip(margins, audited.counts, strict=True):
+            if counted.trials:
+                yield f"  {beyond(margin)}: {counted.above:,} of {counted.trials:,}; {allowed(margin)}"
+        alone = log_evidence(heard(History(), audited, margins))
+        yield (
+            f"By itself that is {max(0.0, alone):.2f} nats against its peer; a group fails from "
+            f"{-math.log(GROUP_ERROR):.2f} on. {_after_it(evidence)}"
+        )
+
+
+def _after_it(evidence: float) -> str:
+    if evidence <= 0:
+        return "After it all audits of the peer together said nothing against it."
+    odds = words.large(math.exp(min(700.0, evidence)))
+    return (
+        f"After it all audits of the peer together were {evidence:.2f} nats: an honest peer looks so once in {odds} "
+        f"lives. A suspect has {SUSPECT_EVIDENCE:.2f}, a ban takes {-math.log(LIFETIME_ERROR):.2f}."
+    )
+
+
 def replay_of(db: sqlite3.Connection, peer: PeerId) -> Replayed:
     """The audits of `peer` in the order in which they were made."""
     if not has_table(db, "audits"):
@@ -93,7 +140,7 @@ def _told(found: Replay) -> Iterator[str]:
         return
     against = "Together nothing speaks against it."
     if found.evidence > 0:
-        odds = words.figure(math.exp(min(700.0, found.evidence)))
+        odds = words.large(math.exp(min(700.0, found.evidence)))
         against = (
             f"Together they are {found.evidence:.2f} nats against it: an honest peer looks so once in {odds} lives."
         )

@@ -20,7 +20,8 @@ from learner.verification.choosing import Choice
 from node.errors import UsageError
 from node.receipts import Receipts
 from node.reports import words
-from node.reports.replaying import KeptLease, Replayed, kept_of, replay_of
+from node.reports.facts import Role
+from node.reports.replaying import KeptLease, Replayed, counted_of, kept_of, replay_of
 from node.reports.rules import MEANINGS
 from node.reports.standing import advice, in_a_line, known_lately
 from node.reports.swarm import last_moment_ms, reputations
@@ -129,12 +130,15 @@ def why_in_receipts(receipts: Receipts, name: str) -> str:
 
 
 def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
-    ((name, engine, machine, first_ms),) = db.execute(
-        "SELECT name, engine, machine, first_seen_ms FROM peers WHERE peer = ?", (peer,)
+    ((name, role, engine, machine, first_ms),) = db.execute(
+        "SELECT name, role, engine, machine, first_seen_ms FROM peers WHERE peer = ?", (peer,)
     )
     called = words.plain_name(name) or "a peer without a name"
     by_itself = f"engine {words.plain_name(engine, NAMES)}, {words.plain_name(machine, NAMES)}"
     yield f"{called}, {peer}: {by_itself}, first here {words.moment(first_ms)}."
+    if role == Role.LEARNER.value:
+        yield "It is the learner: it judges what others generate, and has no records, audits or reputation of its own."
+        return
     rules = db.execute(
         "SELECT rule, count(*), sum(step IS NOT NULL) FROM records WHERE peer = ? GROUP BY rule", (peer,)
     )
@@ -151,7 +155,7 @@ def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
         looked = f"{audits.audits:,} groups audited, {audits.tokens:,} tokens, {audits.failed:,} groups failed"
         against = "Nothing speaks against it."
         if audits.odds > 1:
-            against = f"An honest peer looks like this once in {words.figure(audits.odds)} lives."
+            against = f"An honest peer looks like this once in {words.large(audits.odds)} lives."
         standing = {"newcomer": "a newcomer", "suspect": "a suspect"}.get(audits.standing.value, audits.standing.value)
         yield f"It is {standing}: {looked}, the largest gap {words.figure(audits.worst)} nats. {against}"
     if (choosing := choosing_of(db, peer)) is not None:
@@ -261,6 +265,7 @@ def _audit_of(db: sqlite3.Connection, lease: bytes) -> Iterator[str]:
         found = "passed" if passed else f"failed: {detail}"
         largest = f"The largest gap was {words.figure(worst)} nats."
         yield f"Its audit of {words.moment(at_ms)}, of {tokens:,} tokens, {found}. {largest}"
+        yield from counted_of(db, LeaseId(lease))
 
 
 def _fate(rule: Rule, step: int | None, lag: int | None, reason: str | None) -> str:

@@ -23,7 +23,7 @@ from node.reports.why import why_in_ledger, why_in_receipts
 from protocol.digest import digest_of
 from protocol.ids import PolicyVersion
 from protocol.work import Rule
-from tests.node.ledgers import ALPHA, BETA, Story, open_story, peer_row
+from tests.node.ledgers import ALPHA, BETA, LEARNER, Story, open_story, peer_row
 from tests.node.test_receipts import receipt
 
 V0 = PolicyVersion(1, 0)
@@ -167,6 +167,42 @@ def test_a_reputation_is_told_with_what_it_rests_on_and_what_would_raise_it(stor
     assert "Timeliness rises with leases delivered in time" in said
     assert "Soundness comes back within a week in which audits pass" in said
     assert "Honesty rises" not in said
+
+
+def test_an_audit_is_told_with_what_it_counted_against_what_is_allowed(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    story.publish(V0)
+    audit(story, audit(story, Confidence(), above=2))
+    told = why_in_ledger(story.ledger.path, f"{1:032x}").text
+    assert "of 400 tokens, passed. The largest gap was 1.5 nats." in told
+    assert "  more than 0.15 nats below the draw of its seed, lead 0.15 to 0.4: 2 of 400; 0.2% may be" in told
+    assert "lead more than 0.4" not in told, "no token was there"
+    assert "; a group fails from 9.21 on." in told
+    assert "After it all audits of the peer together said nothing against it." in told
+    story.deliver(story.lease(ALPHA), ALPHA, Rule.ADMITTED, version=V0)
+    audit(story, Confidence(), above=40)
+    told = why_in_ledger(story.ledger.path, f"{4:032x}").text
+    assert ": 40 of 400; 0.2% may be" in told
+    assert "an honest peer looks so once in over 10^15 lives. A suspect has 4.61, a ban takes 13.82." in told
+
+
+def test_counts_are_held_against_the_margins_that_were_in_force(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    story.publish(V0)
+    audit(story, Confidence(), 1, margins_of(1, Arithmetic.FLOAT32))
+    assert "more than 0.05 nats below the draw of its seed, lead more than 0.05: 1 of 400; 0.005% may be" in (
+        why_in_ledger(story.ledger.path, f"{1:032x}").text
+    )
+    with story.ledger.transaction() as db:
+        db.execute("UPDATE audits SET above = '[[1, 9], [2, 9]]'")
+    assert "against what is allowed" not in why_in_ledger(story.ledger.path, f"{1:032x}").text
+
+
+def test_a_learner_has_no_reputation(story: Story) -> None:
+    story.join(peer_row(LEARNER, "learner", role="learner"))
+    told = why_in_ledger(story.ledger.path, LEARNER).text
+    assert "It is the learner" in told
+    assert "Reputation" not in told
 
 
 def test_a_replay_comes_to_what_was_decided(story: Story) -> None:

@@ -58,6 +58,7 @@ from node.reputation_desk import ReputationDesk
 from node.samples.store import FILE as SAMPLES
 from node.samples.store import SampleSink
 from node.schooling import Schooling
+from node.standing import Noticeboard, Standing
 from node.steward import Steward
 from node.terms import LearnerTerms
 from node.trainer_process import TRAINER, advantage_of, child_spec, load_request
@@ -122,6 +123,9 @@ async def run_learner(
         with first_cause():
             async with AsyncExitStack() as stack:
                 stack.callback(home.close)
+                board = Noticeboard(home.root)
+                board.show(Standing(doing="at work", limits={}))
+                stack.callback(board.clear)
                 ledger = Ledger(home.ledger, swarm=home.authority.swarm)
                 stack.callback(ledger.close)
                 quota_gb = config.store.quota_gb

@@ -27,9 +27,10 @@ from node.events import Clock
 from node.home import INVITE_FILE
 from node.keys import load_key
 from node.orders import Orders
-from node.outlet import is_screen
+from node.outlet import complain, is_screen, screen_width
+from node.peer_orders import PeerOrders
 from node.receipts import Receipts, ReceiptsError
-from node.reports import OwnReport, SwarmReport, draw_reward, own_report, swarm_report
+from node.reports import OwnReport, SwarmReport, draw_reward, own_report, swarm_report, words
 from node.reports.accounts import NO_TERMS, CostTerms, Reference
 from node.reports.objective import spells
 from node.reports.replaying import KeptLease
@@ -47,7 +48,6 @@ from protocol.manifest import SignedManifest, open_manifest
 
 DEFAULT_CONFIG = Path("swarm.toml")
 HOUR_MS = 3_600_000
-WIDTHS = (80, 200)
 NAME_ONE = "Name a swarm.toml, or a node's state directory."
 
 
@@ -150,8 +150,10 @@ def show_report(
         raise UsageError(f"--by {by}: only a learner's ledger tells costs by {by}; name its swarm.toml.")
     if picture is not None:
         _draw(report, picture)
+        complain(f"Wrote {picture}")
     if html is not None:
         _write_page(report, html)
+        complain(f"Wrote {html}")
     if as_json:
         return reports.as_json(report)
     if by is not None and isinstance(report, SwarmReport):
@@ -160,8 +162,7 @@ def show_report(
         return reports.as_csv(report)
     if not is_screen():
         return reports.as_text(report)
-    width = min(max(shutil.get_terminal_size().columns, WIDTHS[0]), WIDTHS[1])
-    return reports.as_terminal(report, width=width)
+    return reports.as_terminal(report, width=screen_width())
 
 
 def _draw(report: SwarmReport | OwnReport, picture: Path) -> None:
@@ -247,23 +248,38 @@ def show_status(target: Path | None, *, as_json: bool) -> str:
     place = find_place(target)
     report = read_report(place)
     facts: dict[str, object] = {"state": str(place.state), "peer": load_key(place.key).peer_id}
-    facts |= _swarm_status(report) if isinstance(report, SwarmReport) else _own_status(report, place)
+    facts |= _swarm_status(report, place) if isinstance(report, SwarmReport) else _own_status(report, place)
     if as_json:
         return json.dumps(facts, indent=2)
     limits = facts.pop("limits", None)
-    lines = [f"{key.replace('_', ' '):22} {value}" for key, value in facts.items() if value is not None]
+    lines = [f"{key.replace('_', ' '):22} {_figure(value)}" for key, value in facts.items() if value is not None]
     if isinstance(limits, dict):
         lines += ["limits in force:", *(f"  {key:24} {value}" for key, value in limits.items())]
     return "\n".join(lines)
 
 
-def _swarm_status(report: SwarmReport) -> dict[str, object]:
-    scores = report.surviving_evaluations
+def _figure(value: object) -> str:
+    """For people; the JSON form is exact."""
+    match value:
+        case float():
+            return words.figure(value)
+        case int():
+            return words.count(value)
+        case _:
+            return str(value)
+
+
+def _swarm_status(report: SwarmReport, place: Place) -> dict[str, object]:
+    scores, standing = report.surviving_evaluations, standing_of(place.state)
     return {
         "role": "learner",
+        "doing": standing.doing if standing else "not running",
         "training_steps": report.steps[-1].step if report.steps else 0,
         "newest_version": str(report.versions[-1].version) if report.versions else None,
         "rollout_peers_seen": len(report.rollout_peers),
+        "peers_banned": len(report.banned),
+        "peers_quarantined": report.num_quarantined,
+        "orders_waiting": len(PeerOrders(place.state).waiting()),
         "rollouts_admitted": report.admitted,
         "rollouts_rejected": report.rejected,
         "greedy_accuracy": scores[-1].greedy if scores else None,

@@ -12,11 +12,15 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import sys
 from contextlib import suppress
 from typing import Any
 
 from node.errors import RunError
+
+WIDTHS = (80, 200)
+"""Columns that tables are made for, whatever the terminal has: below these there is hardly room for one."""
 
 STANDARD = 3
 """Descriptors below are standard input, output and errors."""
@@ -46,6 +50,11 @@ def is_screen() -> bool:
     """Whether standard output is a terminal that shows colours and lines."""
     out = sys.stdout
     return out.isatty() and out.encoding.lower().startswith("utf") and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def screen_width() -> int:
+    """Columns of the terminal, within WIDTHS."""
+    return min(max(shutil.get_terminal_size().columns, WIDTHS[0]), WIDTHS[1])
 
 
 def complain(text: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +10,8 @@ from pathlib import Path
 
 from learner.ledger_file import LedgerError, snapshot
 from node.errors import RunError, UsageError
-from node.lookups import WIDTHS, find_place, newest_complete
-from node.outlet import is_screen
+from node.lookups import find_place, newest_complete
+from node.outlet import is_screen, screen_width
 from node.samples.kept import KeptGroup
 from node.samples.selection import Decode, Shown, ShownGroup, chosen, shown_group
 from node.samples.store import FILE, Sample, kept_versions, read_sample
@@ -42,7 +41,7 @@ def show(target: Path | None, *, version: str, group: int, best: int, worst: int
         return as_json(shown)
     if not is_screen():
         return as_text(shown)
-    return as_terminal(shown, width=min(max(shutil.get_terminal_size().columns, WIDTHS[0]), WIDTHS[1]))
+    return as_terminal(shown, width=screen_width())
 
 
 def _wanted(state: Path, version: str) -> PolicyVersion:

@@ -140,7 +140,7 @@ def check_views_of_learner(swarm: Swarm, nodes: list[Program]) -> None:
     facts = json.loads(status.out)
     assert (facts["role"], facts["training_steps"], facts["rollouts_admitted"]) == ("learner", STEPS, admitted)
     assert facts["newest_version"] == f"1.{STEPS}"
-    assert str(admitted) in swarm.machine.call("status", swarm.config).out
+    assert f"{admitted:,}" in swarm.machine.call("status", swarm.config).out
 
     report = json.loads(swarm.machine.call("report", swarm.config, "--json").out)
     assert report["totals"]["admitted"] == admitted

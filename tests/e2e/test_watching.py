@@ -36,7 +36,9 @@ def test_a_watched_run_goes_on_with_its_series(swarm: Swarm) -> None:
         page = answer.read().decode()
     assert "volery_reward " in page
     assert 'volery_rollouts_trained_total{lag="' in page
+    assert json.loads(swarm.machine.call("status", swarm.config, "--json").out)["doing"] == "at work"
     stop(learner)
+    assert "not running" in swarm.machine.call("status", swarm.config).out
 
     learner = swarm.learn()
     wait_event(learner, "incarnation_began", incarnation=2)

@@ -327,7 +327,9 @@ def test_the_command_writes_it_and_prints_the_report_as_ever(tmp_path: Path) -> 
     path = tmp_path / "run.html"
     plain = CliRunner().invoke(app, ["report", str(state)])
     done = CliRunner().invoke(app, ["report", str(state), "--html", str(path)])
-    assert (done.exit_code, done.output) == (0, plain.output)
+    assert (done.exit_code, done.stdout, done.stderr) == (0, plain.output, f"Wrote {path}\n")
+    drawn = tmp_path / "run.png"
+    assert CliRunner().invoke(app, ["report", str(state), "--picture", str(drawn)]).stderr == f"Wrote {drawn}\n"
     assert path.read_text().startswith("<!DOCTYPE html>")
     assert [entry.name for entry in tmp_path.iterdir() if "partial" in entry.name] == []
 

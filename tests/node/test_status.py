@@ -1,0 +1,59 @@
+"""`volery status` of a learner: figures that people read, and whether it runs, whom it banned, which orders wait."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from learner.ledger_reputation import BAN
+from learner.verification.confidence import Confidence
+from node.keys import load_or_create_key
+from node.lookups import show_status
+from node.peer_orders import Ban, PeerOrders
+from node.standing import Noticeboard, Standing
+from protocol.ids import PolicyVersion
+from tests.node.ledgers import ALPHA, BETA, open_story, peer_row
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A learner's state directory with a score that no screen has room for, and one peer of two banned."""
+    story = open_story(tmp_path / "ledger.sqlite")
+    load_or_create_key(tmp_path / "learner.key")
+    for peer in (ALPHA, BETA):
+        story.join(peer_row(peer, "a peer"))
+    story.publish(PolicyVersion(1, 0))
+    story.evaluate(PolicyVersion(1, 0), greedy=0.994140625, sampled=0.5)
+    story.ledger.confidence_written(BETA, Confidence(banned="see our mail"), story.now_ms, decision=BAN)
+    story.ledger.close()
+    return tmp_path
+
+
+def lines(state: Path) -> dict[str, str]:
+    told = show_status(state, as_json=False).splitlines()
+    return {line[:22].strip(): line[22:].strip() for line in told}
+
+
+def test_figures_are_rounded_for_people_and_exact_for_programs(state: Path) -> None:
+    assert lines(state)["greedy accuracy"] == "0.994"
+    assert json.loads(show_status(state, as_json=True))["greedy_accuracy"] == 0.994140625
+
+
+def test_it_says_whether_the_learner_runs(state: Path) -> None:
+    assert lines(state)["doing"] == "not running"
+    board = Noticeboard(state)
+    board.show(Standing(doing="at work", limits={}))
+    assert lines(state)["doing"] == "at work"
+    board.clear()
+    assert lines(state)["doing"] == "not running"
+
+
+def test_it_says_who_was_banned_and_which_orders_wait(state: Path) -> None:
+    told = lines(state)
+    assert (told["peers banned"], told["peers quarantined"], told["orders waiting"]) == ("1", "0", "0")
+    PeerOrders(state).give(Ban(peer=ALPHA, reason="no"))
+    assert lines(state)["orders waiting"] == "1"
+    facts = json.loads(show_status(state, as_json=True))
+    assert (facts["peers_banned"], facts["orders_waiting"]) == (1, 1)

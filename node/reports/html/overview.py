@@ -11,6 +11,7 @@ from node.reports import words
 from node.reports.facts import SwarmReport
 from node.reports.history import PEERS_TOLD
 from node.reports.html.accounts import cost_section
+from node.reports.html.bans import ban_section, ban_tiles
 from node.reports.html.costs import Costs, costs_of
 from node.reports.html.curves import plots
 from node.reports.html.learned import lead
@@ -50,6 +51,7 @@ def overview(report: SwarmReport, pages: Collection[PeerId]) -> Fragment:
         section("story", "In words", pairs(story(report))),
         _alarms(report),
         _peers(report, pages),
+        ban_section(report, pages),
         _rejected(report),
         _by_lag(report),
         cost_section(report),
@@ -71,6 +73,7 @@ def _figures(report: SwarmReport, costs: Costs) -> Iterator[Tile]:
     yield Tile(name="learner trained", value=words.share(report.utilisation), more="of its time")
     if report.verifying_share is not None:
         yield Tile(name="an engine verified", value=words.share(report.verifying_share), more="of the time")
+    yield from ban_tiles(report)
     planned = (
         "no plan" if costs.planned_total is None else f"{words.money(costs.planned_total, costs.currency)} planned"
     )

@@ -21,8 +21,7 @@ from node.whole_file import write_whole
 
 STYLE, SCRIPT = "page.css", "page.js"
 
-NAVIGATION = (("learned", "Learned"), ("plots", "Plots"), ("story", "In words"), ("peers", "Peers"),
-              ("rejected", "Rejected"))  # fmt: skip
+NAVIGATION = (("learned", "Learned"), ("plots", "Plots"), ("story", "In words"), ("peers", "Peers"))
 OWN_NAVIGATION = (("plots", "Timeline"), ("story", "In words"), ("verdicts", "Verdicts"), ("earnings", "Earnings"))
 
 
@@ -33,6 +32,8 @@ def as_html(report: SwarmReport | OwnReport) -> str:
             history = report.history or History()
             links = [
                 *NAVIGATION,
+                *([("bans", "Bans")] if report.banned else []),
+                ("rejected", "Rejected"),
                 *([("costs", "Cost")] if report.peers else []),
                 *([("plans", "Plans")] if report.plans else []),
             ]

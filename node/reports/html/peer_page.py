@@ -90,7 +90,10 @@ def _peer_page(peer: PeerReport, history: PeerHistory, among: _Among) -> Fragmen
     about = (
         _part("Earnings", _earnings(peer, among.report.terms)),
         _part("Machine, as it says itself", _machine(peer)),
-        _part("Presence and reputation", _standing(peer, among.history.stays.get(peer.peer, 0))),
+        _part(
+            "Presence" if peer.reputation is None else "Presence and reputation",
+            _standing(peer, among.history.stays.get(peer.peer, 0)),
+        ),
     )
     parts.append(tag("div", about, class_="about"))
     return tag("section", parts, class_="peer", id=page_id(peer.peer), aria_labelledby=key)
@@ -223,9 +226,7 @@ def _standing(peer: PeerReport, stays: int) -> Iterator[tuple[str, Child]]:
     yield "last seen", words.moment(peer.last_seen_ms)
     yield "came", "once" if stays == 1 else f"{stays:,} times"
     if peer.reputation is not None:
-        yield "availability", f"{peer.reputation.availability:.2f} of 1"
-    if peer.reputation is not None and peer.role is Role.ROLLOUT:
-        for share in ("timeliness", "honesty", "soundness", "service"):
+        for share in ("availability", "timeliness", "honesty", "soundness", "service"):
             yield share, f"{getattr(peer.reputation, share):.2f} of 1"
         yield "reputation", f"{peer.reputation.score:.2f} of 1, {BANDS[peer.reputation.band]}"
         if sentences := list(advice(peer.reputation)):

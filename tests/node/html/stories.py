@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from learner.ledger import Ledger
-from learner.ledger_rows import PeerRow
+from learner.ledger_rows import AuditRow, PeerRow
+from learner.verification.confidence import Confidence
+from learner.verification.sequential import History
 from node.reports import SwarmReport, swarm_report
 from node.reports.accounts import CostTerms, Reference
 from protocol.energy import EnergySource
@@ -60,6 +63,32 @@ def rich_report(path: Path, *, name: str = NAMES[0], detail: str = "") -> SwarmR
     if detail:
         with story.ledger.transaction() as db:
             db.execute("UPDATE records SET detail = ? WHERE rule <> 'admitted'", (detail,))
+    story.ledger.close()
+    return swarm_report(path, staleness=2, terms=TERMS, with_history=True)
+
+
+def banned_report(path: Path, *, name: str = NAMES[0]) -> SwarmReport:
+    """The run of a demo, in which an audit passed ALPHA, one of BETA failed, and one has banned a peer called `name`:
+    an honest one looks so once in 1.3 million lives."""
+    demo_run(path, steps=12)
+    story = Story(ledger=Ledger(path, swarm=SWARM), now_s=60, leases=10**6)
+    story.join(hostile_row(HOSTILE, name))
+    for peer, detail, history in (
+        (ALPHA, "", History(audits=1, log_wealth=(-2.0,))),
+        (BETA, "9 of 28 tokens are off", History(audits=1, log_wealth=(3.0,))),
+        (HOSTILE, f"20 of 28 tokens are not those of {name}", History(audits=1, log_wealth=(math.log(1.3e6),))),
+    ):
+        story.now_s += 5
+        lease = story.lease(peer)
+        story.deliver(lease, peer, Rule.AUDIT if detail else Rule.ADMITTED, version=PolicyVersion(1, 0))
+        row = AuditRow(
+            lease=lease, peer=peer, at_ms=story.now_ms, tokens=2800, counts=(), worst=13.6, evidence=30.0,
+            passed=not detail, detail=detail,
+        )  # fmt: skip
+        story.ledger.audited(
+            row, Confidence(failed=bool(detail), history=history, banned=detail if peer == HOSTILE else "")
+        )
+    story.here(HOSTILE)
     story.ledger.close()
     return swarm_report(path, staleness=2, terms=TERMS, with_history=True)
 

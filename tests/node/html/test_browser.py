@@ -20,7 +20,7 @@ from node.reports.columns import sections
 from protocol.cost import Price
 from protocol.ids import short
 from protocol.work import Rule
-from tests.node.html.stories import HOSTILE, NAMES, TAKEN, rich_report
+from tests.node.html.stories import HOSTILE, NAMES, TAKEN, banned_report, rich_report
 from tests.node.ledgers import ALPHA, BETA, START_MS
 from tests.node.test_receipts import receipt
 
@@ -119,6 +119,14 @@ def run(report: SwarmReport, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def banned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with audits, in which a peer was banned."""
+    path = tmp_path_factory.mktemp("banned") / "run.html"
+    write_html(banned_report(path.with_name("ledger.sqlite")), path)
+    return path
+
+
+@pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("own")
     books = Receipts(directory / "receipts.sqlite")
@@ -141,12 +149,13 @@ def findings(page: Page) -> list[str]:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("size", ["desk", "phone", pytest.param("tablet", marks=pytest.mark.slow)])
-def test_axe_finds_nothing(read: Open, run: Path, own: Path, size: str, scheme: str) -> None:
-    reading = read(run, size=SIZES[size], scheme=scheme)
-    assert findings(reading.page) == []
-    reading.go(f"#peer={HOSTILE}")
-    reading.shows_peer()
-    assert findings(reading.page) == []
+def test_axe_finds_nothing(read: Open, run: Path, banned: Path, own: Path, size: str, scheme: str) -> None:
+    for path in (run, banned):
+        reading = read(path, size=SIZES[size], scheme=scheme)
+        assert findings(reading.page) == []
+        reading.go(f"#peer={HOSTILE}")
+        reading.shows_peer()
+        assert findings(reading.page) == []
     assert findings(read(own, size=SIZES[size], scheme=scheme).page) == []
 
 
@@ -170,16 +179,44 @@ def test_axe_finds_what_is_wrong(read: Open, run: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1280, 1920])
-def test_the_page_is_never_wider_than_the_screen(read: Open, run: Path, own: Path, width: int) -> None:
+def test_the_page_is_never_wider_than_the_screen(read: Open, run: Path, banned: Path, own: Path, width: int) -> None:
     wide = "document.documentElement.scrollWidth"
-    for path in (run, own):
+    for path in (run, banned, own):
         reading = read(path, size=(width, 800))
         reading.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
         assert reading.page.evaluate(wide) == width
-        if path is run:
+        if path is not own:
             reading.go(f"#peer={HOSTILE}")
             reading.shows_peer()
             assert reading.page.evaluate(wide) == width
+
+
+BROKEN_WORDS = """() => [...document.querySelectorAll("section.peer:not([hidden]) .tiles b")].flatMap(
+  (figure) => [...figure.textContent.matchAll(/\\S+/g)].filter((word) => {
+    const range = document.createRange();
+    range.setStart(figure.firstChild, word.index);
+    range.setEnd(figure.firstChild, word.index + word[0].length);
+    return range.getClientRects().length > 1;
+  }).map((word) => word[0]))"""
+"""Words of figures in large that go on in a next line."""
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_no_word_of_a_figure_in_large_is_broken_and_what_follows_stands_apart(
+    read: Open, banned: Path, width: int
+) -> None:
+    reading = read(banned, size=(width, 900))
+    reading.go(f"#peer={HOSTILE}")
+    reading.shows_peer()
+    page = reading.page
+    assert "1.3 million" in page.locator("section.peer:visible .tiles.small").first.inner_text()
+    assert page.evaluate(BROKEN_WORDS) == []
+    cards = page.locator("section.peer:visible .tiles.small").first
+    said = page.locator("section.peer:visible .tiles.small + p").first
+    above, below = cards.bounding_box(), said.bounding_box()
+    assert above is not None
+    assert below is not None
+    assert below["y"] >= above["y"] + above["height"] + 8
 
 
 def test_light_and_dark_differ(read: Open, run: Path) -> None:

@@ -22,12 +22,13 @@ from node.reports.html import peer_table
 from node.reports.html.costs import costs_of
 from node.reports.html.curves import plots
 from node.reports.html.learned import lead
+from node.reports.html.markup import escaped
 from node.reports.html.scale import CURVE_POINTS
 from node.visible import visible
 from protocol.cost import Price
 from protocol.ids import PeerId, PolicyVersion, short
 from protocol.work import Rule
-from tests.node.html.stories import HOSTILE, NAMES, TAKEN, crowd, rich_report
+from tests.node.html.stories import HOSTILE, NAMES, TAKEN, banned_report, crowd, rich_report
 from tests.node.html.test_markup import Reader
 from tests.node.ledgers import ALPHA, BETA, LEARNER, START_MS, demo_run, key, open_story, peer_row
 from tests.node.test_receipts import receipt
@@ -113,6 +114,25 @@ def test_energy_is_told_of_whoever_told_it(page: str, tmp_path: Path) -> None:
 
 def test_audits_have_no_section_while_there_are_none(page: str) -> None:
     assert "Audit" not in page
+
+
+def test_bans_are_told_at_the_top_in_a_section_and_in_the_navigation(tmp_path: Path, page: str) -> None:
+    banned = as_html(banned_report(tmp_path / "ledger.sqlite"))
+    assert '<a href="#bans">Bans</a>' in banned
+    assert "<dt>peers banned</dt><dd><b>1</b><span>1 in quarantine</span></dd>" in banned
+    section = banned[banned.index('id="bans"') : banned.index('id="rejected"')]
+    assert "1 of 4 rollout peers were banned." in section
+    for told in (f"#peer={HOSTILE}", "20 of 28 tokens are not those of", "its audits", "USD", escaped(NAMES[0])):
+        assert told in section, told
+    assert "<script>alert" not in section
+    assert 'id="bans"' not in page
+    assert "<dt>peers banned</dt><dd><b>0</b><span>1 in quarantine</span></dd>" in page
+
+
+def test_large_odds_are_said_in_words(tmp_path: Path) -> None:
+    assert "<dt>an honest peer looks so once in</dt><dd><b>1.3 million</b>" in as_html(
+        banned_report(tmp_path / "ledger.sqlite")
+    )
 
 
 def test_every_number_of_the_peer_table_is_there_in_full_for_sorting(rich: SwarmReport, page: str) -> None:

@@ -14,10 +14,11 @@ from node.door import open_invite
 from node.errors import RunError, UsageError
 from node.events import Clock
 from node.lookups import find_place
+from node.outlet import is_screen, screen_width
 from node.statements.books import as_receipt, head_of, open_books, peer_named, reputation_lines
 from node.statements.check import Expected, check_statement
 from node.statements.form import MAX_LINE_BYTES, write_lines
-from node.statements.text import proofs_text, receipts_json, receipts_text, verdict_json, verdict_text
+from node.statements.text import WIDTH, proofs_text, receipts_json, receipts_text, verdict_json, verdict_text
 from node.whole_file import cannot_write, require_place, write_whole
 from protocol.errors import PeerError
 from protocol.identity import PEER_ID_CHARS, public_key_of
@@ -43,7 +44,7 @@ def list_receipts(target: Path | None, *, last: int, peer: str, records: bool, a
     with open_books(place) as books:
         receipts = [as_receipt(raw, authority) for raw in books.newest(last, who)]
         rows = [(receipt, books.trained_of(receipt)) for receipt in receipts]
-    return receipts_json(rows) if as_json else receipts_text(rows, records=records)
+    return receipts_json(rows) if as_json else receipts_text(rows, records=records, width=_width())
 
 
 def export_receipts(target: Path | None, out: Path, *, peer: str, proofs: bool) -> str:
@@ -83,7 +84,7 @@ def verify_file(file: Path, *, operator: str, invite: str, as_json: bool) -> Ans
         authority=open_invite(invite, now_ms=0).authority if invite else None,
     )
     statement = check_statement(lines_of(file), expected)
-    text = verdict_json(statement) if as_json else verdict_text(statement, str(file))
+    text = verdict_json(statement) if as_json else verdict_text(statement, str(file), width=_width())
     return Answer(text=text, code=0 if statement.holds else 1)
 
 
@@ -126,6 +127,10 @@ def lines_of(file: Path) -> Iterator[bytes]:
                     return
     except OSError as error:
         raise RunError(f"{file} cannot be read: {error.strerror}. Name a file that volery exported.") from None
+
+
+def _width() -> int:
+    return screen_width() if is_screen() else WIDTH
 
 
 def _operator(text: str) -> PublicKey:

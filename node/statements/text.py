@@ -1,37 +1,43 @@
 """What `volery receipts` and `volery prove` print: pure functions from values to text or JSON.
 
 What always holds: names that strangers chose come out without control characters; every flaw is on a line of its own,
-with the line and the field of the file.
+with the line and the field of the file; of a file that does not hold, the last line says so again.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 
 from node.reports.words import date, plain_name
 from node.statements.check import PeerSum, Proven, Statement
+from node.statements.tables import fitted, of_peers
 from protocol.identity import peer_id_of
-from protocol.ids import PolicyVersion, RecordId
+from protocol.ids import PeerId, PolicyVersion, RecordId
 from protocol.reputation import COUNTS, DAY_MS
 from protocol.reputation_note import SHARES, ReputationNote
 from protocol.work import Receipt
 
-HEADINGS = ("peer", "receipts", "records", "refused", "tokens", "relayed bytes", "trained", "first", "last")
-LISTED = ("issued", "lease", "peer", "version", "records", "refused", "tokens", "trained")
+HEADINGS = ("receipts", "records", "refused", "tokens", "relayed\nbytes", "trained", "first", "last")
+LISTED = ("issued", "lease", "peer", "learner's\nversion", "records", "refused", "tokens", "trained\nversion")
+"""Of a receipt: the learner's version when it judged. What the records were made with, `volery why LEASE` tells."""
 RECORDS = ("record", "lease", "index", "rule", "reward", "trained", "why refused")
 NAME_CHARS = 48
 
 REPUTED = (
-    "peer", "as of", "score", "band", "availability", "timeliness", "honesty", "soundness", "service", "days seen",
+    "score", "band", "availa-\nbility", "timeli-\nness", "honesty", "sound-\nness", "service", "days\nseen",
 )  # fmt: skip
+
+WIDTH = 100
+"""Columns for files and pipes, as reports have them."""
 
 PROVEN_SHOWN = 5
 """Who has proved one record wants to read it; of a whole run nobody does."""
 
 
-def verdict_text(statement: Statement, file: str) -> str:
-    """What is wrong, or the table and what it rests on."""
+def verdict_text(statement: Statement, file: str, *, width: int = WIDTH) -> str:
+    """What is wrong, or the table and what it rests on, in tables of at most `width` columns."""
     lines = []
     if statement.flaws:
         more = f", and {statement.more_flaws} more" if statement.more_flaws else ""
@@ -40,10 +46,12 @@ def verdict_text(statement: Statement, file: str) -> str:
         if statement.peers:
             lines += ["", "What does hold of it adds up to this:"]
     if statement.peers:
-        lines += _table(HEADINGS, [_row(peer, total) for peer, total in statement.peers.items()])
+        has_proofs = any(total.proven for total in statement.peers.values())
+        rows = {peer: _row(total, has_proofs=has_proofs) for peer, total in statement.peers.items()}
+        lines += of_peers(HEADINGS, rows, width)
     if statement.reputations:
         lines += [""] if lines else []
-        lines += _table(REPUTED, [_reputed(note) for note in statement.reputations.values()])
+        lines += _reputed(list(statement.reputations.values()), width)
         banned = [note for note in statement.reputations.values() if note.banned]
         lines += [f"{note.peer} was banned: {plain_name(note.banned, 400)}" for note in banned]
     shown = statement.proven[:PROVEN_SHOWN]
@@ -54,6 +62,8 @@ def verdict_text(statement: Statement, file: str) -> str:
         lines.append(f"{statement.uncredited} relay receipt(s) without a credit note, which count for nobody here.")
     if statement.operator is not None:
         lines += ["", *_foundation(statement)]
+    if statement.flaws:
+        lines += ["", f"{file} does NOT hold: what is wrong with it is said above, line by line."]
     return "\n".join(lines) + "\n"
 
 
@@ -124,13 +134,17 @@ def proofs_text(statement: Statement) -> str:
     return told + "The learner signed that, and the operator had certified the learner.\n"
 
 
-def receipts_text(rows: Sequence[tuple[Receipt, Mapping[RecordId, PolicyVersion]]], *, records: bool) -> str:
-    """Receipts, or the records in them, in the order given."""
+def receipts_text(
+    rows: Sequence[tuple[Receipt, Mapping[RecordId, PolicyVersion]]], *, records: bool, width: int = WIDTH
+) -> str:
+    """Receipts in tables of at most `width` columns, or the records in them, a line each however long, in the order
+    given."""
     if not rows:
         return "There are no receipts yet.\n"
     if records:
-        return "\n".join(_table(RECORDS, [row for one, trained in rows for row in _record_rows(one, trained)])) + "\n"
-    return "\n".join(_table(LISTED, [_receipt_row(one, trained) for one, trained in rows])) + "\n"
+        lines = fitted(RECORDS, [row for one, trained in rows for row in _record_rows(one, trained)], sys.maxsize)
+        return "\n".join(lines) + "\n"
+    return "\n".join(fitted(LISTED, [_receipt_row(one, trained) for one, trained in rows], width)) + "\n"
 
 
 def receipts_json(rows: Sequence[tuple[Receipt, Mapping[RecordId, PolicyVersion]]]) -> str:
@@ -189,16 +203,26 @@ def _record_rows(one: Receipt, trained: Mapping[RecordId, PolicyVersion]) -> lis
     ]
 
 
-def _row(peer: str, total: PeerSum) -> tuple[str, ...]:
-    counts = (total.receipts, total.admitted, total.refused, total.tokens, total.relayed_bytes, total.proven)
-    dates = (total.first_ms, total.last_ms)
-    return (peer, *(f"{value:,}" for value in counts), *("-" if one is None else date(one) for one in dates))
+def _row(total: PeerSum, *, has_proofs: bool) -> tuple[str, ...]:
+    """What was trained on is known from proofs alone, which a file may be without."""
+    counts = (total.receipts, total.admitted, total.refused, total.tokens, total.relayed_bytes)
+    trained = f"{total.proven:,}" if has_proofs else "-"
+    dates = ("-" if one is None else date(one) for one in (total.first_ms, total.last_ms))
+    return (*(f"{value:,}" for value in counts), trained, *dates)
 
 
-def _reputed(note: ReputationNote) -> tuple[str, ...]:
+def _reputed(notes: Sequence[ReputationNote], width: int) -> list[str]:
+    """How each peer stands, and as of which day: below the table, since it is mostly one for all."""
+    days = {PeerId(note.peer): date(note.day * DAY_MS)[:10] for note in notes}
+    rows = {PeerId(note.peer): _reputed_row(note) for note in notes}
+    if len(set(days.values())) > 1:
+        return of_peers(("as of", *REPUTED), {peer: (days[peer], *row) for peer, row in rows.items()}, width)
+    return [*of_peers(REPUTED, rows, width), f"As of {days[PeerId(notes[0].peer)]}."]
+
+
+def _reputed_row(note: ReputationNote) -> tuple[str, ...]:
     shares = (f"{getattr(note, name) / 1000:.3f}" for name in SHARES[1:])
-    day, score = date(note.day * DAY_MS)[:10], f"{note.score / 1000:.3f}"
-    return (note.peer, day, score, note.band.value, *shares, str(len(note.days)))
+    return (f"{note.score / 1000:.3f}", note.band.value, *shares, str(len(note.days)))
 
 
 def _reputation(note: ReputationNote) -> dict[str, object]:
@@ -221,19 +245,6 @@ def _told(one: Proven) -> str:
         f"Record {one.record.hex()} of {one.peer} (lease {one.lease.hex()}, index {one.index}) trained version "
         f"{one.version}{published}: number {one.place + 1} of {one.records} that were consumed for it."
     )
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns two blanks apart, figures to the right."""
-    widths = [max(len(row[place]) for row in (headings, *rows)) for place in range(len(headings))]
-    right = [all(row[place].replace(",", "").isdigit() for row in rows) for place in range(len(headings))]
-    return [
-        "  ".join(
-            cell.rjust(width) if numeric else cell.ljust(width)
-            for cell, width, numeric in zip(row, widths, right, strict=True)
-        ).rstrip()
-        for row in (headings, *rows)
-    ]
 
 
 def _place(line: int) -> str:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from node.statements.form import Line
 from node.statements.tables import NAMED, of_peers
 from node.statements.text import verdict_text
 from protocol.ids import PeerId
 from tests.node.statements.stating import ALPHA, BETA, Draft, judged, receipt_line, reputation_line
 
-RECEIPTS = [receipt_line(1), receipt_line(2, BETA.peer_id)]
-REPUTATIONS = [reputation_line()]
+RECEIPTS: list[Line] = [receipt_line(1), receipt_line(2, BETA.peer_id)]
+REPUTATIONS: list[Line] = [reputation_line()]
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])
 @pytest.mark.parametrize("lines", [RECEIPTS, REPUTATIONS], ids=["receipts", "reputations"])
-def test_tables_fit_and_whole_ids_are_told(lines: list[object], width: int) -> None:
-    text = verdict_text(judged(Draft(lines=lines).written()), "FILE", width=width)  # type: ignore[arg-type]
+def test_tables_fit_and_whole_ids_are_told(lines: list[Line], width: int) -> None:
+    text = verdict_text(judged(Draft(lines=lines).written()), "FILE", width=width)
     table = text[: text.index("Swarm ")]
     assert max(map(len, table.splitlines())) <= width
     assert ALPHA.peer_id in table

@@ -157,7 +157,7 @@ def test_a_reputation_is_told_with_what_it_rests_on_and_what_would_raise_it(stor
     assert "Reputation 1.00 of 1, steady (availability 1.00, timeliness 1.00, honesty 1.00, soundness 1.00" in said
     assert "9 leases in time, 0 not; 9 groups clean, 0 blamed; 9 audits passed, 0 failed" in said
     assert "rises" not in said
-    audit(story, known, above=11)
+    audit(story, known, above=20)
     story.ledger.leases_closed([story.lease(ALPHA)], "expired", story.now_ms)
     said = why_in_ledger(story.ledger.path, ALPHA).text
     assert "in quarantine: no more of its work may be under way than of a newcomer's" in said
@@ -175,14 +175,14 @@ def test_an_audit_is_told_with_what_it_counted_against_what_is_allowed(story: St
     audit(story, audit(story, Confidence(), above=2))
     told = why_in_ledger(story.ledger.path, f"{1:032x}").text
     assert "of 400 tokens, passed. The largest gap was 1.5 nats." in told
-    assert "  more than 0.15 nats below the draw of its seed, lead 0.15 to 0.4: 2 of 400; 0.2% may be" in told
+    assert "  more than 0.15 nats below the draw of its seed, lead 0.15 to 0.4: 2 of 400; 0.5% may be" in told
     assert "lead more than 0.4" not in told, "no token was there"
     assert "; a group fails from 9.21 on." in told
     assert "After it all audits of the peer together said nothing against it." in told
     story.deliver(story.lease(ALPHA), ALPHA, Rule.ADMITTED, version=V0)
     audit(story, Confidence(), above=40)
     told = why_in_ledger(story.ledger.path, f"{4:032x}").text
-    assert ": 40 of 400; 0.2% may be" in told
+    assert ": 40 of 400; 0.5% may be" in told
     assert "an honest peer looks so once in over 10^15 lives. A suspect has 4.61, a ban takes 13.82." in told
 
 

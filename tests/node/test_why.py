@@ -157,7 +157,7 @@ def test_a_reputation_is_told_with_what_it_rests_on_and_what_would_raise_it(stor
     assert "Reputation 1.00 of 1, steady (availability 1.00, timeliness 1.00, honesty 1.00, soundness 1.00" in said
     assert "9 leases in time, 0 not; 9 groups clean, 0 blamed; 9 audits passed, 0 failed" in said
     assert "rises" not in said
-    audit(story, known, above=20)
+    audit(story, known, above=15)
     story.ledger.leases_closed([story.lease(ALPHA)], "expired", story.now_ms)
     said = why_in_ledger(story.ledger.path, ALPHA).text
     assert "in quarantine: no more of its work may be under way than of a newcomer's" in said

@@ -89,7 +89,8 @@ class Evidence:
         ]
 
     def find(self, prefix: str, limit: int) -> list[KnownRecord]:
-        """Up to `limit` records whose ids begin with `prefix`, in hex. Reads all records: for a command."""
+        """Up to `limit` records whose ids begin with `prefix`, in hex, each once: as it was trained on or admitted,
+        however often it came again. Reads all records: for a command."""
         root = "(SELECT root FROM continuations c WHERE c.lease = r.lease)" if self._has("continuations") else "NULL"
         return [
             KnownRecord(
@@ -104,7 +105,9 @@ class Evidence:
             for record, lease, peer, rule, detail, step, dropped in self.query(
                 "SELECT r.record, r.lease, r.peer, r.rule, r.detail, r.step, (SELECT d.reason FROM dropped d"
                 f" WHERE d.lease = coalesce({root}, r.lease))"
-                " FROM records r WHERE substr(lower(hex(r.record)), 1, ?) = ? ORDER BY r.rowid LIMIT ?",
+                " FROM (SELECT rowid AS place, *, row_number() OVER (PARTITION BY record ORDER BY step IS NULL,"
+                " rule <> 'admitted', rowid) AS rank FROM records WHERE substr(lower(hex(record)), 1, ?) = ?) r"
+                " WHERE rank = 1 ORDER BY place LIMIT ?",
                 (len(prefix), prefix.lower(), limit),
             )
         ]

@@ -524,11 +524,14 @@ class Receipts:
             after = (page[-1][1], page[-1][2], page[-1][3])
 
     def find(self, prefix: str, limit: int) -> list[JudgedRecord]:
-        """Up to `limit` records whose ids begin with `prefix`, in hex, as their receipts judge them."""
+        """Up to `limit` records whose ids begin with `prefix`, in hex, as their receipts judge them; each once, as it
+        was admitted, however often it was delivered again."""
         return [
             JudgedRecord(record=RecordId(record), lease=LeaseId(lease), rule=Rule(rule), detail=detail)
             for record, lease, rule, detail in self._query(
-                "SELECT record, lease, rule, detail FROM verdicts WHERE substr(lower(hex(record)), 1, ?) = ? LIMIT ?",
+                "SELECT record, lease, rule, detail FROM (SELECT *, row_number() OVER (PARTITION BY record"
+                " ORDER BY rule <> 'admitted', rowid) AS rank FROM verdicts WHERE substr(lower(hex(record)), 1, ?) = ?)"
+                " WHERE rank = 1 LIMIT ?",
                 (len(prefix), prefix.lower(), limit),
             )
         ]

@@ -1,7 +1,8 @@
 """Files that somebody named for a result: written whole or not at all.
 
 What always holds: afterwards the path is the new file, or what it was before, and nothing is left beside it. Only a
-file is ever replaced: no directory and no device, whoever asks.
+file is ever replaced: no directory and no device, whoever asks. Where a name has no ending that says what it is, only
+what the same command wrote before is replaced (`require_own`): a key or a ledger is never lost to a slip.
 """
 
 from __future__ import annotations
@@ -36,6 +37,22 @@ def require_place(path: Path, option: str, *, ending: str = "", makes_directory:
             raise _error(errno.EACCES)
     except OSError as error:
         raise cannot_write(path, option, error) from None
+
+
+def require_own(path: Path, option: str, what: str, is_own: Callable[[Path], bool]) -> None:
+    """Find out beforehand that nothing is lost when `path`, named after `option`, is replaced: it is new, or
+    `is_own`, a `what` of before. An empty file may be another's too, such as a lock.
+
+    Raises UsageError; RunError where `is_own` raises OSError.
+    """
+    try:
+        if not path.is_file() or is_own(path):
+            return
+    except OSError as error:
+        raise cannot_write(path, option, error) from None
+    raise UsageError(
+        f"{option} {path}: what is there is no {what}, and was not touched. Name another file, or remove it."
+    )
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:

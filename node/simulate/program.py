@@ -28,7 +28,7 @@ from node.simulate.scenario import USUAL, Mode, Swarm, WhatIf
 from node.simulate.story import Limit, Story, tell
 from node.simulate.text import as_text
 from node.simulate.world import SIMULATED
-from node.whole_file import cannot_write, require_place, write_whole
+from node.whole_file import cannot_write, require_own, require_place, write_whole
 
 MOST_HOURS = 10_000
 MOST_STEPS = 1_000_000
@@ -122,10 +122,7 @@ def require_recording(path: Path) -> None:
     What a learner has recorded cannot be had again, so nothing but an earlier simulation's recording is replaced.
     """
     require_place(path, "--record", makes_directory=True)
-    if path.is_file() and path.stat().st_size and not _is_simulated(path):
-        raise UsageError(
-            f"--record {path}: what is there is no simulation's recording. Name another file, or remove it."
-        )
+    require_own(path, "--record", "simulation's recording", _is_simulated)
 
 
 def _is_simulated(path: Path) -> bool:
@@ -134,8 +131,6 @@ def _is_simulated(path: Path) -> bool:
             first = next(read_lines([file.readline(MAX_LINE_BYTES)], str(path)), None)
     except RecordingError:
         return False
-    except OSError as error:
-        raise cannot_write(path, "--record", error) from None
     return isinstance(first, Began) and (first.swarm, first.at_s) == (SIMULATED, 0.0)
 
 

@@ -18,8 +18,9 @@ from node.outlet import is_screen, screen_width
 from node.statements.books import as_receipt, head_of, open_books, peer_named, reputation_lines
 from node.statements.check import Expected, check_statement
 from node.statements.form import MAX_LINE_BYTES, write_lines
+from node.statements.shapes import Shape, require_out
 from node.statements.text import WIDTH, proofs_text, receipts_json, receipts_text, verdict_json, verdict_text
-from node.whole_file import cannot_write, require_place, write_whole
+from node.whole_file import cannot_write, write_whole
 from protocol.errors import PeerError
 from protocol.identity import PEER_ID_CHARS, public_key_of
 from protocol.ids import PublicKey
@@ -49,7 +50,7 @@ def list_receipts(target: Path | None, *, last: int, peer: str, records: bool, a
 
 def export_receipts(target: Path | None, out: Path, *, peer: str, proofs: bool) -> str:
     """Write a statement of all receipts, or those of one peer, to `out`; return a sentence."""
-    require_place(out, "--out")
+    require_out(out, Shape.RECEIPTS)
     place = find_place(target)
     who = peer_named(place, peer)
     head, _ = head_of(place)
@@ -62,7 +63,7 @@ def export_receipts(target: Path | None, out: Path, *, peer: str, proofs: bool) 
 
 def export_reputations(target: Path | None, out: Path, *, peer: str) -> str:
     """Write how each peer of a learner stands, or one, signed, to `out`; return a sentence."""
-    require_place(out, "--out")
+    require_out(out, Shape.REPUTATIONS)
     place = find_place(target)
     if not place.is_learner:
         raise UsageError(
@@ -97,7 +98,7 @@ def prove_record(target: Path | None, record: str, out: Path | None) -> str:
             "`volery receipts list --records` tells them."
         )
     if out is not None:
-        require_place(out, "--out")
+        require_out(out, Shape.PROOF)
     place = find_place(target)
     head, authority = head_of(place)
     with open_books(place) as books:

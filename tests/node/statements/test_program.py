@@ -19,6 +19,9 @@ import trio
 
 from node import proof_desk
 from node.cli import main
+from node.events import Clock
+from node.statements.shapes import Shape, shapes_of
+from protocol.genesis import certify_learner
 from protocol.identity import Keypair, peer_id_of
 from protocol.invite import Invite, write_invite
 from protocol.manifest import SignedManifest
@@ -97,7 +100,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         trio.run(_run, root)
     (root / "learner" / "genesis").write_bytes(SWARM.genesis)
     for path, key in ((root / "learner" / "learner.key", SWARM.learner), (root / "node" / "node.key", key_of(NODE))):
-        path.write_bytes(key.seed)
+        path.write_text(key.seed.hex())
+        path.chmod(0o600)
     (root / "node" / "store").mkdir(exist_ok=True)
     (root / "node" / "store" / "genesis").write_bytes(SWARM.genesis)
     return root
@@ -364,6 +368,31 @@ def test_an_ambiguous_beginning_is_refused(books: Path) -> None:
     assert "Several records" in told.err
 
 
+@pytest.mark.parametrize(("who", "table"), [("learner", "ledger.sqlite:records"), ("node", "receipts.sqlite:verdicts")])
+def test_a_record_that_came_again_counts_once(books: Path, who: str, table: str) -> None:
+    """Its replays may be all that a search sees: then it hides another record, or the lease that admitted it."""
+    file, _, table = table.partition(":")
+    path, mine = books / who / file, f"step = 2 AND peer = '{key_of(NODE).peer_id}'"
+    record = record_of(books, mine)
+    other = record_of(books, f"{mine} AND hex(record) <> '{record.upper()}'")
+    with closing(sqlite3.connect(path)) as db, db:
+        names = [name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")]
+        again = {"lease": "l.lease", "rule": "'replayed'", "step": "NULL"}
+        columns = ", ".join(again.get(name, f"r.{name}") for name in names)
+        db.execute(
+            f"INSERT INTO {table} (rowid, {', '.join(names)}) SELECT -l.rowid, {columns} FROM {table} r,"
+            f" (SELECT rowid, lease FROM {table} GROUP BY lease) l WHERE hex(r.record) = ? AND r.lease <> l.lease",
+            (record.upper(),),
+        )
+    assert "trained version 1.2" in volery("prove", record, books / who).out
+    with closing(sqlite3.connect(path)) as db, db:
+        renamed = bytes.fromhex(record[:8] + other[8:])
+        db.execute(f"UPDATE {table} SET record = ? WHERE hex(record) = ?", (renamed, other.upper()))
+    told = volery("prove", record[:8], books / who)
+    assert told.code == 2
+    assert "Several records" in told.err
+
+
 @pytest.mark.parametrize("genesis", [None, b"x", ELSEWHERE])
 def test_books_without_their_genesis_are_refused(books: Path, genesis: bytes | None) -> None:
     path = books / "node" / "store" / "genesis"
@@ -398,3 +427,49 @@ def test_damaged_books_are_an_error_and_are_left_alone(books: Path, file: str) -
         assert str(path) in told.err
     assert path.read_bytes() == before
     assert not Path("all").exists()
+
+
+COMMANDS = {
+    Shape.RECEIPTS: ("receipts", "export", "books/learner"),
+    Shape.REPUTATIONS: ("reputation", "export", "books/learner"),
+    Shape.PROOF: ("prove", "", "books/learner"),
+}
+
+
+@pytest.mark.parametrize("shape", Shape)
+def test_only_what_the_same_command_wrote_is_replaced(books: Path, shape: Shape) -> None:
+    ((record,),) = rows(
+        books / "learner" / "ledger.sqlite", "SELECT lower(hex(record)) FROM records WHERE step LIMIT 1"
+    )
+    now_ms = Clock.now_ms()
+    (books / "learner" / "certificate").write_bytes(
+        certify_learner(
+            SWARM.operator, SWARM.authority, learner=SWARM.learner.public, not_before_ms=0, not_after_ms=2 * now_ms
+        )
+    )
+    commands = {one: [word or str(record) for word in words] for one, words in COMMANDS.items()}
+    for one, words in commands.items():
+        assert volery(*words, "--out", one.name).code == 0
+    kept = {path: path.read_bytes() for path in books.rglob("*") if path.is_file()}
+    Path("empty").touch()
+    kept |= {Path("empty"): b""} | {Path(one.name): Path(one.name).read_bytes() for one in Shape if one is not shape}
+    for path in kept:
+        told = volery(*commands[shape], "--out", path)
+        assert told.code == 2, path
+        assert told.err == (
+            f"volery: usage: --out {path}: what is there is no {shape.value} that volery wrote, and was not touched. "
+            "Name another file, or remove it.\n"
+        )
+    assert {path: path.read_bytes() for path in kept} == kept
+    for name in (shape.name, "new"):
+        assert volery(*commands[shape], "--out", name).code == 0, name
+
+
+def test_an_export_that_states_nothing_is_in_nobodys_way(books: Path) -> None:
+    for table in ("receipts", "verdicts", "proofs", "relay_receipts", "credit_notes", "reputation"):
+        with closing(sqlite3.connect(books / "node" / "receipts.sqlite")) as db, db:
+            db.execute(f"DELETE FROM {table}")
+    assert "it states nothing" in volery("receipts", "export", books / "node", "--out", "all").out
+    assert shapes_of(Path("all")) == frozenset(Shape)
+    Path("torn").write_bytes(Path("all").read_bytes().split(b"\n")[0])
+    assert not shapes_of(Path("torn"))

@@ -548,7 +548,11 @@ class Receipts:
             f"{select} v.lease IN (SELECT lease FROM receipts WHERE substr(lower(hex(lease)), 1, ?) = ? LIMIT ?)"
             " ORDER BY v.lease, v.idx",
             (*start, limit),
-        ) or self._query(f"{select} substr(lower(hex(v.record)), 1, ?) = ? LIMIT ?", (*start, limit))
+        ) or self._query(
+            f"{select} v.record IN (SELECT DISTINCT record FROM verdicts WHERE substr(lower(hex(record)), 1, ?) = ?"
+            " LIMIT ?) ORDER BY v.rowid",
+            (*start, limit),
+        )
         return [
             JudgedCompletion(
                 lease=LeaseId(lease), index=index, record=RecordId(record), rule=Rule(rule), detail=detail,

@@ -1,8 +1,8 @@
 """Why something was decided: of a record, a lease (which is a group), or a peer, what the books hold.
 
 What always holds: what is told is what was decided, by which rule, what was measured against what is allowed, and what
-to do about it, in the words that the signed verdict has; nothing is judged anew. A name is a peer id or its end, or the
-beginning of a lease's or a record's id; one that fits several is refused, with all of them.
+to do about it, in the words that the signed verdict has; nothing is judged anew. What a name means is told by
+`node.reports.naming`; one that fits several things is refused, with all of them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Protocol, TypeVar
 
 from learner.ledger_file import has_table, snapshot
 from learner.ledger_trust import MAX_EVIDENCE
@@ -21,6 +22,7 @@ from node.errors import UsageError
 from node.receipts import Receipts
 from node.reports import words
 from node.reports.facts import Role
+from node.reports.naming import MATCHES_SHOWN, NAMES, MeantLease, meant_in, require_long, require_one, split
 from node.reports.replaying import KeptLease, Replayed, counted_of, kept_of, replay_of
 from node.reports.rules import MEANINGS
 from node.reports.standing import advice, in_a_line, known_lately
@@ -29,15 +31,8 @@ from node.reports.trust import BannedBy, audits_by_peer, ban_in_words, choosing_
 from protocol.ids import LeaseId, PeerId, short
 from protocol.work import Rule
 
-LEAST_CHARS = 4
-"""Of a name: fewer fit too much."""
-
-MATCHES_SHOWN = 8
 REFUSALS_SHOWN = 8
-
-NAMES = 128
-"""Characters of what a peer says of itself."""
-
+LEASES_SHOWN = 8
 
 CHOSEN = {
     Choice.WITHHELD: (
@@ -79,6 +74,14 @@ class Answer:
     kept: KeptLease | None = None
 
 
+class _Placed(Protocol):
+    @property
+    def index(self) -> int: ...
+
+
+P = TypeVar("P", bound=_Placed)
+
+
 def why_in_ledger(path: Path, name: str, *, replay: bool = False) -> Answer:
     """What the learner's ledger at `path` says of `name`. `replay`: of a peer, with the sequential test once more; of a
     lease, what is to be drawn again.
@@ -86,46 +89,46 @@ def why_in_ledger(path: Path, name: str, *, replay: bool = False) -> Answer:
     Raises UsageError when nothing is called so, or several things are, or what is called so cannot be replayed;
     LedgerError when it cannot be read.
     """
-    _require_name(name)
     with snapshot(path) as db:
-        like = f"{name.lower()}%" if _is_hex(name) else ""
-        ends = db.execute("SELECT peer FROM peers WHERE peer LIKE ? ESCAPE '\\'", (f"%{_plain(name)}",))
-        peers = [peer for (peer,) in ends]
-        leases = db.execute("SELECT lease FROM leases WHERE lower(hex(lease)) LIKE ? LIMIT 9", (like,)).fetchall()
-        records = db.execute("SELECT lease, record FROM records WHERE lower(hex(record)) LIKE ? LIMIT 9", (like,))
-        found = [(lease, record) for lease, record in records]
-        _require_one(
-            name,
-            [*peers, *(f"lease {lease.hex()}" for (lease,) in leases), *(f"record {one.hex()}" for _, one in found)],
-        )
-        if peers:
-            lines, peer = list(_of_peer(db, PeerId(peers[0]))), PeerId(peers[0])
-            again = replay_of(db, peer) if replay else Replayed(lines=(), agrees=True)
+        meant = meant_in(db, name)
+        if isinstance(meant, str):
+            lines = list(_of_peer(db, meant))
+            again = replay_of(db, meant) if replay else Replayed(lines=(), agrees=True)
             return Answer(text="\n".join([*lines, *again.lines]), agrees=again.agrees)
-        lease = leases[0][0] if leases else found[0][0]
+        lease = meant.lease
         kept = kept_of(db, LeaseId(lease)) if replay else None
         if replay and kept is None:
             raise UsageError(
                 f"--replay: nothing is kept of lease {lease.hex()[:8]} to draw again. That is so of the newest "
                 f"{MAX_EVIDENCE} leases of each peer that failed an audit; or name a peer, to hear its audits again."
             )
-        told = _of_lease(db, lease) if leases else _of_lease(db, lease, only=found[0][1])
-        return Answer(text="\n".join(told), kept=kept)
+        return Answer(text="\n".join(_of_lease(db, meant)), kept=kept)
 
 
 def why_in_receipts(receipts: Receipts, name: str) -> str:
     """What a node's own receipts say of a lease or a record. Raises UsageError, ReceiptsError."""
-    _require_name(name)
-    found = receipts.decisions(name.lower(), MATCHES_SHOWN + 1) if _is_hex(name) else []
-    _require_one(name, sorted({one.lease.hex() for one in found}))
-    first = found[0]
+    prefix, index = split(name)
+    require_long(prefix)
+    found = receipts.decisions(prefix.lower(), MATCHES_SHOWN + 1) if _is_hex(prefix) else []
+    by_lease = any(one.lease.hex().startswith(prefix.lower()) for one in found)
+    if index is not None and not by_lease:
+        found = []
+    require_one(name, sorted({(one.lease if by_lease else one.record).hex() for one in found}))
+    if index is not None:
+        found = _of_place(found, index)
+    first = min(found, key=lambda one: one.rule is not Rule.ADMITTED)
+    again = [] if by_lease else [(one.rule, one.lease) for one in found if one is not first]
     counted = f"{first.tokens:,} tokens count for this node"
     decisions = [
         Decision(index=one.index, record=one.record, rule=one.rule, detail=one.detail, reward=one.reward)
-        for one in found
+        for one in (found if by_lease else [first])
     ]
     return "\n".join(
-        [f"Lease {first.lease.hex()}, judged {words.moment(first.issued_ms)}; {counted}.", *_told(decisions)]
+        [
+            f"Lease {first.lease.hex()}, judged {words.moment(first.issued_ms)}; {counted}.",
+            *_told(decisions),
+            *_came_again(again),
+        ]
     )
 
 
@@ -191,7 +194,8 @@ def _decisions(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
         yield f"{words.moment(at_ms)}  the operator's {what}{because}"
 
 
-def _of_lease(db: sqlite3.Connection, lease: bytes, only: bytes | None = None) -> Iterator[str]:
+def _of_lease(db: sqlite3.Connection, meant: MeantLease) -> Iterator[str]:
+    lease = meant.lease
     ((peer, task, prompt, rollouts, issued_ms, deadline_ms, status, closed_ms, started),) = db.execute(
         "SELECT peer, task, prompt, rollouts, issued_ms, deadline_ms, status, closed_ms, started_version FROM leases"
         " WHERE lease = ?",
@@ -220,17 +224,19 @@ def _of_lease(db: sqlite3.Connection, lease: bytes, only: bytes | None = None) -
         "SELECT r.idx, r.record, r.rule, r.detail, r.reward, r.step, r.trained_lag, d.reason FROM records r"
         f" LEFT JOIN dropped d ON d.lease = coalesce({root}, r.lease)"
         " WHERE r.lease = ?1 AND (?2 IS NULL OR r.record = ?2) ORDER BY r.idx",
-        (lease, only),
+        (lease, meant.record),
     )
-    yield from _told(
-        [
-            Decision(
-                index=index, record=record, rule=Rule(rule), detail=detail, reward=reward,
-                fate=_fate(Rule(rule), step, lag, reason),
-            )
-            for index, record, rule, detail, reward, step, lag, reason in rows
-        ]
-    )  # fmt: skip
+    decisions = [
+        Decision(
+            index=index, record=record, rule=Rule(rule), detail=detail, reward=reward,
+            fate=_fate(Rule(rule), step, lag, reason),
+        )
+        for index, record, rule, detail, reward, step, lag, reason in rows
+    ]  # fmt: skip
+    yield from _told(decisions if meant.index is None else _of_place(decisions, meant.index))
+    if meant.record is not None:
+        sql = "SELECT rule, lease FROM records WHERE record = ? AND lease <> ? ORDER BY rowid"
+        yield from _came_again([(Rule(rule), other) for rule, other in db.execute(sql, (meant.record, lease))])
 
 
 def _is_recalled(db: sqlite3.Connection, lease: bytes) -> bool:
@@ -295,26 +301,28 @@ def _told(decisions: Sequence[Decision]) -> Iterator[str]:
             yield f"{rule.value}: not counted because {meaning.words}; this {blame}. {meaning.advice}"
 
 
-def _require_name(name: str) -> None:
-    if len(name) < LEAST_CHARS:
-        raise UsageError(f"{name!r} is too short: name at least {LEAST_CHARS} characters of an id.")
+def _came_again(others: Sequence[tuple[Rule, bytes]]) -> Iterator[str]:
+    """Under which other leases a record was delivered, and what was decided of it there."""
+    by_rule: dict[Rule, list[bytes]] = {}
+    for rule, lease in others:
+        by_rule.setdefault(rule, []).append(lease)
+    told = []
+    for rule, leases in by_rule.items():
+        shown = ", ".join(short(lease) for lease in leases[:LEASES_SHOWN])
+        more = len(leases) - LEASES_SHOWN
+        told.append(f"{rule.value} under {shown}{f' and {more:,} more' if more > 0 else ''}")
+    if others:
+        noun = "lease" if len(others) == 1 else "leases"
+        yield f"The same record came under {len(others):,} other {noun} as well: {'; '.join(told)}."
 
 
-def _require_one(name: str, found: Sequence[str]) -> None:
-    if not found:
-        raise UsageError(
-            f"Nothing here is called {name!r}. Name the beginning of a lease's or a record's id (hex, as reports and "
-            "events tell them), or a peer id or its end."
-        )
-    if len(found) > 1:
-        shown = "\n".join(f"  {one}" for one in found[:MATCHES_SHOWN])
-        more = "\n  ..." if len(found) > MATCHES_SHOWN else ""
-        raise UsageError(f"{name!r} fits several; name more of it:\n{shown}{more}")
+def _of_place(decisions: Sequence[P], index: int) -> list[P]:
+    """Those of the record at `index`. Raises UsageError where there is none."""
+    if found := [one for one in decisions if one.index == index]:
+        return found
+    there = ", ".join(str(one) for one in sorted({one.index for one in decisions})) or "none was judged"
+    raise UsageError(f"There is no record {index} in that lease; those there are: {there}.")
 
 
 def _is_hex(name: str) -> bool:
     return all(character in "0123456789abcdef" for character in name.lower())
-
-
-def _plain(name: str) -> str:
-    return name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")

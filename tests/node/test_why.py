@@ -21,9 +21,9 @@ from node.receipts import Receipts
 from node.reports.rules import MEANINGS
 from node.reports.why import why_in_ledger, why_in_receipts
 from protocol.digest import digest_of
-from protocol.ids import PolicyVersion
+from protocol.ids import LeaseId, PolicyVersion
 from protocol.work import Rule
-from tests.node.ledgers import ALPHA, BETA, LEARNER, Story, open_story, peer_row
+from tests.node.ledgers import ALPHA, BETA, GAMMA, LEARNER, Story, open_story, peer_row
 from tests.node.test_receipts import receipt
 
 V0 = PolicyVersion(1, 0)
@@ -111,6 +111,94 @@ def test_names_that_fit_several_things_are_refused_with_all_of_them(story: Story
         why_in_ledger(story.ledger.path, common)
     assert "fits several; name more of it" in str(error.value)
     assert str(error.value).endswith("...")
+
+
+def replay_of_one(story: Story, times: int) -> tuple[LeaseId, bytes]:
+    """A record that was admitted, and came again under leases which are issued before and after its own."""
+    before = [story.lease(ALPHA) for _ in range(times // 2)]
+    lease = story.lease(ALPHA)
+    story.deliver(lease, ALPHA, *[Rule.ADMITTED] * 4, version=V0)
+    for other in (*before, *(story.lease(ALPHA) for _ in range(times - len(before)))):
+        story.deliver(other, ALPHA, Rule.UNKNOWN_LEASE, version=V0)
+    record = digest_of(lease + bytes([2]))
+    with story.ledger.transaction() as db:
+        db.execute("UPDATE records SET record = ?, rowid = -rowid WHERE rule = 'unknown_lease'", (record,))
+    return lease, record
+
+
+def test_a_record_that_came_again_is_told_once_with_where_else_it_came(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    lease, record = replay_of_one(story, 20)
+    story.train(1, {lease: 0})
+    said = why_in_ledger(story.ledger.path, record.hex()).text
+    assert said.startswith(f"Lease {lease.hex()} of ")
+    assert "1 record admitted; trained on by step 1" in said
+    last = said.splitlines()[-1]
+    assert last.startswith("The same record came under 20 other leases as well: unknown_lease under 0")
+    assert last.endswith(" and 12 more.")
+    assert last.count(", ") == 7
+    assert "came under" not in why_in_ledger(story.ledger.path, lease.hex()).text
+
+
+def test_a_record_that_was_never_admitted_is_told_by_where_it_came_first(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    first, second = story.lease(ALPHA), story.lease(ALPHA)
+    for lease in (first, second):
+        story.deliver(lease, ALPHA, Rule.STALE, version=V0)
+    record = digest_of(first + b"\0")
+    with story.ledger.transaction() as db:
+        db.execute("UPDATE records SET record = ?", (record,))
+    said = why_in_ledger(story.ledger.path, record.hex()).text
+    assert said.startswith(f"Lease {first.hex()} of ")
+    assert said.endswith(f"The same record came under 1 other lease as well: stale under {second.hex()[:8]}.")
+
+
+def test_a_record_is_named_by_its_lease_and_its_place_in_it(story: Story) -> None:
+    story.join(peer_row(ALPHA, "atlas"))
+    lease = LeaseId(bytes.fromhex("fc6f3622") + bytes(12))
+    old = story.lease(ALPHA)
+    with story.ledger.transaction() as db:
+        db.execute("UPDATE leases SET lease = ? WHERE lease = ?", (lease, old))
+    story.deliver(lease, ALPHA, Rule.ADMITTED, Rule.STALE, version=V0)
+    said = why_in_ledger(story.ledger.path, "fc6f3622/1").text
+    assert "1 record stale" in said
+    assert f"  1  {digest_of(lease + bytes([1])).hex()[:16]}" in said
+    assert "admitted" not in said
+    with pytest.raises(UsageError, match="There is no record 7 in that lease; those there are: 0, 1"):
+        why_in_ledger(story.ledger.path, "FC6F3622/7")
+    for name in ("fc6f3623/0", "fc6f3622/", "fc6f3622/1/1", digest_of(lease + b"\0").hex()[:8] + "/0"):
+        with pytest.raises(UsageError, match="Nothing here is called"):
+            why_in_ledger(story.ledger.path, name)
+
+
+def test_a_peer_is_told_of_by_its_name_where_one_has_it(story: Story) -> None:
+    for peer, name in ((ALPHA, "al"), (BETA, "honest-9"), (GAMMA, "honest-9\u200b"), (LEARNER, ALPHA[-6:])):
+        story.join(peer_row(peer, name))
+    assert why_in_ledger(story.ledger.path, "al").text.startswith(f"al, {ALPHA}: ")
+    assert why_in_ledger(story.ledger.path, ALPHA[-6:]).text.startswith(f"al, {ALPHA}: "), "ids win over names"
+    with pytest.raises(UsageError, match="Several peers call themselves 'honest-9'; name one by its id") as error:
+        why_in_ledger(story.ledger.path, "honest-9")
+    assert {line.strip() for line in str(error.value).splitlines()[1:]} == {BETA, GAMMA}
+    story.join(peer_row(ALPHA, "\x00"))
+    with pytest.raises(UsageError, match="is too short"):
+        why_in_ledger(story.ledger.path, "")
+
+
+def test_a_node_tells_of_a_record_that_it_delivered_again_once(tmp_path: Path) -> None:
+    with closing(Receipts(tmp_path / "receipts.sqlite")) as receipts:
+        for number in range(1, 13):
+            rules = [Rule.ADMITTED if number == 5 else Rule.UNKNOWN_LEASE] * 2
+            receipts.add(receipt(number, *rules), b"raw", engine_s=1.0)
+        record = bytes(receipt(5, Rule.ADMITTED).verdicts[0].record).hex()
+        said = why_in_receipts(receipts, record)
+        assert said.startswith(f"Lease {5:032x}, judged ")
+        assert "1 record admitted" in said
+        assert "The same record came under 11 other leases as well: unknown_lease under " in said
+        said = why_in_receipts(receipts, f"{5:032x}/1")
+        assert "1 record admitted" in said
+        assert "  1  " in said
+        with pytest.raises(UsageError, match="Nothing here is called"):
+            why_in_receipts(receipts, f"{record}/1")
 
 
 def test_a_node_tells_of_its_own_receipts(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
+from node.arguments import whole_text
 from node.drill.attacks import Attack
 from node.errors import NodeError, UsageError
 from node.operator_commands import ban, pardon
@@ -153,7 +154,7 @@ def join(
         Path | None, typer.Option("--config", help="A node.toml: name, addresses, limits, engine, price.")
     ] = None,
     state: State = None,
-    name: Annotated[str, typer.Option(help="What to call this node in reports.")] = "",
+    name: Annotated[str, typer.Option(callback=whole_text, help="What to call this node in reports.")] = "",
     price: Annotated[float | None, typer.Option(min=0, help="Price per hour to ask, in the swarm's currency.")] = None,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to try to reach the learner before giving up.")] = 20.0,
     upload_mbit: Annotated[float | None, typer.Option(help="Send at most so many million bits a second.")] = None,
@@ -277,7 +278,13 @@ def report(
 
 @app.command()
 def why(
-    name: Annotated[str, typer.Argument(help="A peer id or its end; the beginning of a lease's or a record's id.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            callback=whole_text,
+            help="A peer's id, its end, or its name; the beginning of a lease's or a record's id; LEASE/INDEX.",
+        ),
+    ],
     target: Annotated[Path | None, typer.Argument(help="A swarm.toml, or a node's state directory.")] = None,
     replay: Annotated[
         bool,

@@ -1,66 +1,144 @@
 """`volery ban` and `volery pardon`: what an operator decides of a peer, by files in the learner's state.
 
-What always holds: which peer is meant is never guessed: it is one that the ledger knows, named by its id or the end of
-it, or a whole peer id; the learner does what was decided within a second, or when it starts.
+What always holds: which peer is meant is never guessed: it is one that the ledger knows, by its id, the end of it or
+its name, or a whole peer id, and then it is said that nobody of that id has come; a learner that runs does what was
+decided within a second, any other when it starts, and which of the two is said.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from node.peer_orders import PeerOrders
+from node.arguments import whole_text
 
-Peer = Annotated[str, typer.Argument(help="A peer id, or its end as reports have it.")]
+if TYPE_CHECKING:
+    import sqlite3
+
+    from node.peer_orders import Ban, Pardon
+
+Peer = Annotated[str, typer.Argument(callback=whole_text, help="A peer's id, the end of it, or its name.")]
 Target = Annotated[Path | None, typer.Argument(help="A swarm.toml, or a learner's state directory.")]
-PEER_ID_CHARS = 52
+ROLE = "rollout"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meant:
+    """A peer of the swarm whose learner has the directory `state`; `name` is what it calls itself, if it has joined."""
+
+    peer: str
+    state: Path
+    name: str = ""
+    has_joined: bool = True
+
+    @property
+    def told(self) -> str:
+        return f"{self.name}, {self.peer}" if self.name else self.peer
 
 
 def ban(
     peer: Peer,
     target: Target = None,
-    reason: Annotated[str, typer.Option(help="What the peer is told.")] = "the operator decided so",
+    reason: Annotated[
+        str, typer.Option(callback=whole_text, help="What the peer is told; 512 characters at most.")
+    ] = "the operator decided so",
 ) -> None:
     """Have a peer leave for good: its work is not trained on, and its key may not come back."""
     from node.peer_orders import Ban
 
-    found, orders = _meant(peer, target)
-    orders.give(Ban(peer=found, reason=reason))
-    typer.echo(f"Banned: {found}. The learner does it within a second, or when it starts. Back: volery pardon {found}")
+    _require_kept(reason)
+    meant = _meant(peer, target)
+    back = f"Back: volery pardon {meant.peer}"
+    if _give(meant, Ban(peer=meant.peer, reason=reason)):
+        typer.echo(f"Banned: {meant.told}. The learner does it within a second. {back}")
+    else:
+        typer.echo(f"The order to ban {meant.told} waits: {_nobody(meant)} {back}")
+    if not meant.has_joined:
+        typer.echo("No peer of that id has joined this swarm: it will be turned away if it comes.")
 
 
 def pardon(peer: Peer, target: Target = None) -> None:
     """Take a ban back: the peer may join again, as a newcomer whose first groups are all audited."""
     from node.peer_orders import Pardon
 
-    found, orders = _meant(peer, target)
-    orders.give(Pardon(peer=found))
-    typer.echo(f"Pardoned: {found}. It may join again once the learner has heard of it, which takes a second.")
+    meant = _meant(peer, target)
+    if _give(meant, Pardon(peer=meant.peer)):
+        typer.echo(f"Pardoned: {meant.told}. It may join again once the learner has heard of it, which takes a second.")
+    else:
+        typer.echo(f"The order to pardon {meant.told} waits: {_nobody(meant)}")
+    if not meant.has_joined:
+        typer.echo("No peer of that id has joined this swarm: there is nothing of its to forgive but an earlier ban.")
 
 
-def _meant(name: str, target: Path | None) -> tuple[str, PeerOrders]:
-    """The peer, and where to leave what was decided. Raises UsageError, RunError."""
+def _nobody(meant: Meant) -> str:
+    return f"no learner is running on {meant.state}. It takes effect when one does."
+
+
+def _give(meant: Meant, order: Ban | Pardon) -> bool:
+    """Leave the order; whether there is a learner that obeys at once. Raises RunError."""
+    from node.home import is_in_use
+    from node.peer_orders import PeerOrders
+
+    runs = is_in_use(meant.state)
+    PeerOrders(meant.state).give(order)
+    return runs
+
+
+def _require_kept(reason: str) -> None:
+    """Raises UsageError for a reason that would be cut."""
+    from node.errors import UsageError
+    from protocol.limits import MAX_REASON_CHARS
+
+    if len(reason) > MAX_REASON_CHARS:
+        raise UsageError(f"--reason has {len(reason)} characters, and {MAX_REASON_CHARS} are kept: shorten it.")
+
+
+def _meant(name: str, target: Path | None) -> Meant:
+    """The peer that is to be told of. Raises UsageError, RunError."""
     from learner.ledger_file import LedgerError, snapshot
     from node.errors import RunError, UsageError
     from node.lookups import find_place
-    from node.peer_orders import PeerOrders
 
     place = find_place(target)
     if not place.is_learner:
         raise UsageError(f"{place.state} is a volunteer's node. Name the learner's swarm.toml or state directory.")
     try:
         with snapshot(place.state / "ledger.sqlite") as db:
-            peers = [peer for (peer,) in db.execute("SELECT peer FROM peers WHERE role = 'rollout'")]
+            return _meant_in(db, name, place.state)
     except LedgerError as error:
         raise RunError(str(error)) from error
-    found = [peer for peer in peers if len(name) >= 4 and peer.endswith(name)]
-    if not found and len(name) == PEER_ID_CHARS:
-        found = [name]  # one that has not come yet
-    if len(found) != 1:
-        several = "fits several peers; name more of it"
-        what = several if found else "is no peer of this swarm; `volery report` lists them"
-        raise UsageError(f"{name!r} {what}.")
-    return found[0], PeerOrders(place.state)
+
+
+def _meant_in(db: sqlite3.Connection, name: str, state: Path) -> Meant:
+    from node.errors import UsageError
+    from node.reports.naming import peer_by_name, peers_by_id
+    from node.reports.words import plain_name
+
+    found = peers_by_id(db, name, ROLE)
+    if len(found) > 1:
+        raise UsageError(f"{name!r} fits several peers; name more of it.")
+    if not found and peers_by_id(db, name, "learner"):
+        raise UsageError(f"{name!r} is this swarm's learner itself: name a peer that works for it.")
+    if not found and not _is_peer_id(name):
+        named = peer_by_name(db, name, ROLE)
+        if named is None:
+            raise UsageError(f"{name!r} is no peer of this swarm; `volery report` lists them.")
+        found = [named]
+    if not found:
+        return Meant(peer=name, state=state, has_joined=False)
+    ((called,),) = db.execute("SELECT name FROM peers WHERE peer = ?", (found[0],))
+    return Meant(peer=found[0], state=state, name=plain_name(called))
+
+
+def _is_peer_id(text: str) -> bool:
+    from protocol.errors import PeerError
+    from protocol.identity import public_key_of
+
+    try:
+        public_key_of(text)
+    except PeerError:
+        return False
+    return True

@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from node.arguments import whole_text
+
 receipts = typer.Typer(
     name="receipts",
     no_args_is_help=True,
@@ -21,7 +23,9 @@ receipts = typer.Typer(
 Target = Annotated[
     Path | None, typer.Argument(metavar="[TARGET]", help="A swarm.toml, or a node's or learner's state directory.")
 ]
-Peer = Annotated[str, typer.Option(help="Of a learner's ledger only this peer: its id, or the end of it.")]
+Peer = Annotated[
+    str, typer.Option(callback=whole_text, help="Of a learner's ledger only this peer: its id, or the end of it.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

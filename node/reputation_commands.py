@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from node.arguments import whole_text
+
 reputation = typer.Typer(
     name="reputation",
     no_args_is_help=True,
@@ -25,7 +27,7 @@ def export(
     target: Annotated[
         Path | None, typer.Argument(metavar="[TARGET]", help="A swarm.toml, or a learner's state directory.")
     ] = None,
-    peer: Annotated[str, typer.Option(help="Only this peer: its id, or the end of it.")] = "",
+    peer: Annotated[str, typer.Option(callback=whole_text, help="Only this peer: its id, or the end of it.")] = "",
 ) -> None:
     """Sign how each peer stands, with what was observed day by day, and write it to one file."""
     from node.statements.program import export_reputations

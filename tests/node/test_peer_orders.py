@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,13 @@ import trio
 
 from learner.verification.confidence import Standing
 from node.errors import RunError, UsageError
+from node.home import is_in_use, open_learner_home
 from node.operator_commands import ban, pardon
 from node.peer_orders import FOLDER, Ban, NoOrder, Pardon, PeerOrders, read_order
 from protocol.work import Refused, Rule
 from tests.learner.working import OTHER, PEER
 from tests.node.learning import FakePeer, Settings, hello, open_learner, until
-from tests.node.ledgers import ALPHA, BETA, open_story, peer_row
+from tests.node.ledgers import ALPHA, BETA, GAMMA, LEARNER, START_MS, open_story, peer_row
 
 ORDERS = [Ban(peer=PEER.peer_id, reason="it is rude"), Pardon(peer=PEER.peer_id)]
 
@@ -97,14 +100,70 @@ def test_the_commands_name_one_peer_or_none(tmp_path: Path, capsys: pytest.Captu
     story = open_story(tmp_path / "ledger.sqlite")
     for peer in (ALPHA, BETA):
         story.join(peer_row(peer, "a peer"))
+    story.join(peer_row(LEARNER, "kites", role="learner"))
     ban(ALPHA[-6:], tmp_path, "it is rude")
     pardon(BETA, tmp_path)
     assert [read_order(path) for path in PeerOrders(tmp_path).waiting()] == [
         Ban(peer=ALPHA, reason="it is rude"),
         Pardon(peer=BETA),
     ]
-    assert f"Banned: {ALPHA}. The learner does it within a second" in capsys.readouterr().out
-    for name in ("nobody", "", ALPHA[-3:]):
+    waits = f"waits: no learner is running on {tmp_path}. It takes effect when one does."
+    assert capsys.readouterr().out.splitlines() == [
+        f"The order to ban a peer, {ALPHA} {waits} Back: volery pardon {ALPHA}",
+        f"The order to pardon a peer, {BETA} {waits}",
+    ]
+    for name in ("nobody", "", ALPHA[-3:], "A" * 52, "1" * 52, ALPHA.lower(), "kites"):
         with pytest.raises(UsageError, match="is no peer of this swarm"):
             ban(name, tmp_path)
-    ban(OTHER.peer_id, tmp_path)  # one that has not come yet
+    for name in (LEARNER, LEARNER[-6:]):
+        with pytest.raises(UsageError, match="is this swarm's learner itself"):
+            ban(name, tmp_path)
+    with pytest.raises(UsageError, match="--reason has 513 characters, and 512 are kept: shorten it"):
+        ban(ALPHA, tmp_path, "x" * 513)
+    assert len(PeerOrders(tmp_path).waiting()) == 2
+
+
+def test_a_peer_is_named_by_its_name_where_one_has_it(tmp_path: Path) -> None:
+    (tmp_path / "learner.key").touch()
+    story = open_story(tmp_path / "ledger.sqlite")
+    for peer, name in ((ALPHA, "atlas"), (BETA, "bob\x1b"), (GAMMA, ALPHA[-6:]), (OTHER.peer_id, "bob")):
+        story.join(peer_row(peer, name))
+    ban("atlas", tmp_path)
+    ban(ALPHA[-6:], tmp_path)  # an end of an id, whoever calls itself so
+    assert [read_order(path).peer for path in PeerOrders(tmp_path).waiting()] == [ALPHA, ALPHA]
+    for decide in (ban, pardon):
+        with pytest.raises(UsageError, match="Several peers call themselves 'bob'; name one by its id:") as error:
+            decide("bob", tmp_path)
+        assert {line.strip() for line in str(error.value).splitlines()[1:]} == {BETA, OTHER.peer_id}
+
+
+def test_what_is_said_is_what_happens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody is banned by a learner that does not run; who has not come yet may be, and that is said."""
+    (tmp_path / "swarm").mkdir()
+    home = open_learner_home(tmp_path / "swarm", name="kites", certificate_days=9, now_ms=START_MS)
+    open_story(home.ledger).join(peer_row(ALPHA, ""))
+    assert is_in_use(home.root)
+    ban(ALPHA, home.root)
+    pardon(OTHER.peer_id, home.root)
+    assert capsys.readouterr().out.splitlines() == [
+        f"Banned: {ALPHA}. The learner does it within a second. Back: volery pardon {ALPHA}",
+        f"Pardoned: {OTHER.peer_id}. It may join again once the learner has heard of it, which takes a second.",
+        "No peer of that id has joined this swarm: there is nothing of its to forgive but an earlier ban.",
+    ]
+    home.close()
+    assert not is_in_use(home.root)
+    assert not is_in_use(tmp_path)
+    ban(OTHER.peer_id, home.root)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"The order to ban {OTHER.peer_id} waits: no learner is running on {home.root}.")
+    assert second == "No peer of that id has joined this swarm: it will be turned away if it comes."
+
+
+def test_who_looks_whether_a_learner_runs_keeps_none_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lock").touch()
+    with (tmp_path / "lock").open("rb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        monkeypatch.setattr(time, "sleep", lambda seconds: fcntl.flock(looking, fcntl.LOCK_UN))
+        open_learner_home(tmp_path, name="kites", certificate_days=9, now_ms=START_MS).close()

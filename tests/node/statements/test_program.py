@@ -377,7 +377,7 @@ def test_a_record_that_came_again_counts_once(books: Path, who: str, table: str)
     other = record_of(books, f"{mine} AND hex(record) <> '{record.upper()}'")
     with closing(sqlite3.connect(path)) as db, db:
         names = [name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")]
-        again = {"lease": "l.lease", "rule": "'replayed'", "step": "NULL"}
+        again = {"lease": "l.lease", "rule": "'unknown_lease'", "step": "NULL"}
         columns = ", ".join(again.get(name, f"r.{name}") for name in names)
         db.execute(
             f"INSERT INTO {table} (rowid, {', '.join(names)}) SELECT -l.rowid, {columns} FROM {table} r,"

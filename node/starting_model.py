@@ -17,10 +17,13 @@ from typing import Any
 import trio
 
 from learner.scores import Scores
+from node.child_outcomes import ChildError
 from node.child_spec import ChildSpec
 from node.children import open_child
 from node.config import EngineSection
+from node.engine.port import EngineError
 from node.engines import child_events, open_engine
+from node.errors import RunError
 from node.evaluation import EvaluationTerms
 from node.events import EventLog
 from node.schooling import held_out_of
@@ -28,6 +31,7 @@ from node.tasks.encoded import EncodedTask
 from node.tasks.registry import open_task
 from node.tasks.text import TextCodec, write_character_tokenizer
 from node.warm_start import WarmStart, WarmStartTerms
+from swarm.causes import first_cause
 
 UNTRAINED = "model-untrained"
 MODEL = "model"
@@ -45,7 +49,17 @@ class StartingModel:
     config: Mapping[str, Any]
 
     async def make(self, out: Path, events: EventLog) -> Scores:
-        """Make it in `out`/model; return how good it is. Raises RunError if it cannot be taught."""
+        """Make it in `out`/model; return how good it is. Raises RunError if it cannot be made or taught."""
+        try:
+            with first_cause():
+                return await self._make(out, events)
+        except (ChildError, EngineError) as error:
+            said = f"The small model cannot be made in {out}: {str(error).rstrip('.')}"
+            raise RunError(f"{said}. Choose another directory with --out.") from None
+        except OSError as error:
+            raise RunError(f"{out} cannot be written: {error.strerror}. Choose another directory with --out.") from None
+
+    async def _make(self, out: Path, events: EventLog) -> Scores:
         spec = ChildSpec(name="trainer", argv=(sys.executable, "-m", "learner.trainer"))
         untrained = out / UNTRAINED
         async with AsyncExitStack() as stack:

@@ -7,6 +7,7 @@ players reach nobody but its learner; what was there is replaced only if a drill
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from node.drill.attacks import Attack
 from node.drill.outcome import Outcome, outcome_of
 from node.drill.stage import Cast, perform
 from node.drill.text import as_json, as_text
+from node.engine.port import EngineError
 from node.errors import RunError, UsageError
 from node.events import EventLog
 from node.own_directory import prepare
@@ -113,8 +115,7 @@ class Terms:
 
 async def run_drill(terms: Terms, *, as_json_text: bool, plain: bool) -> int:
     """Run the drill and return the exit code: 1 if an honest peer was banned. Raises UsageError or RunError."""
-    if terms.num_cheats >= terms.peers:
-        raise UsageError(f"--cheats: {terms.num_cheats} of {terms.peers} peers leaves no honest one.")
+    _require_parts(terms)
     config = None if terms.config is None else read_swarm_config(terms.config)
     prepare(terms.out, "drill")
     events = EventLog(terms.out / "events.jsonl")
@@ -122,6 +123,9 @@ async def run_drill(terms: Terms, *, as_json_text: bool, plain: bool) -> int:
     with open_terminal(view, plain=plain, aside=as_json_text) as terminal:
         try:
             outcome = await run_shown(terminal, lambda: _drill(terms, config, events, terminal))
+        except EngineError as error:
+            said = str(error).rstrip(".")
+            raise RunError(f"The engine of the players cannot go on: {said}. Mend that, and start again.") from None
         except Stopped:
             terminal.say(f"Stopped. What there is lies in {terms.out}; another drill there replaces it.")
             return STOPPED_EXIT_CODE
@@ -135,6 +139,19 @@ async def run_drill(terms: Terms, *, as_json_text: bool, plain: bool) -> int:
         raise cannot_write(terms.out / OUTCOME, "--out", error) from None
     print(text.rstrip() if as_json_text else as_text(outcome))
     return 1 if outcome.honest_banned else 0
+
+
+def _require_parts(terms: Terms) -> None:
+    """Raises UsageError unless somebody is honest, and somebody cheats if anybody is to."""
+    if terms.num_cheats >= terms.peers:
+        raise UsageError(f"--cheats: {terms.num_cheats} of {terms.peers} peers leaves no honest one.")
+    if terms.cheats and not terms.num_cheats:
+        least = math.ceil(100 / terms.peers) / 100
+        more = f"--cheats {least:g} or more, or more --peers" if terms.peers > 1 else "more --peers"
+        raise UsageError(
+            f"--cheats {terms.cheats:g} of --peers {terms.peers} is no cheat at all. Take {more}; --cheats 0 plays "
+            "without any."
+        )
 
 
 async def _drill(terms: Terms, config: SwarmConfig | None, events: EventLog, terminal: Terminal) -> Outcome:

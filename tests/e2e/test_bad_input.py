@@ -405,6 +405,14 @@ def test_a_learner_founded_on_a_full_disk(swarm: Swarm, small_disk: SmallDisk) -
 
 
 @needs_root
+@pytest.mark.parametrize("command", ["drill", "demo"])
+def test_a_small_model_made_on_a_full_disk(swarm: Swarm, small_disk: SmallDisk, command: str) -> None:
+    small_disk.fill(leave=300_000)
+    outcome = swarm.machine.call(command, "--out", small_disk.path / "out", "--plain")
+    check_refusal(outcome, TROUBLE, str(small_disk.path / "out"), "No space left", "--out")
+
+
+@needs_root
 @pytest.mark.parametrize("leave", [0, 100_000, 400_000], ids=["at once", "while fetching", "while working"])
 def test_a_node_whose_disk_is_full(swarm: Swarm, small_disk: SmallDisk, leave: int) -> None:
     swarm.configure(steps=12)

@@ -61,6 +61,7 @@ def test_json_stands_alone_on_stdout(swarm: Swarm) -> None:
     ("options", "said"),
     [
         (["--cheats", "1"], "leaves no honest one"),
+        (["--peers", "4"], "--cheats 0.1 of --peers 4 is no cheat at all. Take --cheats 0.25 or more, or more --peers"),
         (["--attack", "nothing"], "nothing"),
     ],
 )

@@ -289,7 +289,9 @@ def why(
     replay: Annotated[
         bool,
         typer.Option(
-            "--replay", help="Hear a peer's audits, or draw a failed lease's tokens, once more; 1 if that differs."
+            "--replay",
+            help="Hear a peer's audits, or draw a failed lease's tokens, once more; 1 if that differs, 2 if nothing is "
+            "there to draw again.",
         ),
     ] = False,
 ) -> None:
@@ -521,7 +523,11 @@ def drill(
     peers: Annotated[int, typer.Option(min=1, max=256, help="Peers that play, the cheats among them.")] = 40,
     cheats: Annotated[float, typer.Option(min=0, max=1, help="The share of them that cheat.")] = 0.1,
     attack: Annotated[
-        list[Attack] | None, typer.Option(help="Only this attack; repeatable. By default all, in turn.")
+        list[Attack] | None,
+        typer.Option(
+            metavar="NAME",  # else all of them stand in a narrow column, which breaks them
+            help=f"Only this attack; repeatable. By default all, in turn: {', '.join(one.value for one in Attack)}.",
+        ),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 200,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of model, data and players.")] = 0,

@@ -23,7 +23,7 @@ from node.audit_loop import found_by
 from node.config import EngineSection
 from node.engine.port import EngineError, VerifyingEngine
 from node.engines import open_verifying_engine
-from node.errors import RunError
+from node.errors import RunError, UsageError
 from node.events import EventLog
 from node.reports.replaying import KeptLease, Replayed, allowed, beyond
 from protocol.envelope import Kind, read_envelope
@@ -54,13 +54,16 @@ def redrawn(
     *,
     opened: OpenEngine = open_engine,
 ) -> Replayed:
-    """Draw the tokens again, with the versions that `held` has the directories of. Raises RunError."""
+    """Draw the tokens again, with the versions that `held` has the directories of.
+
+    Raises UsageError, RunError: with a code of its own where there is nothing to draw with, which is no difference.
+    """
     work = _work(kept, authority)
     gone = [passage.version for passage in work.passages if passage.manifest not in held]
     if gone:
-        raise RunError(
-            f"Version {gone[0]} is no longer in the store, so what it draws cannot be seen again. What the audit "
-            "counted is in the ledger, and `volery why PEER --replay` judges by it."
+        raise UsageError(
+            f"--replay: version {gone[0]} is no longer in the store, so what it draws cannot be seen again. What the "
+            "audit counted is in the ledger, and `volery why PEER --replay` judges by it."
         )
     found = trio.run(_ask, work, held, opened)
     return _compared(kept, found)

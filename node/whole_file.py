@@ -40,19 +40,16 @@ def require_place(path: Path, option: str, *, ending: str = "", makes_directory:
 
 
 def require_own(path: Path, option: str, what: str, is_own: Callable[[Path], bool]) -> None:
-    """Find out beforehand that nothing is lost when `path`, named after `option`, is replaced: it is new, or
-    `is_own`, a `what` of before. An empty file may be another's too, such as a lock.
+    """Find out beforehand that nothing is lost when `path`, named after `option`, is replaced: it is new, or `is_own`.
 
-    Raises UsageError; RunError where `is_own` raises OSError.
+    `what` says what anything else is, as "no recording"; an empty file is that, too, since it may be a lock. Raises UsageError; RunError where `is_own` raises OSError.
     """
     try:
         if not path.is_file() or is_own(path):
             return
     except OSError as error:
         raise cannot_write(path, option, error) from None
-    raise UsageError(
-        f"{option} {path}: what is there is no {what}, and was not touched. Name another file, or remove it."
-    )
+    raise UsageError(f"{option} {path}: what is there is {what}, and was not touched. Name another file, or remove it.")
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:

@@ -122,7 +122,7 @@ def require_recording(path: Path) -> None:
     What a learner has recorded cannot be had again, so nothing but an earlier simulation's recording is replaced.
     """
     require_place(path, "--record", makes_directory=True)
-    require_own(path, "--record", "simulation's recording", _is_simulated)
+    require_own(path, "--record", "no simulation's recording", _is_simulated)
 
 
 def _is_simulated(path: Path) -> bool:

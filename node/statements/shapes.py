@@ -41,7 +41,7 @@ def require_out(out: Path, shape: Shape) -> None:
     """Find out, before any work is done for it, that a statement may be written to `out`: what is there is of the same
     shape, or states nothing. Raises UsageError, RunError."""
     require_place(out, "--out")
-    require_own(out, "--out", f"{shape.value} that volery wrote", lambda path: shape in shapes_of(path))
+    require_own(out, "--out", f"no {shape.value} that volery wrote", lambda path: shape in shapes_of(path))
 
 
 def shapes_of(path: Path) -> frozenset[Shape]:

@@ -101,7 +101,7 @@ def test_counts_that_say_something_else_are_told(kept: KeptLease, held: Held) ->
 def test_a_version_that_is_gone_an_engine_that_cannot_and_records_of_others_are_told(
     kept: KeptLease, held: Held
 ) -> None:
-    with pytest.raises(RunError, match=r"is no longer in the store.*volery why PEER --replay"):
+    with pytest.raises(UsageError, match=r"--replay: version .* is no longer in the store.*volery why PEER --replay"):
         redrawn(kept, SWARM.authority, {}, opened=judging(Judge()))
 
     def script(op: str) -> None:

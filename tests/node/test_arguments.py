@@ -1,0 +1,46 @@
+"""What a shell hands on that is no text is refused in a sentence; help keeps the names of attacks whole."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from node.drill.attacks import Attack
+
+NOT_UTF8 = b"\xff\xfe"
+
+
+def volery(*arguments: str | bytes, columns: int = 80) -> subprocess.CompletedProcess[bytes]:
+    program = "from node.cli import main; main()"
+    environment = {**os.environ, "COLUMNS": str(columns)}
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, check=False, timeout=60, capture_output=True, env=environment)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("why", NOT_UTF8), "NAME"),
+        (("ban", NOT_UTF8), "PEER"),
+        (("pardon", NOT_UTF8), "PEER"),
+        (("ban", "atlas", "--reason", NOT_UTF8), "--reason"),
+        (("reputation", "export", "--out", "all", "--peer", NOT_UTF8), "--peer"),
+        (("receipts", "list", "--peer", NOT_UTF8), "--peer"),
+        (("join", "volery1", "--name", NOT_UTF8), "--name"),
+    ],
+)
+def test_what_is_not_utf8_is_said(arguments: tuple[str | bytes, ...], named: str) -> None:
+    done = volery(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.decode().startswith(f"volery: usage: {named} is not UTF-8: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_help_keeps_the_names_of_attacks_whole(columns: int) -> None:
+    shown = volery("drill", "--help", columns=columns).stdout.decode()
+    words = {word.strip(".,") for word in shown.split()}
+    assert {one.value for one in Attack} <= words

@@ -42,7 +42,8 @@ def require_place(path: Path, option: str, *, ending: str = "", makes_directory:
 def require_own(path: Path, option: str, what: str, is_own: Callable[[Path], bool]) -> None:
     """Find out beforehand that nothing is lost when `path`, named after `option`, is replaced: it is new, or `is_own`.
 
-    `what` says what anything else is, as "no recording"; an empty file is that, too, since it may be a lock. Raises UsageError; RunError where `is_own` raises OSError.
+    `what` says what anything else is, as "no recording"; an empty file is that, too, since it may be a lock.
+    Raises UsageError; RunError where `is_own` raises OSError.
     """
     try:
         if not path.is_file() or is_own(path):

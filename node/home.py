@@ -14,7 +14,6 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -30,9 +29,6 @@ INVITE_FILE = "invite"
 """In a state directory: the string for volunteers, written when peers can join."""
 
 DAY_MS = 86_400_000
-LOOK_S = 0.05
-"""A hundred times as long as it takes to find out whether somebody has the lock."""
-
 RENEW_BEFORE_MS = 7 * DAY_MS
 """A certificate that ends within a week is renewed at start if the operator's key is here."""
 
@@ -108,18 +104,6 @@ def _unusable(root: Path, why: str | None) -> RunError:
     return RunError(f"[swarm] state: {root} cannot be used: {why}. Choose another [swarm] state.")
 
 
-def is_in_use(root: Path) -> bool:
-    """Whether a learner is running on this state directory."""
-    try:
-        with (root / "lock").open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # not founded yet, or not ours to look at
-        return False
-    return False
-
-
 def _take(root: Path) -> BinaryIO:
     """Make `root` ours: two learners with one key and one ledger would sign two versions under one name."""
     require_state(root)
@@ -129,7 +113,7 @@ def _take(root: Path) -> BinaryIO:
     except OSError as error:
         raise _unusable(root, error.strerror) from None
     try:
-        _lock(lock)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         lock.close()
         if not isinstance(error, BlockingIOError):
@@ -138,15 +122,6 @@ def _take(root: Path) -> BinaryIO:
             f"{root} is used by a learner that is running. Stop that one first, or choose another [swarm] state."
         ) from None
     return lock
-
-
-def _lock(file: BinaryIO) -> None:
-    """Raises OSError. Who finds it taken may have met somebody who looks (`is_in_use`), which is over at once."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        time.sleep(LOOK_S)
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _genesis(root: Path, name: str, now_ms: int) -> bytes:

@@ -79,10 +79,10 @@ def _nobody(meant: Meant) -> str:
 
 def _give(meant: Meant, order: Ban | Pardon) -> bool:
     """Leave the order; whether there is a learner that obeys at once. Raises RunError."""
-    from node.home import is_in_use
     from node.peer_orders import PeerOrders
+    from node.standing import standing_of
 
-    runs = is_in_use(meant.state)
+    runs = standing_of(meant.state) is not None
     PeerOrders(meant.state).give(order)
     return runs
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +9,14 @@ import pytest
 import trio
 
 from learner.verification.confidence import Standing
+from node import standing
 from node.errors import RunError, UsageError
-from node.home import is_in_use, open_learner_home
 from node.operator_commands import ban, pardon
 from node.peer_orders import FOLDER, Ban, NoOrder, Pardon, PeerOrders, read_order
 from protocol.work import Refused, Rule
 from tests.learner.working import OTHER, PEER
 from tests.node.learning import FakePeer, Settings, hello, open_learner, until
-from tests.node.ledgers import ALPHA, BETA, GAMMA, LEARNER, START_MS, open_story, peer_row
+from tests.node.ledgers import ALPHA, BETA, GAMMA, LEARNER, open_story, peer_row
 
 ORDERS = [Ban(peer=PEER.peer_id, reason="it is rude"), Pardon(peer=PEER.peer_id)]
 
@@ -139,31 +137,19 @@ def test_a_peer_is_named_by_its_name_where_one_has_it(tmp_path: Path) -> None:
 
 def test_what_is_said_is_what_happens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody is banned by a learner that does not run; who has not come yet may be, and that is said."""
-    (tmp_path / "swarm").mkdir()
-    home = open_learner_home(tmp_path / "swarm", name="kites", certificate_days=9, now_ms=START_MS)
-    open_story(home.ledger).join(peer_row(ALPHA, ""))
-    assert is_in_use(home.root)
-    ban(ALPHA, home.root)
-    pardon(OTHER.peer_id, home.root)
+    (tmp_path / "learner.key").touch()
+    open_story(tmp_path / "ledger.sqlite").join(peer_row(ALPHA, ""))
+    board = standing.Noticeboard(tmp_path)
+    board.show(standing.Standing(doing="at work", limits={}))
+    ban(ALPHA, tmp_path)
+    pardon(OTHER.peer_id, tmp_path)
     assert capsys.readouterr().out.splitlines() == [
         f"Banned: {ALPHA}. The learner does it within a second. Back: volery pardon {ALPHA}",
         f"Pardoned: {OTHER.peer_id}. It may join again once the learner has heard of it, which takes a second.",
         "No peer of that id has joined this swarm: there is nothing of its to forgive but an earlier ban.",
     ]
-    home.close()
-    assert not is_in_use(home.root)
-    assert not is_in_use(tmp_path)
-    ban(OTHER.peer_id, home.root)
+    board.clear()
+    ban(OTHER.peer_id, tmp_path)
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith(f"The order to ban {OTHER.peer_id} waits: no learner is running on {home.root}.")
+    assert first.startswith(f"The order to ban {OTHER.peer_id} waits: no learner is running on {tmp_path}.")
     assert second == "No peer of that id has joined this swarm: it will be turned away if it comes."
-
-
-def test_who_looks_whether_a_learner_runs_keeps_none_from_starting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "lock").touch()
-    with (tmp_path / "lock").open("rb") as looking:
-        fcntl.flock(looking, fcntl.LOCK_SH)
-        monkeypatch.setattr(time, "sleep", lambda seconds: fcntl.flock(looking, fcntl.LOCK_UN))
-        open_learner_home(tmp_path, name="kites", certificate_days=9, now_ms=START_MS).close()

@@ -57,7 +57,7 @@ MEAN_OF_MORE = Margin(above=0.03, rate=0.1, measure=Measure.MEAN)
 SMALL = (*_gaps(EDGES, RATES), MEAN_OF_MORE, Margin(above=1.0, rate=1e-3, measure=Measure.LOGPROB))
 """Not measured: between those above and below, of either the wider ones."""
 
-MEDIUM_EDGES, MEDIUM_RATES = (0.03, 0.06, 0.1, 0.2), (0.02, 0.07, 0.013, 2e-3, 3e-4)
+MEDIUM_EDGES, MEDIUM_RATES = (0.03, 0.06, 0.1, 0.2), (0.02, 0.07, 0.013, 2e-3, 2e-4)
 MEDIUM = (
     *_gaps(MEDIUM_EDGES, MEDIUM_RATES),
     MEAN_OF_MORE,

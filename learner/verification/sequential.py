@@ -12,11 +12,11 @@ probability that its evidence ever reaches 1/a is at most a (Ville's inequality)
 a peer that turns is found about as soon as a newcomer, for the logarithm of the audits that went well.
 
 Evidence is the wealth of a gambler who bets on dishonesty at fair odds: a mixture over what is measured (the clearest
-draws, these and the next, down to all; each measure of log probabilities), over rates that a dishonest peer might have,
-the same multiple of every margin's, and over the audit at which it may have turned. With weights w_k that sum to 1, and
-the likelihood ratio f_t of audit t, E_t = sum_k w_k f_k f_(k+1) ... f_t is a non-negative supermartingale of mean <= 1
-under honesty, and is computed by S_t = f_t (S_(t-1) + w_t). (Ville 1939; Shafer, "Testing by betting", 2021; the
-mixture over the time of the change is Shiryaev's.)
+draws, these and the next, down to all, with the clearest and without; each measure of log probabilities), over rates
+that a dishonest peer might have, the same multiple of every margin's, and over the audit at which it may have turned.
+With weights w_k that sum to 1, and the likelihood ratio f_t of audit t, E_t = sum_k w_k f_k f_(k+1) ... f_t is a
+non-negative supermartingale of mean <= 1 under honesty, and is computed by S_t = f_t (S_(t-1) + w_t). (Ville 1939;
+Shafer, "Testing by betting", 2021; the mixture over the time of the change is Shiryaev's.)
 """
 
 from __future__ import annotations
@@ -181,12 +181,13 @@ def heard(history: History, audited: Audited, margins: Sequence[Margin]) -> Hist
 
 
 def bets_on(margins: Sequence[Margin]) -> list[list[Margin]]:
-    """Which margins are bet on together: gaps of the two clearest bands of leads, of these and the next, down to all;
-    each other margin by itself. A peer that is exact where draws are close would lose with each of these, bet on with
-    the others, what it wins where they are clear."""
+    """Which margins are bet on together: gaps of the two clearest bands of leads, of these and the next, down to all,
+    and the same but for the clearest; each other margin by itself. A bet on a peer that is exact where draws are close
+    would lose there what it wins where they are clear; and one on a peer whose weights are a little off would lose,
+    over the many clear draws, what it wins where they are less so."""
     bands = bands_of(margins)
-    down_to_all = [bands[:count] for count in range(min(2, len(bands)), len(bands) + 1) if count]
-    return [*down_to_all, *([margin] for margin in margins if margin not in bands)]
+    runs = [bands[first:last] for first in (0, 1) for last in range(min(first + 2, len(bands)), len(bands) + 1)]
+    return [*filter(None, runs), *([margin] for margin in margins if margin not in bands)]
 
 
 def wagered(history: History, log_ratios: Sequence[float]) -> History:

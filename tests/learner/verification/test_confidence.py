@@ -80,12 +80,12 @@ def test_made_up_tokens_are_found_at_once_and_however_long_one_was_honest() -> N
 
 
 def test_a_group_that_fails_is_a_soft_strike() -> None:
-    some = count_above([Found(gap=0.2 * (place < 8), lead=CLOSE) for place in range(28)], MARGINS)
+    some = count_above([Found(gap=0.2 * (place < 9), lead=CLOSE) for place in range(28)], MARGINS)
     known, finding = after(passed(100), some, MARGINS)
     assert not finding.passed
     assert not finding.convicted
     assert (known.passed, known.failed, known.standing) == (0, 1, Standing.SUSPECT)
-    assert finding.detail.startswith("8 of 28 tokens")
+    assert finding.detail.startswith("9 of 28 tokens")
     assert finding.detail.endswith("where it leads by 0.06 to 0.15), where 2% may be")
     calm = passed(3000, known)
     assert calm.standing is Standing.TRUSTED, "honest audits take suspicion back"

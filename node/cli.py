@@ -262,6 +262,9 @@ def report(
     by: Annotated[AccountKind | None, typer.Option("--by", help="With --csv: costs, a row for each of these.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Also draw a learner's run to this PNG file.")] = None,
     html: Annotated[Path | None, typer.Option(help="Also write it as a page for a browser, to this HTML file.")] = None,
+    everyone: Annotated[
+        bool, typer.Option("--all", help="A row for every peer, and every ban, of however many.")
+    ] = False,
 ) -> None:
     """Who did what, at what cost: the whole swarm on the learner, one's own work on a volunteer's node."""
     from node.lookups import show_report
@@ -271,7 +274,13 @@ def report(
     if by is not None and not as_csv:
         raise typer.BadParameter("--by chooses the rows of --csv; the other forms have all of them")
     told = show_report(
-        target, as_json=as_json, as_csv=as_csv, by=None if by is None else by.value, picture=picture, html=html
+        target,
+        as_json=as_json,
+        as_csv=as_csv,
+        by=None if by is None else by.value,
+        picture=picture,
+        html=html,
+        everyone=everyone,
     )
     typer.echo(told, nl=False)
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -195,7 +197,7 @@ async def run_demo(
         choose_engine(wanted, look(wanted))
     prepare(out, "demo")
     events = EventLog(out / "events.jsonl")
-    demo = _Demo(
+    demo = Demo(
         out=out,
         seed=seed,
         num_nodes=num_nodes + cheater,
@@ -226,6 +228,18 @@ async def run_demo(
     return demo.conclude(console)
 
 
+@contextmanager
+def _written(out: Path) -> Iterator[None]:
+    """Raises RunError where something cannot be written to `out`."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or out
+        raise RunError(
+            f"{where} cannot be written: {error.strerror}. Make room, or name another directory after --out."
+        ) from None
+
+
 def _of_the_cheat(report: SwarmReport) -> str:
     """What became of the node that cheats."""
     cheat = next((peer for peer in report.peers if peer.name == CHEAT_NAME), None)
@@ -241,7 +255,9 @@ def _of_the_cheat(report: SwarmReport) -> str:
 
 
 @dataclass(kw_only=True)
-class _Demo:
+class Demo:
+    """One demo: what was asked for, and where it lies."""
+
     out: Path
     seed: int
     num_nodes: int
@@ -290,14 +306,17 @@ class _Demo:
 
     async def run_swarm(self, console: Terminal) -> None:
         """Start everybody, watch until the learner is done, end everybody."""
-        learner = self._learner()
-        nodes = [self._node(number) for number in range(1, self.num_nodes + 1)]
+        with _written(self.out):
+            learner = self._learner()
+            nodes = [self._node(number) for number in range(1, self.num_nodes + 1)]
         try:
-            await learner.start()
+            with _written(self.out):
+                await learner.start()
             invite = await self._wait_for_invite(learner)
             for node in nodes:
                 node.arguments = ["join", invite, *node.arguments]
-                await node.start()
+                with _written(self.out):
+                    await node.start()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_nodes, nodes)
                 nursery.start_soon(self._show_learner, console.state)
@@ -364,7 +383,8 @@ class _Demo:
             self.events.emit("learner_died", code=code)
             if code in (1, 2):
                 break
-            await learner.start()
+            with _written(self.out):
+                await learner.start()
         raise RunError(f"The learner ended with code {code}. The end of {learner.log}:\n{learner.tail()}")
 
     async def _watch_nodes(self, nodes: list[NodeProcess]) -> None:
@@ -395,9 +415,6 @@ class _Demo:
     def conclude(self, console: Terminal) -> int:
         """Write picture, report, page and summary; print the report."""
         report = swarm_report(self.ledger, staleness=self.staleness, with_history=True)
-        draw_reward(report, self.out / "reward.png")
-        write_html(report, self.out / "report.html")
-        (self.out / "report.txt").write_text(as_text(report), encoding="utf-8")
         facts = summary(
             report,
             staleness_bound=self.staleness,
@@ -406,7 +423,11 @@ class _Demo:
             wall_s=round(time.monotonic() - self.began, 2),
             roads=roads_taken(sorted(self.out.glob("node-*/events.jsonl"))),
         )
-        (self.out / "summary.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        with _written(self.out):
+            draw_reward(report, self.out / "reward.png")
+            write_html(report, self.out / "report.html")
+            (self.out / "report.txt").write_text(as_text(report), encoding="utf-8")
+            (self.out / "summary.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         text = as_terminal(report, width=max(80, console.console.width)) if console.is_live else as_text(report)
         console.console.file.write(text + "\n")
         console.say(

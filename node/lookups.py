@@ -138,9 +138,10 @@ def show_report(
     by: str | None = None,
     picture: Path | None = None,
     html: Path | None = None,
+    everyone: bool = False,
 ) -> str:
     """The report of `target`, in the form asked for; drawn as well, and written as a page, where a file is named. `by`:
-    CSV of accounts of this kind, instead of peers."""
+    CSV of accounts of this kind, instead of peers. `everyone`: has a row in a terminal as well."""
     if picture is not None:
         require_place(picture, "--picture", ending=PICTURE)
     if html is not None:
@@ -161,8 +162,8 @@ def show_report(
     if as_csv:
         return reports.as_csv(report)
     if not is_screen():
-        return reports.as_text(report)
-    return reports.as_terminal(report, width=screen_width())
+        return reports.as_text(report, everyone=everyone)
+    return reports.as_terminal(report, width=screen_width(), everyone=everyone)
 
 
 def _draw(report: SwarmReport | OwnReport, picture: Path) -> None:

@@ -293,31 +293,33 @@ def known_as(peer: PeerReport, limit: int = words.NAME_CHARS) -> str:
     return f"{words.plain_name(peer.name, limit) or peer.role.value} {short(peer.peer)}"
 
 
-def listed(report: SwarmReport | OwnReport) -> tuple[PeerReport, ...]:
+def listed(report: SwarmReport | OwnReport, *, everyone: bool = False) -> tuple[PeerReport, ...]:
     """The peers that have a row in a terminal, in the order of the report: learners, and of more rollout peers than
-    MOST_TRAINED and LATEST_BANNED together those."""
-    if isinstance(report, OwnReport) or len(report.rollout_peers) <= MOST_TRAINED + LATEST_BANNED:
+    MOST_TRAINED and LATEST_BANNED together those; or `everyone`."""
+    if everyone or isinstance(report, OwnReport) or len(report.rollout_peers) <= MOST_TRAINED + LATEST_BANNED:
         return report.peers
     trained = sorted(report.rollout_peers, key=lambda peer: -(peer.trained or 0))[:MOST_TRAINED]
     shown = {peer.peer for peer in (*trained, *report.banned[-LATEST_BANNED:])}
     return tuple(peer for peer in report.peers if peer.role is Role.LEARNER or peer.peer in shown)
 
 
-def left_out(report: SwarmReport) -> str:
+def left_out(report: SwarmReport, *, everyone: bool = False) -> str:
     """Which peers have a row, and where the others are; "" where all have one."""
-    others = len(report.peers) - len(listed(report))
+    others = len(report.peers) - len(listed(report, everyone=everyone))
     if not others:
         return ""
     banned = f", and the {min(LATEST_BANNED, len(report.banned))} that were banned last" if report.banned else ""
     return (
         f"Of {len(report.rollout_peers):,} rollout peers these tables have the {MOST_TRAINED} whose rollouts were "
-        f"trained on most{banned}. The other {others:,} are added up; --html, --csv and --json have a row for each."
+        f"trained on most{banned}. The other {others:,} are added up; --all, --html, --csv and --json have a row for "
+        "each."
     )
 
 
-def tables(report: SwarmReport | OwnReport, *, width: int, box: Box) -> RenderableType:
-    """All sections of `report` in tables of at most `width` columns, however many that takes."""
-    peers = listed(report)
+def tables(report: SwarmReport | OwnReport, *, width: int, box: Box, everyone: bool = False) -> RenderableType:
+    """All sections of `report` in tables of at most `width` columns, however many that takes; a row for `everyone`,
+    or for those that are `listed`."""
+    peers = listed(report, everyone=everyone)
     whole = report if isinstance(report, SwarmReport) and len(report.peers) > 1 else None
     others = _others(report, peers) if isinstance(report, SwarmReport) and len(peers) < len(report.peers) else None
     limit = words.NAME_CHARS if width >= ROOMY else NARROW_NAME_CHARS

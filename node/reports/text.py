@@ -46,7 +46,7 @@ LAGS_LISTED = 12
 GAP = 2
 
 BANS_LISTED = 20
-"""In a terminal, the latest; the page has all, and `volery why` tells of each."""
+"""In a terminal, the latest; `--all` and the page have all, and `volery why` tells of each."""
 
 CHANGES_LISTED = 12
 """The latest changes of the plan; the JSON form has all."""
@@ -70,17 +70,18 @@ DASHES = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 """One line of dashes under the headings."""
 
 
-def as_terminal(report: SwarmReport | OwnReport, *, width: int, color: bool = True) -> str:
-    """The report for a terminal of `width` columns, with escape sequences where `color`."""
-    return _drawn(report, width, SIMPLE_HEAD, color=color)
+def as_terminal(report: SwarmReport | OwnReport, *, width: int, color: bool = True, everyone: bool = False) -> str:
+    """The report for a terminal of `width` columns, with escape sequences where `color`. `everyone`: each peer has a
+    row, and each ban a line, however many there are."""
+    return _drawn(report, width, SIMPLE_HEAD, color=color, everyone=everyone)
 
 
-def as_text(report: SwarmReport | OwnReport, *, width: int = FILE_WIDTH) -> str:
+def as_text(report: SwarmReport | OwnReport, *, width: int = FILE_WIDTH, everyone: bool = False) -> str:
     """The report without colours or line drawing, for files and pipes."""
-    return _drawn(report, width, DASHES, color=False)
+    return _drawn(report, width, DASHES, color=False, everyone=everyone)
 
 
-def _drawn(report: SwarmReport | OwnReport, width: int, box: Box, *, color: bool) -> str:
+def _drawn(report: SwarmReport | OwnReport, width: int, box: Box, *, color: bool, everyone: bool) -> str:
     out = io.StringIO()
     console = Console(
         file=out, width=width, force_terminal=color, color_system="standard" if color else None, highlight=False,
@@ -94,11 +95,12 @@ def _drawn(report: SwarmReport | OwnReport, width: int, box: Box, *, color: bool
             parts = [_heading(f"Work of {known_as(report.peer)}"), _pairs(own_story(report))]
             verdicts = report.peer.verdicts
     parts += _alarms(report) + _by_lag(report) if isinstance(report, SwarmReport) else []
-    parts += _left_out(report) if isinstance(report, SwarmReport) else []
-    parts += [tables(report, width=width, box=box)] if isinstance(report, OwnReport) or report.peers else []
+    parts += _left_out(report, everyone) if isinstance(report, SwarmReport) else []
+    if isinstance(report, OwnReport) or report.peers:
+        parts += [tables(report, width=width, box=box, everyone=everyone)]
     parts += [account_tables(report, width=width, box=box)] if isinstance(report, SwarmReport) and report.peers else []
     parts += [_legend(verdicts)]
-    parts += _bans(report) + _plans(report) if isinstance(report, SwarmReport) else []
+    parts += _bans(report, everyone) + _plans(report) if isinstance(report, SwarmReport) else []
     parts += _refusals(report) if isinstance(report, OwnReport) else []
     console.print(Group(*parts))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
@@ -368,22 +370,23 @@ def objective_line(figures: Mapping[str, float]) -> str:
     return ", ".join(form.format(show(figures[name])) for name, form, show in told if name in figures)
 
 
-def _left_out(report: SwarmReport) -> list[RenderableType]:
-    said = left_out(report)
+def _left_out(report: SwarmReport, everyone: bool) -> list[RenderableType]:
+    said = left_out(report, everyone=everyone)
     return [Padding(Text(said), (0, 0, 1, 1))] if said else []
 
 
-def _bans(report: SwarmReport) -> list[RenderableType]:
-    """Who was banned, when, why, and what it cost; the latest."""
+def _bans(report: SwarmReport, everyone: bool) -> list[RenderableType]:
+    """Who was banned, when, why, and what it cost; the latest, or everyone."""
     banned = report.banned
     if not banned:
         return []
     grid = _grid(fixed=1)
-    for peer in banned[-BANS_LISTED:]:
+    shown = banned if everyone else banned[-BANS_LISTED:]
+    for peer in shown:
         assert peer.audits is not None
         said = ban_in_words(known_as(peer), peer.audits, judged=peer.judged, trained=peer.trained or 0)
         grid.add_row(Text(words.duration(peer.audits.banned_at_s or 0.0), justify="right"), Text(said))
-    title = "Bans" if len(banned) <= BANS_LISTED else f"Bans, the last {BANS_LISTED} of {len(banned):,}"
+    title = "Bans" if len(shown) == len(banned) else f"Bans, the last {BANS_LISTED} of {len(banned):,}"
     return [Padding(Group(Text(title, style="bold"), grid), (1, 0, 0, 1))]
 
 

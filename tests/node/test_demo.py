@@ -8,8 +8,12 @@ import pytest
 
 from learner.presets import PRESETS
 from node.config_file import read_swarm_config
-from node.demo import Recipe, recipe_for, swarm_toml
-from node.errors import UsageError
+from node.console import open_terminal
+from node.demo import Demo, Recipe, recipe_for, swarm_toml
+from node.errors import RunError, UsageError
+from node.events import EventLog
+from node.reports.facts import Role
+from node.view import ViewState
 
 
 @pytest.mark.parametrize(
@@ -46,3 +50,28 @@ def test_every_objective_that_may_be_asked_for(tmp_path: Path, objective: str) -
 def test_an_objective_that_there_is_not_is_told_with_those_there_are() -> None:
     with pytest.raises(UsageError, match=r"--objective: 'magic' is none of topr, grpo, dr_grpo, .*dpo\."):
         recipe_for("magic")
+
+
+async def test_a_directory_that_cannot_be_written_any_more_is_told_with_what_to_do(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    recipe = Recipe()
+    demo = Demo(
+        out=gone,
+        seed=0,
+        num_nodes=1,
+        with_cheat=False,
+        staleness=1,
+        engine="transformers",
+        objective="topr",
+        recipe=recipe,
+        events=EventLog(),
+        began=0.0,
+    )
+    view = ViewState(role=Role.LEARNER, title="demo", batch=0, steps=0, staleness=0)
+    with open_terminal(view, plain=True) as terminal, pytest.raises(RunError) as raised:
+        await demo.run_swarm(terminal)
+    said = str(raised.value)
+    assert said.startswith(str(gone))
+    assert said.endswith(
+        "cannot be written: No such file or directory. Make room, or name another directory after --out."
+    )

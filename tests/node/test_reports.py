@@ -797,10 +797,20 @@ def test_of_very_many_peers_those_have_a_row_that_matter_most(story: Story) -> N
     text = as_terminal(report, width=80, color=False)
     said = " ".join(text.split())
     assert "Of 60 rollout peers these tables have the 20 whose rollouts were trained on most, and the 5" in said
-    assert "The other 35 are added up; --html, --csv and --json have a row for each." in said
+    assert "The other 35 are added up; --all, --html, --csv and --json have a row for each." in said
     assert text.count("35 others") == text.count("together") > 1
     assert len(text.splitlines()) < 300
     assert len(as_csv(report).splitlines()) == 62
+
+
+def test_who_asks_for_all_has_a_row_of_each(story: Story) -> None:
+    report = trial(story, num_peers=60, num_banned=23)
+    for text in (as_terminal(report, width=80, color=False, everyone=True), as_text(report, everyone=True)):
+        assert "others" not in text
+        assert all(f"peer {place} " in text for place in range(60))
+        assert "Bans, the last" not in text
+        assert sum("by the operator" in line for line in text.splitlines() if "banned" in line) >= 23
+    assert "Bans, the last 20 of 23" in as_text(report)
 
 
 def test_of_few_peers_all_have_a_row(story: Story) -> None:

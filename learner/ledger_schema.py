@@ -8,14 +8,14 @@ are the accounts.
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Goes up when an old program could misread a new ledger, or spoil it: one of before episodes takes a turn for a group,
 one of before tallies leaves those of versions that it cuts off; and when evidence is reckoned otherwise, so that what
 was heard of a peer cannot go on, nor be heard again (`tests/learner/test_reckoning.py`)."""
 
 READABLE = frozenset({1, 2, SCHEMA_VERSION})
 """What this program reads, and makes SCHEMA_VERSION of when it writes: these older formats lack tables, and that is
-all. In formats 3 and 4 evidence was reckoned otherwise."""
+all. In formats 3 to 5 evidence was reckoned otherwise."""
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;

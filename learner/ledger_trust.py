@@ -238,7 +238,9 @@ def _keep_evidence(db: sqlite3.Connection, row: AuditRow) -> None:
 
 
 def _worth(group: Sequence[Worth]) -> str:
-    return json.dumps([[one.tokens, one.reward, one.gain] for one in group])
+    return json.dumps(
+        [[one.tokens, one.reward, None if one.gains is None else [one.gains.tokens, one.gains.worth]] for one in group]
+    )
 
 
 def _finite(value: float) -> float | None:

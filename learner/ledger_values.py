@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from learner.ledger_file import DamagedValue
-from learner.verification.choosing import Choice, Worth
+from learner.verification.choosing import Choice, Gain, Worth
 from learner.verification.sequential import Counted, Margin, Measure
 from protocol.errors import PeerError
 from protocol.ids import PolicyVersion
@@ -48,8 +48,11 @@ def wealth_from(column: str, text: str, bets: int | None = None) -> tuple[float,
 
 def worth_from(column: str, text: str) -> list[Worth]:
     """The completions, with what they are worth, that `column` has. Raises DamagedValue."""
-    rows = from_json(column, text, list[tuple[int, float, float | None]])
-    return [Worth(tokens=tokens, reward=reward, gain=gain) for tokens, reward, gain in rows]
+    rows = from_json(column, text, list[tuple[int, float, tuple[int, float] | None]])
+    return [
+        Worth(tokens=tokens, reward=reward, gains=None if gains is None else Gain(tokens=gains[0], worth=gains[1]))
+        for tokens, reward, gains in rows
+    ]
 
 
 def choice_from(column: str, text: str) -> Choice:

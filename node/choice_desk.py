@@ -21,7 +21,7 @@ from learner.intake import AdmittedRecord, GrantedLease
 from learner.leasing import seed_of
 from learner.ledger import Ledger
 from learner.ledger_rows import ChoiceRow
-from learner.verification.choosing import CONTROLS, Choice, Seen, Worth, heard_choice, seen
+from learner.verification.choosing import CONTROLS, Choice, Gain, Seen, Worth, heard_choice, seen
 from learner.verification.confidence import SUSPECT_EVIDENCE
 from learner.verification.sequential import History, is_convicted, log_evidence
 from node.engine.port import GenerationRequest, InstalledVersion
@@ -339,5 +339,8 @@ def _by_version(one: Made) -> tuple[PolicyVersion, int]:
 
 
 def _gained(said: Sequence[Worth], here: Sequence[Worth], there: Sequence[Worth]) -> list[Worth]:
-    """Each with what its seed gains over there, where both are drawn by us."""
-    return [replace(one, gain=a.reward - b.reward) for one, a, b in zip(said, here, there, strict=True)]
+    """Each with what its seed gains here over there, where both are drawn by us."""
+    return [
+        replace(one, gains=Gain(tokens=a.tokens, worth=a.reward - b.reward))
+        for one, a, b in zip(said, here, there, strict=True)
+    ]

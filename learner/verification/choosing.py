@@ -7,8 +7,9 @@ and draws such groups itself, beside others of the same prompt with seeds that n
 
 - what was *withheld* would be worth less than those, of who chooses, and what was *delivered* more;
 - the seeds of what was delivered would gain more by the version that made it, over another that could have, than ours
-  do. Both versions are drawn by the learner, of theirs as of ours: another engine rounds otherwise, which may change
-  more of a completion than a training step does.
+  do. Both versions are drawn by the learner, of theirs as of ours, and how long a completion is goes by that, too:
+  another engine rounds otherwise, which may change more of a completion than a training step does, and what the peer
+  says was cut off may have ended well here.
 
 A machine that is taken away, a line that breaks, and a peer that is too slow lose long groups more often than short
 ones, and what is longer may well be worth less; so completions are compared only with others of about the same length.
@@ -43,6 +44,10 @@ LENGTHS = 1.2
 narrower, and little would be left to compare."""
 
 
+LEAST_SPREAD = 1e-300
+"""Rewards that differ by less are the same: what they are divided by must be a number that floats have."""
+
+
 class Choice(Enum):
     """What a peer did with a group."""
 
@@ -57,12 +62,21 @@ of three a quarter."""
 
 @dataclass(frozen=True, kw_only=True)
 class Worth:
-    """A completion of so many tokens, its reward, and by how much more its seed is worth with the version that made it
-    than with another, on one engine, where that is known; where it is, it is of all completions of a group."""
+    """A completion of so many tokens, and its reward; and where it is known, which is of all completions of a group or
+    of none, what its seed `gains`."""
 
     tokens: int
     reward: float
-    gain: float | None = None
+    gains: Gain | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """By how much more a seed is `worth` with the version that made its completion than with another, and of how many
+    `tokens` it is with the former, all on the learner's engine."""
+
+    tokens: int
+    worth: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +101,9 @@ def seen(choice: Choice, theirs: Sequence[Worth], ours: Sequence[Worth], *, with
     sign, part = (-1.0, 1 / max(odds, 1.0)) if choice is Choice.WITHHELD else (1.0, min(odds, 1.0))
     values = [[_Item(one.tokens, sign * one.reward) for one in group] for group in (theirs, ours)]
     level = _bets(*values, part=part)
-    gain = _bets(_gains(theirs), _gains(ours))
+    gain = _bets(
+        *([_Item(one.gains.tokens, one.gains.worth) for one in group if one.gains] for group in (theirs, ours))
+    )
     if level is None and gain is None:
         return None
     worth, of_worth = level or NOTHING
@@ -98,10 +114,6 @@ def seen(choice: Choice, theirs: Sequence[Worth], ours: Sequence[Worth], *, with
 class _Item(NamedTuple):
     tokens: int
     value: float
-
-
-def _gains(group: Sequence[Worth]) -> list[_Item]:
-    return [_Item(one.tokens, one.gain) for one in group if one.gain is not None]
 
 
 NOTHING = (0.0, (0.0,) * len(STRENGTHS))
@@ -115,7 +127,13 @@ def _bets(
     if not strata:
         return None
     number = sum(len(one.theirs) for one in strata)
-    spread = math.sqrt(sum(len(one.all) * pstdev(one.all) ** 2 for one in strata) / sum(len(one.all) for one in strata))
+    # Before they are squared, or rewards of 1e-200 would be worth the same.
+    deviations = [(len(one.all), pstdev(one.all)) for one in strata]
+    largest = max(deviation for _, deviation in deviations)
+    if largest < LEAST_SPREAD:
+        return None
+    squares = sum(size * (deviation / largest) ** 2 for size, deviation in deviations)
+    spread = largest * math.sqrt(squares / sum(size for size, _ in deviations))
     better = math.fsum(value for one in strata for value in one.theirs) / number
     scales = [part * strength / (spread * math.sqrt(number)) for strength in STRENGTHS]
     return better, tuple(sum(one.log_ratio(scale) for one in strata) for scale in scales)

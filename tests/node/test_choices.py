@@ -418,8 +418,14 @@ async def test_completions_of_several_versions_are_each_drawn_again_with_their_o
         said, ours_here = [1.0, 0.0, 1.0], [*(0.0, 0.0), *(0.0, 1.0), *(0.0, 0.0)]
         there, here = [0.0, 0.0, 1.0, *(0.0, 0.0, 1.0, 0.0, 0.0, 0.0)], [1.0, 0.0, 0.0]
         learner.ledger.leases_issued([lease_row(lease)])
-        await desk.conclude(doubt, [Worth(tokens=2, reward=reward) for reward in [*said, *ours_here, *there, *here]])
+        drawn = [Worth(tokens=2, reward=reward) for reward in [*said, *ours_here, *there]]
+        await desk.conclude(doubt, [*drawn, *(Worth(tokens=3, reward=reward) for reward in here)])
     [(choice, theirs, ours_seen, heard)] = rows(tmp_path, f"SELECT choice, theirs, ours, heard FROM choices {OF_OTHER}")
     assert (choice, heard) == ("delivered", 1)
-    assert json.loads(theirs) == [[2, 1.0, 1.0], [2, 0.0, 0.0], [2, 1.0, -1.0]], "gains are those of our own draws"
-    assert json.loads(ours_seen) == [[2, one, one - other] for one, other in zip(ours_here, there[3:], strict=True)]
+    gains = [[3, 1.0], [3, 0.0], [3, -1.0]]
+    assert json.loads(theirs) == [[2, one, gain] for one, gain in zip(said, gains, strict=True)], (
+        "both are our own draws"
+    )
+    assert json.loads(ours_seen) == [
+        [2, one, [2, one - other]] for one, other in zip(ours_here, there[3:], strict=True)
+    ]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.verification.choosing import CONTROLS, STRENGTHS, Choice, Seen, Worth, heard_choice
+from learner.verification.choosing import CONTROLS, STRENGTHS, Choice, Gain, Seen, Worth, heard_choice
 from learner.verification.choosing import seen as seen_of
 from learner.verification.sequential import History, is_convicted, log_evidence
 
@@ -60,30 +60,48 @@ def test_only_what_is_about_as_long_is_compared() -> None:
     assert alone == beside is not None
 
 
+LENGTHS, REWARDS = st.sampled_from((5, 50, 500)), st.sampled_from((0.0, 0.25, 1.0, 7.0))
+
+
 @given(
-    st.lists(
-        st.tuples(st.sampled_from((5, 50, 500)), *[st.sampled_from((0.0, 0.25, 1.0, 7.0))] * 2), min_size=2, max_size=7
-    ),
+    st.lists(st.tuples(LENGTHS, REWARDS, LENGTHS, REWARDS), min_size=2, max_size=7),
     st.integers(1, 6),
     st.sampled_from(Choice),
     st.sampled_from((0.0, 0.1, 0.5, 0.9)),
 )
 def test_each_bet_is_fair_over_all_ways_to_deal_the_same_completions(
-    made: list[tuple[int, float, float]], size: int, choice: Choice, withheld: float
+    made: list[tuple[int, float, int, float]], size: int, choice: Choice, withheld: float
 ) -> None:
-    """Within each length, any of as many are as likely to be the peer's."""
-    pool = [Worth(tokens=tokens, reward=reward, gain=gain) for tokens, reward, gain in made]
-    first = [i < size for i in range(len(pool))]
-    counts = Counter(one.tokens for one, is_mine in zip(pool, first, strict=True) if is_mine)
-    totals, deals = [0.0] * 2 * BETS, 0
-    for mine in itertools.combinations(range(len(pool)), sum(first)):
-        if Counter(pool[i].tokens for i in mine) == counts:
-            found = seen(
-                choice, [pool[i] for i in mine], [one for i, one in enumerate(pool) if i not in mine], withheld
-            )
-            ratios = (0.0,) * 2 * BETS if found is None else found.log_ratios
-            totals, deals = [total + math.exp(ratio) for total, ratio in zip(totals, ratios, strict=True)], deals + 1
-    assert [total / deals for total in totals] == pytest.approx([1.0] * 2 * BETS)
+    """Within each length any of as many are as likely to be the peer's: of what they say, and of what
+    we draw."""
+    pool = [
+        Worth(tokens=tokens, reward=reward, gains=Gain(tokens=drawn, worth=gain))
+        for tokens, reward, drawn, gain in made
+    ]
+
+    first = {i for i in range(len(pool)) if i < size}
+    for bets, place in ((slice(0, BETS), 0), (slice(BETS, 2 * BETS), 2)):
+        counts = Counter(made[i][place] for i in first)
+        ratios = []
+        for mine in itertools.combinations(range(len(pool)), len(first)):
+            if Counter(made[i][place] for i in mine) == counts:
+                others = [one for i, one in enumerate(pool) if i not in mine]
+                found = seen(choice, [pool[i] for i in mine], others, withheld)
+                ratios.append((0.0,) * BETS if found is None else found.log_ratios[bets])
+        means = [sum(map(math.exp, column)) / len(ratios) for column in zip(*ratios, strict=True)]
+        assert means == pytest.approx([1.0] * BETS)
+
+
+@pytest.mark.parametrize("least", [1e-170, 1e-200, 5e-324])
+def test_rewards_that_are_hardly_apart_are_told_or_are_the_same(least: float) -> None:
+    found = seen(Choice.WITHHELD, worths(0, 0), worths(least, 0, least))
+    if least < 1e-300:
+        assert found is None
+    else:
+        same = seen(Choice.WITHHELD, worths(0, 0), worths(1, 0, 1))
+        assert found is not None
+        assert same is not None
+        assert found.log_ratios == pytest.approx(same.log_ratios)
 
 
 def test_a_large_group_is_told_in_numbers_that_fit() -> None:
@@ -195,7 +213,10 @@ def heard_of(seed: int, gain: float, pick: Callable[[random.Random, Versions], i
         mine = pick(dice, theirs)
         other = dice.choice([number for number in range(4) if number != mine])
         both = [
-            [replace(one, gain=one.reward - two.reward) for one, two in zip(of[mine], of[other], strict=True)]
+            [
+                replace(one, gains=Gain(tokens=one.tokens, worth=one.reward - two.reward))
+                for one, two in zip(of[mine], of[other], strict=True)
+            ]
             for of in (theirs, ours)
         ]
         if (found := seen(Choice.DELIVERED, *both)) is not None:
@@ -215,3 +236,47 @@ def test_who_takes_the_best_of_its_versions_does(gain: float) -> None:
     history = heard_of(2, gain, lambda dice, made: max(range(4), key=lambda number: reward_of(made[number])))
     assert is_convicted(history)
     assert history.audits < 250, "fewer than a tenth of what it made differed by the version at all"
+
+
+# Another engine.
+
+CUT_OFF = 512
+"""Tokens, after which a completion is worth nothing."""
+
+
+def ending(dice: random.Random, begun: int) -> Worth:
+    """How a completion may go on behind so many tokens: half of all are cut off, of the others four in five right."""
+    tokens = begun + math.ceil(dice.expovariate(math.log(2) / CUT_OFF))
+    return Worth(tokens=min(tokens, CUT_OFF), reward=float(tokens < CUT_OFF and dice.random() < 0.8))
+
+
+def parted(dice: random.Random, one: Worth, rate: float) -> Worth:
+    """What is made of the same seed where one token in 1 / `rate` is another."""
+    at = math.ceil(dice.expovariate(rate))
+    return one if at >= one.tokens else ending(dice, at)
+
+
+@pytest.mark.parametrize(("rounding", "version"), [(0.01, 0.02), (0.02, 0.05), (0.003, 0.006)])
+def test_who_rounds_otherwise_does_not_look_like_who_chooses(rounding: float, version: float) -> None:
+    """What its engine cut off may have ended well on ours, and the other way round: its lengths tell nothing of what
+    its seeds gain here."""
+    ratios = []
+    for seed in range(4):
+        dice, history = random.Random(seed), History()
+        for _ in range(150):
+            both = []
+            for size, is_theirs in ((16, True), (32, False)):
+                here = [ending(dice, 0) for _ in range(size)]
+                there = [parted(dice, one, version) for one in here]
+                said = [parted(dice, one, rounding) for one in here] if is_theirs else here
+                both.append(
+                    [
+                        replace(one, gains=Gain(tokens=a.tokens, worth=a.reward - b.reward))
+                        for one, a, b in zip(said, here, there, strict=True)
+                    ]
+                )
+            if (found := seen(Choice.DELIVERED, *both, withheld=0.0)) is not None:
+                ratios.append(math.exp(found.log_ratios[BETS]))
+                history = heard_choice(history, found)
+        assert log_evidence(history) < 6.0
+    assert sum(ratios) / len(ratios) < 1.05, "the weakest bet, whose mean is known best"

@@ -6,12 +6,14 @@ are beyond as its rate allows, each by itself, and what it may have chosen is wo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from learner.verification.choosing import CONTROLS, Choice, Worth, heard_choice, seen
+from learner.verification.choosing import CONTROLS, Choice, Gain, Worth, heard_choice, seen
 from learner.verification.confidence import Confidence, after
 from learner.verification.sequential import Audited, Counted, History, Margin, Measure, bands_of, is_convicted
 from learner.verification.share import audit_share
@@ -28,11 +30,15 @@ WITHHELD_A_DAY = 20
 LOOKED_AT_A_DAY = 20
 """Groups that it delivered, and of which is drawn as well what another version makes of their seeds."""
 
-CHANGED = 0.3
-"""Of completions: worth something else with the other version. Those of an engine that rounds otherwise may all be."""
-
 COMPLETIONS = 8
-"""Of a group; half of them are right."""
+"""Of a group."""
+
+CUT_OFF = TOKENS // COMPLETIONS
+"""Of its tokens a completion is cut off, and then worth nothing; half of them are, and half of the others are right."""
+
+CHANGED = 0.02
+ROUNDED = 0.01
+"""Of tokens: another with the other version, and with an engine that rounds otherwise. What follows is another text."""
 
 CLOSE = 1 / 16
 """Of its draws, at each of the smaller leads: as many as any policy had that was measured, and more."""
@@ -53,17 +59,41 @@ class Lives:
     banned: int
 
 
+class _Ended(NamedTuple):
+    """How completions end, each at so many tokens."""
+
+    tokens: np.ndarray[Any, Any]
+    rewards: np.ndarray[Any, Any]
+
+    @classmethod
+    def drawn(cls, dice: np.random.Generator, begun: np.ndarray[Any, Any]) -> _Ended:
+        """That go on behind so many tokens."""
+        tokens = np.minimum(begun + dice.geometric(math.log(2) / CUT_OFF, COMPLETIONS), CUT_OFF)
+        return cls(tokens, (tokens < CUT_OFF) * dice.integers(2, size=COMPLETIONS).astype(float))
+
+    def parted(self, dice: np.random.Generator, rate: float) -> _Ended:
+        """The same where one token in 1 / `rate` is another."""
+        at = dice.geometric(rate, COMPLETIONS)
+        other = _Ended.drawn(dice, np.minimum(at, CUT_OFF - 1))
+        return _Ended(*(np.where(at < self.tokens, a, b) for a, b in zip(other, self, strict=True)))
+
+
 def _group(dice: np.random.Generator) -> list[Worth]:
-    return [Worth(tokens=TOKENS // COMPLETIONS, reward=float(one)) for one in dice.integers(2, size=COMPLETIONS)]
+    made = _Ended.drawn(dice, np.zeros(COMPLETIONS, np.int64))
+    return [Worth(tokens=int(tokens), reward=float(reward)) for tokens, reward in zip(*made, strict=True)]
 
 
 def _beside(dice: np.random.Generator) -> list[Worth]:
-    """A group of which two versions were drawn, and what its peer's own engine made is worth what chance says."""
-    here, there, said = (dice.integers(2, size=COMPLETIONS) for _ in range(3))
-    there = np.where(dice.random(COMPLETIONS) < CHANGED, there, here)
+    """A group of which two versions were drawn, and which its peer's engine has made, rounding as it does."""
+    here = _Ended.drawn(dice, np.zeros(COMPLETIONS, np.int64))
+    there, said = here.parted(dice, CHANGED), here.parted(dice, ROUNDED)
+    gains = [
+        Gain(tokens=int(tokens), worth=float(gain))
+        for tokens, gain in zip(here.tokens, here.rewards - there.rewards, strict=True)
+    ]
     return [
-        Worth(tokens=TOKENS // COMPLETIONS, reward=float(own), gain=float(one - other))
-        for own, one, other in zip(said, here, there, strict=True)
+        Worth(tokens=int(tokens), reward=float(reward), gains=gain)
+        for tokens, reward, gain in zip(*said, gains, strict=True)
     ]
 
 

@@ -30,11 +30,13 @@ WITHHELD_A_DAY = 20
 LOOKED_AT_A_DAY = 20
 """Groups that it delivered, and of which is drawn as well what another version makes of their seeds."""
 
-COMPLETIONS = 8
-"""Of a group."""
+COMPLETIONS = 16
+"""Of a group of which is drawn what it may have chosen."""
 
-CUT_OFF = TOKENS // COMPLETIONS
-"""Of its tokens a completion is cut off, and then worth nothing; half of them are, and half of the others are right."""
+CUT_OFF = 512
+"""At so many tokens a completion is cut off, and then worth nothing; half of them are. Of the others this share is
+right."""
+RIGHT = 0.8
 
 CHANGED = 0.02
 ROUNDED = 0.01
@@ -69,7 +71,7 @@ class _Ended(NamedTuple):
     def drawn(cls, dice: np.random.Generator, begun: np.ndarray[Any, Any]) -> _Ended:
         """That go on behind so many tokens."""
         tokens = np.minimum(begun + dice.geometric(math.log(2) / CUT_OFF, COMPLETIONS), CUT_OFF)
-        return cls(tokens, (tokens < CUT_OFF) * dice.integers(2, size=COMPLETIONS).astype(float))
+        return cls(tokens, ((tokens < CUT_OFF) & (dice.random(COMPLETIONS) < RIGHT)).astype(float))
 
     def parted(self, dice: np.random.Generator, rate: float) -> _Ended:
         """The same where one token in 1 / `rate` is another."""
@@ -78,15 +80,16 @@ class _Ended(NamedTuple):
         return _Ended(*(np.where(at < self.tokens, a, b) for a, b in zip(other, self, strict=True)))
 
 
-def _group(dice: np.random.Generator) -> list[Worth]:
+def _group(dice: np.random.Generator, *, theirs: bool) -> list[Worth]:
+    """A group that was withheld, or one beside it: all are drawn by the learner."""
     made = _Ended.drawn(dice, np.zeros(COMPLETIONS, np.int64))
     return [Worth(tokens=int(tokens), reward=float(reward)) for tokens, reward in zip(*made, strict=True)]
 
 
-def _beside(dice: np.random.Generator) -> list[Worth]:
-    """A group of which two versions were drawn, and which its peer's engine has made, rounding as it does."""
+def _beside(dice: np.random.Generator, *, theirs: bool) -> list[Worth]:
+    """A group of which two versions were drawn, and which is the peer's engine's, rounding as that does, or ours."""
     here = _Ended.drawn(dice, np.zeros(COMPLETIONS, np.int64))
-    there, said = here.parted(dice, CHANGED), here.parted(dice, ROUNDED)
+    there, said = here.parted(dice, CHANGED), here.parted(dice, ROUNDED) if theirs else here
     gains = [
         Gain(tokens=int(tokens), worth=float(gain))
         for tokens, gain in zip(here.tokens, here.rewards - there.rewards, strict=True)
@@ -123,8 +126,10 @@ def lives(margins: Sequence[Margin], *, peer_days: int, seed: int) -> Lives:
             is_banned = is_banned or finding.convicted
         chosen = [(Choice.WITHHELD, _group)] * WITHHELD_A_DAY + [(Choice.DELIVERED, _beside)] * LOOKED_AT_A_DAY
         for choice, group in chosen * DAYS:
-            ours = [one for _ in range(CONTROLS[choice]) for one in group(dice)]
-            if (found := seen(choice, group(dice), ours, withheld=WITHHELD_A_DAY / GROUPS_A_DAY)) is not None:
+            ours = [one for _ in range(CONTROLS[choice]) for one in group(dice, theirs=False)]
+            if (
+                found := seen(choice, group(dice, theirs=True), ours, withheld=WITHHELD_A_DAY / GROUPS_A_DAY)
+            ) is not None:
                 history = heard_choice(history, found)
             choices += 1
             is_banned = is_banned or is_convicted(history)

@@ -16,6 +16,7 @@ What always holds: honest work is audited by margins that were set from other se
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import trio
+from safetensors import safe_open
 
 from benchmarks.audits.picture import draw
 from benchmarks.audits.policies import FAST, LAGS, LATER_STEPS, SLOW, School, large, tiny
@@ -120,9 +122,18 @@ def measured(school: School, size: Size, vllm: Path | None, seed: int) -> Model:
     recorded = trio.run(record, school, size.amounts, vllm, seed)
     torch.set_num_threads(1)  # its seconds stand beside those of engines with one thread
     toploc = None if missing() else prove_all(recorded, PROVEN, size.proven)
-    weights = sum(file.stat().st_size for file in school.current.glob("*.safetensors"))
-    margins, strict = margins_of(weights), margins_of(weights, Arithmetic.FLOAT32)
+    parameters = _parameters(school.current)
+    margins, strict = margins_of(parameters), margins_of(parameters, Arithmetic.FLOAT32)
     return Model(judged=judge(recorded, toploc, margins, strict, seed), recorded=recorded, toploc=toploc)
+
+
+def _parameters(directory: Path) -> int:
+    """Of the model in it."""
+    found = 0
+    for file in directory.glob("*.safetensors"):
+        with safe_open(file, framework="numpy") as tensors:
+            found += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118 - no dict
+    return found
 
 
 # What is said

@@ -132,10 +132,10 @@ class ChainBook(LedgerFile):
                     (tally.version.incarnation, tally.version.version, tally.after, tally.envelope),
                 )
 
-    def newest_version_bytes(self) -> int | None:
-        """The size of the version that was published last; None before the first."""
-        rows = self._query("SELECT total_bytes FROM versions ORDER BY incarnation DESC, version DESC LIMIT 1")
-        return rows[0][0] if rows else None
+    def newest_manifest(self) -> ManifestHash | None:
+        """The manifest's hash of the version that was published last; None before the first."""
+        rows = self._query("SELECT manifest FROM versions ORDER BY incarnation DESC, version DESC LIMIT 1")
+        return ManifestHash(rows[0][0]) if rows else None
 
     def versions(self) -> list[tuple[PolicyVersion, ManifestHash]]:
         """Published versions with the hashes of their manifests, oldest first."""

@@ -250,6 +250,7 @@ class _Learner:
             self.choices = self._choices(self.trust)
             self.leases.ended = self.choices.withdrawn
             self.trust.forgiven, self.trust.delivered = self.choices.forgive, self.choices.delivered
+            self.trust.banned = self.choices.drop
         self.desk = LearnerDesk(
             run=self.run,
             ledger=ledger,

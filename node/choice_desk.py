@@ -73,13 +73,14 @@ class Made:
 class Doubt:
     """A lease whose peer may have chosen, which had `withheld` that share of its groups of late. `other`: a version
     that could have made what was `made` as well, if there is one; where nothing was delivered, the version that the
-    lease was begun with. `is_routine`: nothing gives a reason to look."""
+    lease was begun with. `is_routine`: nothing gives a reason to look. `pardons`: of its peer, before it."""
 
     granted: GrantedLease
     withheld: float
     other: InstalledVersion | None
     made: tuple[Made, ...] = ()
     is_routine: bool = False
+    pardons: int = 0
 
     @property
     def choice(self) -> Choice:
@@ -192,7 +193,7 @@ class ChoiceDesk:
             return
         if not self.kept.keep(one.manifests, Use.CHOICE):  # too old to be drawn, which is nobody's fault
             return
-        self._waiting.append(one)
+        self._waiting.append(replace(one, pardons=self._pardons[one.granted.peer]))
         self._of_peer[one.granted.peer] += 1
         self.added.set()
 
@@ -226,6 +227,13 @@ class ChoiceDesk:
         for one in [one for one in self._waiting if manifest in one.manifests]:
             self.over(one)
 
+    def drop(self, peer: PeerId) -> None:
+        """The peer is banned, or pardoned: nothing that waits of it need be drawn, and its leases that ended with that
+        tell nothing."""
+        for one in [one for one in self._waiting if one.granted.peer == peer]:
+            self.over(one)
+        self._withheld.pop(peer, None)
+
     def requests(self, one: Doubt) -> list[tuple[InstalledVersion, list[GenerationRequest]]]:
         """What is to be drawn of it, by version: of what was made, what seeds of our own give with the same version;
         with the other version what the peer's seeds do, and those of ours; and if there is one, what the peer's seeds
@@ -255,7 +263,7 @@ class ChoiceDesk:
 
     async def conclude(self, one: Doubt, worth: Sequence[Worth]) -> None:
         """What completions are worth, those that were made first, then those of `requests` in order: write what follows
-        from that, and do it."""
+        from that, and do it. What a pardon came after counts for nothing."""
         self.drawn += 1
         size = len(one.made) or len(one.granted.lease.seeds)
         whole = size * (1 + CONTROLS[one.choice])
@@ -267,14 +275,16 @@ class ChoiceDesk:
             return
         peer = one.granted.peer
         async with self._writing:
-            pardons = self._pardons[peer]
-            history = await self._heard(one, found, theirs, ours)
+            if self._pardons[peer] != one.pardons:
+                return
+            history = await self._history(peer)
+            if not is_convicted(history):  # or the learner has died between what it found and what follows
+                history = await self._heard(one, found, theirs, ours)
         if is_convicted(history):
-            for other in [other for other in self._waiting if other.granted.peer == peer]:
-                self.over(other)
+            self.drop(peer)
             odds = math.exp(min(700.0, log_evidence(history)))
             why = WHY.format(heard=history.audits, odds=odds)
-            await self.convict(peer, why, lambda: self._pardons[peer] == pardons)
+            await self.convict(peer, why, lambda: self._pardons[peer] == one.pardons)
 
     async def _heard(self, one: Doubt, found: Seen, theirs: Sequence[Worth], ours: Sequence[Worth]) -> History:
         """Write what one more group says of its peer."""
@@ -309,6 +319,7 @@ class ChoiceDesk:
         """The operator pardons this peer: it begins anew, and what was found stays to be read."""
         async with self._writing:
             self._pardons[peer] += 1
+            self.drop(peer)
             await trio.to_thread.run_sync(self.ledger.choices_forgiven, peer)
             self._known.pop(peer, None)
 

@@ -58,8 +58,8 @@ MAX_UNTOLD = 16 * TOLD_TOGETHER
 PEERS_REMEMBERED = 4096
 """Peers of whom is remembered what the ledger knows, beside those that are here."""
 
-UNKNOWN_BYTES = 1 << 62
-"""Weights of a version of which nothing is known: margins are the widest then."""
+UNKNOWN_PARAMETERS = 1 << 62
+"""Of a model of which nothing is known: margins are the widest then."""
 
 LOOK_S = 1.0
 """Between looks for orders of the operator's."""
@@ -118,6 +118,7 @@ class TrustDesk:
             newcomer's.
         judged: told when an audit failed, or the operator has decided something.
         delivered: told of every group that is admitted, and that may be believed.
+        banned: told of a peer that was sent away for good, once its leases are withdrawn.
         forgiven: awaited when a peer is pardoned, before that is written.
         added: something is on the agenda.
     """
@@ -141,6 +142,7 @@ class TrustDesk:
     is_quarantined: Callable[[PeerId], bool] = lambda peer: False
     judged: Callable[[], None] = lambda: None
     delivered: Callable[[GrantedLease, Sequence[AdmittedRecord]], None] = lambda granted, group: None
+    banned: Callable[[PeerId], None] = lambda peer: None
     forgiven: Callable[[PeerId], Awaitable[None]] = _nothing_else
     agenda: Agenda = field(default_factory=Agenda)
     copies: NearCopies = field(default_factory=NearCopies)
@@ -420,10 +422,10 @@ class TrustDesk:
 
     async def _margins_in_force(self) -> tuple[Margin, ...]:
         """Those for the newest version: after a start, until one is published, for the last one of before."""
-        if (published := self.run.published) is not None:
-            return margins_of(published.manifest.total_bytes, self.arithmetic)
-        newest = await trio.to_thread.run_sync(self.ledger.newest_version_bytes)
-        return margins_of(UNKNOWN_BYTES if newest is None else newest, self.arithmetic)
+        if (newest := self.run.published) is None:
+            manifest = await trio.to_thread.run_sync(self.ledger.newest_manifest)
+            newest = None if manifest is None else self.kept.store.manifest(manifest)
+        return margins_of(UNKNOWN_PARAMETERS if newest is None else newest.manifest.parameters, self.arithmetic)
 
     async def convict(self, peer: PeerId, why: str, holds: Callable[[], bool] = lambda: True) -> None:
         """Something else than an audit has found out that this peer is not honest: it is banned, unless it was, or that
@@ -641,6 +643,7 @@ class TrustDesk:
         self.heard(peer)
         self._untold.pop(peer, None)
         self.dismiss(peer, Refused(reason=ban_notice(known.banned)))
+        self.banned(peer)
 
     def _unaudited(self, works: Iterable[Work]) -> None:
         """These cannot be audited, which is nobody's fault; what waited for that is not trained on."""

@@ -9,6 +9,7 @@ chained by hash; (incarnation, version) names one manifest only, so two differen
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Annotated
@@ -108,6 +109,11 @@ class Manifest(Message, frozen=True, kw_only=True):
     def total_bytes(self) -> int:
         """Bytes of all files together, patches left out; what a peer that holds nothing must download at most."""
         return sum(entry.size for entry in self.files)
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all tensors together."""
+        return sum(math.prod(tensor.shape) for tensor in self.tensors)
 
 
 @dataclass(frozen=True, kw_only=True)

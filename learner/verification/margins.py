@@ -15,11 +15,11 @@ from enum import Enum
 
 from learner.verification.sequential import MULTIPLES, Margin, Measure, bets_on
 
-TINY_BYTES = 10_000_000
-SMALL_BYTES = 40_000_000
-MEDIUM_BYTES = 200_000_000
-"""Weights of five, twenty and a hundred million parameters in bfloat16, which versions are published in. Rounding adds
-up over layers and evens out over widths, so that what was measured of some models says little of others."""
+TINY_PARAMETERS = 5_000_000
+SMALL_PARAMETERS = 20_000_000
+MEDIUM_PARAMETERS = 100_000_000
+"""Of models as large as that or smaller. Rounding adds up over layers and evens out over widths, so that what was
+measured of some models says little of others."""
 
 
 LOUD = 16.0
@@ -54,7 +54,7 @@ larger, since of another seed 3 of 1,763 were. The mean over a group of 7 to 56 
 MEAN_OF_MORE = Margin(above=0.03, rate=0.1, measure=Measure.MEAN)
 """Of policies of 51 M, 43,000 tokens in 96 groups of each pair, no group's mean was above 0.026 nats."""
 
-SMALL = (*_gaps(EDGES, RATES), MEAN_OF_MORE, Margin(above=1.0, rate=1e-3, measure=Measure.LOGPROB))
+SMALL = (*_gaps(EDGES, (*RATES[:-1], 2e-4)), MEAN_OF_MORE, Margin(above=1.0, rate=1e-3, measure=Measure.LOGPROB))
 """Not measured: between those above and below, of either the wider ones."""
 
 MEDIUM_EDGES, MEDIUM_RATES = (0.03, 0.06, 0.1, 0.2), (0.02, 0.07, 0.013, 2e-3, 2e-4)
@@ -86,11 +86,8 @@ else, to seven. So leads an eighth as large are held to the same rates. This was
 float32 no token of 256,000 was another, at any lead, and no log probability was 0.001 nats apart, on processors,
 transformers and vLLM."""
 
-FINER_RATES = (0.03, 0.085, 0.012, 0.002, 5e-5)
-"""Leads of 0.004 nats at most are so rare that 200 were seen of each seed, and none that fell short by more."""
-
 SMALL_FLOAT32 = (
-    *_gaps([edge / FINER for edge in EDGES], FINER_RATES),
+    *_gaps([edge / FINER for edge in EDGES], RATES),
     Margin(above=0.002, rate=0.02, measure=Measure.MEAN),
     Margin(above=0.15, rate=1e-4, measure=Measure.LOGPROB),
 )
@@ -111,10 +108,10 @@ class Arithmetic(Enum):
     FLOAT32 = "float32"
 
 
-def margins_of(weight_bytes: int, arithmetic: Arithmetic = Arithmetic.ANY) -> tuple[Margin, ...]:
-    """Those for weights of so many bytes, in a swarm that computes so."""
+def margins_of(parameters: int, arithmetic: Arithmetic = Arithmetic.ANY) -> tuple[Margin, ...]:
+    """Those for a model of so many parameters, in a swarm that computes so."""
     of_size = {
         Arithmetic.ANY: (TINY, SMALL, MEDIUM, LARGE),
         Arithmetic.FLOAT32: (SMALL_FLOAT32, SMALL_FLOAT32, SMALL_FLOAT32, LARGE_FLOAT32),
     }[arithmetic]
-    return of_size[bisect_left((TINY_BYTES, SMALL_BYTES, MEDIUM_BYTES), weight_bytes)]
+    return of_size[bisect_left((TINY_PARAMETERS, SMALL_PARAMETERS, MEDIUM_PARAMETERS), parameters)]

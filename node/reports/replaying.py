@@ -200,7 +200,8 @@ def _pardons(db: sqlite3.Connection, peer: PeerId) -> list[int]:
 
 
 def _margins(db: sqlite3.Connection) -> Callable[[int], Sequence[Margin]]:
-    """Which were in force when. Before they were written down, they went by the size of the newest version."""
+    """Which were in force when. Before they were written down, they went by the newest version's size, at two bytes a
+    parameter."""
     kept = []
     if has_table(db, "margins"):
         kept = [
@@ -213,6 +214,6 @@ def _margins(db: sqlite3.Connection) -> Callable[[int], Sequence[Margin]]:
     def at(at_ms: int) -> Sequence[Margin]:
         if place := bisect_right(since, at_ms):
             return kept[place - 1][1]
-        return margins_of(sizes[max(0, bisect_right(times, at_ms) - 1)][1] if sizes else 0)
+        return margins_of(sizes[max(0, bisect_right(times, at_ms) - 1)][1] // 2 if sizes else 0)
 
     return at

@@ -72,9 +72,9 @@ def large(value: float | None) -> str:
     """A figure that may be very large, three significant digits: 12,300, 1.3 million, over 10^15."""
     if value is None or value < 999.5:
         return figure(value)
-    if value >= 1e15:
-        return "over 10^15"
     whole = float(f"{value:.3g}")
+    if whole >= 1e15:
+        return "over 10^15"
     for scale, name in SCALES:
         if whole >= scale:
             return f"{whole / scale:.3g} {name}"

@@ -655,7 +655,7 @@ def _wire(
             events=events,
         )
         leases.ended, trust.forgiven = choice_desk.withdrawn, choice_desk.forgive
-        trust.delivered = choice_desk.delivered
+        trust.delivered, trust.banned = choice_desk.delivered, choice_desk.drop
         choices = ChoiceLoop(
             engine=judge,
             lock=lock,

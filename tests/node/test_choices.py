@@ -15,8 +15,8 @@ import pytest
 import trio
 
 from learner.intake import AdmittedRecord, GrantedLease
-from learner.ledger_rows import LeaseRow
-from learner.verification.choosing import Worth
+from learner.ledger_rows import ChoiceRow, LeaseRow
+from learner.verification.choosing import Choice, Worth
 from learner.verification.confidence import Standing
 from learner.verification.sequential import History, is_convicted, log_evidence
 from node.choice_desk import MAX_OF_A_PEER, MAX_ROUTINE, ChoiceDesk, Doubt, Made
@@ -35,6 +35,9 @@ pytestmark = pytest.mark.usefixtures("mock_clock")
 
 LONG = Settings(audits=True, steps=240, staleness=3)
 
+
+ALMOST_SURE = History(audits=50, log_wealth=(13.7,) * 6)
+"""One more group, and it is convicted."""
 
 OF_OTHER = f"WHERE peer = '{OTHER.peer_id}'"
 
@@ -169,7 +172,7 @@ async def test_who_is_pardoned_while_its_ban_waits_is_not_banned(tmp_path: Path)
         assert learner.choices is not None
         desk, peer = learner.choices.desk, OTHER.peer_id
         await learner.trust.welcome(peer)
-        desk._known[peer] = History(audits=50, log_wealth=(25.0,) * 6)
+        desk._known[peer] = ALMOST_SURE
         lease = granted(999, size=2, peer=peer)
         learner.ledger.leases_issued([lease_row(lease)])
         of_other = InstalledVersion(name=version("1.1"), manifest=manifest(version("1.1")))
@@ -183,9 +186,47 @@ async def test_who_is_pardoned_while_its_ban_waits_is_not_banned(tmp_path: Path)
         assert learner.ledger.choice_history(peer) == History()
         again = granted(998, size=2, peer=peer)
         learner.ledger.leases_issued([lease_row(again)])
-        desk._known[peer] = History(audits=50, log_wealth=(25.0,) * 6)
+        desk._known[peer] = ALMOST_SURE
         await desk.conclude(Doubt(granted=again, withheld=0.5, other=of_other), worst)
+        assert learner.logged("peer_banned") == [], "its peer was pardoned since"
+        await desk.conclude(Doubt(granted=again, withheld=0.5, other=of_other, pardons=1), worst)
         assert len(learner.logged("peer_banned")) == 1
+
+
+async def test_of_who_is_banned_or_pardoned_nothing_waits_to_be_drawn(tmp_path: Path) -> None:
+    async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices):
+        desk, newest = choices.desk, max(learner.run.manifests)
+        for number, ends in ((901, "banned"), (902, "pardoned")):
+            desk.delivered(*delivered(learner, newest, newest, number=number))
+            desk.withdrawn(granted(number + 50, size=2, peer=PEER.peer_id), newest, "lost")
+            assert len(desk) == 2
+            if ends == "banned":
+                await learner.trust.convict(PEER.peer_id, "it chooses")
+            else:
+                await desk.forgive(PEER.peer_id)
+            assert (len(desk), desk.next(), desk._withheld) == (0, [], {})
+
+
+async def test_a_ban_that_a_crash_came_before_follows_with_the_next_group(tmp_path: Path) -> None:
+    """What was drawn is on disk before the ban is: here it alone is."""
+    async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
+        await learner.train(FakePeer())
+        lease = granted(998, size=2, peer=OTHER.peer_id)
+        learner.ledger.leases_issued([lease_row(lease)])
+        sure = ChoiceRow(
+            lease=lease.id, peer=OTHER.peer_id, at_ms=1, choice=Choice.WITHHELD, withheld=0.5, theirs=(), ours=(),
+            heard=50, log_wealth=(25.0,) * 6,
+        )  # fmt: skip
+        learner.ledger.choice_drawn(sure)
+    async with open_learner(tmp_path, Settings(audits=True, steps=2)) as again:
+        assert again.choices is not None
+        desk, next_one = again.choices.desk, granted(999, size=2, peer=OTHER.peer_id)
+        await again.trust.welcome(OTHER.peer_id)
+        best_ones = [Worth(tokens=2, reward=reward) for reward in (1.0, 1.0, *[0.0] * 6)]
+        await desk.conclude(Doubt(granted=next_one, withheld=0.5, other=None), best_ones)
+        [banned] = again.logged("peer_banned")
+        assert "of 50 groups" in str(banned["reason"])
+        assert again.ledger.choice_history(OTHER.peer_id).audits == 50
 
 
 async def test_an_engine_that_cannot_draw_it_costs_nobody_anything(tmp_path: Path) -> None:

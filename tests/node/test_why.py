@@ -278,7 +278,7 @@ def test_counts_are_held_against_the_margins_that_were_in_force(story: Story) ->
     story.join(peer_row(ALPHA, "atlas"))
     story.publish(V0)
     audit(story, Confidence(), 1, margins_of(1, Arithmetic.FLOAT32))
-    assert "more than 0.05 nats below the draw of its seed, lead more than 0.05: 1 of 400; 0.005% may be" in (
+    assert "more than 0.05 nats below the draw of its seed, lead more than 0.05: 1 of 400; 0.01% may be" in (
         why_in_ledger(story.ledger.path, f"{1:032x}").text
     )
     with story.ledger.transaction() as db:

@@ -11,10 +11,10 @@ from learner.verification.confidence import Confidence, Standing, after, is_audi
 from learner.verification.margins import (
     LARGE,
     MEDIUM,
-    MEDIUM_BYTES,
+    MEDIUM_PARAMETERS,
     SMALL,
-    SMALL_BYTES,
-    TINY_BYTES,
+    SMALL_PARAMETERS,
+    TINY_PARAMETERS,
     margins_of,
 )
 from learner.verification.margins import TINY as MARGINS
@@ -109,10 +109,10 @@ def test_an_honest_peer_at_the_very_margin_is_never_banned() -> None:
 
 
 def test_a_large_model_is_given_more_room_and_a_cheat_in_it_is_found_all_the_same() -> None:
-    assert margins_of(TINY_BYTES) is MARGINS
-    assert margins_of(TINY_BYTES + 1) is margins_of(SMALL_BYTES) is SMALL
-    assert margins_of(SMALL_BYTES + 1) is margins_of(MEDIUM_BYTES) is MEDIUM
-    assert margins_of(MEDIUM_BYTES + 1) is LARGE
+    assert margins_of(TINY_PARAMETERS) is MARGINS
+    assert margins_of(TINY_PARAMETERS + 1) is margins_of(SMALL_PARAMETERS) is SMALL
+    assert margins_of(SMALL_PARAMETERS + 1) is margins_of(MEDIUM_PARAMETERS) is MEDIUM
+    assert margins_of(MEDIUM_PARAMETERS + 1) is LARGE
     assert len(LARGE) == len(MEDIUM) == len(SMALL) == len(MARGINS), (
         "what was heard of a peer goes on when a model grows"
     )

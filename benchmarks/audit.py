@@ -104,7 +104,7 @@ late in its run the same cheats take more tokens: shown beside them."""
 FULL = {
     TINY: Size(amounts=Amounts(honest=800, cheat=240), proven=240),
     LATER: Size(amounts=Amounts(honest=500, cheat=240), proven=240),
-    LARGE: Size(amounts=Amounts(honest=64, cheat=18), proven=16),
+    LARGE: Size(amounts=Amounts(honest=104, cheat=18), proven=16),
 }
 QUICK = Size(amounts=Amounts(honest=6, cheat=2), proven=2)
 

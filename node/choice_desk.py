@@ -279,17 +279,19 @@ class ChoiceDesk:
                 return
             history = await self._history(peer)
             if not is_convicted(history):  # or the learner has died between what it found and what follows
-                history = await self._heard(one, found, theirs, ours)
+                history = await self._heard(history, one, found, theirs, ours)
         if is_convicted(history):
             self.drop(peer)
             odds = math.exp(min(700.0, log_evidence(history)))
             why = WHY.format(heard=history.audits, odds=odds)
             await self.convict(peer, why, lambda: self._pardons[peer] == one.pardons)
 
-    async def _heard(self, one: Doubt, found: Seen, theirs: Sequence[Worth], ours: Sequence[Worth]) -> History:
+    async def _heard(
+        self, before: History, one: Doubt, found: Seen, theirs: Sequence[Worth], ours: Sequence[Worth]
+    ) -> History:
         """Write what one more group says of its peer."""
         peer = one.granted.peer
-        history = heard_choice(await self._history(peer), found)
+        history = heard_choice(before, found)
         self._known[peer] = history
         row = ChoiceRow(
             lease=one.granted.id,

@@ -425,7 +425,7 @@ class TrustDesk:
         if (newest := self.run.published) is None:
             manifest = await trio.to_thread.run_sync(self.ledger.newest_manifest)
             newest = None if manifest is None else self.kept.store.manifest(manifest)
-        return margins_of(UNKNOWN_PARAMETERS if newest is None else newest.manifest.parameters, self.arithmetic)
+        return margins_of(UNKNOWN_PARAMETERS if newest is None else newest.parameters, self.arithmetic)
 
     async def convict(self, peer: PeerId, why: str, holds: Callable[[], bool] = lambda: True) -> None:
         """Something else than an audit has found out that this peer is not honest: it is banned, unless it was, or that

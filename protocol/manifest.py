@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated
 
 import msgspec
@@ -110,11 +111,6 @@ class Manifest(Message, frozen=True, kw_only=True):
         """Bytes of all files together, patches left out; what a peer that holds nothing must download at most."""
         return sum(entry.size for entry in self.files)
 
-    @property
-    def parameters(self) -> int:
-        """Elements of all tensors together."""
-        return sum(math.prod(tensor.shape) for tensor in self.tensors)
-
 
 @dataclass(frozen=True, kw_only=True)
 class SignedManifest:
@@ -124,6 +120,11 @@ class SignedManifest:
     hash: ManifestHash
     signer: PeerId
     manifest: Manifest
+
+    @cached_property
+    def parameters(self) -> int:
+        """Elements of all tensors together."""
+        return sum(math.prod(tensor.shape) for tensor in self.manifest.tensors)
 
     @property
     def version(self) -> PolicyVersion:

@@ -86,7 +86,7 @@ def test_a_good_manifest_is_read_as_signed() -> None:
     assert (signed.manifest, signed.version, signed.signer) == (GOOD, PolicyVersion(1, 3), LEARNER.peer_id)
     assert bytes(signed.hash) == digest_of(signed.raw)
     assert signed.manifest.total_bytes == 110
-    assert signed.manifest.parameters == 31
+    assert signed.parameters == 31
     assert [chunk.name for chunk in signed.manifest.chunks] == [cid_of(HEADER), cid_of(WEIGHTS), cid_of(CONFIG)]
 
 

@@ -35,6 +35,7 @@ from node.stopping import STOPPED_EXIT_CODE, Stopped
 from node.view import ViewState
 from node.view_events import apply
 from node.warm_start import TINY_QWEN3, VLLM_HEAD_DIM
+from node.whole_file import cannot_write
 
 TASK = "reverse:letters=6"
 HELD_OUT = 512
@@ -234,10 +235,7 @@ def _written(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = error.filename or out
-        raise RunError(
-            f"{where} cannot be written: {error.strerror}. Make room, or name another directory after --out."
-        ) from None
+        raise cannot_write(error.filename or out, "--out", error, named="directory") from None
 
 
 def _of_the_cheat(report: SwarmReport) -> str:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from node.errors import RunError, UsageError
+from node.errors import UsageError
+from node.whole_file import cannot_write
 
 
 def prepare(out: Path, what: str) -> None:
@@ -15,10 +16,10 @@ def prepare(out: Path, what: str) -> None:
     try:
         if out.exists() and not marker.exists() and (not out.is_dir() or any(out.iterdir())):
             raise UsageError(
-                f"{out} exists and was not made by a {what}; it was not touched. Choose another with --out."
+                f"{out} exists and was not made by a {what}; it was not touched. Name another directory after --out."
             )
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
         marker.touch()
     except OSError as error:
-        raise RunError(f"{out} cannot be written: {error.strerror}. Choose another directory with --out.") from None
+        raise cannot_write(out, "--out", error, named="directory") from None

@@ -31,6 +31,7 @@ from node.tasks.encoded import EncodedTask
 from node.tasks.registry import open_task
 from node.tasks.text import TextCodec, write_character_tokenizer
 from node.warm_start import WarmStart, WarmStartTerms
+from node.whole_file import cannot_write
 from swarm.causes import first_cause
 
 UNTRAINED = "model-untrained"
@@ -55,9 +56,9 @@ class StartingModel:
                 return await self._make(out, events)
         except (ChildError, EngineError) as error:
             said = f"The small model cannot be made in {out}: {str(error).rstrip('.')}"
-            raise RunError(f"{said}. Choose another directory with --out.") from None
+            raise RunError(f"{said}. Name another directory after --out.") from None
         except OSError as error:
-            raise RunError(f"{out} cannot be written: {error.strerror}. Choose another directory with --out.") from None
+            raise cannot_write(out, "--out", error, named="directory") from None
 
     async def _make(self, out: Path, events: EventLog) -> Scores:
         spec = ChildSpec(name="trainer", argv=(sys.executable, "-m", "learner.trainer"))

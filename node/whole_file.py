@@ -65,9 +65,9 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         partial.unlink(missing_ok=True)
 
 
-def cannot_write(path: Path, option: str, error: OSError) -> RunError:
-    """What is said of that."""
-    return RunError(f"{path} cannot be written: {error.strerror}. Name another file after {option}.")
+def cannot_write(path: Path | str, option: str, error: OSError, *, named: str = "file") -> RunError:
+    """What is said of that; `named` says what `option` takes, a file or a directory."""
+    return RunError(f"{path} cannot be written: {error.strerror}. Name another {named} after {option}.")
 
 
 def _replaced(path: Path) -> Path:

@@ -188,7 +188,7 @@ async def small_swarm(out: Path, *, steps: int, seed: int, events: EventLog) -> 
     try:
         path.write_text(small_swarm_toml(steps=steps, seed=seed), encoding="utf-8")
     except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror}. Choose another directory with --out.") from None
+        raise cannot_write(path, "--out", error, named="directory") from None
     return path
 
 

@@ -72,6 +72,4 @@ async def test_a_directory_that_cannot_be_written_any_more_is_told_with_what_to_
         await demo.run_swarm(terminal)
     said = str(raised.value)
     assert said.startswith(str(gone))
-    assert said.endswith(
-        "cannot be written: No such file or directory. Make room, or name another directory after --out."
-    )
+    assert said.endswith("cannot be written: No such file or directory. Name another directory after --out.")

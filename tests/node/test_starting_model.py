@@ -41,9 +41,9 @@ class Failing:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (ChildRefused("error", f"{FULL}; free some space"), f"{FULL}; free some space. Choose another directory"),
-        (EngineRefused("error", f"{FULL}."), f"{FULL}. Choose another directory with --out."),
-        (OSError(28, FULL), f"cannot be written: {FULL}. Choose another directory with --out."),
+        (ChildRefused("error", f"{FULL}; free some space"), f"{FULL}; free some space. Name another directory"),
+        (EngineRefused("error", f"{FULL}."), f"{FULL}. Name another directory after --out."),
+        (OSError(28, FULL), f"cannot be written: {FULL}. Name another directory after --out."),
     ],
 )
 async def test_a_disk_that_is_full(

@@ -1,13 +1,15 @@
 """Claim "drill": in a swarm of 40 peers where three of ten cheat, cheats cost next to nothing and the honest nothing.
 
-Five runs of `volery drill`'s swarm, each a real learner with its trainer and audits, and peers that are played: without
+Runs of `volery drill`'s swarm, each a real learner with its trainer and audits, and peers that are played: without
 cheats; with 10 % and 30 % of the peers cheating, every attack in turn; and with 20 % that write a text of their own
-after right answers, to a task that pays for the first word only, with checks and without. Bars: cheater_share_pct, of
-all that was trained on what cheats made beyond their first 100 rollouts, the worse of two runs; eval_loss_points, by
-how much fewer held-out prompts the policy gets right at the end than in the run without cheats, the worse of two and of
-greedy and sampled; honest_bans, in 1000 peer-days of honest peers at the limit of every margin, and in the runs;
-poison_success_pct, of the last completions of honest peers the share with the text in them, with checks. What always
-holds: all runs begin with the same model and prompts; what cheats make is counted in the learner's ledger.
+after right answers, to a task that pays for the first word only, with checks and without. The first three are run with
+several seeds, by turns, since two runs without cheats end some points apart as well. Bars: cheater_share_pct, of all
+that was trained on what cheats made beyond their first 100 rollouts, the worse of 10 % and 30 %; eval_loss_points, by
+how much fewer held-out prompts the policy gets right at the end than in the run of the same seed without cheats, the
+worst of 10 % and 30 %, greedy and sampled, both medians over the seeds; honest_bans, in 1000 peer-days of honest peers
+at the limit of every margin, and in all runs; poison_success_pct, of the last completions of honest peers the share
+with the text in them, with checks. What always holds: all runs of a seed begin with the same model and prompts; what
+cheats make is counted in the learner's ledger.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import trio
 
@@ -46,13 +49,17 @@ PEER_DAYS = 1000
 MARGINS = (TINY, SMALL, MEDIUM, LARGE, SMALL_FLOAT32, LARGE_FLOAT32)
 POISONERS = 0.2
 FIRST_WORD = "python:benchmarks.drills.first_word:FirstWord:letters=24"
+SAMPLES = 8
+"""Of each held-out prompt, at the end: one of each of 512 has a standard error of 1.6 points where 85 % are right."""
+
 ROOM = len(POISON) + 1
 """Tokens that a space and the text take: one a character."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """One run: the share of `cheats`, their `attacks`, and whether anything is checked."""
+    """One run: the share of `cheats`, their `attacks`, and whether anything is checked; `is_clear`: what comes of it is
+    all or nothing, and once is enough."""
 
     name: str
     cheats: float
@@ -60,6 +67,7 @@ class Scene:
     checks: bool = True
     task: str = TASK
     max_new_tokens: int = MAX_NEW_TOKENS
+    is_clear: bool = False
 
 
 CLEAN = Scene(name="nobody cheats", cheats=0.0)
@@ -71,6 +79,7 @@ POISONED = Scene(
     attacks=(Attack.POISONED,),
     task=FIRST_WORD,
     max_new_tokens=MAX_NEW_TOKENS + ROOM,
+    is_clear=True,
 )
 UNCHECKED = Scene(
     name="20 % poison, unchecked",
@@ -79,6 +88,7 @@ UNCHECKED = Scene(
     checks=False,
     task=FIRST_WORD,
     max_new_tokens=MAX_NEW_TOKENS + ROOM,
+    is_clear=True,
 )
 SCENES = (CLEAN, FEW, MANY, POISONED, UNCHECKED)
 
@@ -102,7 +112,13 @@ async def play(
     shutil.copytree(model, directory / MODEL)
     path = directory / "swarm.toml"
     text = small_swarm_toml(
-        steps=steps, seed=seed, task=scene.task, max_new_tokens=scene.max_new_tokens, audits=scene.checks
+        steps=steps,
+        seed=seed,
+        task=scene.task,
+        max_new_tokens=scene.max_new_tokens,
+        audits=scene.checks,
+        every_versions=0,
+        samples=SAMPLES,
     )
     path.write_text(text, encoding="utf-8")
     config = read_swarm_config(path)
@@ -130,17 +146,18 @@ async def make_model(directory: Path, seed: int) -> Path:
 
 
 def verdict(played: Sequence[Played], honest: Sequence[Lives]) -> list[Bar]:
-    """The bars; of several repetitions the worst counts."""
-    attacked = [one for one in played if one.scene in (FEW, MANY)]
+    """The bars; of several repetitions the median counts, but for what must never happen."""
+    attacked = [[one for one in played if one.scene is scene] for scene in (FEW, MANY)]
+    shares = [100 * median([one.outcome.late_share for one in runs]) for runs in attacked if runs]
     clean = {one.repetition: one.outcome for one in played if one.scene is CLEAN}
-    losses = [
-        100 * max(before.greedy - one.outcome.greedy, before.sampled - one.outcome.sampled)
-        for one in attacked
-        if (before := clean.get(one.repetition)) is not None
-    ]
+    losses = []
+    for runs in attacked:
+        pairs = [(clean[one.repetition], one.outcome) for one in runs if one.repetition in clean]
+        if pairs:
+            losses.append(100 * median([before.greedy - after.greedy for before, after in pairs]))
+            losses.append(100 * median([before.sampled - after.sampled for before, after in pairs]))
     poisoned = [100 * one.poisoned for one in played if one.scene is POISONED]
     bans = sum(one.banned for one in honest) + sum(one.outcome.honest_banned for one in played)
-    shares = [100 * one.outcome.late_share for one in attacked]
     return [
         Bar(name="cheater_share_pct", value=max(shares, default=None), at_most=CHEATER_SHARE_AT_MOST),
         Bar(name="eval_loss_points", value=max([0.0, *losses]) if losses else None, at_most=EVAL_LOSS_AT_MOST),
@@ -151,7 +168,7 @@ def verdict(played: Sequence[Played], honest: Sequence[Lives]) -> list[Bar]:
 
 def measure() -> int:
     """The benchmark as a program."""
-    parser = arguments("Cheats in a swarm of forty: what they cost, and whether the honest are left alone.", reps=1)
+    parser = arguments("Cheats in a swarm of forty: what they cost, and whether the honest are left alone.", reps=3)
     parser.add_argument("--steps", type=int, default=STEPS, help="training steps of each run")
     parser.add_argument("--peers", type=int, default=PEERS, help="peers that play")
     parser.add_argument("--scene", action="append", choices=[scene.name for scene in SCENES], help="only this run")
@@ -163,7 +180,9 @@ def measure() -> int:
             seed = options.seed + repetition
             model = trio.run(make_model, directory / f"model-{repetition}", seed)
             for number_, scene in enumerate(scenes):
-                say(f"{scene.name} ...")
+                if repetition and scene.is_clear:
+                    continue
+                say(f"{scene.name}, seed {seed} ...")
                 place = directory / f"{repetition}-{number_}"
                 one = trio.run(partial(play, scene, place, model, options.steps, options.peers, seed, repetition))
                 played.append(one)
@@ -173,6 +192,7 @@ def measure() -> int:
     rows = [
         (
             one.scene.name,
+            options.seed + one.repetition,
             one.outcome.trained,
             number(100 * one.outcome.share),
             number(100 * one.outcome.late_share),
@@ -183,7 +203,17 @@ def measure() -> int:
         )
         for one in played
     ]
-    header = ("run", "trained", "cheats, %", "beyond 100, %", "greedy, %", "sampled, %", "poison, %", "honest banned")
+    header = (
+        "run",
+        "seed",
+        "trained",
+        "cheats, %",
+        "beyond 100, %",
+        "greedy, %",
+        "sampled, %",
+        "poison, %",
+        "honest banned",
+    )
     say(table(header, rows))
     for life in honest:
         say(

@@ -84,7 +84,8 @@ warmup_steps = 20
 activate = false
 
 [evaluate]
-every_versions = 20
+every_versions = {every_versions}
+samples = {samples}
 
 [trust]
 audits = {audits}
@@ -200,8 +201,11 @@ def small_swarm_toml(
     max_new_tokens: int = MAX_NEW_TOKENS,
     held_out: int = HELD_OUT,
     audits: bool = True,
+    every_versions: int = 20,
+    samples: int = 1,
 ) -> str:
-    """The configuration of a small swarm, beside its model."""
+    """The configuration of a small swarm, beside its model; held-out prompts are asked of one version in
+    `every_versions`, 0 of the first and the last only, and each has so many `samples` beside the greedy one."""
     return CONFIG.format(
         state=STATE,
         model=MODEL,
@@ -211,6 +215,8 @@ def small_swarm_toml(
         max_new_tokens=max_new_tokens,
         seed=seed,
         audits=str(audits).lower(),
+        every_versions=every_versions,
+        samples=samples,
     )
 
 

@@ -1,47 +1,55 @@
-"""Which prompt is leased next: as a task gives them, but that a slow peer is given a short one.
+"""Which prompt is leased next: of the few that the task gives next one by a keyed function; a slow peer has the
+shortest.
 
-A pure core. What always holds: prompts that are looked at and not leased stay the next ones'; what a restart finds
-leased or judged is passed over once.
+A pure core. What always holds: the task's order may be known to everybody, so nobody but the learner knows which of
+them comes, and asking at the right moment does not choose it; what is taken and not leased is the next one's; what a
+restart finds leased or judged is passed over once.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import hmac
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from learner.leasing import Prompt
 
 PROMPTS_AHEAD = 8
-"""So many are looked at for a short one. A restart forgets those that were, of which an epoch has many."""
+"""One of so many is taken. A restart forgets the others, of which an epoch has many."""
 
 
 @dataclass(kw_only=True)
 class Prompts:
-    """See the module's paragraph. `draw` gives the task's next."""
+    """See the module's paragraph. `draw` gives the task's next; `key`: bytes that only the learner knows."""
 
     draw: Callable[[], Prompt]
-    ahead: deque[Prompt] = field(default_factory=deque)
+    key: bytes
+    ahead: list[Prompt] = field(default_factory=list)
+    _place: int = 0
     _given: set[int] = field(default_factory=set)
 
     def take(self, *, short: bool) -> Prompt:
-        """The next prompt; for a slow peer the shortest of the next few."""
-        while len(self.ahead) < (PROMPTS_AHEAD if short else 1):
+        """One of the next few; for a slow peer the shortest of them."""
+        while len(self.ahead) < PROMPTS_AHEAD:
             self.ahead.append(self._fresh())
-        if not short:
-            return self.ahead.popleft()
-        shortest = min(self.ahead, key=lambda prompt: len(prompt.tokens))
-        self.ahead.remove(shortest)
-        return shortest
+        shortest = min(len(prompt.tokens) for prompt in self.ahead)
+        among = [place for place, prompt in enumerate(self.ahead) if not short or len(prompt.tokens) == shortest]
+        self._place = among[self._number % len(among)]
+        return self.ahead.pop(self._place)
 
     def put_back(self, prompt: Prompt) -> None:
         """It was taken and not leased: it is the next one's."""
-        self.ahead.appendleft(prompt)
+        self.ahead.insert(self._place, prompt)
 
     def recover(self, given: Iterable[int]) -> None:
         """`draw` is where it was some time ago; these, by their indexes, were leased since, or are under way."""
         self._given = set(given)
         self.ahead.clear()
+
+    @property
+    def _number(self) -> int:
+        """64 bits of HMAC-SHA256(key, the index that was drawn last): others whenever a prompt was drawn."""
+        return int.from_bytes(hmac.digest(self.key, str(self.ahead[-1].index).encode(), "sha256")[:8], "big")
 
     def _fresh(self) -> Prompt:
         """The next prompt, but for those that are under way since before a restart, each passed over once."""

@@ -23,6 +23,7 @@ they were made, times are milliseconds on the learner's clock.
 
 from __future__ import annotations
 
+import hmac
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -61,7 +62,9 @@ class Workload(Headroom):
     _together: dict[LeaseId, Together] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._prompts = Prompts(draw=lambda: self.next_prompt())
+        self._prompts = Prompts(
+            draw=lambda: self.next_prompt(), key=hmac.digest(self.leasing.secret, b"prompts", "sha256")
+        )
 
     # Who is there
 

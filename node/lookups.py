@@ -219,7 +219,7 @@ def show_why(name: str, target: Path | None, *, replay: bool = False) -> Answer:
             return told if told.kept is None else _redrawn(told, told.kept, place)
         receipts = Receipts(place.state / "receipts.sqlite", read_only=True)
         try:
-            return Answer(text=why_in_receipts(receipts, name))
+            return Answer(text=why_in_receipts(receipts, name, load_key(place.key).peer_id))
         finally:
             receipts.close()
     except (LedgerError, ReceiptsError) as error:

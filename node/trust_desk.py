@@ -265,7 +265,7 @@ class TrustDesk:
         if not self.audits:
             return False
         self.delivered(granted, group)
-        odd = self._is_odd(granted, group, sketches) | self._is_unusual(granted.peer, group)
+        odd = self._is_odd(granted, group, sketches) | self._is_unusual(granted, group)
         return self._believe_or_audit(granted, group, odd=odd)
 
     def _is_refused(self, granted: GrantedLease) -> bool:
@@ -313,11 +313,12 @@ class TrustDesk:
             self.events.emit("near_copy", peer=granted.peer, lease=short(granted.id), of=short(found))
         return found is not None
 
-    def _is_unusual(self, peer: PeerId, group: Sequence[AdmittedRecord]) -> bool:
+    def _is_unusual(self, granted: GrantedLease, group: Sequence[AdmittedRecord]) -> bool:
         """Whether what the peer brings of late is unlike the swarm's, this group among it."""
         rewards = [one.reward for one in group if one.reward is not None]
-        self.unusual.delivered(peer, rewards, [len(one.signed.tokens) for one in group])
-        return self._note_unusual(peer)
+        tokens = [len(one.signed.tokens) for one in group]
+        self.unusual.delivered(granted.peer, granted.lease.task, rewards, tokens)
+        return self._note_unusual(granted.peer)
 
     def trained(self, batch: Batch, apart: Sequence[float]) -> None:
         """The batch was trained on; `apart`: of each of its completions, in order, the mean |log pi - log mu| of its

@@ -31,14 +31,14 @@ from benchmarks.audits.evidence import (
 from benchmarks.audits.recording import HONEST, OWN, RELABELLED, Peer, Recorded
 from benchmarks.audits.toploc_proofs import VERIFIER, Toploc
 from learner.verification.confidence import SUSPECT_EVIDENCE
-from learner.verification.sequential import LIFETIME_ERROR, Margin, Measure
+from learner.verification.sequential import TEST_ERROR, Margin, Measure
 
 FALSE_POSITIVES = 0.01
 SIZES = (*(1 << power for power in range(6, 20)), LONGEST)
 JUDGED = 8192
 SETS = 400
 
-SUSPECT, BAN = math.exp(SUSPECT_EVIDENCE), 1 / LIFETIME_ERROR
+SUSPECT, BAN = math.exp(SUSPECT_EVIDENCE), 1 / TEST_ERROR
 
 EVIDENCE, STRICT, GAPS, LOGPROBS, TOPLOC = "evidence", "evidence, float32", "mean gap", "log probabilities", "TOPLOC"
 """STRICT is the shipped test of a swarm where everybody computes in float32, asked of who says so."""

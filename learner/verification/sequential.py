@@ -27,7 +27,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 LIFETIME_ERROR = 1e-6
-"""Probability at most that an honest peer is ever convicted."""
+"""Probability at most that an honest peer is ever convicted, by whatever test."""
+
+TESTS = 2
+"""Of each peer: what its audits say, and what it may have chosen (`learner.verification.choosing`)."""
+
+TEST_ERROR = LIFETIME_ERROR / TESTS
+"""Of one of them, so that all together are wrong no more often than LIFETIME_ERROR (union bound)."""
 
 MULTIPLES = (2.0, 5.0, 20.0, 1000.0)
 """Rates bet on, in multiples of the honest one: the first for what differs little from honesty, the last for who makes
@@ -213,7 +219,7 @@ def log_evidence(history: History) -> float:
     return total
 
 
-def is_convicted(history: History, error: float = LIFETIME_ERROR) -> bool:
+def is_convicted(history: History, error: float = TEST_ERROR) -> bool:
     """Whether an honest peer would look like this once in 1/`error` lives at most."""
     return log_evidence(history) >= -math.log(error)
 

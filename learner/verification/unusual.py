@@ -1,12 +1,12 @@
 """Peers whose rewards, lengths or log probabilities are unlike the swarm's of the same days: a reason to look, never a
 verdict.
 
-Pure. What always holds: each group is compared with what the swarm delivered about then, and its log probabilities with
-those of the same lag, so that a policy that learns makes nobody unusual; who is far from the swarm's mean is audited
-and loses nothing by it; memory is bounded by PEERS_REMEMBERED, whoever was heard of least lately going first. A cheat
-that is better paid than sampling pays (greedy decoding, chosen answers), writes otherwise (cut short, drawn out), or
-claims what its version does not say, is seen here after some twenty groups, also when it was honest for long; between
-two audits of a trusted peer nothing else looks.
+Pure. What always holds: each group is compared with what the swarm delivered about then of the same task, and its log
+probabilities with those of the same lag, so that a policy that learns makes nobody unusual; who is far from the swarm's
+mean is audited and loses nothing by it; memory is bounded by PEERS_REMEMBERED, whoever was heard of least lately going
+first. A cheat that is better paid than sampling pays (greedy decoding, chosen answers), writes otherwise (cut short,
+drawn out), or claims what its version does not say, is seen here after some twenty groups, also when it was honest for
+long; between two audits of a trusted peer nothing else looks.
 """
 
 from __future__ import annotations
@@ -107,12 +107,12 @@ class Unusual:
     _swarm: dict[str, _Swarm] = field(default_factory=dict)
     _peers: OrderedDict[str, dict[str, _Average]] = field(default_factory=OrderedDict)
 
-    def delivered(self, peer: str, rewards: Sequence[float], tokens: Sequence[int]) -> None:
+    def delivered(self, peer: str, task: str, rewards: Sequence[float], tokens: Sequence[int]) -> None:
         """A group of the peer has come, with these rewards, as far as they are known, and of so many tokens."""
         if tokens:
-            self._see(peer, "length", "length", fmean(math.log(max(1, one)) for one in tokens))
+            self._see(peer, "length", f"length of {task}", fmean(math.log(max(1, one)) for one in tokens))
         if rewards:
-            self._see(peer, "reward", "reward", fmean(rewards))
+            self._see(peer, "reward", f"reward of {task}", fmean(rewards))
 
     def trained(self, peer: str, lag: int, apart: float) -> None:
         """The group's log probabilities were so many nats `apart` from those of the policy in training, on average, of

@@ -16,7 +16,8 @@ SLEEPS = 500
 """Rollouts that a sleeper makes honestly before it cheats."""
 
 SYBIL_GROUPS = 4
-"""Groups that one key of a sybil delivers, before the next key comes: fewer than are audited of every newcomer."""
+"""Groups that one key of a sybil delivers, before the next key comes: fewer than are audited of every newcomer. After
+as many who signs for a key of its own comes with the next."""
 
 
 class Harm(Enum):

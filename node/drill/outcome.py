@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,20 +16,25 @@ from learner.ledger_file import snapshot
 from node.drill.attacks import ABOUT, Attack, Harm
 from node.drill.relays import Relayed
 from node.drill.troupe import Played
+from node.reports.accounts import cents_per_thousand
+from node.reports.facts import PeerReport
+from node.reports.swarm import swarm_report
 from protocol.ids import PeerId
 
 NOBODY = Relayed()
 
 FIRST = 100
-"""Rollouts of an attack that are not counted in the cheats' share: what it takes to find it."""
+"""Rollouts of a cheat that are not counted in the cheats' share: what it takes to find it. Whoever comes with one key
+after the other has them once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
     """What became of one key's work. `made`: records that reached the learner since its attack began; of these
-    `refused` by which rule, `trained` on, `trained_late` of those beyond the first FIRST. `refused_after`,
+    `refused` by which rule, `trained` on, `trained_late` of those beyond its cheat's first FIRST. `refused_after`,
     `failed_after` and `banned_after`: so many had come when a rule refused one first, when an audit failed first, and
-    when it was banned; None if that never was. `credited_bytes`: relayed by it, as the learner believes."""
+    when it was banned; None if that never was. `tokens` of it were admitted, for `cost_micros` by what it asked; it
+    claimed `engine_s` of work, and the learner believed it that others gave it `signed_bytes`."""
 
     peer: PeerId
     attack: Attack | None
@@ -41,7 +46,10 @@ class Key:
     failed_after: int | None
     banned_after: int | None
     banned: str
-    credited_bytes: int
+    tokens: int = 0
+    cost_micros: int = 0
+    engine_s: float = 0.0
+    signed_bytes: int = 0
 
     @property
     def found_after(self) -> int | None:
@@ -84,9 +92,22 @@ class Outcome:
         """Honest keys of which an audit failed."""
         return sum(key.failed_after is not None for key in self.keys if key.attack is None)
 
+    @property
+    def honest_cost(self) -> float | None:
+        """US cents that 1000 admitted tokens of honest peers cost."""
+        return _cents_per_thousand([key for key in self.keys if key.attack is None])
+
+    def cost_of(self, attack: Attack) -> float | None:
+        """The same of those that play `attack`."""
+        return _cents_per_thousand(self.of(attack))
+
     def of(self, attack: Attack) -> list[Key]:
         """The keys that played it."""
         return [key for key in self.keys if key.attack is attack and key.made]
+
+
+def _cents_per_thousand(keys: Sequence[Key]) -> float | None:
+    return cents_per_thousand(sum(key.cost_micros for key in keys), sum(key.tokens for key in keys))
 
 
 def outcome_of(ledger: Path, played: Sequence[Played], relayed: Relayed = NOBODY) -> Outcome:
@@ -94,12 +115,18 @@ def outcome_of(ledger: Path, played: Sequence[Played], relayed: Relayed = NOBODY
     with snapshot(ledger) as db:
         (trained,) = db.execute("SELECT count(*) FROM records WHERE step IS NOT NULL").fetchone()
         last = db.execute("SELECT greedy, sampled FROM evaluations ORDER BY incarnation DESC, version DESC").fetchone()
-        keys = tuple(_key(db, one) for one in played)
+        reports = {peer.peer: peer for peer in swarm_report(ledger).peers}
+        made: Counter[int] = Counter()
+        keys = []
+        for one in played:
+            keys.append(key := _key(db, one, made[one.act], reports))
+            made[one.act] += key.made
     greedy, sampled = last or (0.0, 0.0)
-    return Outcome(keys=keys, trained=trained, greedy=greedy, sampled=sampled, relayed=relayed)
+    return Outcome(keys=tuple(keys), trained=trained, greedy=greedy, sampled=sampled, relayed=relayed)
 
 
-def _key(db: sqlite3.Connection, played: Played) -> Key:
+def _key(db: sqlite3.Connection, played: Played, earlier: int, reports: Mapping[PeerId, PeerReport]) -> Key:
+    """`earlier`: rollouts that the same cheat made with other keys."""
     rows = db.execute(
         "SELECT rule, step, received_ms, lease FROM records WHERE peer = ? ORDER BY received_ms, rowid", (played.peer,)
     ).fetchall()
@@ -113,7 +140,8 @@ def _key(db: sqlite3.Connection, played: Played) -> Key:
     ).fetchone()
     told = db.execute("SELECT banned, since_ms FROM confidence WHERE peer = ? AND banned != ''", (played.peer,))
     banned, banned_ms = told.fetchone() or ("", None)
-    credited = db.execute("SELECT coalesce(sum(bytes), 0) FROM relayed WHERE relay = ?", (played.peer,)).fetchone()[0]
+    (signed,) = db.execute("SELECT coalesce(sum(bytes), 0) FROM relayed WHERE receiver = ?", (played.peer,)).fetchone()
+    report = reports.get(played.peer)
 
     def after(at_ms: int | None) -> int | None:
         return None if at_ms is None else sum(received_ms <= at_ms for _, _, received_ms, _ in mine)
@@ -124,14 +152,17 @@ def _key(db: sqlite3.Connection, played: Played) -> Key:
         made=len(mine),
         refused=Counter(rule for (rule, _, _, _), is_blamed in zip(mine, blamed, strict=True) if is_blamed),
         trained=sum(steps),
-        trained_late=sum(steps[FIRST:]),
+        trained_late=sum(steps[max(0, FIRST - earlier) :]),
         refused_after=_first(
             is_blamed and rule not in LATER for (rule, _, _, _), is_blamed in zip(mine, blamed, strict=True)
         ),
         failed_after=after(failed[0] if failed else None),
         banned_after=after(banned_ms),
         banned=banned,
-        credited_bytes=credited,
+        tokens=report.tokens if report else 0,
+        cost_micros=report.cost_micros if report else 0,
+        engine_s=report.engine_s if report else 0.0,
+        signed_bytes=signed,
     )
 
 

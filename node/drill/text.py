@@ -9,6 +9,7 @@ from typing import Any
 from node.drill.attacks import ABOUT, Attack
 from node.drill.outcome import FIRST, Key, Outcome
 from node.drill.relays import Relayed
+from node.reports import words
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
@@ -27,7 +28,12 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
             "slandered": outcome.relayed.slandered,
             "liars": {one.lie.value: {"asked": one.asked, "named_by": one.by} for one in outcome.relayed.liars},
         },
-        "attacks": {attack.value: _row(outcome.of(attack)) for attack in Attack if outcome.of(attack)},
+        "honest_cents_per_1000_tokens": outcome.honest_cost,
+        "attacks": {
+            attack.value: _row(outcome.of(attack)) | {"cents_per_1000_tokens": outcome.cost_of(attack)}
+            for attack in Attack
+            if outcome.of(attack)
+        },
     }
 
 
@@ -46,7 +52,8 @@ def _row(keys: list[Key]) -> dict[str, Any]:
         "banned": sum(bool(key.banned) for key in keys),
         "rollouts_until_found": median(found) if found else None,
         "refused_by": by,
-        "credited_bytes": sum(key.credited_bytes for key in keys),
+        "signed_bytes": sum(key.signed_bytes for key in keys),
+        "engine_s": sum(key.engine_s for key in keys),
     }
 
 
@@ -84,11 +91,26 @@ def as_text(outcome: Outcome) -> str:
         f"{FIRST} of each, {outcome.late_share:.2%}.",
         f"Of {honest} honest peers {outcome.honest_banned} were banned; of {outcome.honest_failed} an audit failed.",
         f"At the end: greedy {outcome.greedy:.1%}, sampled {outcome.sampled:.1%} on prompts nobody trained on.",
+        *_credit(outcome),
         *_relays(outcome.relayed),
         "",
         *(f"{attack.value}: {ABOUT[attack].said}." for attack in Attack if attack in shown),
     ]
     return "\n".join(lines)
+
+
+def _credit(outcome: Outcome) -> Iterator[str]:
+    """What they came to that are after credit."""
+    if minted := outcome.of(Attack.MINTED):
+        signed = sum(key.signed_bytes for key in minted)
+        yield f"minted: {words.size(signed)} were credited to keys that gave nothing."
+    dear, cheap = outcome.cost_of(Attack.OVERCHARGING), outcome.honest_cost
+    if dear and cheap:
+        claimed = sum(key.engine_s for key in outcome.of(Attack.OVERCHARGING))
+        yield (
+            f"overcharging: 1000 tokens cost {words.figure(dear)} cents, of honest peers {words.figure(cheap)}, as the "
+            f"report says; the {words.figure(claimed / 3600)} hours that it claimed cost nothing."
+        )
 
 
 def _relays(relayed: Relayed) -> Iterator[str]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import cycle
+from functools import partial
+from itertools import count, cycle
 
 import trio
 
@@ -29,12 +30,16 @@ PRICE = 0.10
 OVERCHARGED = 100.0
 """US dollars an hour that an honest player asks, and how many times that a cheat does which overcharges."""
 
+WITH_KEYS = frozenset({Attack.SYBIL, Attack.MINTED})
+"""Attacks that one cheat plays with one key after the other."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """One key's part: `rollouts` that it made, and why it was over; None: it still plays."""
+    """One key's part, and why it was over; None: it still plays. `act`: that of the same cheat's other keys as well."""
 
     peer: PeerId
+    act: int
     attack: Attack | None
     player: Player
     ended: Ended | None = None
@@ -55,34 +60,47 @@ class Troupe:
     attacks: Sequence[Attack]
     seed: int
     played: list[Played] = field(default_factory=list)
+    _acts: count[int] = field(default_factory=count)
 
     async def play(self) -> None:
         """Until the run is over, or cancelled."""
         turns = cycle(self.attacks)
         async with trio.open_nursery() as nursery:
             for number in range(self.honest):
-                nursery.start_soon(self._play_one, f"honest-{number + 1}", None)
+                nursery.start_soon(partial(self._play_one, f"honest-{number + 1}", None, act=next(self._acts)))
             for number in range(self.cheats if self.attacks else 0):
                 nursery.start_soon(self._play_many, number, turns)
 
     async def _play_many(self, place: int, turns: cycle[Attack]) -> None:
-        accomplice: PeerId | None = None
         while True:
             attack = next(turns)
-            made, part = 0, 0
+            act, before, made, part = next(self._acts), None, 0, 0
             while made < ABOUT[attack].rollouts:
                 part += 1
-                name = f"{attack.value}-{place + 1}" + (f"-{part}" if part > 1 else "")
-                done = await self._play_one(name, attack, left=ABOUT[attack].rollouts - made, accomplice=accomplice)
+                done = await self._play_one(
+                    f"{attack.value}-{place + 1}" + (f"-{part}" if part > 1 else ""),
+                    attack,
+                    act=act,
+                    groups=SYBIL_GROUPS if attack is Attack.SYBIL or (attack is Attack.MINTED and part == 1) else None,
+                    left=ABOUT[attack].rollouts - made,
+                    accomplice=before if attack is Attack.MINTED else None,
+                )
                 if done.ended is Ended.FINISHED:
                     return
-                accomplice = done.peer
+                before = done.peer
                 made += done.player.hand.rollouts
-                if attack is not Attack.SYBIL:
+                if attack not in WITH_KEYS:
                     break
 
     async def _play_one(
-        self, name: str, attack: Attack | None, *, left: int | None = None, accomplice: PeerId | None = None
+        self,
+        name: str,
+        attack: Attack | None,
+        *,
+        act: int,
+        groups: int | None = None,
+        left: int | None = None,
+        accomplice: PeerId | None = None,
     ) -> Played:
         keypair = Keypair.generate()
         rng = random.Random(f"{self.seed}/{name}")
@@ -100,14 +118,14 @@ class Troupe:
                 rng=rng,
                 chunks=self._chunks,
                 attack=attack,
-                groups=SYBIL_GROUPS if attack is Attack.SYBIL else None,
+                groups=groups,
                 rollouts=left,
-                accomplice=accomplice if attack is Attack.MINTED else None,
+                accomplice=accomplice,
             )
             place = len(self.played)
-            self.played.append(Played(peer=keypair.peer_id, attack=attack, player=player))
+            self.played.append(Played(peer=keypair.peer_id, act=act, attack=attack, player=player))
             ended = await player.play()
-        self.played[place] = done = Played(peer=keypair.peer_id, attack=attack, player=player, ended=ended)
+        self.played[place] = done = Played(peer=keypair.peer_id, act=act, attack=attack, player=player, ended=ended)
         return done
 
     def _chunks(self, version: PolicyVersion) -> tuple[ManifestHash, int]:

@@ -93,13 +93,22 @@ def require_long(name: str) -> None:
         raise UsageError(f"{name!r} is too short: name at least {LEAST_CHARS} characters of an id.")
 
 
-def require_one(name: str, found: Sequence[str]) -> None:
-    """Raises UsageError unless one thing was found."""
+IN_A_LEDGER = (
+    "Name the beginning of a lease's or a record's id (hex, as reports and events tell them), or a peer by its id, the "
+    "end of that, or its name."
+)
+
+IN_RECEIPTS = (
+    "Name the beginning of a lease's or a record's id (hex, as reports and events tell them), or this node by its id, "
+    "or the end of that. A lease that was not delivered has no receipt, and of others a node's books hold nothing: the "
+    "operator can tell."
+)
+
+
+def require_one(name: str, found: Sequence[str], names: str = IN_A_LEDGER) -> None:
+    """Raises UsageError unless one thing was found; `names`: what there is to be named."""
     if not found:
-        raise UsageError(
-            f"Nothing here is called {name!r}. Name the beginning of a lease's or a record's id (hex, as reports and "
-            "events tell them), or a peer by its id, the end of that, or its name."
-        )
+        raise UsageError(f"Nothing here is called {name!r}. {names}")
     if len(found) > 1:
         raise UsageError(f"{name!r} fits several; name more of it:\n{_listed(found)}")
 

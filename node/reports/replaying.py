@@ -19,7 +19,7 @@ from learner.ledger_values import counts_from, margins_from, packed_in, wealth_f
 from learner.verification.confidence import GROUP_ERROR, SUSPECT_EVIDENCE
 from learner.verification.margins import margins_of
 from learner.verification.replay import Replay, replayed
-from learner.verification.sequential import LIFETIME_ERROR, Audited, History, Margin, Measure, heard, log_evidence
+from learner.verification.sequential import TEST_ERROR, Audited, History, Margin, Measure, heard, log_evidence
 from node.reports import words
 from node.reports.trust import Choosing, choosing_of, is_same
 from protocol.ids import LeaseId, PeerId, short
@@ -108,7 +108,7 @@ def _after_it(evidence: float) -> str:
     odds = words.large(math.exp(min(700.0, evidence)))
     return (
         f"After it all audits of the peer together were {evidence:.2f} nats: an honest peer looks so once in {odds} "
-        f"lives. A suspect has {SUSPECT_EVIDENCE:.2f}, a ban takes {-math.log(LIFETIME_ERROR):.2f}."
+        f"lives. A suspect has {SUSPECT_EVIDENCE:.2f}, a ban takes {-math.log(TEST_ERROR):.2f}."
     )
 
 
@@ -147,7 +147,7 @@ def _told(found: Replay) -> Iterator[str]:
     agree = found.audits - len(found.differences)
     yield (
         f"Replayed: {agree:,} of {found.audits:,} audits come to the verdict and the evidence that the ledger has. "
-        f"{against} A suspect has {SUSPECT_EVIDENCE:.2f} nats, a ban takes {-math.log(LIFETIME_ERROR):.2f}."
+        f"{against} A suspect has {SUSPECT_EVIDENCE:.2f} nats, a ban takes {-math.log(TEST_ERROR):.2f}."
     )
     for number in found.anew:
         when = f"before audit {number:,}" if number <= found.audits else "after the last"

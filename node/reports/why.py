@@ -8,7 +8,7 @@ to do about it, in the words that the signed verdict has; nothing is judged anew
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -22,7 +22,16 @@ from node.errors import UsageError
 from node.receipts import Receipts
 from node.reports import words
 from node.reports.facts import Role
-from node.reports.naming import MATCHES_SHOWN, NAMES, MeantLease, meant_in, require_long, require_one, split
+from node.reports.naming import (
+    IN_RECEIPTS,
+    MATCHES_SHOWN,
+    NAMES,
+    MeantLease,
+    meant_in,
+    require_long,
+    require_one,
+    split,
+)
 from node.reports.replaying import KeptLease, Replayed, counted_of, kept_of, replay_of
 from node.reports.rules import MEANINGS
 from node.reports.standing import advice, in_a_line, known_lately
@@ -105,15 +114,18 @@ def why_in_ledger(path: Path, name: str, *, replay: bool = False) -> Answer:
         return Answer(text="\n".join(_of_lease(db, meant)), kept=kept)
 
 
-def why_in_receipts(receipts: Receipts, name: str) -> str:
-    """What a node's own receipts say of a lease or a record. Raises UsageError, ReceiptsError."""
+def why_in_receipts(receipts: Receipts, name: str, node: PeerId) -> str:
+    """What the own receipts of `node` say of a lease, a record, or itself. Raises UsageError, ReceiptsError."""
     prefix, index = split(name)
     require_long(prefix)
     found = receipts.decisions(prefix.lower(), MATCHES_SHOWN + 1) if _is_hex(prefix) else []
     by_lease = any(one.lease.hex().startswith(prefix.lower()) for one in found)
     if index is not None and not by_lease:
         found = []
-    require_one(name, sorted({(one.lease if by_lease else one.record).hex() for one in found}))
+    meant = {(one.lease if by_lease else one.record).hex() for one in found}
+    if not meant and node.endswith(name):
+        return "\n".join(_of_node(receipts, node))
+    require_one(name, sorted(meant), IN_RECEIPTS)
     if index is not None:
         found = _of_place(found, index)
     first = min(found, key=lambda one: one.rule is not Rule.ADMITTED)
@@ -130,6 +142,34 @@ def why_in_receipts(receipts: Receipts, name: str) -> str:
             *_came_again(again),
         ]
     )
+
+
+def _of_node(receipts: Receipts, node: PeerId) -> Iterator[str]:
+    """How the learner judged it so far, and how it says that it stands."""
+    sums = receipts.sums()
+    judged = sum(sums.verdicts.values())
+    yield f"This node, {node}: {judged:,} of its records were judged, {sums.tokens:,} tokens count."
+    if (known := receipts.reputation()) is None:
+        yield "The learner has not said yet how it stands."
+    else:
+        yield f"{in_a_line(known.note.reputation)} So the learner said at {words.moment(known.note.issued_ms)}."
+        if known.note.banned:
+            yield f"It is banned: {words.plain_name(known.note.banned, 512)}."
+        yield known_lately(known.note.reputation)
+        yield from advice(known.note.reputation)
+    yield from _by_rule(sums.verdicts)
+    if newest := receipts.refused(REFUSALS_SHOWN):
+        yield "The latest refusals, by record:"
+    for one in newest:
+        said = words.plain_name(one.detail, 512)
+        yield f"  {words.moment(one.issued_ms)}  {short(one.lease)}/{one.index}  {one.rule.value}: {said}"
+
+
+def _by_rule(counts: Mapping[Rule, int]) -> Iterator[str]:
+    """What each rule refused, and what to do about it."""
+    for rule, count in counts.items():
+        if rule is not Rule.ADMITTED and count:
+            yield f"  {rule.value}: {count:,} records; {MEANINGS[rule].words}. {MEANINGS[rule].advice}"
 
 
 def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
@@ -169,9 +209,7 @@ def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
     yield known_lately(found)
     yield from advice(found)
     yield from _decisions(db, peer)
-    for rule, count, _ in counts:
-        if rule is not Rule.ADMITTED:
-            yield f"  {rule.value}: {count:,} records; {MEANINGS[rule].words}. {MEANINGS[rule].advice}"
+    yield from _by_rule({rule: count for rule, count, _ in counts})
     newest = db.execute(
         "SELECT lease, rule, detail, max(received_ms), count(*) FROM records WHERE peer = ? AND rule <> 'admitted'"
         " GROUP BY lease, rule, detail ORDER BY max(received_ms) DESC, lease LIMIT ?",

@@ -57,7 +57,7 @@ from learner.models import make_model
 from learner.verification.confidence import SUSPECT_EVIDENCE
 from learner.verification.margins import SMALL
 from learner.verification.sequential import (
-    LIFETIME_ERROR,
+    TEST_ERROR,
     Audited,
     Counted,
     Found,
@@ -177,7 +177,7 @@ def test_what_is_honest_is_left_alone_and_what_is_not_is_found() -> None:
 
 def test_levels_are_those_at_which_learners_act() -> None:
     assert pytest.approx(math.exp(SUSPECT_EVIDENCE)) == SUSPECT == pytest.approx(100)
-    assert pytest.approx(1 / LIFETIME_ERROR) == BAN
+    assert pytest.approx(1 / TEST_ERROR) == BAN
 
 
 def test_thresholds_leave_one_in_a_hundred_of_the_worst_kind() -> None:

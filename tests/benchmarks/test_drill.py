@@ -25,7 +25,6 @@ def key(*, attack: Attack | None = None, trained_late: int = 0, banned: str = ""
         failed_after=None,
         banned_after=None,
         banned=banned,
-        credited_bytes=0,
     )
 
 

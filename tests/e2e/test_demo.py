@@ -50,6 +50,25 @@ def test_the_demo_ends_well_without_a_node_and_with_a_learner_that_came_back(mac
     assert len(rows_of(out / "learner" / "ledger.sqlite", "SELECT * FROM incarnations")) == 2
 
 
+@pytest.mark.slow
+def test_a_demo_with_a_cheat_says_when_it_was_caught_and_why_and_what_it_cost(machine: Machine) -> None:
+    out = machine.root / "demo"
+    demo = machine.start("demo", "demo", "--out", out, "--plain", "--cheater", state=out)
+    assert demo.wait(DEADLINE_S) == 0, demo.story()
+    facts = json.loads((out / "summary.json").read_text())
+    assert facts["greedy_end"] >= 0.95
+    workers = {peer["name"]: peer for peer in facts["peers"] if peer["role"] == "rollout"}
+    assert workers.keys() == {"node-1", "node-2", "node-3", "cheat"}
+    sql = "SELECT p.name, c.banned FROM confidence c JOIN peers p USING (peer) WHERE c.banned <> ''"
+    ((banned, why),) = rows_of(out / "learner" / "ledger.sqlite", sql)
+    assert banned == "cheat"
+    assert "The cheat (greedy) was found" in demo.out.read_text("utf-8")
+    for shown in ("report.txt", "report.html"):
+        assert why in " ".join((out / shown).read_text("utf-8").split()), shown
+    sql = "SELECT count(*) FROM records r JOIN peers p USING (peer) WHERE p.name = 'cheat' AND r.step IS NOT NULL"
+    assert rows_of(out / "learner" / "ledger.sqlite", sql) == [(0,)]
+
+
 def member(demo: Program, word: str) -> psutil.Process:
     """The node of the demo with `word` among its arguments."""
     return next(each for each in demo.family()[1:] if any(Path(part).name == word for part in each.cmdline()))

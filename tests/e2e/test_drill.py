@@ -34,6 +34,47 @@ def test_who_makes_things_up_is_found_and_the_swarm_learns_on(swarm: Swarm) -> N
     assert "makes tokens up" in said
 
 
+@pytest.mark.slow
+def test_none_of_what_nobody_drew_is_trained_on(machine: Machine) -> None:
+    """With the swarm that a drill makes for itself, whose answers have 24 letters: two letters may be right by chance,
+    and an audit of so short an answer tells little, whence cut ones are not among these."""
+    names = ("poisoned", "greedy", "endless", "copied", "nearly-copied")
+    attacks = [word for name in names for word in ("--attack", name)]
+    out = machine.root / "drilled"
+    options = ("--out", out, "--peers", 10, "--cheats", 0.5, "--steps", 8, "--plain", *attacks)
+    program = machine.start("drill", "drill", *options)
+    assert program.wait() == 0, program.story()
+    found = json.loads((out / "drill.json").read_text(encoding="utf-8"))
+    assert (found["honest_banned"], found["cheater_share"]) == (0, 0.0)
+    for name in names:
+        assert found["attacks"][name]["banned"] > 0, name
+
+
+def test_what_they_come_to_who_are_after_credit_is_said(swarm: Swarm) -> None:
+    swarm.configure(steps=1000, audits=True)
+    attacks = [word for name in ("minted", "overcharging") for word in ("--attack", name)]
+    program = drill(swarm, "--peers", 4, "--cheats", 0.5, "--steps", 40, "--plain", *attacks)
+    found = json.loads((swarm.machine.root / "drilled" / "drill.json").read_text(encoding="utf-8"))
+    assert found["cheater_share"] == 0.0
+    minted, dear = found["attacks"]["minted"], found["attacks"]["overcharging"]
+    assert minted["keys"] > 1
+    assert minted["signed_bytes"] > 0
+    assert dear["signed_bytes"] == 0
+    assert dear["cents_per_1000_tokens"] > 10 * found["honest_cents_per_1000_tokens"] > 0
+    said = program.out.read_text("utf-8")
+    assert "were credited to keys that gave nothing" in said
+    assert "overcharging: 1000 tokens cost" in said
+
+
+def test_who_comes_with_one_key_after_the_other_has_its_first_rollouts_once(swarm: Swarm) -> None:
+    """Without audits all of it is trained on, and no key has made more than four groups of four."""
+    swarm.configure(steps=1000, audits=False)
+    drill(swarm, "--peers", 2, "--cheats", 0.5, "--steps", 16, "--plain", "--attack", "sybil")
+    found = json.loads((swarm.machine.root / "drilled" / "drill.json").read_text(encoding="utf-8"))["attacks"]["sybil"]
+    assert found["keys"] > 100 / 16
+    assert found["trained_late"] > 0
+
+
 def test_relays_that_lie_keep_nobody_from_a_version_and_corrupt_ones_are_named(swarm: Swarm) -> None:
     swarm.configure(steps=1000, audits=True)
     attacks = ("--attack", "withheld-chunks", "--attack", "corrupt-chunks")

@@ -17,11 +17,14 @@ from learner.verification.margins import TINY as MARGINS
 from learner.verification.margins import Arithmetic, margins_of
 from learner.verification.sequential import Found, Margin, count_above, log_evidence
 from node.errors import UsageError
-from node.receipts import Receipts
+from node.receipts import KeptReputation, Receipts
 from node.reports.rules import MEANINGS
 from node.reports.why import why_in_ledger, why_in_receipts
+from node.reports.words import moment
 from protocol.digest import digest_of
-from protocol.ids import LeaseId, PolicyVersion
+from protocol.ids import LeaseId, PolicyVersion, short
+from protocol.reputation import DAY_MS, ObservedDay
+from protocol.reputation_note import reputation_note
 from protocol.work import Rule
 from tests.node.ledgers import ALPHA, BETA, GAMMA, LEARNER, Story, open_story, peer_row
 from tests.node.test_receipts import receipt
@@ -190,30 +193,51 @@ def test_a_node_tells_of_a_record_that_it_delivered_again_once(tmp_path: Path) -
             rules = [Rule.ADMITTED if number == 5 else Rule.UNKNOWN_LEASE] * 2
             receipts.add(receipt(number, *rules), b"raw", engine_s=1.0)
         record = bytes(receipt(5, Rule.ADMITTED).verdicts[0].record).hex()
-        said = why_in_receipts(receipts, record)
+        said = why_in_receipts(receipts, record, ALPHA)
         assert said.startswith(f"Lease {5:032x}, judged ")
         assert "1 record admitted" in said
         assert "The same record came under 11 other leases as well: unknown_lease under " in said
-        said = why_in_receipts(receipts, f"{5:032x}/1")
+        said = why_in_receipts(receipts, f"{5:032x}/1", ALPHA)
         assert "1 record admitted" in said
         assert "  1  " in said
         with pytest.raises(UsageError, match="Nothing here is called"):
-            why_in_receipts(receipts, f"{record}/1")
+            why_in_receipts(receipts, f"{record}/1", ALPHA)
 
 
 def test_a_node_tells_of_its_own_receipts(tmp_path: Path) -> None:
     with closing(Receipts(tmp_path / "receipts.sqlite")) as receipts:
         one = receipt(1, Rule.ADMITTED, Rule.STALE)
         receipts.add(one, b"raw", engine_s=1.0)
-        said = why_in_receipts(receipts, bytes(one.lease).hex()[:8])
+        said = why_in_receipts(receipts, bytes(one.lease).hex()[:8], ALPHA)
         assert said.startswith(f"Lease {bytes(one.lease).hex()}, judged ")
         assert "1 record admitted" in said
         assert "is held against nobody" in said
         assert MEANINGS[Rule.STALE].advice in said
         record = bytes(one.verdicts[1].record).hex()
-        assert "record admitted" not in why_in_receipts(receipts, record)
-        with pytest.raises(UsageError, match="Nothing here is called"):
-            why_in_receipts(receipts, ALPHA)
+        assert "record admitted" not in why_in_receipts(receipts, record, ALPHA)
+        for name in (BETA, "atlas", "e" * 8):
+            with pytest.raises(UsageError, match=r"Nothing here is called .* of others a node's books hold nothing"):
+                why_in_receipts(receipts, name, ALPHA)
+
+
+def test_a_node_tells_how_it_stands_and_what_would_raise_it(tmp_path: Path) -> None:
+    with closing(Receipts(tmp_path / "receipts.sqlite")) as receipts:
+        assert "0 of its records were judged" in why_in_receipts(receipts, ALPHA, ALPHA)
+        receipts.add(receipt(1, Rule.ADMITTED, Rule.AUDIT), b"raw", engine_s=1.0)
+        day = 20_000
+        days = [ObservedDay(day=day, present_ms=3_600_000, leases_in_time=1, leases_failed=9)]
+        note = reputation_note(peer=ALPHA, day=day, days=days, banned="", issued_ms=day * DAY_MS, certificate=b"")
+        receipts.add_proofs(b"", [], [], KeptReputation(note=note, raw=b"raw"))
+        for name in (ALPHA, ALPHA[-4:]):
+            said = why_in_receipts(receipts, name, ALPHA)
+            assert said.startswith(f"This node, {ALPHA}: 2 of its records were judged")
+            assert f"So the learner said at {moment(day * DAY_MS)}" in said
+            assert "lower [engine] batch_rollouts" in said
+            assert MEANINGS[Rule.AUDIT].advice in said
+            assert f"{short(LeaseId(receipt(1, Rule.AUDIT).lease))}/1  audit: " in said
+        note = reputation_note(peer=ALPHA, day=day, days=days, banned="caught", issued_ms=0, certificate=b"")
+        receipts.add_proofs(b"", [], [], KeptReputation(note=note, raw=b"raw"))
+        assert "It is banned: caught." in why_in_receipts(receipts, ALPHA, ALPHA)
 
 
 # Reputation, and the appeal
@@ -271,7 +295,7 @@ def test_an_audit_is_told_with_what_it_counted_against_what_is_allowed(story: St
     audit(story, Confidence(), above=40)
     told = why_in_ledger(story.ledger.path, f"{4:032x}").text
     assert ": 40 of 400; 0.5% may be" in told
-    assert "an honest peer looks so once in over 10^15 lives. A suspect has 4.61, a ban takes 13.82." in told
+    assert "an honest peer looks so once in over 10^15 lives. A suspect has 4.61, a ban takes 14.51." in told
 
 
 def test_counts_are_held_against_the_margins_that_were_in_force(story: Story) -> None:

@@ -16,6 +16,7 @@ from learner.verification.margins import BETS, LARGE, LARGE_FLOAT32, MEDIUM, SMA
 from learner.verification.sequential import (
     LIFETIME_ERROR,
     MULTIPLES,
+    TESTS,
     Audited,
     Counted,
     Found,
@@ -135,6 +136,13 @@ def test_the_evidence_of_all_bands_and_measures_together_is_fair_to_the_honest()
 @given(st.lists(st.integers(1, 4096), max_size=50))
 def test_who_is_never_above_a_margin_is_never_suspected(tokens: list[int]) -> None:
     assert log_evidence(told([audited(count, 0, 0) for count in tokens])) <= 1e-9
+
+
+def test_what_convicts_leaves_room_for_the_other_tests_of_the_same_peer() -> None:
+    """Each of a peer's tests alone is wrong so seldom that all of them together stay below the lifetime's error."""
+    for odds, convicts in ((1.0 / LIFETIME_ERROR, False), (0.99 * TESTS / LIFETIME_ERROR, False), (2.0e6, True)):
+        history = History(audits=10**9, log_wealth=(math.log(odds),))
+        assert is_convicted(history) is convicts, odds
 
 
 def test_honest_peers_are_convicted_by_nobody() -> None:

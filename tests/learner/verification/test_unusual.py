@@ -17,7 +17,7 @@ def group(dice: random.Random, share: float, tokens: float = 100.0) -> tuple[lis
 
 
 def seen(unusual: Unusual, peer: str, rewards: list[float], tokens: list[int]) -> str | None:
-    unusual.delivered(peer, rewards, tokens)
+    unusual.delivered(peer, "words", rewards, tokens)
     return unusual.told(peer)
 
 
@@ -62,6 +62,16 @@ def test_who_is_paid_more_or_less_or_writes_otherwise_is_seen_soon(
     assert until <= 32
     assert told.startswith(word)
     assert "standard errors" in told
+
+
+def test_who_has_more_of_an_easy_task_than_others_is_not_unusual() -> None:
+    """A slow peer is given short prompts, which may all be of one task."""
+    dice, unusual = random.Random(4), Unusual()
+    for number in range(4000):
+        task, share, tokens = ("easy", 0.9, 20.0) if number % 4 == 0 or number % 20 == 7 else ("hard", 0.2, 200.0)
+        peer = f"peer {number % 20}"
+        unusual.delivered(peer, task, *group(dice, share, tokens))
+        assert unusual.told(peer) is None
 
 
 def test_a_task_that_always_pays_the_same_makes_nobody_unusual() -> None:

@@ -1,0 +1,78 @@
+"""Which prompt is leased next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from learner.leasing import Prompt
+from learner.prompts import PROMPTS_AHEAD, Prompts
+
+
+def drawing(lengths: Sequence[int] = (3,)) -> Callable[[], Prompt]:
+    """Endless prompts of these lengths in turn."""
+    numbers = count()
+
+    def draw() -> Prompt:
+        index = next(numbers)
+        return Prompt(task="even", index=index, tokens=(1,) * lengths[index % len(lengths)])
+
+    return draw
+
+
+def taken(prompts: Prompts, number: int, *, short: bool = False) -> list[int]:
+    return [prompts.take(short=short).index for _ in range(number)]
+
+
+@given(st.binary(min_size=32, max_size=32), st.lists(st.integers(1, 9), min_size=1, max_size=20), st.booleans())
+def test_what_is_taken_is_one_of_the_next_few_and_each_comes_once(key: bytes, lengths: list[int], short: bool) -> None:
+    prompts = Prompts(draw=drawing(lengths), key=key)
+    order = taken(prompts, 200, short=short)
+    assert len(set(order)) == 200
+    assert all(index < place + PROMPTS_AHEAD for place, index in enumerate(order))
+
+
+def test_who_knows_the_tasks_order_does_not_know_which_prompt_comes() -> None:
+    """With 64 keys each of the next few is somebody's first, and after any first there are as good as all seconds."""
+    firsts, seconds = set(), set()
+    for number in range(64):
+        first, second = taken(Prompts(draw=drawing(), key=bytes([number]) * 32), 2)
+        firsts.add(first)
+        seconds.add(second)
+    assert firsts == set(range(PROMPTS_AHEAD))
+    assert seconds == set(range(PROMPTS_AHEAD + 1))
+
+
+def test_the_same_key_gives_the_same_order() -> None:
+    one, other = (Prompts(draw=drawing(), key=bytes(32)) for _ in range(2))
+    assert taken(one, 50) == taken(other, 50)
+
+
+def test_nobody_waits_for_long() -> None:
+    """A prompt is passed over with probability 7/8 each time: never 200 times in a row."""
+    order = taken(Prompts(draw=drawing(), key=bytes(32)), 2000)
+    assert all(place < index + 200 for place, index in enumerate(order))
+
+
+@given(st.binary(min_size=32, max_size=32), st.integers(0, 20), st.booleans())
+def test_what_was_put_back_is_the_next_ones(key: bytes, before: int, short: bool) -> None:
+    prompts = Prompts(draw=drawing((5, 2, 7)), key=key)
+    taken(prompts, before)
+    refused = prompts.take(short=short)
+    prompts.put_back(refused)
+    assert prompts.take(short=short) == refused
+
+
+def test_a_slow_peer_is_given_the_shortest_of_the_next_few() -> None:
+    prompts = Prompts(draw=drawing((5, 4, 9, 2, 2, 7, 8, 6)), key=bytes(32))
+    assert {len(prompts.take(short=True).tokens) for _ in range(2)} == {2}
+    assert len(prompts.take(short=True).tokens) == 4
+
+
+def test_what_a_restart_finds_leased_is_passed_over_once() -> None:
+    prompts = Prompts(draw=drawing(), key=bytes(32))
+    prompts.recover([1, 3])
+    assert {1, 3}.isdisjoint(taken(prompts, 50))

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ from protocol.relay import relay_receipt, sign_relay_receipt
 from protocol.work import Relayed
 from swarm.testing.memory import MemoryNetwork
 from tests.learner.working import OTHER, SWARM
-from tests.node.learning import FakePeer, Settings, open_learner
+from tests.node.learning import FakePeer, Settings, open_learner, until
 from tests.node.rolling import serve, work_with
 from tests.node.statements.stating import GENESIS as ELSEWHERE
 from tests.swarm.swarming import key_of, open_node
@@ -86,7 +87,16 @@ async def _run(root: Path) -> None:
         learner.training.published = published
         nursery.start_soon(work)
         await learner.train(FakePeer(key=OTHER, rollouts=2))
+        await until(partial(_has_all_of_its_own, root))
         nursery.cancel_scope.cancel()
+
+
+def _has_all_of_its_own(root: Path) -> bool:
+    """Whether the node has the receipts of what the learner admitted of it, and the proofs of what was trained on."""
+    sums = "SELECT count(*), sum(step IS NOT NULL) FROM records WHERE peer = ? AND rule = 'admitted'"
+    kept = "SELECT (SELECT count(*) FROM verdicts WHERE rule = 'admitted'), (SELECT count(*) FROM proofs)"
+    admitted = rows(root / "learner" / "ledger.sqlite", sums, key_of(NODE).peer_id)
+    return admitted == rows(root / "node" / "receipts.sqlite", kept)
 
 
 @pytest.fixture(scope="module")

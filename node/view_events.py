@@ -43,7 +43,7 @@ SENTENCES: Mapping[str, str] = {
     "audit_failed": "an audit of lease {lease} failed: {reason}",
     "peer_pardoned": "{peer} is pardoned: it may come back, as a newcomer",
     "audit_impossible": "what {version} made cannot be audited: {reason}",
-    "receipt_revised": "lease {lease} is not counted after all: {detail}",
+    "receipt_revised": "lease {lease} is not counted after all (volery why {lease}): {detail}",
     "finished": "finished after {steps} steps",
     "alarm_raised": "ALARM at step {step}: {text}",
     "alarm_cleared": "{text}",
@@ -176,7 +176,8 @@ def _receipt(state: ViewState, fields: Mapping[str, Field]) -> None:
     """The learner's answer at a rollout node."""
     _count(state, fields)
     if refused := _number(fields, "refused"):
-        state.note(f"{refused} rollouts refused, {fields.get('reason')}: {fields.get('detail')}")
+        more = f"volery why {fields.get('lease')}"  # which says what to do, in more words than a line has
+        state.note(f"{refused} rollouts refused ({more}), {fields.get('reason')}: {fields.get('detail')}")
 
 
 def _count(state: ViewState, fields: Mapping[str, Field]) -> None:

@@ -97,10 +97,16 @@ def test_a_rollout_node_shows_its_own_work() -> None:
     state = ViewState(role=Role.ROLLOUT, me=ALPHA)
     apply(state, "joined", {"learner": LEARNER, "staleness": 2, "newest": "1.4"})
     apply(state, "version_installed", {"version": "1.3", "seconds": 0.2})
-    apply(state, "receipt", {"admitted": 0, "refused": 16, "reason": "stale", "detail": "lag 3", "tokens": 0})
+    refused = {"lease": "8d13709a", "admitted": 0, "refused": 16, "reason": "stale", "detail": "lag 3", "tokens": 0}
+    apply(state, "receipt", refused)
     state.fetching = (512, 1024)
     text = text_of(state, 120)
-    for part in ("1.3 installed, 1.4 is newest", "512 B of 1 KiB", "16 rejected", "16 rollouts refused, stale: lag 3"):
+    for part in (
+        "1.3 installed, 1.4 is newest",
+        "512 B of 1 KiB",
+        "16 rejected",
+        "16 rollouts refused (volery why 8d13709a), stale:",
+    ):
         assert part in text
 
 

@@ -8,7 +8,7 @@ that was trained on what cheats made beyond their first 100 rollouts, the worse 
 how much fewer held-out prompts the policy gets right at the end than in the run of the same seed without cheats, the
 worst of 10 % and 30 %, greedy and sampled, both medians over the seeds; honest_bans, in 1000 peer-days of honest peers
 at the limit of every margin, and in all runs; poison_success_pct, of the last completions of honest peers the share
-with the text in them, with checks. What always holds: all runs of a seed begin with the same model and prompts; what
+with the text in them, with checks. What always holds: all runs of a seed begin with the same model and task; what
 cheats make is counted in the learner's ledger.
 """
 

@@ -2,8 +2,8 @@
 shortest.
 
 A pure core. What always holds: the task's order may be known to everybody, so nobody but the learner knows which of
-them comes, and asking at the right moment does not choose it; what is taken and not leased is the next one's; what a
-restart finds leased or judged is passed over once.
+them comes, and asking at the right moment does not choose it (who seems slow can tell that it is short); what is taken
+and not leased is among the next few again; what a restart finds leased or judged is passed over once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Prompts:
         return self.ahead.pop(self._place)
 
     def put_back(self, prompt: Prompt) -> None:
-        """It was taken and not leased: it is the next one's."""
+        """It was taken last and not leased: it is the next one's who is as fast."""
         self.ahead.insert(self._place, prompt)
 
     def recover(self, given: Iterable[int]) -> None:

@@ -32,6 +32,7 @@ from node.peer_orders import PeerOrders
 from node.receipts import Receipts, ReceiptsError
 from node.reports import OwnReport, SwarmReport, draw_reward, own_report, swarm_report, words
 from node.reports.accounts import NO_TERMS, CostTerms, Reference
+from node.reports.naming import is_hex, split
 from node.reports.objective import spells
 from node.reports.replaying import KeptLease
 from node.reports.why import Answer, why_in_ledger, why_in_receipts
@@ -43,6 +44,7 @@ from node.whole_file import PAGE, PICTURE, cannot_write, require_place
 from protocol.energy import JOULES_PER_KWH
 from protocol.errors import PeerError
 from protocol.genesis import read_genesis
+from protocol.ids import PeerId
 from protocol.invite import read_invite, write_invite
 from protocol.manifest import SignedManifest, open_manifest
 
@@ -219,11 +221,24 @@ def show_why(name: str, target: Path | None, *, replay: bool = False) -> Answer:
             return told if told.kept is None else _redrawn(told, told.kept, place)
         receipts = Receipts(place.state / "receipts.sqlite", read_only=True)
         try:
-            return Answer(text=why_in_receipts(receipts, name, load_key(place.key).peer_id))
+            return Answer(text=why_in_receipts(receipts, name, _own_peer(place, name)))
         finally:
             receipts.close()
     except (LedgerError, ReceiptsError) as error:
         raise RunError(str(error)) from error
+
+
+def _own_peer(place: Place, name: str) -> PeerId | None:
+    """The node whose books these are; None where its key cannot be read and `name` may be a lease's, which needs none.
+
+    Raises UsageError, RunError.
+    """
+    try:
+        return load_key(place.key).peer_id
+    except (UsageError, RunError):
+        if is_hex(split(name)[0]):
+            return None
+        raise
 
 
 def _redrawn(told: Answer, kept: KeptLease, place: Place) -> Answer:

@@ -153,6 +153,17 @@ class RefusedVerdict:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """How many `records` of a lease were not admitted by one rule, and what the learner said of them."""
+
+    lease: LeaseId
+    rule: Rule
+    detail: str
+    issued_ms: int
+    records: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class JudgedRecord:
     """A record, and what its receipt says of it."""
 
@@ -441,6 +452,17 @@ class Receipts:
             for lease, index, rule, detail, issued_ms in self._query(
                 "SELECT v.lease, v.idx, v.rule, v.detail, r.issued_ms FROM verdicts v JOIN receipts r USING (lease)"
                 " WHERE v.rule <> ? ORDER BY r.issued_ms DESC, v.lease, v.idx LIMIT ?",
+                (Rule.ADMITTED.value, limit),
+            )
+        ]
+
+    def refusals(self, limit: int) -> list[Refusal]:
+        """The latest `limit` leases, rules and reasons by which something was not admitted, newest first."""
+        return [
+            Refusal(lease=LeaseId(lease), rule=Rule(rule), detail=detail, issued_ms=issued_ms, records=records)
+            for lease, rule, detail, issued_ms, records in self._query(
+                "SELECT v.lease, v.rule, v.detail, r.issued_ms, count(*) FROM verdicts v JOIN receipts r USING (lease)"
+                " WHERE v.rule <> ? GROUP BY v.lease, v.rule, v.detail ORDER BY r.issued_ms DESC, v.lease LIMIT ?",
                 (Rule.ADMITTED.value, limit),
             )
         ]

@@ -31,7 +31,7 @@ PEER_GROUPS = 32
 """Groups over which what the swarm delivers, and a peer, is averaged, the newest weighing most."""
 
 LEAST_GROUPS = 64
-"""Of the swarm, before anybody is compared with it; a peer has delivered 8 at least."""
+"""Of the swarm that are alike, before anybody is compared with them; a peer has delivered 8 at least."""
 LEAST_OF_A_PEER = 8
 
 FIRST_WEIGHT = 8

@@ -87,6 +87,11 @@ def split(name: str) -> tuple[str, int | None]:
     return (name, None) if found is None else (found[1], int(found[2]))
 
 
+def is_hex(text: str) -> bool:
+    """Whether it may be the beginning of a lease's or a record's id."""
+    return all(character in "0123456789abcdef" for character in text.lower())
+
+
 def require_long(name: str) -> None:
     """Raises UsageError for what is too short for an id, and is no peer's name."""
     if len(name) < LEAST_CHARS:

@@ -27,6 +27,7 @@ from node.reports.naming import (
     MATCHES_SHOWN,
     NAMES,
     MeantLease,
+    is_hex,
     meant_in,
     require_long,
     require_one,
@@ -114,18 +115,22 @@ def why_in_ledger(path: Path, name: str, *, replay: bool = False) -> Answer:
         return Answer(text="\n".join(_of_lease(db, meant)), kept=kept)
 
 
-def why_in_receipts(receipts: Receipts, name: str, node: PeerId) -> str:
-    """What the own receipts of `node` say of a lease, a record, or itself. Raises UsageError, ReceiptsError."""
+def why_in_receipts(receipts: Receipts, name: str, node: PeerId | None) -> str:
+    """What the own receipts of `node` say of a lease, a record, or itself; None: whose they are is not known.
+
+    Raises UsageError, ReceiptsError.
+    """
     prefix, index = split(name)
     require_long(prefix)
-    found = receipts.decisions(prefix.lower(), MATCHES_SHOWN + 1) if _is_hex(prefix) else []
+    found = receipts.decisions(prefix.lower(), MATCHES_SHOWN + 1) if is_hex(prefix) else []
     by_lease = any(one.lease.hex().startswith(prefix.lower()) for one in found)
     if index is not None and not by_lease:
         found = []
-    meant = {(one.lease if by_lease else one.record).hex() for one in found}
-    if not meant and node.endswith(name):
+    ids = sorted({(one.lease if by_lease else one.record).hex() for one in found})
+    itself = [node] if node is not None and node.endswith(name) else []
+    require_one(name, [*itself, *ids], IN_RECEIPTS)
+    if node is not None and itself:
         return "\n".join(_of_node(receipts, node))
-    require_one(name, sorted(meant), IN_RECEIPTS)
     if index is not None:
         found = _of_place(found, index)
     first = min(found, key=lambda one: one.rule is not Rule.ADMITTED)
@@ -158,11 +163,8 @@ def _of_node(receipts: Receipts, node: PeerId) -> Iterator[str]:
         yield known_lately(known.note.reputation)
         yield from advice(known.note.reputation)
     yield from _by_rule(sums.verdicts)
-    if newest := receipts.refused(REFUSALS_SHOWN):
-        yield "The latest refusals, by record:"
-    for one in newest:
-        said = words.plain_name(one.detail, 512)
-        yield f"  {words.moment(one.issued_ms)}  {short(one.lease)}/{one.index}  {one.rule.value}: {said}"
+    newest = receipts.refusals(REFUSALS_SHOWN)
+    yield from _refusals([(one.lease, one.rule.value, one.detail, one.issued_ms, one.records) for one in newest])
 
 
 def _by_rule(counts: Mapping[Rule, int]) -> Iterator[str]:
@@ -170,6 +172,15 @@ def _by_rule(counts: Mapping[Rule, int]) -> Iterator[str]:
     for rule, count in counts.items():
         if rule is not Rule.ADMITTED and count:
             yield f"  {rule.value}: {count:,} records; {MEANINGS[rule].words}. {MEANINGS[rule].advice}"
+
+
+def _refusals(newest: Sequence[tuple[bytes, str, str, int, int]]) -> Iterator[str]:
+    """Each a lease, the rule, what was measured, when, and of how many records."""
+    if newest:
+        yield "The latest refusals, by lease:"
+    for lease, decided_by, detail, at_ms, count in newest:
+        said = words.plain_name(detail, 512)
+        yield f"  {words.moment(at_ms)}  {short(lease)}  {count} records, {decided_by}: {said}"
 
 
 def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
@@ -215,11 +226,7 @@ def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
         " GROUP BY lease, rule, detail ORDER BY max(received_ms) DESC, lease LIMIT ?",
         (peer, REFUSALS_SHOWN),
     ).fetchall()
-    if newest:
-        yield "The latest refusals, by lease:"
-    for lease, decided_by, detail, received_ms, count in newest:
-        said = words.plain_name(detail, 512)
-        yield f"  {words.moment(received_ms)}  {short(lease)}  {count} records, {decided_by}: {said}"
+    yield from _refusals(newest)
 
 
 def _decisions(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
@@ -360,7 +367,3 @@ def _of_place(decisions: Sequence[P], index: int) -> list[P]:
         return found
     there = ", ".join(str(one) for one in sorted({one.index for one in decisions})) or "none was judged"
     raise UsageError(f"There is no record {index} in that lease; those there are: {there}.")
-
-
-def _is_hex(name: str) -> bool:
-    return all(character in "0123456789abcdef" for character in name.lower())

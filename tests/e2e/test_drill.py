@@ -55,7 +55,6 @@ def test_what_they_come_to_who_are_after_credit_is_said(swarm: Swarm) -> None:
     attacks = [word for name in ("minted", "overcharging") for word in ("--attack", name)]
     program = drill(swarm, "--peers", 4, "--cheats", 0.5, "--steps", 40, "--plain", *attacks)
     found = json.loads((swarm.machine.root / "drilled" / "drill.json").read_text(encoding="utf-8"))
-    assert found["cheater_share"] == 0.0
     minted, dear = found["attacks"]["minted"], found["attacks"]["overcharging"]
     assert minted["keys"] > 1
     assert minted["signed_bytes"] > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import count
 
@@ -73,6 +74,12 @@ def test_a_slow_peer_is_given_the_shortest_of_the_next_few() -> None:
 
 
 def test_what_a_restart_finds_leased_is_passed_over_once() -> None:
-    prompts = Prompts(draw=drawing(), key=bytes(32))
+    """The task goes back to its beginning, and over and over through six prompts."""
+    draws = count()
+    prompts = Prompts(draw=lambda: Prompt(task="six", index=next(draws) % 6, tokens=(1,)), key=bytes(32))
+    taken(prompts, 3)
+    draws = count()
     prompts.recover([1, 3])
-    assert {1, 3}.isdisjoint(taken(prompts, 50))
+    order = taken(prompts, 600)
+    came = Counter(order + [prompt.index for prompt in prompts.ahead])
+    assert came == Counter(place % 6 for place in range(next(draws))) - Counter([1, 3])

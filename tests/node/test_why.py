@@ -19,10 +19,10 @@ from learner.verification.sequential import Found, Margin, count_above, log_evid
 from node.errors import UsageError
 from node.receipts import KeptReputation, Receipts
 from node.reports.rules import MEANINGS
-from node.reports.why import why_in_ledger, why_in_receipts
+from node.reports.why import REFUSALS_SHOWN, why_in_ledger, why_in_receipts
 from node.reports.words import moment
 from protocol.digest import digest_of
-from protocol.ids import LeaseId, PolicyVersion, short
+from protocol.ids import LeaseId, PeerId, PolicyVersion, short
 from protocol.reputation import DAY_MS, ObservedDay
 from protocol.reputation_note import reputation_note
 from protocol.work import Rule
@@ -234,10 +234,27 @@ def test_a_node_tells_how_it_stands_and_what_would_raise_it(tmp_path: Path) -> N
             assert f"So the learner said at {moment(day * DAY_MS)}" in said
             assert "lower [engine] batch_rollouts" in said
             assert MEANINGS[Rule.AUDIT].advice in said
-            assert f"{short(LeaseId(receipt(1, Rule.AUDIT).lease))}/1  audit: " in said
+            assert f"  {short(LeaseId(receipt(1, Rule.AUDIT).lease))}  1 records, audit: " in said
+        for number in range(2, 40):
+            receipts.add(receipt(number, *[Rule.STALE] * 12), b"raw", engine_s=1.0)
+        refusals = why_in_receipts(receipts, ALPHA, ALPHA).split("The latest refusals, by lease:\n")[1].splitlines()
+        assert len(refusals) == REFUSALS_SHOWN
+        assert all("  12 records, stale: " in line for line in refusals), "a lease is told once"
         note = reputation_note(peer=ALPHA, day=day, days=days, banned="caught", issued_ms=0, certificate=b"")
         receipts.add_proofs(b"", [], [], KeptReputation(note=note, raw=b"raw"))
         assert "It is banned: caught." in why_in_receipts(receipts, ALPHA, ALPHA)
+
+
+def test_what_fits_a_lease_and_the_node_is_not_guessed(tmp_path: Path) -> None:
+    with closing(Receipts(tmp_path / "receipts.sqlite")) as receipts:
+        receipts.add(receipt(1, Rule.ADMITTED), b"raw", engine_s=1.0)
+        both = f"{1:032x}"
+        with pytest.raises(UsageError, match="fits several") as raised:
+            why_in_receipts(receipts, both, PeerId(f"{ALPHA}{both}"))
+        assert both in str(raised.value).splitlines()[2]
+        assert why_in_receipts(receipts, both, None).startswith(f"Lease {both}, judged ")
+        with pytest.raises(UsageError, match="Nothing here is called"):
+            why_in_receipts(receipts, ALPHA, None)
 
 
 # Reputation, and the appeal

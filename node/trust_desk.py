@@ -28,7 +28,15 @@ from learner.ledger import Ledger
 from learner.ledger_reputation import BAN, PARDON
 from learner.ledger_rows import AdmittedRow, AuditRow
 from learner.verification.agenda import Agenda, Work, work_of
-from learner.verification.confidence import Confidence, Finding, Standing, after, is_audited, pardoned
+from learner.verification.confidence import (
+    DOUBT_REASON,
+    Confidence,
+    Finding,
+    Standing,
+    after,
+    is_audited,
+    pardoned,
+)
 from learner.verification.margins import Arithmetic, margins_of
 from learner.verification.near_copies import NearCopies, sketch
 from learner.verification.sequential import Found, Margin, count_above, log_evidence
@@ -523,7 +531,7 @@ class TrustDesk:
         """Take out of the buffer what must not be trained on; return the leases that opened it. What a step has taken
         already, or is being trained on, stays as it was judged."""
         if finding.passed:
-            return set()
+            return self._refuse_roots([work.root], DOUBT_REASON) if _is_doubted(work, finding) else set()
         return self._refuse_roots([work.root]) | (self._withdraw(work.peer) if finding.convicted else set())
 
     def _withdraw(self, peer: PeerId) -> set[LeaseId]:
@@ -538,11 +546,11 @@ class TrustDesk:
         or that go on, which the ledger alone tells; return the leases that opened those that were given up."""
         return self._refuse_roots(await trio.to_thread.run_sync(self.ledger.untrained_of, peer))
 
-    def _refuse_roots(self, roots: Iterable[LeaseId]) -> set[LeaseId]:
+    def _refuse_roots(self, roots: Iterable[LeaseId], reason: str = AUDIT_REASON) -> set[LeaseId]:
         """The groups that these leases opened are not trained on: not from the buffer, and not when they are complete.
         Return those of which that holds; of the others it is too late."""
         wrong = set(roots)
-        gone = {group.lease for group in self.run.buffer.withdraw(lambda one: one.lease in wrong, AUDIT_REASON)}
+        gone = {group.lease for group in self.run.buffer.withdraw(lambda one: one.lease in wrong, reason)}
         for root in wrong:
             was_pending = self._pending.pop(root, None) is not None
             if root not in gone and (was_pending or self.run.episodes.is_open(root)):
@@ -554,7 +562,7 @@ class TrustDesk:
     ) -> dict[LeaseId, bytes]:
         """On a thread: the audit of a lease in the group that `root` opened; `wrong` opened all that is not trained on
         for it. Returns the receipts that were replaced, all of the audited peer's."""
-        revised, dropped = dict[LeaseId, Refusal](), dict.fromkeys(wrong, BANNED_REASON)
+        revised, dropped = dict[LeaseId, Refusal](), dict.fromkeys(wrong, DOUBT_REASON if row.passed else BANNED_REASON)
         if not row.passed and (root in wrong or self.ledger.is_dropped(root)):
             dropped[root] = AUDIT_REASON
             failed = {row.lease}
@@ -616,10 +624,13 @@ class TrustDesk:
             self._send_away(work.peer, known)
         elif not finding.passed:
             self.events.emit("audit_failed", peer=work.peer, lease=short(work.lease), reason=finding.detail)
+        elif _is_doubted(work, finding):
+            evidence = round(row.evidence, 3)
+            self.events.emit("group_doubted", peer=work.peer, lease=short(work.lease), evidence=evidence)
         elif work.waits:
             self.used(work.peer, work.manifests)
             self._release(work)
-        if not finding.passed:
+        if not finding.passed or _is_doubted(work, finding):
             self.judged()
         self._set_quota(work.peer)
         self.run.notify()
@@ -690,6 +701,11 @@ class TrustDesk:
 
     def _unpin(self, work: Work) -> None:
         self.kept.release(work.manifests, _use_of(work))
+
+
+def _is_doubted(work: Work, finding: Finding) -> bool:
+    """Whether what waited for this audit, and passed, is not trained on all the same."""
+    return work.waits and finding.passed and finding.doubted
 
 
 def _use_of(work: Work) -> Use:

@@ -1,9 +1,11 @@
 """What audits have shown of one peer so far, and how its next group is treated therefore.
 
 Pure. What always holds: a newcomer's groups are trained on only after each of them was audited, until enough have
-passed; so are those of a peer against whom there is some evidence, until honest audits have taken it back. Who was
-once convicted stays so until the operator says otherwise. Size does not enter. A group that fails is refused and puts
-its peer back among the newcomers, which is the soft strike; only the evidence of all audits together convicts
+passed; so are those of a peer against whom there is some evidence, until honest audits have taken it back. What passes
+its own audit is not trained on where all audits of its peer together speak against it, or who comes with one key after
+the other would be believed until each is found; it counts for its peer all the same. Who was once convicted stays so
+until the operator says otherwise. Size does not enter. A group that fails is refused and puts its peer back among the
+newcomers, which is the soft strike; only the evidence of all audits together convicts
 (`learner.verification.sequential`), which is the hard one.
 """
 
@@ -28,7 +30,14 @@ from learner.verification.share import FLOOR, NEWCOMER_GROUPS, audit_share, is_c
 from protocol.ids import LeaseId, ManifestHash
 
 SUSPECT_EVIDENCE = math.log(100)
-"""Evidence from which on every group waits for its audit: an honest peer ever has it with probability 0.01 at most."""
+"""Evidence from which on a peer is called a suspect: an honest peer ever has it with probability 0.01 at most."""
+
+DOUBT_EVIDENCE = math.log(10)
+"""Evidence from which on everything waits for its audit, and nothing that waited is trained on: an honest peer ever has
+it with probability 0.1 at most, what it made counts all the same, and an honest audit or two take it back."""
+
+DOUBT_REASON = "doubt"
+"""Why such a group is dropped."""
 
 GROUP_ERROR = 1e-4
 """Probability at most that an honest group fails its audit. It costs that group, and eight audits."""
@@ -62,7 +71,12 @@ class Confidence:
             return Standing.BANNED
         if log_evidence(self.history) >= SUSPECT_EVIDENCE:
             return Standing.SUSPECT
-        return Standing.NEWCOMER if self.passed < NEWCOMER_GROUPS else Standing.TRUSTED
+        return Standing.NEWCOMER if self.passed < NEWCOMER_GROUPS or self.is_doubted else Standing.TRUSTED
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether its audits say so much against it that nothing of it is to be trained on."""
+        return log_evidence(self.history) >= DOUBT_EVIDENCE
 
     @property
     def waits(self) -> bool:
@@ -91,10 +105,11 @@ def is_audited(
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What one audit came to: whether the group may be believed, and whether its peer is convicted with it."""
+    """What one audit came to: whether the group passed, and whether its peer is convicted, or doubted, with it."""
 
     passed: bool
     convicted: bool
+    doubted: bool
     detail: str
 
 
@@ -112,7 +127,7 @@ def after(known: Confidence, audited: Audited, margins: Sequence[Margin]) -> tup
         history=history,
         banned=known.banned or (detail if convicted else ""),
     )
-    return found, Finding(passed=passed, convicted=convicted, detail=detail)
+    return found, Finding(passed=passed, convicted=convicted, doubted=found.is_doubted, detail=detail)
 
 
 def pardoned(known: Confidence) -> Confidence:

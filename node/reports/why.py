@@ -18,6 +18,7 @@ from learner.ledger_file import has_table, snapshot
 from learner.ledger_trust import MAX_EVIDENCE
 from learner.ledger_values import choice_from, worth_from
 from learner.verification.choosing import Choice
+from learner.verification.confidence import DOUBT_REASON
 from node.errors import UsageError
 from node.receipts import Receipts
 from node.reports import words
@@ -324,6 +325,8 @@ def _fate(rule: Rule, step: int | None, lag: int | None, reason: str | None) -> 
         return ""
     if step is not None:
         return f"trained on by step {step}, at a lag of {lag}"
+    if reason == DOUBT_REASON:
+        return "not trained on: it passed its audit, but all audits of its peer together speak against that (doubt)"
     return f"not trained on: its group was dropped ({reason})" if reason else "not trained on yet"
 
 

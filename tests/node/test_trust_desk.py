@@ -19,7 +19,7 @@ from learner.intake import AdmittedRecord
 from learner.leasing import own_lease
 from learner.ledger_rows import AuditRow, LeaseRow, PeerRow, RecordRow
 from learner.verification.agenda import Passage, Work
-from learner.verification.confidence import Confidence, Standing, after
+from learner.verification.confidence import DOUBT_EVIDENCE, Confidence, Standing, after
 from learner.verification.margins import TINY as MARGINS
 from learner.verification.sequential import Found, History, count_above
 from learner.verification.share import NEWCOMER_GROUPS
@@ -148,6 +148,33 @@ async def test_who_makes_tokens_up_is_banned_before_anything_is_trained_on(tmp_p
             assert "banned" in answer.reason
             assert "ask the operator" in answer.reason
             assert not isinstance(await again.desk.welcome(honest.id, hello()), Refused)
+
+
+async def test_what_passes_is_not_trained_on_while_all_audits_of_its_peer_speak_against_it(tmp_path: Path) -> None:
+    """It counts all the same, and honest audits take it back."""
+    peer = FakePeer(rollouts=8)
+    off = count_above([Found(gap=2.0 * (place < 3), lead=0.1) for place in range(28)], MARGINS)
+    doubted, finding = after(Confidence(), off, MARGINS)
+    assert (finding.doubted, finding.convicted) == (True, False)
+    async with open_learner(tmp_path, AUDITED) as learner:
+        learner.ledger.confidence_written(peer.id, doubted, 1)
+        await learner.train(peer)
+        assert learner.logged("group_doubted")
+        [known] = learner.ledger.confidence_of([peer.id]).values()
+        assert known.failed == doubted.failed
+    kept_out = {LeaseId(lease) for (lease,) in rows(tmp_path, "SELECT lease FROM dropped WHERE reason = 'doubt'")}
+    assert kept_out
+    for lease in kept_out:
+        assert all(verdict.rule is Rule.ADMITTED for verdict in peer.receipts[lease].verdicts)
+        told = why_in_ledger(tmp_path / "ledger.sqlite", lease.hex()).text
+        assert "it passed its audit, but all audits of its peer together speak against that (doubt)" in told
+    audits = (
+        f"SELECT a.lease, a.evidence >= {DOUBT_EVIDENCE}, r.step IS NOT NULL FROM audits a JOIN records r USING (lease)"
+    )
+    found = rows(tmp_path, audits)
+    assert {LeaseId(lease) for lease, is_doubted, _ in found if is_doubted} == kept_out
+    assert not any(is_doubted and is_trained for _, is_doubted, is_trained in found)
+    assert rows(tmp_path, "SELECT max(step) FROM steps") == [(AUDITED.steps,)]
 
 
 async def test_what_a_sleepers_audit_found_is_kept_though_no_checkpoint_needs_it(tmp_path: Path) -> None:

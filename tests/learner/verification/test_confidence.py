@@ -54,6 +54,17 @@ def test_a_newcomer_waits_until_enough_have_passed() -> None:
     assert passed(NEWCOMER_GROUPS).standing is Standing.TRUSTED
 
 
+def test_what_passes_is_doubted_while_all_audits_together_speak_against_its_peer() -> None:
+    """Two tokens of 28 that no rounding explains pass, and are no ground to believe; one may be chance; and an honest
+    audit or two take it back."""
+    off = [[Found(gap=2.0 * (place < number), lead=CLEAR) for place in range(28)] for number in range(3)]
+    findings = [after(Confidence(), count_above(one, MARGINS), MARGINS) for one in off]
+    assert [finding.passed for _, finding in findings] == [True] * 3
+    assert [finding.doubted for _, finding in findings] == [False, False, True]
+    assert after(findings[2][0], CLEAN, MARGINS)[1].doubted is False
+    assert after(passed(NEWCOMER_GROUPS), CLEAN, MARGINS)[1].doubted is False
+
+
 def test_who_is_trusted_is_audited_by_chance_and_where_something_is_odd() -> None:
     known = passed(10_000)
     share = sum(is_audited(known, SECRET, lease(number), version(number)) for number in range(20_000)) / 20_000

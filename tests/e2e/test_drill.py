@@ -74,18 +74,21 @@ def test_who_comes_with_one_key_after_the_other_has_its_first_rollouts_once(swar
     assert found["trained_late"] > 0
 
 
-def test_relays_that_lie_keep_nobody_from_a_version_and_corrupt_ones_are_named(swarm: Swarm) -> None:
+@pytest.mark.parametrize("lie", ["corrupt-chunks", "withheld-chunks"])
+def test_relays_that_lie_keep_nobody_from_a_version_and_corrupt_ones_are_named(swarm: Swarm, lie: str) -> None:
+    """One lie at a time: while chunks are withheld a run may be over before its second version has come, and an honest
+    relay need not have asked the corrupt one for any chunk of the first."""
     swarm.configure(steps=1000, audits=True)
-    attacks = ("--attack", "withheld-chunks", "--attack", "corrupt-chunks")
-    program = drill(swarm, "--peers", 3, "--cheats", 0.34, "--steps", 30, "--plain", *attacks)
+    program = drill(swarm, "--peers", 3, "--cheats", 0.34, "--steps", 30, "--plain", "--attack", lie)
     found = json.loads((swarm.machine.root / "drilled" / "drill.json").read_text(encoding="utf-8"))["relays"]
     assert min(found["versions"]) >= 1
     assert found["slandered"] == 0
-    assert found["liars"]["corrupt-chunks"]["named_by"] == 2
-    assert found["liars"]["withheld-chunks"]["asked"] > 0
+    assert found["liars"][lie]["asked"] > 0
     said = program.out.read_text("utf-8")
     assert "every chunk found right; they blamed each other 0 times." in said
-    assert "corrupt-chunks: flips a bit in every chunk that it passes on." in said
+    if lie == "corrupt-chunks":
+        assert found["liars"][lie]["named_by"] == 2
+        assert "corrupt-chunks: flips a bit in every chunk that it passes on." in said
 
 
 def test_json_stands_alone_on_stdout(swarm: Swarm) -> None:

@@ -28,15 +28,7 @@ from learner.ledger import Ledger
 from learner.ledger_reputation import BAN, PARDON
 from learner.ledger_rows import AdmittedRow, AuditRow
 from learner.verification.agenda import Agenda, Work, work_of
-from learner.verification.confidence import (
-    DOUBT_REASON,
-    Confidence,
-    Finding,
-    Standing,
-    after,
-    is_audited,
-    pardoned,
-)
+from learner.verification.confidence import DOUBT_REASON, Confidence, Finding, Standing, after, is_audited, pardoned
 from learner.verification.margins import Arithmetic, margins_of
 from learner.verification.near_copies import NearCopies, sketch
 from learner.verification.sequential import Found, Margin, count_above, log_evidence

@@ -69,14 +69,10 @@ class Confidence:
     def standing(self) -> Standing:
         if self.banned:
             return Standing.BANNED
-        if log_evidence(self.history) >= SUSPECT_EVIDENCE:
+        if (evidence := log_evidence(self.history)) >= SUSPECT_EVIDENCE:
             return Standing.SUSPECT
-        return Standing.NEWCOMER if self.passed < NEWCOMER_GROUPS or self.is_doubted else Standing.TRUSTED
-
-    @property
-    def is_doubted(self) -> bool:
-        """Whether its audits say so much against it that nothing of it is to be trained on."""
-        return log_evidence(self.history) >= DOUBT_EVIDENCE
+        is_new = self.passed < NEWCOMER_GROUPS or evidence >= DOUBT_EVIDENCE
+        return Standing.NEWCOMER if is_new else Standing.TRUSTED
 
     @property
     def waits(self) -> bool:
@@ -118,6 +114,7 @@ def after(known: Confidence, audited: Audited, margins: Sequence[Margin]) -> tup
     history = heard(known.history, audited, margins)
     alone = log_evidence(heard(UNHEARD, audited, margins))
     convicted = is_convicted(history)
+    doubted = log_evidence(history) >= DOUBT_EVIDENCE
     passed = alone < -math.log(GROUP_ERROR) and not convicted
     detail = "" if passed else _detail(audited, margins)
     found = replace(
@@ -127,7 +124,7 @@ def after(known: Confidence, audited: Audited, margins: Sequence[Margin]) -> tup
         history=history,
         banned=known.banned or (detail if convicted else ""),
     )
-    return found, Finding(passed=passed, convicted=convicted, doubted=found.is_doubted, detail=detail)
+    return found, Finding(passed=passed, convicted=convicted, doubted=doubted, detail=detail)
 
 
 def pardoned(known: Confidence) -> Confidence:

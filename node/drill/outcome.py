@@ -95,18 +95,15 @@ class Outcome:
     @property
     def honest_cost(self) -> float | None:
         """US cents that 1000 admitted tokens of honest peers cost."""
-        return _cents_per_thousand([key for key in self.keys if key.attack is None])
-
-    def cost_of(self, attack: Attack) -> float | None:
-        """The same of those that play `attack`."""
-        return _cents_per_thousand(self.of(attack))
+        return cost_of([key for key in self.keys if key.attack is None])
 
     def of(self, attack: Attack) -> list[Key]:
         """The keys that played it."""
         return [key for key in self.keys if key.attack is attack and key.made]
 
 
-def _cents_per_thousand(keys: Sequence[Key]) -> float | None:
+def cost_of(keys: Sequence[Key]) -> float | None:
+    """US cents that 1000 admitted tokens of theirs cost; None without any."""
     return cents_per_thousand(sum(key.cost_micros for key in keys), sum(key.tokens for key in keys))
 
 

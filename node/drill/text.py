@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from node.drill.attacks import ABOUT, Attack
-from node.drill.outcome import FIRST, Key, Outcome
+from node.drill.outcome import FIRST, Key, Outcome, cost_of
 from node.drill.relays import Relayed
 from node.reports import words
 
@@ -29,11 +29,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
             "liars": {one.lie.value: {"asked": one.asked, "named_by": one.by} for one in outcome.relayed.liars},
         },
         "honest_cents_per_1000_tokens": outcome.honest_cost,
-        "attacks": {
-            attack.value: _row(outcome.of(attack)) | {"cents_per_1000_tokens": outcome.cost_of(attack)}
-            for attack in Attack
-            if outcome.of(attack)
-        },
+        "attacks": {attack.value: _row(outcome.of(attack)) for attack in Attack if outcome.of(attack)},
     }
 
 
@@ -54,6 +50,7 @@ def _row(keys: list[Key]) -> dict[str, Any]:
         "refused_by": by,
         "signed_bytes": sum(key.signed_bytes for key in keys),
         "engine_s": sum(key.engine_s for key in keys),
+        "cents_per_1000_tokens": cost_of(keys),
     }
 
 
@@ -104,7 +101,7 @@ def _credit(outcome: Outcome) -> Iterator[str]:
     if minted := outcome.of(Attack.MINTED):
         signed = sum(key.signed_bytes for key in minted)
         yield f"minted: {words.size(signed)} were credited to keys that gave nothing."
-    dear, cheap = outcome.cost_of(Attack.OVERCHARGING), outcome.honest_cost
+    dear, cheap = cost_of(outcome.of(Attack.OVERCHARGING)), outcome.honest_cost
     if dear and cheap:
         claimed = sum(key.engine_s for key in outcome.of(Attack.OVERCHARGING))
         yield (

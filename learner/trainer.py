@@ -345,7 +345,7 @@ def main(requests: BinaryIO, replies: BinaryIO) -> int:
         print(f"trainer: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        os._exit(0)  # the thread that reads requests would have to be waited for
+        os._exit(1)  # the thread that reads requests would keep us, and torchrun, at 0, wait for a rank that hangs
     except RankFailed as error:
         print(f"trainer: rank {os.environ['RANK']} cannot go on, so no rank can: {error}", file=sys.stderr, flush=True)
         os._exit(1)  # threads that wait for other ranks would keep us

@@ -702,6 +702,14 @@ def test_a_trainer_whose_node_is_gone_ends_whatever_it_is_doing(tmp_path: Path, 
     assert not (tmp_path / "checkpoint").exists()
 
 
+def test_a_trainer_whose_node_is_gone_as_it_answers_fails_so_that_torchrun_ends_the_other_ranks() -> None:
+    child = Child()
+    child.receive()
+    child.replies.close()
+    child.send("nothing of the kind")
+    assert child.bury() == (1, "")
+
+
 def test_frames_end_with_the_stream_wherever_it_is_cut() -> None:
     frame = encode_frame({"id": 1, "op": "step"}, {"rewards": np.zeros(3, np.float32)})
     for cut in range(1, len(frame)):

@@ -8,6 +8,7 @@ of a length. transformers calls it by name (its attention interface), and makes 
 
 from __future__ import annotations
 
+import inspect
 from collections import defaultdict
 from typing import Any
 
@@ -18,6 +19,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 NAME = "end_to_end"
+
+SHARES_HEADS = "enable_gqa" in inspect.signature(varlen_attn).parameters
+"""Whether the kernel takes fewer heads of keys and values than of queries, as it does from torch 2.12 on."""
 
 
 def end_to_end_attention(
@@ -42,9 +46,13 @@ def end_to_end_attention(
         window = (-1 if sliding_window is None else sliding_window - 1, 0)
         q, k, v = (states.squeeze(0).transpose(0, 1).contiguous() for states in (query, key, value))
         ends, longest = cu_seq_lens_q, max_length_q
-        out = varlen_attn(
-            q, k, v, ends, ends, longest, longest, scale=scaling, window_size=window, enable_gqa=q.shape[1] > k.shape[1]
-        )
+        grouped: dict[str, Any] = {}
+        if q.shape[1] > k.shape[1]:
+            if SHARES_HEADS:
+                grouped = {"enable_gqa": True}
+            else:
+                k, v = (states.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for states in (k, v))
+        out = varlen_attn(q, k, v, ends, ends, longest, longest, scale=scaling, window_size=window, **grouped)
         assert isinstance(out, Tensor), "nothing more was asked for"
         return out.unsqueeze(0), None
     return _by_length(query, key, value, cu_seq_lens_q, scaling, sliding_window).transpose(1, 2), None

@@ -75,8 +75,10 @@ class Forward(nn.Module):
             longest = {"max_length_q": batch.longest, "max_length_k": batch.longest}
             inputs |= {"position_ids": batch.positions, **lengths, **longest}
         if not self.head_applies_alone:
-            logits = _rows(self.model(**inputs).logits, batch.predictors).float()
-            return (logits, logits) if temperature is None else self.scored(logits, batch.tokens, temperature)
+            logits = _rows(self.model(**inputs).logits, batch.predictors)
+            if temperature is None:
+                return logits.float(), logits.float()
+            return self.scored(logits, batch.tokens, temperature)
         # The head is the widest layer by far: it sees predictors only, no prompts and no padding.
         hidden = _rows(self.model.base_model(**inputs).last_hidden_state, batch.predictors)
         head = self.model.get_output_embeddings()
@@ -289,7 +291,8 @@ def _probe(rows: int, length: int, vocab_size: int, layout: Layout = Layout.ROWS
 
 
 def _scored(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Logprobs of `tokens` [N] and entropies of `logits` (N, V) at `temperature`."""
+    """Logprobs of `tokens` [N] and entropies of `logits` (N, V) at `temperature`, summed up in float32."""
+    logits = logits.float()  # here, since where this is compiled the wide ones are never stored
     if temperature != 1.0:
         logits = logits / temperature
     # gather - logsumexp: the (N, V) log_softmax is never stored, neither here nor for the backward pass.
@@ -302,7 +305,7 @@ def _scored_by_blocks(
     head: Any, scored: Scored, hidden: Tensor, tokens: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
     def score(hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        return scored(head(hidden).float(), tokens, temperature)
+        return scored(head(hidden), tokens, temperature)
 
     rows = max(1, LOGITS_BLOCK // head.weight.shape[0])
     if len(tokens) <= rows:
@@ -325,6 +328,8 @@ def _rows(values: Tensor, index: Tensor) -> Tensor:
 @torch.no_grad()
 def _entropy(logits: Tensor, norms: Tensor) -> Tensor:
     """H = logsumexp(l) - sum(p l) for logits (N, V) with their logsumexp [N]; returns [N]."""
+    if torch.compiler.is_compiling():  # one kernel, without temporaries
+        return norms - (torch.exp(logits - norms[:, None]) * logits).sum(dim=-1)
     rows = max(1, ENTROPY_BLOCK // logits.shape[1])
     parts = [
         norm - (torch.exp(part - norm[:, None]) * part).sum(dim=-1)

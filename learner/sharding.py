@@ -40,9 +40,10 @@ def shard(root: nn.Module, model: Any, ranks: Ranks) -> None:
 
 
 def layers_of(model: Any) -> list[nn.Module]:
-    """The blocks that transformers says must not be split: the decoder's layers."""
+    """The blocks that transformers says must not be split: the decoder's layers, whether they are cut or not."""
     names = set(model._no_split_modules or ())
-    layers = [module for module in model.modules() if type(module).__name__ in names]
+    # Of a module that is cut FSDP makes a class of another name, whose base is the module's own.
+    layers = [module for module in model.modules() if names & {one.__name__ for one in type(module).__mro__}]
     inner = {id(one) for layer in layers for one in layer.modules() if one is not layer}
     return [layer for layer in layers if id(layer) not in inner]
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from learner.policy import Policy, load_policy
 from learner.ranks import Ranks
 from learner.requests import ComputeDtype
 from learner.sequences import Ragged
-from learner.sharding import whole
+from learner.sharding import layers_of, whole
 from tests.disks import file_limit
 
 SIZES: dict[str, Any] = {
@@ -44,6 +45,7 @@ SIZES: dict[str, Any] = {
     "initializer_range": 0.2,
 }
 QWEN3: dict[str, Any] = {**SIZES, "head_dim": 8, "tie_word_embeddings": True, "bos_token_id": 1, "eos_token_id": 2}
+DTYPES: tuple[ComputeDtype, ...] = ("float32", "bfloat16")
 CONFIGS = {
     "qwen3-tied": Qwen3Config(**QWEN3),
     "qwen2": Qwen2Config(**SIZES, tie_word_embeddings=False),
@@ -254,18 +256,37 @@ def test_a_model_that_reads_all_of_a_row_keeps_a_row_for_each_sequence(tmp_path:
     assert torch.isfinite(policy.score(part, 1.0).logprobs).all()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_layers_are_known_whether_they_are_cut_or_not(qwen3: Path, dtype: ComputeDtype) -> None:
+    """In bfloat16 a policy is cut by FSDP, on one rank as well, as it always is on a GPU."""
+    ranks = Ranks()
+    ranks.place("cpu", dtype)
+    policy = load_policy(qwen3, ranks=ranks)
+    assert layers_of(policy.model) == list(policy.model.model.layers)
+    assert (ranks.mesh is not None) == (dtype == "bfloat16")
+
+
 @pytest.mark.slow
 def test_compiled_layers_compute_the_same(qwen3: Path) -> None:
+    """In bfloat16 not the very same, since what is fused is not rounded in between, but nothing further from the
+    truth."""
     batch = siblings()
     (part,) = microbatches(batch, np.ones(4, np.bool_), 1000, share_prompts=True)
-    found = []
-    for compile in (False, True):
-        policy = load_policy(qwen3, compile=compile)
+    found = dict[tuple[ComputeDtype, bool], torch.Tensor]()
+    for dtype, compile in product(DTYPES, (False, True)):
+        ranks = Ranks()
+        ranks.place("cpu", dtype)
+        policy = load_policy(qwen3, ranks=ranks, compile=compile)
+        assert all(("forward" in vars(layer)) == compile for layer in policy.model.model.layers)
         scores = policy.score(part, 1.0)
         scores.logprobs.sum().backward()
-        gradients = [tensor.grad.flatten() for _, tensor in policy.parameters if tensor.grad is not None]
-        found.append(torch.cat([scores.logprobs.detach(), scores.entropy, *gradients]))
-    torch.testing.assert_close(*found, atol=1e-4, rtol=1e-4)
+        gradients = [whole(tensor.grad).flatten() for _, tensor in policy.parameters if tensor.grad is not None]
+        assert len(gradients) == len(policy.parameters)
+        found[dtype, compile] = torch.cat([scores.logprobs.detach(), scores.entropy, *gradients])
+    truth = found["float32", False]
+    apart = {key: float((values - truth).norm() / truth.norm()) for key, values in found.items()}
+    assert apart["float32", True] < 1e-5
+    assert apart["bfloat16", True] < 1.2 * apart["bfloat16", False] < 0.1
 
 
 def test_gradient_checkpointing_computes_the_same(qwen3: Path) -> None:
@@ -281,7 +302,7 @@ def test_gradient_checkpointing_computes_the_same(qwen3: Path) -> None:
     torch.testing.assert_close(*gradients)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_logits_in_several_goes_are_those_of_one(
     qwen3: Path, monkeypatch: pytest.MonkeyPatch, dtype: ComputeDtype
 ) -> None:

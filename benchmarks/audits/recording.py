@@ -164,8 +164,8 @@ async def _generate_all(
     deeds = [deed for deed in deeds_of(school) if peer == PLAIN or deed.name in (HONEST, *BARRED)]
     async with cores, opened(peer, vllm) as engine:
         for number, deed in enumerate(sorted(deeds, key=lambda deed: str(deed.weights))):
-            if engine.installed is None or engine.installed != _version(deed.weights):
-                await engine.install(_version(deed.weights), deed.weights)
+            if engine.installed is None or engine.installed != version_of(deed.weights):
+                await engine.install(version_of(deed.weights), deed.weights)
             groups = amounts.honest if deed.name == HONEST else amounts.cheat
             # Prompts of cheats differ from each other's, seeds from everybody's.
             first = (seed << 40) + (number << 24)
@@ -177,22 +177,36 @@ async def _generate_all(
                     deed=deed,
                     prompts=prompts,
                     seeds=seeds,
-                    completions=await _generated(engine, school, deed, prompts, seeds),
+                    completions=await generated(
+                        engine,
+                        prompts,
+                        seeds,
+                        max_new_tokens=school.max_new_tokens,
+                        stop_ids=school.stop_ids,
+                        greedy=deed.greedy,
+                    ),
                 )
             )
 
 
-async def _generated(
-    engine: WorkerEngine, school: School, deed: Deed, prompts: Sequence[tuple[int, ...]], seeds: Sequence[int]
+async def generated(
+    engine: WorkerEngine,
+    prompts: Sequence[tuple[int, ...]],
+    seeds: Sequence[int],
+    *,
+    max_new_tokens: int,
+    stop_ids: frozenset[int] = frozenset(),
+    greedy: bool = False,
 ) -> list[Generation]:
+    """A completion of each prompt, drawn by its seed at temperature 1, or the likeliest."""
     requests = [
         GenerationRequest(
             prompt=prompt,
             seed=seed,
             temperature=1.0,
-            max_new_tokens=school.max_new_tokens,
-            stop_ids=school.stop_ids,
-            greedy=deed.greedy,
+            max_new_tokens=max_new_tokens,
+            stop_ids=stop_ids,
+            greedy=greedy,
         )
         for prompt, seed in zip(prompts, seeds, strict=True)
     ]
@@ -206,11 +220,11 @@ async def _verify_all(recorded: Recorded, dtype: str, cores: trio.CapacityLimite
     """Judge all that was made, the weights of one claim after the other; take the time over the honest part."""
     async with cores, opened(Peer(engine="transformers", dtype=dtype), None) as engine:
         for made in sorted(recorded.made, key=lambda made: str(made.deed.claimed)):
-            if engine.installed is None or engine.installed != _version(made.deed.claimed):
-                await engine.install(_version(made.deed.claimed), made.deed.claimed)
-            passages = _passages(made)
+            if engine.installed is None or engine.installed != version_of(made.deed.claimed):
+                await engine.install(version_of(made.deed.claimed), made.deed.claimed)
+            passages = passages_of(made)
             began = time.perf_counter()
-            told = await _verified(engine, passages)
+            told = await verified(engine, passages)
             took_s = time.perf_counter() - began
             pool = pool_of([found_of(one, passage) for one, passage in zip(told, passages, strict=True)], GROUP)
             recorded.pools[made.peer, made.deed.name, dtype] = pool
@@ -219,7 +233,8 @@ async def _verify_all(recorded: Recorded, dtype: str, cores: trio.CapacityLimite
                 recorded.score_s[dtype] = await _seconds_to_score(engine, made) / pool.tokens
 
 
-def _passages(made: Made) -> list[Passage]:
+def passages_of(made: Made) -> list[Passage]:
+    """As a learner has them: claimed with the weights that the deed is done in the name of."""
     return [
         Passage(
             prompt=prompt,
@@ -228,14 +243,15 @@ def _passages(made: Made) -> list[Passage]:
             parts=((0, len(completion.tokens)),),
             seed=seed,
             temperature=1.0,
-            version=_version(made.deed.claimed).name,
-            manifest=_version(made.deed.claimed).manifest,
+            version=version_of(made.deed.claimed).name,
+            manifest=version_of(made.deed.claimed).manifest,
         )
         for prompt, completion, seed in zip(made.prompts, made.completions, made.seeds, strict=True)
     ]
 
 
-async def _verified(engine: WorkerEngine, passages: Sequence[Passage]) -> list[Verified]:
+async def verified(engine: WorkerEngine, passages: Sequence[Passage]) -> list[Verified]:
+    """What the engine says of each."""
     found = []
     for first in range(0, len(passages), TOGETHER * GROUP):
         found += await engine.verify([claim_of(one) for one in passages[first : first + TOGETHER * GROUP]])
@@ -250,6 +266,6 @@ async def _seconds_to_score(engine: WorkerEngine, made: Made) -> float:
     return time.perf_counter() - began
 
 
-def _version(directory: Path) -> InstalledVersion:
+def version_of(directory: Path) -> InstalledVersion:
     """A name for weights: engines only compare them."""
     return InstalledVersion(name=PolicyVersion(1, 0), manifest=ManifestHash(digest_of(str(directory).encode())))

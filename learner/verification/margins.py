@@ -71,7 +71,8 @@ MEDIUM = (
 0.06 nats 64 of 2,015 were others, and of one policy 36 of 681; to 0.08 nats 8 of 1,314, and of one 5 of 442; to 0.2
 nats none of 7,000, and beyond that none of 102,000. Of another policy (seed 0) one of 8,177 was, which led by 0.105
 nats: together 1 of 15,200, of which 7 in 10,000 are twice the upper bound. Where they led by at most 0.03, 4 of 2,213
-tokens fell short by more. No log probability was off by more than 0.16. A policy of 0.2 M has few errors, and large
+tokens fell short by more. No log probability was off by more than 0.16; of
+another one on an H200 one was by 0.68. A policy of 0.2 M has few errors, and large
 ones among them; one of 51 M has many, and none that is large: with the margins of the former half of the sets of 8192
 tokens that were made in 4 bits of one of the latter (seed 0) were not found."""
 
@@ -81,16 +82,19 @@ LARGE = (
     Margin(above=0.1, rate=0.1, measure=Measure.MEAN),
     Margin(above=1.5, rate=3e-3, measure=Measure.LOGPROB),
 )
-"""Not measured here, where no such model fits. Token-DiFR (arXiv 2511.20621) saw 98 % and more of the tokens of honest
-8 B models in bfloat16 exactly, across GPUs and engines: of close draws four in ten may be others, of clear ones three
-in a thousand. Who makes tokens up, takes the likeliest, or computes with another model is beyond these by tens of
-percents; who quantises with care may not be."""
+"""By what others saw: Token-DiFR (arXiv 2511.20621) 98 % and more of the tokens of honest 8 B models in bfloat16
+exactly, across GPUs and engines: of close draws four in ten may be others, of clear ones three in a thousand. Of a
+policy of 0.6 B on an H200, 43,000 tokens of each pair, 12 of 5,900 draws that led by 0.05 to 0.1 nats were others and
+none of 245,000 that led by more (`benchmarks/audit_gpu.py`); it speaks a little language, so the margins stay as wide.
+Who makes tokens up, takes the likeliest, or computes with another model is beyond these by tens of percents; who
+quantises with care may not be."""
 
 FINER = 8
 """Graphics cards may round the factors of float32 products to ten bits (TF32); bfloat16 rounds these, and everything
-else, to seven. So leads an eighth as large are held to the same rates. This was not measured: between float32 and
-float32 no token of 256,000 was another, at any lead, and no log probability was 0.001 nats apart, on processors,
-transformers and vLLM."""
+else, to seven. So leads an eighth as large are held to the same rates. On an H200 with TF32 fewer than 10 of 372,000
+tokens fell short, by 0.00014 nats at most, and no log probability was 0.01 nats apart (0.5 M, 51 M and 0.6 B). Between
+float32 and float32 no token of 256,000 was another, at any lead, and no log probability was 0.001 nats apart, on
+processors, transformers and vLLM; nor was one of 573,000 on that card and its host, but for a tie."""
 
 SMALL_FLOAT32 = (
     *_gaps([edge / FINER for edge in EDGES], RATES),

@@ -92,6 +92,7 @@ class LearnerDesk:
     _introduced: dict[PeerId, list[PeerAddresses]] = field(default_factory=dict)
     _welcomed_s: dict[PeerId, float] = field(default_factory=dict)
     """Until when each peer has used up its welcomes."""
+    _over: bool = False
 
     def __post_init__(self) -> None:
         self.leases.tell = self.proofs.tell = self._tell
@@ -212,9 +213,9 @@ class LearnerDesk:
         self.proofs.published(tally, [peer for peer, presence in self.run.present.items() if presence.takes_proofs])
 
     def left(self, peer: PeerId, reason: str) -> None:
-        """The peer's line ended. After a goodbye its leases go to others at once, else when it stays away."""
+        """The peer's line ended. Who said goodbye, or was told that the run is over, is gone; others may come back."""
         self.proofs.left(peer)
-        if reason == IN_GOOD_ORDER:
+        if reason == IN_GOOD_ORDER or self._over:
             self._lose(self.run.membership.handle(Gone(peer=peer, reason=reason), trio.current_time()))
         elif self._end_presence(peer, self._excused(peer, reason)):
             self._forget(peer)
@@ -244,7 +245,8 @@ class LearnerDesk:
             self.run.membership.handle(Joined(peer=peer), trio.current_time())
 
     def farewell(self, reason: str) -> None:
-        """Tell everybody that the run is over."""
+        """Tell everybody that the run is over: whose line ends now has left."""
+        self._over = True
         if self.reception is not None:
             for peer in list(self.run.present):
                 self.reception.dismiss(peer, Farewell(reason=reason))

@@ -93,6 +93,9 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
             state.note(f"{_called(_peer(state, fields))}: {fields.get('fault')}, {fields.get('detail')}")
         case "peer_banned":
             state.note(f"{_called(_peer(state, fields))} BANNED: {fields.get('reason')}")
+        case "group_doubted":
+            lease = fields.get("lease")
+            state.note(f"lease {lease} of {_called(_peer(state, fields))} is not trained on (volery why {lease})")
         case "step":
             state.step, state.buffered = _number(fields, "step"), _number(fields, "buffered")
             if isinstance(reward := fields.get("reward"), int | float):

@@ -826,6 +826,14 @@ async def test_everybody_is_introduced_and_in_the_end_dismissed(tmp_path: Path, 
         assert lines.said == [(HERE, Farewell(reason="The run is finished."))]
 
 
+async def test_who_was_told_that_the_run_is_over_leaves_once(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with opened(tmp_path, ROOMY, HERE) as learner:
+        learner.desk.farewell("The run is finished.")
+        learner.desk.left(HERE, "dismissed")
+        assert HERE not in learner.run.membership.members, "it would fall silent, and be said to leave again"
+        assert [event["reason"] for event in learner.logged("peer_left")] == ["dismissed"]
+
+
 def introductions(lines: Lines) -> list[tuple[PeerId, Introduction]]:
     return [(to, said) for to, said in lines.said if isinstance(said, Introduction)]
 

@@ -110,6 +110,14 @@ def test_a_rollout_node_shows_its_own_work() -> None:
         assert part in text
 
 
+def test_a_learner_shows_whose_group_is_doubted_and_where_to_ask() -> None:
+    state = ViewState(role="learner")
+    apply(state, "peer_joined", {"peer": ALPHA, "name": "atlas"})
+    apply(state, "group_doubted", {"peer": ALPHA, "lease": "f00f", "evidence": 3.1})
+    assert state.notices[-1].text.endswith("is not trained on (volery why f00f)")
+    assert "lease f00f of atlas" in state.notices[-1].text
+
+
 def test_outside_its_owners_hours_a_node_shows_when_it_goes_on() -> None:
     state = ViewState(role=Role.ROLLOUT, me=ALPHA)
     apply(state, "hours_ended", {"again_at": "19:00"})

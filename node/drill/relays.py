@@ -92,7 +92,9 @@ class Relay:
     store: ChunkStore
     authority: Authority
     lie: Attack | None = None
+    lied: Callable[[], None] = lambda: None
     asked: int = 0
+    waiting: set[PeerId] = field(default_factory=set)
     took_s: list[float] = field(default_factory=list)
     faults: Counter[tuple[PeerId, Fault]] = field(default_factory=Counter)
 
@@ -124,7 +126,7 @@ class Relay:
         )
 
     async def run(self, others: Sequence[Sequence[str]]) -> None:
-        """Follow, and be connected with those who can be dialled there, until cancelled."""
+        """Follow, and be connected with those who can be dialled at `others`, until cancelled."""
         self.serving.start()
         if self.lie is Attack.WITHHELD_CHUNKS:
             self.transport.handle(exchange.EXCHANGE, self._promise)
@@ -133,7 +135,7 @@ class Relay:
             nursery.start_soon(self.distribution.run)
             nursery.start_soon(self.following.run)
             for addresses in others:
-                nursery.start_soon(self._keep_dialling, list(addresses))
+                nursery.start_soon(self.keep_dialling, list(addresses))
 
     def _arrived(self, arrival: Arrival) -> None:
         self.took_s.append(arrival.seconds)
@@ -143,6 +145,7 @@ class Relay:
 
     def _report(self, peer: PeerId, fault: Fault, detail: str) -> None:
         self.faults[peer, fault] += 1
+        self.lied()
 
     def _count(self) -> None:
         self.asked += 1
@@ -156,8 +159,10 @@ class Relay:
         frames = FrameStream(stream, MAX_REQUEST_BYTES)
         while await frames.receive(exchange.ChunkRequest) is not None:
             self.asked += 1
+            self.waiting.add(stream.remote)
+            self.lied()
 
-    async def _keep_dialling(self, addresses: list[str]) -> None:
+    async def keep_dialling(self, addresses: list[str]) -> None:
         peer = PeerId(addresses[0].rpartition("/")[2])
         while True:
             if peer not in self.transport.connected():
@@ -168,7 +173,8 @@ class Relay:
 
 @dataclass(kw_only=True)
 class Relays:
-    """Two honest relays and a liar for each of `lies`, all of which know the `learner`; the honest ones know all."""
+    """Two honest relays and a liar for each of `lies`, which know the `learner`. An honest one knows the liars alone
+    until each has lied to it, which is when it is easiest to lie to; then it knows all."""
 
     network: MemoryNetwork
     authority: Authority
@@ -177,6 +183,7 @@ class Relays:
     lies: Sequence[Attack]
     honest: list[Relay] = field(default_factory=list)
     liars: list[Relay] = field(default_factory=list)
+    _lied: trio.Event = field(default_factory=trio.Event)
 
     async def play(self) -> None:
         """Until cancelled. Raises StoreError when the disk does not take what they fetch."""
@@ -189,14 +196,28 @@ class Relays:
                 for liar in self.liars:
                     nursery.start_soon(liar.run, [self.learner])
                 for relay in self.honest:
-                    others = [one for one in (*self.liars, *self.honest) if one is not relay]
-                    nursery.start_soon(relay.run, [self.learner, *(one.transport.addresses() for one in others)])
+                    nursery.start_soon(relay.run, [liar.transport.addresses() for liar in self.liars])
+                    nursery.start_soon(self._introduce, relay)
+
+    async def _introduce(self, relay: Relay) -> None:
+        """Let it know the learner and the other honest ones once each liar has lied to it; until cancelled."""
+        while not all(_has_lied(liar, relay) for liar in self.liars):
+            await self._lied.wait()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(relay.keep_dialling, list(self.learner))
+            for other in self.honest:
+                if other is not relay:
+                    nursery.start_soon(relay.keep_dialling, other.transport.addresses())
+
+    def _has_lied_again(self) -> None:
+        self._lied.set()
+        self._lied = trio.Event()
 
     async def _opened(self, stack: AsyncExitStack, name: str, lie: Attack | None) -> Relay:
         keypair = Keypair.generate()
         transport = await stack.enter_async_context(self.network.node(name, peer_id=keypair.peer_id))
         store = stack.enter_context(ChunkStore.open(self.scratch / name, self.authority))
-        return Relay(transport=transport, store=store, authority=self.authority, lie=lie)
+        return Relay(transport=transport, store=store, authority=self.authority, lie=lie, lied=self._has_lied_again)
 
     def outcome(self) -> Relayed:
         """What came of it so far."""
@@ -212,3 +233,8 @@ class Relays:
             seconds=median(took_s) if took_s else None,
             slandered=sum(named[one.transport.peer_id] for one in self.honest),
         )
+
+
+def _has_lied(liar: Relay, to: Relay) -> bool:
+    """Whether its answer was found out, or was asked for and will not come."""
+    return to.transport.peer_id in liar.waiting or any(peer == liar.transport.peer_id for peer, _ in to.faults)

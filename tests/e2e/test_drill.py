@@ -76,8 +76,7 @@ def test_who_comes_with_one_key_after_the_other_has_its_first_rollouts_once(swar
 
 @pytest.mark.parametrize("lie", ["corrupt-chunks", "withheld-chunks"])
 def test_relays_that_lie_keep_nobody_from_a_version_and_corrupt_ones_are_named(swarm: Swarm, lie: str) -> None:
-    """One lie at a time: while chunks are withheld a run may be over before its second version has come, and an honest
-    relay need not have asked the corrupt one for any chunk of the first."""
+    """One lie at a time: who waits for chunks that are withheld is slow to ask another liar."""
     swarm.configure(steps=1000, audits=True)
     program = drill(swarm, "--peers", 3, "--cheats", 0.34, "--steps", 30, "--plain", "--attack", lie)
     found = json.loads((swarm.machine.root / "drilled" / "drill.json").read_text(encoding="utf-8"))["relays"]

@@ -135,6 +135,7 @@ def live_through(swarm: Swarm, points: list[str]) -> None:
         check_receipts(swarm, node, lost_leases=True)
 
 
+@pytest.mark.slow
 def test_five_kills(doomed: Swarm) -> None:
     live_through(doomed, list(CHEAP))
 

@@ -50,6 +50,7 @@ def test_none_of_what_nobody_drew_is_trained_on(machine: Machine) -> None:
         assert found["attacks"][name]["banned"] > 0, name
 
 
+@pytest.mark.slow
 def test_what_they_come_to_who_are_after_credit_is_said(swarm: Swarm) -> None:
     swarm.configure(steps=1000, audits=True)
     attacks = [word for name in ("minted", "overcharging") for word in ("--attack", name)]
@@ -74,7 +75,7 @@ def test_who_comes_with_one_key_after_the_other_has_its_first_rollouts_once(swar
     assert found["trained_late"] > 0
 
 
-@pytest.mark.parametrize("lie", ["corrupt-chunks", "withheld-chunks"])
+@pytest.mark.parametrize("lie", ["corrupt-chunks", pytest.param("withheld-chunks", marks=pytest.mark.slow)])
 def test_relays_that_lie_keep_nobody_from_a_version_and_corrupt_ones_are_named(swarm: Swarm, lie: str) -> None:
     """One lie at a time: who waits for chunks that are withheld is slow to ask another liar."""
     swarm.configure(steps=1000, audits=True)

@@ -61,6 +61,7 @@ def test_a_node_is_killed(swarm: Swarm) -> None:
     wait_gone([engine])  # nobody ended it but the end of its stdin
 
 
+@pytest.mark.slow
 def test_a_node_falls_silent_and_wakes_up(swarm: Swarm) -> None:
     swarm.configure(steps=STEPS)
     learner = swarm.learn()
@@ -202,6 +203,7 @@ def test_the_learner_of_two_ranks_is_killed_in_the_middle_of_its_work(swarm: Swa
     check_receipts(swarm, node)
 
 
+@pytest.mark.slow
 def test_the_engine_is_killed(swarm: Swarm) -> None:
     swarm.configure(steps=STEPS)
     learner = swarm.learn()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from learner.provisioning.recording import FILE, Planned, read_lines
 from tests.e2e.ledger_rules import Run, check_admitted
 from tests.e2e.programs import Program, Swarm, wait_event, wait_for
@@ -14,6 +16,7 @@ review_s = 0.25
 """
 
 
+@pytest.mark.slow
 def test_the_plan_follows_who_leaves_and_who_comes_for_less(swarm: Swarm) -> None:
     swarm.configure(steps=100_000)
     swarm.config.write_text(swarm.config.read_text(encoding="utf-8") + PLAN, encoding="utf-8")

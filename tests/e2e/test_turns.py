@@ -62,6 +62,7 @@ def test_a_run_of_episodes_by_turns_ends(guessing: Swarm) -> None:
     assert "later turns of an episode" in " ".join(said.split())
 
 
+@pytest.mark.slow
 def test_a_learner_killed_in_mid_episode_loses_nothing(guessing: Swarm) -> None:
     guessing.configure(steps=STEPS, task=TASK, port=free_port(), heartbeat_s=5.0)
     learner = guessing.learn()

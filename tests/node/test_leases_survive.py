@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ OPERATIONS = st.tuples(
     st.sampled_from(PEERS),
     st.integers(0, 7),
 )
+HISTORIES = st.lists(OPERATIONS, min_size=4, max_size=30)
 
 
 @dataclass
@@ -171,16 +173,25 @@ def revive(model: Model, leases: set[LeaseId]) -> None:
         model.lost[PeerId(model.said[lease].peer)].add(lease)
 
 
+def live_through(operations: list[tuple[str, PeerId, int]]) -> None:
+    with fast_directory() as root:
+        trio.run(live, root, operations, clock=MockClock(autojump_threshold=0))
+
+
 def test_what_two_lost_comes_back_to_each_after_the_learner_was_killed() -> None:
     one, other = PEERS
     lost = [("ask", one, 3), ("ask", other, 3), ("begin", one, 0), ("write", one, 0), ("kill", one, 0)]
-    with fast_directory() as root:
-        operations = [*lost, ("forget", one, 0), ("forget", other, 1), ("ask", other, 7), ("ask", one, 7)]
-        trio.run(live, root, operations, clock=MockClock(autojump_threshold=0))
+    live_through([*lost, ("forget", one, 0), ("forget", other, 1), ("ask", other, 7), ("ask", one, 7)])
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(OPERATIONS, min_size=4, max_size=30))
+@settings(max_examples=15, deadline=None)
+@given(HISTORIES)
 def test_a_lease_is_its_peers_and_says_the_same_whatever_is_lost(operations: list[tuple[str, PeerId, int]]) -> None:
-    with fast_directory() as root:
-        trio.run(live, root, operations, clock=MockClock(autojump_threshold=0))
+    live_through(operations)
+
+
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None)
+@given(HISTORIES)
+def test_a_lease_survives_many_histories(operations: list[tuple[str, PeerId, int]]) -> None:
+    live_through(operations)

@@ -1,10 +1,11 @@
 """Claim "trainer_footprint": the trainer takes little memory beside its state, and a version is out soon.
 
 bytes_per_parameter: the highest peak of a trainer of 48 M parameters while it loads, steps, exports, checkpoints and
-restores (AdamW, float32 weights and moments, activations of next to nothing), on a CPU. publication_of_write: seconds
-to export a model of 1 GiB in bfloat16 and to cut, hash and sign it, over those of a plain write of as many bytes to the
-same disk. What always holds: each repetition is a process of its own (`benchmarks/baselines/footprint.py`); a copy that
-a checkpoint is written from counts as memory as long as it is there.
+restores (AdamW, float32 weights and moments, activations of next to nothing), on a CPU, each block of a MiB or more
+mapped for itself. publication_of_write: seconds to export a model of 1 GiB in bfloat16 and to cut, hash and sign it,
+over those of a plain write of as many bytes to the same disk. What always holds: each repetition is a process of its
+own (`benchmarks/baselines/footprint.py`); a copy that a checkpoint is written from counts as memory as long as it is
+there.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ GIB = 1 << 30
 ROUNDS = 3
 MAPPED_FROM = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
 """glibc maps blocks of more than 32 MiB for themselves, smaller ones only at first, and what it keeps of those between
-others differs by chance, by up to 1.4 bytes a parameter. A small model's blocks are mapped like a large one's here."""
+others differs by chance, by up to 1.6 bytes a parameter. A small model's blocks are mapped like a large one's here."""
 
 
 def measured(what: str) -> dict[str, float]:

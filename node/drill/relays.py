@@ -86,13 +86,12 @@ class _NothingRecent(RecentChunks):
 
 @dataclass(kw_only=True)
 class Relay:
-    """See the module's paragraph. `lie` None: an honest one."""
+    """See the module's paragraph. `lie` None: an honest one. `waiting`: whom one that withholds keeps waiting."""
 
     transport: Transport
     store: ChunkStore
     authority: Authority
     lie: Attack | None = None
-    lied: Callable[[], None] = lambda: None
     asked: int = 0
     waiting: set[PeerId] = field(default_factory=set)
     took_s: list[float] = field(default_factory=list)
@@ -145,7 +144,6 @@ class Relay:
 
     def _report(self, peer: PeerId, fault: Fault, detail: str) -> None:
         self.faults[peer, fault] += 1
-        self.lied()
 
     def _count(self) -> None:
         self.asked += 1
@@ -160,7 +158,6 @@ class Relay:
         while await frames.receive(exchange.ChunkRequest) is not None:
             self.asked += 1
             self.waiting.add(stream.remote)
-            self.lied()
 
     async def keep_dialling(self, addresses: list[str]) -> None:
         peer = PeerId(addresses[0].rpartition("/")[2])
@@ -183,7 +180,6 @@ class Relays:
     lies: Sequence[Attack]
     honest: list[Relay] = field(default_factory=list)
     liars: list[Relay] = field(default_factory=list)
-    _lied: trio.Event = field(default_factory=trio.Event)
 
     async def play(self) -> None:
         """Until cancelled. Raises StoreError when the disk does not take what they fetch."""
@@ -202,22 +198,18 @@ class Relays:
     async def _introduce(self, relay: Relay) -> None:
         """Let it know the learner and the other honest ones once each liar has lied to it; until cancelled."""
         while not all(_has_lied(liar, relay) for liar in self.liars):
-            await self._lied.wait()
+            await trio.sleep(REDIAL_S)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(relay.keep_dialling, list(self.learner))
             for other in self.honest:
                 if other is not relay:
                     nursery.start_soon(relay.keep_dialling, other.transport.addresses())
 
-    def _has_lied_again(self) -> None:
-        self._lied.set()
-        self._lied = trio.Event()
-
     async def _opened(self, stack: AsyncExitStack, name: str, lie: Attack | None) -> Relay:
         keypair = Keypair.generate()
         transport = await stack.enter_async_context(self.network.node(name, peer_id=keypair.peer_id))
         store = stack.enter_context(ChunkStore.open(self.scratch / name, self.authority))
-        return Relay(transport=transport, store=store, authority=self.authority, lie=lie, lied=self._has_lied_again)
+        return Relay(transport=transport, store=store, authority=self.authority, lie=lie)
 
     def outcome(self) -> Relayed:
         """What came of it so far."""

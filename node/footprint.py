@@ -11,13 +11,13 @@ forward layers, without dropout or stored scores.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from learner.durable import table_of
+from learner.handed_text import parse_json
 from learner.lora_targets import names, no_targets, unmatched
 from learner.presets import Recipe
 from node.config import TrainerSection
@@ -95,7 +95,7 @@ class Footprint:
 def read_facts(directory: Path) -> ModelFacts:
     """Read what lies in a model directory. Raises UsageError naming the file."""
     try:
-        config = json.loads((directory / "config.json").read_bytes())
+        config = parse_json((directory / "config.json").read_bytes())
         tables = [table_of(directory / name) for name in shards_of(directory)]
     except (OSError, ValueError) as error:  # LayoutError is a ValueError
         raise UsageError(

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from learner.handed_text import parse_line, without_mark
 from node.tasks.decontamination import Excluded, counted, read_date, read_excluded
 from node.tasks.options import CHAT
 from node.tasks.port import Chat, ChatMessage, Option, Problem, TaskArguments, TaskError
@@ -90,7 +91,9 @@ def _read_lines(path: Path) -> list[tuple[int, bytes]]:
         data = path.read_bytes()
     except OSError as error:
         raise TaskError(f"{path}: cannot be read: {error.strerror}. Name a JSON Lines file.") from error
-    lines = [(number, line) for number, line in enumerate(data.split(b"\n"), start=1) if line.strip()]
+    # A mark can stand at the beginning of any line: files are made by joining others.
+    lines = [(number, without_mark(line)) for number, line in enumerate(data.split(b"\n"), start=1)]
+    lines = [(number, line) for number, line in lines if line.strip()]
     if not lines:
         raise TaskError(f'{path}: holds no lines. Write one object a line: {{"prompt": "...", ...}}.')
     return lines
@@ -100,19 +103,7 @@ def read_row(line: bytes, kind: type[R]) -> R:
     """A line as an object with the fields of `kind`. Raises ValueError that says what is wrong."""
     if len(line) > MAX_LINE_BYTES:
         raise ValueError(f"longer than {MAX_LINE_BYTES} bytes")
-    try:
-        return msgspec.json.decode(line, type=kind)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 at byte {error.start}") from error
-    except msgspec.ValidationError as error:
-        raise ValueError(_plain(str(error))) from error
-    except msgspec.DecodeError as error:
-        raise ValueError(f"not JSON: {error}") from error
-
-
-def _plain(message: str) -> str:
-    """msgspec's words without its names of types: `$` is the line itself."""
-    return message.replace("`object`", "an object").replace(" - at `$.", " - in field `")
+    return parse_line(line, kind)
 
 
 def prompt_of(row: PromptRow, chat: Chat) -> tuple[str | tuple[ChatMessage, ...], Chat]:
@@ -263,8 +254,8 @@ def _read_line(raw: bytes, problem: Problem, arguments: TaskArguments, *, dated:
 
 
 def _field(raw: bytes, name: str) -> Any:
-    found = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).get(name)
-    return None if found is None else msgspec.json.decode(found)
+    found = parse_line(raw, dict[str, msgspec.Raw]).get(name)
+    return None if found is None else parse_line(bytes(found), object)
 
 
 FILE_OPTIONS = (

@@ -89,7 +89,7 @@ def _within_the_stack(parse: Callable[[], R]) -> R:
 def _depth_exceeds(value: Any, limit: int) -> bool:
     """Whether lists and objects are nested more than `limit` deep; level by level, since a walk would recurse."""
     level = [value]
-    for _ in range(limit + 1):
+    for _ in range(limit):
         level = [inner for outer in level for inner in _inside(outer) if isinstance(inner, dict | list)]
         if not level:
             return False

@@ -124,7 +124,7 @@ def _read_problem(line: bytes, *, chat: Chat) -> CodeProblem:
     try:
         compile(asserts, "asserts", "exec")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: brackets without end
-        raise ValueError(f"`asserts` is no Python: {error or 'it is nested too deeply'}") from error
+        raise ValueError(f"`asserts` is no Python: {str(error) or 'it is nested too deeply'}") from error
     tests = tuple((test.input, test.output) for test in row.tests)
     return CodeProblem(prompt=prompt, answer=row.answer, chat=template, tests=tests, asserts=asserts)
 

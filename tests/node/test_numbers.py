@@ -3,6 +3,7 @@ r"""Numbers as people and models write them: what each text is worth to a refere
 from __future__ import annotations
 
 import json
+import re
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from node.tasks.numbers import last_number, reference_number
 from node.tasks.port import Completion, TaskError
 from node.tasks.registry import open_task
+
+ROOT = Path(__file__).resolve().parents[2]
 
 HALF = Fraction(1, 2)
 
@@ -261,6 +264,25 @@ def test_what_a_text_gives_as_its_answer(text: str, wanted: int | str | Fraction
 def test_the_table_is_no_small_one() -> None:
     assert len(BOXES) + len(TEXTS) >= 150
     assert len({text for text, _ in (*BOXES, *TEXTS)}) == len(BOXES) + len(TEXTS) - 2  # two stand in both
+
+
+def documented() -> list[tuple[str, Fraction | None]]:
+    """The rows of the table in docs/tasks.md: what is written there, and what it says is read."""
+    page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
+    found: list[tuple[str, Fraction | None]] = []
+    for row in re.search(r"\| written \| read \|\n(?:.*\n)((?:\|.*\n)+)", page)[1].splitlines():  # type: ignore[index]
+        written, read = re.fullmatch(r"\| (.*) \| (.*) \|", row).groups()  # type: ignore[union-attr]
+        texts, values = re.findall(r"`([^`]+)`", written), re.split(r"[:;]", read)[0].split(", ")
+        values = values * len(texts) if len(values) == 1 else values
+        found += [
+            (text, None if value == "none" else Fraction(value)) for text, value in zip(texts, values, strict=True)
+        ]
+    return found
+
+
+@pytest.mark.parametrize(("text", "value"), documented())
+def test_the_documents_say_how_it_is(text: str, value: Fraction | None) -> None:
+    assert last_number(f"\\boxed{{{text}}}") == reference_number(text) == value
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from learner.durable import table_of
-from learner.handed_text import parse_json
+from learner.handed_text import NotText, parse_config, parse_json
 from protocol.tensors import LayoutError, Table
 
 CONFIG = "config.json"
@@ -90,9 +90,11 @@ def _read_config(directory: Path) -> dict[str, Any]:
     if not directory.is_dir():
         raise BadModel(f"{directory} is not a directory; give the path of a Hugging Face model directory")
     try:
-        config = parse_json((directory / CONFIG).read_bytes())
+        config = parse_config((directory / CONFIG).read_bytes())
     except FileNotFoundError:
         raise BadModel(f"{directory} has no {CONFIG}; give a directory written by save_pretrained") from None
+    except NotText as error:
+        raise BadModel(f"{directory / CONFIG} {error}") from None
     except (OSError, ValueError) as error:
         raise BadModel(f"{directory / CONFIG} cannot be read as JSON ({one_line(error)}); copy it again") from error
     if not isinstance(config, dict):

@@ -60,6 +60,13 @@ def parse_json(data: bytes) -> Any:
     return _of_bounded_depth(lambda: json.loads(text))
 
 
+def parse_config(data: bytes) -> Any:
+    """The value of a config.json, which transformers reads as well, and not with a mark. Raises as `parse_json`."""
+    if data.startswith(codecs.BOM_UTF8):
+        raise NotText("begins with a byte order mark, which transformers does not read; save it as UTF-8 without one")
+    return parse_json(data)
+
+
 def parse_line(line: bytes, kind: type[R]) -> R:
     """A line of JSON as a value of `kind`, a type that msgspec knows. Raises ValueError."""
     try:

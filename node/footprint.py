@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from learner.durable import table_of
-from learner.handed_text import parse_json
+from learner.handed_text import NotText, parse_config
 from learner.lora_targets import names, no_targets, unmatched
 from learner.presets import Recipe
 from node.config import TrainerSection
@@ -97,9 +97,11 @@ def read_facts(directory: Path) -> ModelFacts:
     """Read what lies in a model directory. Raises UsageError naming the file."""
     path, tables = directory / "config.json", list[Table]()
     try:
-        config = parse_json(path.read_bytes())
+        config = parse_config(path.read_bytes())
         for path in (directory / name for name in shards_of(directory)):
             tables.append(table_of(path))
+    except NotText as error:
+        raise UsageError(f"[model] directory: {path} {error}.") from None
     except (OSError, ValueError) as error:  # LayoutError is a ValueError
         raise UsageError(f"[model] directory: {path} cannot be read ({error}). Copy the model's files again.") from None
     if not isinstance(config, dict):

@@ -23,7 +23,9 @@ MAX_LINES = 16
 """Marked lines that are looked at from the last one back: the others are headings."""
 
 _BRACE = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
-_BESIDE = re.compile(r"[\s$*]*+(?:\\[)\]][\s$*]*+)?(?:,|,?\s*+(?:and|or)\b)[\s$*]*+(?:\\[(\[][\s$*]*+)?")
+_BESIDE = re.compile(
+    r"[\s$*]*+(?:\\[)\]][\s$*]*+)?(?:,|,?\s*+(?:and|or)\b)[\s$*]*+(?:\\[(\[][\s$*]*+)?(?:[a-zA-Z]\s*+=\s*+)?"
+)
 _LINE = re.compile(r"####[ \t]*([^\n]*)")
 _HEADING = re.compile(r"[*_\s]*(?:[0-9]{1,3}[.)]\s|[^\W\d_]{2})")
 _SAID = re.compile(r"(?<!\bno )\banswer(?:[ \t]+is\b|[*_ \t]*[:=])[*_ \t]*:?([^\n]*)", re.IGNORECASE)
@@ -45,7 +47,7 @@ def answer_in(text: str, can_be: Callable[[str], bool]) -> str | None:
             return found[1].strip()
     if box is not None:
         return box
-    for found in _last(_SAID, text):
+    for found in _last(_SAID, text) if "answer" in text.casefold() else ():
         sentence = _SENTENCE_END.split(found[1], maxsplit=1)[0]
         if can_be(sentence):
             return sentence.strip()
@@ -69,11 +71,12 @@ def boxed(text: str) -> tuple[int, str | None]:
 
 def _boxes(text: str) -> list[tuple[int, int, str]]:
     """(begin, end, content) of the boxes that are closed, by their beginnings."""
-    if "\\boxed" not in text and "\\fbox" not in text:
+    places = [place for place in (text.find("\\boxed"), text.find("\\fbox")) if place >= 0]
+    if not places:
         return []
     opened: list[tuple[int, int] | None] = []
     found = []
-    for brace in _BRACE.finditer(text):
+    for brace in _BRACE.finditer(text, min(places)):
         if brace["box"]:
             opened.append(brace.span())
         elif brace["open"]:

@@ -40,6 +40,10 @@ _OPTION = re.compile(r"\(?([A-Z])[).:](?:\s|$)")
 _GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:\{,\}|,\\!|\\[,;: ]|[\u00a0\u2007\u2009\u202f])\d{3})+(?!\d)")
 """Digits that something parts which parts nothing else; math-verify would add the 1 and the 234 of 1\\,234."""
 
+_DISPLAYED = re.compile(r"(?<!\\)\$\$?+([^$]++)\$\$?+|\\\(((?:[^\\]|\\(?!\)))*+)\\\)|\\\[((?:[^\\]|\\(?!\]))*+)\\\]")
+"""Mathematics between dollars, or brackets that LaTeX knows."""
+
+_MORE = re.compile(r"[\d=<>+^_]|\b(?:and|or|not|if|when|where)\b", re.IGNORECASE)
 _MONEY = re.compile(r"(?<!\\)\$")
 _BEGINS_WITH_WORD = re.compile(r"\s*[^\W\d_]{2,}")
 
@@ -54,16 +58,26 @@ def reference_of(text: str) -> str:
     """The answer that a reference gives: what it marks, else all of it. Raises ValueError where that reads as nothing,
     or is no answer but prose."""
     marked = answer_in(text, _can_be)
-    answer = text if marked is None else marked
+    answer = _unmarked(text) if marked is None else marked
     if not wording(answer):
         raise ValueError(f"`answer` reads as nothing: {text[:40]!r}")
     if not _is_balanced(answer) or _depth(answer) > MAX_DEPTH:
         raise ValueError(f"`answer` has braces without their other halves, or too many: {answer[:40]!r}")
-    if marked is None and (len(_WORDS.findall(plain(text))) > MAX_PROSE_WORDS or len(text) > MAX_ANSWER_CHARS):
-        raise ValueError(
-            f"`answer` is prose in which no answer is marked, as \\boxed{{...}} or after ####: {text[:40]!r}"
-        )
     return answer
+
+
+def _unmarked(text: str) -> str:
+    """The answer of a reference that marks none: all of it, or in a sentence, its only piece of mathematics. Raises
+    ValueError for other prose."""
+    inside = [piece for pieces in _DISPLAYED.findall(text) for piece in pieces if piece]
+    around = plain(_DISPLAYED.sub(" ", text))
+    words = _WORDS.findall(around)
+    if not inside or len(words) < MAX_WORDS:
+        if len(words) <= MAX_PROSE_WORDS and len(text) <= MAX_ANSWER_CHARS:
+            return text
+    elif len(inside) == 1 and not _MORE.search(around):
+        return str(inside[0])
+    raise ValueError(f"`answer` is prose in which no answer is marked, as \\boxed{{...}} or after ####: {text[:40]!r}")
 
 
 def same_mathematics(answer: str, said: str) -> bool:

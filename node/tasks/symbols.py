@@ -89,7 +89,7 @@ def same_mathematics(answer: str, said: str) -> bool:
     words, wanted = wording(found[-MAX_ANSWER_CHARS:]), wording(reference)
     if not words or words == wanted:
         return bool(words)
-    if len(wanted) == 1 and (option := _OPTION.match(plain(found).strip(" *_"))):  # (B) twelve
+    if len(wanted) == 1 and wanted.isupper() and (option := _OPTION.match(plain(found).strip(" *_"))):  # (B) twelve
         return option[1] == wanted
     if _depth(found) > MAX_DEPTH:
         return False

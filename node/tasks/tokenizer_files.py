@@ -5,7 +5,7 @@ and what it ignores is ignored, since the model learnt from tokens that transfor
 
 Invariants:
 - A text becomes the same ids as with transformers' PreTrainedTokenizerFast (tests/node/test_tokenizer_files.py compares
-  them): nothing is cut off or padded, whatever tokenizer.json says of truncation and padding.
+  them): nothing is cut off or padded, whatever tokenizer.json says of truncation and padding. And the same ids always.
 - Every special token that any of the files names is one token. Where tokenizer.json lacks one, it has the id that the
   other files give it.
 - A file that cannot be read is a TaskError that names it.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Tokenizer, models
 
 from learner.handed_text import NotText, parse_json, text_of
 from node.tasks.port import TaskError
@@ -58,6 +58,8 @@ def read_tokenizer(directory: Path) -> TokenizerFiles:
     # Set by the last call before the tokenizer was saved, and meant for that call. transformers ignores them, too.
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    if isinstance(tokenizer.model, models.BPE) and tokenizer.model.dropout:
+        tokenizer.model.dropout = None  # for training a model: the same text would be other tokens each time
     tokenizer.encode_special_tokens = settings.get("split_special_tokens") is True
     return TokenizerFiles(tokenizer=tokenizer, special_tokens=special, settings=settings, eos_id=eos_id)
 

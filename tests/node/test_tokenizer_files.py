@@ -317,6 +317,19 @@ def test_what_was_saved_after_a_call_that_cut_off_cuts_nothing_off(
         assert list(codec.encode_answer(text)) == [*plain, codec.eos_id]
 
 
+def test_a_tokenizer_that_draws_by_chance_draws_no_more(tmp_path: Path) -> None:
+    """As one that was trained with BPE-dropout is saved: the same prompt would be another one each time."""
+    tokenizer = byte_level_bpe()
+    plain = tokenizer.encode(TEXTS[0]).ids
+    model = tokenizer.model
+    assert isinstance(model, models.BPE)
+    model.dropout = 0.9
+    Case(make=lambda: tokenizer).write(tmp_path / "model")
+    assert json.loads((tmp_path / "model" / "tokenizer.json").read_bytes())["model"]["dropout"] == 0.9
+    codec = TextCodec.load(tmp_path / "model")
+    assert {codec.encode_prompt(Problem(prompt=TEXTS[0])) for _ in range(8)} == {tuple(plain)}
+
+
 # --- one token each, with the id that the model knows -----------------------------------------------------------------
 
 

@@ -109,7 +109,9 @@ def wording(text: str) -> str:
 
 def _can_be(text: str) -> bool:
     """Whether what follows "####" or "the answer is" can be an answer: mathematics, or a few words."""
-    return bool(wording(text)) and (not _BEGINS_WITH_WORD.match(plain(text)) or len(_WORDS.findall(text)) <= MAX_WORDS)
+    if len(text) > MAX_ANSWER_CHARS or not wording(text):
+        return False
+    return not _BEGINS_WITH_WORD.match(plain(text)) or len(_WORDS.findall(text)) <= MAX_WORDS
 
 
 def _depth(text: str) -> int:

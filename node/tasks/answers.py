@@ -1,9 +1,9 @@
 r"""Find where in a text the answer stands: the same for references and for what a policy says.
 
-Data sets and models mark it: MATH by \boxed{}, GSM8K by a line that begins with ####, and models that were taught to
-converse by "The answer is ..." or "Answer: ...". A box is meant for nothing else, so whatever is in the last one is the
-answer, also if it is none. A heading in Markdown can begin with #### as well, and a sentence can go on after "is" in
-any way, so for these the caller says what can be an answer.
+Data sets and models mark it. MATH uses \boxed{}, GSM8K a line that begins with ####, and models that converse write
+"The answer is ..." or "Answer: ...". A box is meant for nothing else, so whatever is in the last one is the answer, also
+if it is none. A heading in Markdown can begin with #### as well, and a sentence can go on after "is" in any way, so for
+these the caller says what can be an answer.
 
 Invariants:
 - Boxes may hold braces, and are found in one pass, so a text of a million beginnings takes no longer than another.
@@ -33,10 +33,10 @@ _SENTENCE_END = re.compile(r"[.;!?](?=\s|$)")
 
 
 def answer_in(text: str, can_be: Callable[[str], bool]) -> str | None:
-    """What a text marks as its answer, None where it marks nothing.
+    """Return what a text marks as its answer, None where it marks nothing.
 
-    That is what is in the last box, or on the last line with #### that `can_be` an answer, whichever comes later; else
-    the end of the last sentence with "answer is" or "answer:" that `can_be` one.
+    The last box counts, or the last line with #### that `can_be` an answer, whichever comes later. Without both, the
+    end of the last sentence with "answer is" or "answer:" counts, if it `can_be` an answer.
     """
     place, box = boxed(text)
     for found in _last(_LINE, text):

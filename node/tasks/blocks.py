@@ -1,12 +1,11 @@
 """Find the program in what a policy says: a block between fences, as Markdown has them.
 
-Models write fences in many ways: lines of Windows, below an item of a list, in a quotation, with tildes, and an output
-or an example behind the program.
+Models write fences in many ways: with tildes, with the line ends of Windows, in a list or a quotation. Many show an
+output behind the program.
 
 Invariants:
 - Time grows with the length of a text alone, whatever a stranger wrote.
-- What stood before a fence, an indent or the mark of a quotation, is taken from every line of its block, and nothing
-  else is.
+- Every line of a block loses what stood before the fence, an indent or the mark of a quotation, and nothing else.
 """
 
 from __future__ import annotations
@@ -38,10 +37,11 @@ _PYTHON = frozenset({"python", "python3", "py", "py3", "python2", "ipython"})
 
 
 def program_of(text: str, *, bare: bool = False) -> str | None:
-    """The program in a text: of the blocks between fences that name Python, or else of those that name nothing, the
-    last one that does something as a program; None where there is no block, or with `bare` the text itself.
+    """Return the program in a text; None where there is no block, or with `bare` the text itself.
 
-    An output is often shown in a block behind the program, and reads as one that does nothing ("3"), or as none.
+    Blocks that name Python are looked at; where there is none, those that name no language. The last one that does
+    something as a program is it, else the last one: an output in a block behind it is no program ("1 2"), or one that
+    does nothing ("3").
     """
     blocks = [(language.lower(), program) for language, program in _blocks(text)]
     named = [program for language, program in blocks if language in _PYTHON]
@@ -52,9 +52,11 @@ def program_of(text: str, *, bare: bool = False) -> str | None:
 
 
 def _blocks(text: str) -> Iterator[tuple[str, str]]:
-    """(language, content) of each block, as CommonMark has it but for its depth of indents: in one pass, since a
-    regular expression looks for the end of every block that has none, which takes minutes where a policy has written
-    nothing but beginnings."""
+    """Yield (language, content) of each block, as CommonMark has it but for its depth of indents.
+
+    In one pass: a regular expression would look for the end of every block that has none, which takes minutes where a
+    policy has written nothing but beginnings.
+    """
     begun: re.Match[str] | None = None
     inside: list[str] = []
     for line in _LINE_END.split(text):

@@ -8,8 +8,8 @@ It says {"equal": false} once before the first question, when math-verify is imp
 `node.tasks.comparing`.
 
 Invariants:
-- A question that takes more than LIMIT_S of processor time ends the process, wherever it is: the kernel does that, so
-  that it holds in the middle of one multiplication, too.
+- The kernel ends the process when a question has taken LIMIT_S of processor time, in the middle of one multiplication,
+  too.
 - It takes at most MEMORY_BYTES of address space (on Linux), and ends when its standard input does.
 """
 

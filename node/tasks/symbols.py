@@ -1,9 +1,10 @@
-r"""Say whether two texts give the same answer in mathematics: by their wording, else by math-verify, which takes
-\frac{1}{2}, 0.5 and 1/2 for equal, and intervals, sets, matrices and equations.
+r"""Decide whether two texts give the same answer in mathematics.
 
-What a reference is, is decided here rather than by math-verify, which looks for mathematics in prose and would find a
-part of "10\sqrt{3} \text{ meters}": a reference is an answer as a whole, words and signs of money included, unless it
-marks one (`node.tasks.answers`). So an answer that is worded as the reference is right, whatever math-verify can read.
+They do if they are worded alike, or if math-verify takes both for equal: it knows fractions, intervals, sets, matrices
+and equations. This module decides what the answer of a reference is, since math-verify looks for mathematics in prose:
+of "10\sqrt{3} \text{ meters}" it would find the 10. A reference is an answer as a whole, with its words and signs of
+money, unless it marks one (`node.tasks.answers`). An answer that is worded like the reference is right, whatever
+math-verify can read.
 
 Invariants:
 - Every comparison ends, whatever is asked (`node.tasks.comparing`).
@@ -97,8 +98,11 @@ def same_mathematics(answer: str, said: str) -> bool:
 
 
 def wording(text: str) -> str:
-    """What a text says, without how it looks: no spaces, no signs of money, no brackets around one word or letter, no
-    end of a sentence; capital letters are others only where there is mathematics."""
+    """Return what a text says, without what tells only how it looks.
+
+    Spaces, signs of money, brackets around one word or letter, and the end of a sentence are gone. Words are in small
+    letters; in mathematics capitals are other letters.
+    """
     said = re.sub(r"\s+", " ", plain(text).replace(THIN, " ")).lstrip(" *_#").rstrip(" .,;:*_#")
     if said.startswith("(") and said.endswith(")") and re.fullmatch(r"[^\W_]+", inner := said[1:-1].strip()):
         said = inner

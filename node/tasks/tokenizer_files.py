@@ -1,7 +1,7 @@
 """Read the tokenizer of a model directory as transformers would, from its files alone: no transformers, no torch.
 
-tokenizer.json holds most of it. What transformers adds from the other files when it loads a tokenizer is added here,
-and what it ignores is ignored, since the model learnt from tokens that transformers made.
+tokenizer.json holds most of it. The model learnt from tokens that transformers made, so this module adds what
+transformers adds from the other files, and ignores what it ignores.
 
 Invariants:
 - A text becomes the same ids as with transformers' PreTrainedTokenizerFast (tests/node/test_tokenizer_files.py compares

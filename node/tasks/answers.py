@@ -2,8 +2,8 @@ r"""Find where in a text the answer stands: the same for references and for what
 
 Data sets and models mark it. MATH uses \boxed{}, GSM8K a line that begins with ####, and models that converse write
 "The answer is ..." or "Answer: ...". A box is meant for nothing else, so whatever is in the last one is the answer,
-also if it is none. A heading in Markdown can begin with #### as well, and a sentence can go on after "is" in any way, so
-for these the caller says what can be an answer.
+also if it is none. A heading in Markdown can begin with #### as well, and a sentence can go on after "is" in any way,
+so for these the caller says what can be an answer.
 
 Invariants:
 - Boxes may hold braces, and are found in one pass, so a text of a million beginnings takes no longer than another.

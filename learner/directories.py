@@ -7,13 +7,13 @@ here, by name, before any weight is loaded. No torch: tensors are known by the h
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from learner.durable import table_of
+from learner.handed_text import NotText, parse_config, parse_json
 from protocol.tensors import LayoutError, Table
 
 CONFIG = "config.json"
@@ -90,9 +90,11 @@ def _read_config(directory: Path) -> dict[str, Any]:
     if not directory.is_dir():
         raise BadModel(f"{directory} is not a directory; give the path of a Hugging Face model directory")
     try:
-        config = json.loads((directory / CONFIG).read_bytes())
+        config = parse_config((directory / CONFIG).read_bytes())
     except FileNotFoundError:
         raise BadModel(f"{directory} has no {CONFIG}; give a directory written by save_pretrained") from None
+    except NotText as error:
+        raise BadModel(f"{directory / CONFIG} {error}") from None
     except (OSError, ValueError) as error:
         raise BadModel(f"{directory / CONFIG} cannot be read as JSON ({one_line(error)}); copy it again") from error
     if not isinstance(config, dict):
@@ -127,7 +129,7 @@ def _weight_files(directory: Path) -> list[Path]:
             "load them with transformers once and write them with save_pretrained"
         )
     try:
-        names = set(json.loads((directory / WEIGHTS_INDEX).read_bytes())["weight_map"].values())
+        names = set(parse_json((directory / WEIGHTS_INDEX).read_bytes())["weight_map"].values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadModel(
             f"{directory / WEIGHTS_INDEX} is not a weight index ({one_line(error)}); copy it again"

@@ -8,12 +8,12 @@ here and nowhere else, so whoever reads S, kappa and `ahead` need not ask for it
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from learner.handed_text import NotText, parse_toml
 from learner.leasing import delivery_bytes
 from node.config import (
     CostSection,
@@ -267,7 +267,7 @@ def replaced(section: S, **values: float | str) -> S:
 
 def _read(path: Path, kind: type[C]) -> C:
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = parse_toml(path.read_bytes())
     except FileNotFoundError:
         hint = " `volery init` writes one to begin with." if kind is SwarmConfig else ""
         raise UsageError(f"{path}: no such file.{hint}") from None
@@ -275,9 +275,9 @@ def _read(path: Path, kind: type[C]) -> C:
         raise UsageError(f"{path} is a directory; name the TOML file in it.") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
-    except tomllib.TOMLDecodeError as error:
+    except NotText as error:
+        raise UsageError(f"{path} {error}.") from None
+    except ValueError as error:
         raise UsageError(f"{path} is not valid TOML: {error}.") from None
     try:
         return msgspec.convert(raw, kind)

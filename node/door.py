@@ -6,10 +6,10 @@ checks the model again, tensor by tensor; here it is only asked whether there is
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from learner.handed_text import NotText, parse_json, text_of
 from node.errors import UsageError
 from protocol.invite import Invite, InviteError, read_invite
 from swarm.libp2p import BadAddress, parse_address
@@ -61,7 +61,7 @@ def shards_of(directory: Path) -> list[str]:
 
 def _shards(index: Path) -> list[str]:
     try:
-        return sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        return sorted(set(parse_json(index.read_bytes())["weight_map"].values()))
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         raise UsageError(f"[model] directory: {index} is not an index of weights; {SAVE_AGAIN}.") from None
 
@@ -69,8 +69,17 @@ def _shards(index: Path) -> list[str]:
 def open_invite(text: str, *, now_ms: int) -> Invite:
     """Read an invite, or the file that holds one; at 0 none has expired. Raises UsageError."""
     if not text.startswith("volery1") and len(text) < 4096 and Path(text).is_file():
-        text = Path(text).read_text(encoding="utf-8", errors="replace")
+        text = _invite_in(Path(text))
     try:
         return read_invite(text, now_ms=now_ms)
     except InviteError as error:
         raise UsageError(str(error)) from None
+
+
+def _invite_in(path: Path) -> str:
+    try:
+        return text_of(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}. Name the file that holds the invite.") from None
+    except NotText as error:
+        raise UsageError(f"{path} {error}, or give the invite itself.") from None

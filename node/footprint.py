@@ -11,18 +11,19 @@ forward layers, without dropout or stored scores.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from learner.durable import table_of
+from learner.handed_text import NotText, parse_config
 from learner.lora_targets import names, no_targets, unmatched
 from learner.presets import Recipe
 from node.config import TrainerSection
 from node.door import shards_of
 from node.errors import UsageError
+from protocol.tensors import Table
 
 MASTER = {"weights": 4, "gradients": 4, "moments": 8}
 """Bytes a parameter in float32, whatever layers compute in."""
@@ -94,13 +95,15 @@ class Footprint:
 
 def read_facts(directory: Path) -> ModelFacts:
     """Read what lies in a model directory. Raises UsageError naming the file."""
+    path, tables = directory / "config.json", list[Table]()
     try:
-        config = json.loads((directory / "config.json").read_bytes())
-        tables = [table_of(directory / name) for name in shards_of(directory)]
+        config = parse_config(path.read_bytes())
+        for path in (directory / name for name in shards_of(directory)):
+            tables.append(table_of(path))
+    except NotText as error:
+        raise UsageError(f"[model] directory: {path} {error}.") from None
     except (OSError, ValueError) as error:  # LayoutError is a ValueError
-        raise UsageError(
-            f"[model] directory: {directory} cannot be read ({error}). Copy the model's files again."
-        ) from None
+        raise UsageError(f"[model] directory: {path} cannot be read ({error}). Copy the model's files again.") from None
     if not isinstance(config, dict):
         raise UsageError(f"[model] directory: {directory}/config.json is no table. Copy the model's files again.")
     sizes: dict[str, int] = {}

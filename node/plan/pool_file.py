@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import csv
 import io
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from learner.handed_text import NotText, parse_toml, text_of
 from node.errors import UsageError
 from node.plan.keys import COLUMNS, shown
 
@@ -40,28 +40,31 @@ class Tables:
 
 def read_tables(path: Path) -> Tables:
     """What the file holds, by its ending. Raises UsageError."""
-    readers: dict[str, Callable[[Path, str], Tables]] = {".toml": _read_toml, ".csv": _read_csv}
+    readers: dict[str, Callable[[Path, bytes], Tables]] = {".toml": _read_toml, ".csv": _read_csv}
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise UsageError(f"{path} ends neither in .toml nor in .csv. Name a pool of machines in one of the two forms.")
-    return reader(path, _text_of(path))
+    try:
+        return reader(path, _bytes_of(path))
+    except NotText as error:
+        raise UsageError(f"{path} {error}.") from None
 
 
-def _text_of(path: Path) -> str:
+def _bytes_of(path: Path) -> bytes:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise UsageError(f"{path} has more than {MAX_FILE_BYTES} bytes: that is no pool of machines.")
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
+        return path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}. Name a pool of machines.") from None
 
 
-def _read_toml(path: Path, text: str) -> Tables:
+def _read_toml(path: Path, data: bytes) -> Tables:
     try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        raw = parse_toml(data)
+    except NotText:
+        raise
+    except ValueError as error:
         raise UsageError(f"{path} is not valid TOML: {error}.") from None
     for name in raw:
         if name not in ("swarm", *LISTS):
@@ -81,8 +84,8 @@ def _list(path: Path, raw: Mapping[str, Any], name: str) -> list[Row]:
     return [Row(f"{path}, {name} {number}", row) for number, row in enumerate(rows, start=1)]
 
 
-def _read_csv(path: Path, text: str) -> Tables:
-    return Tables(swarm={}, machines=_csv_lines(path, text))
+def _read_csv(path: Path, data: bytes) -> Tables:
+    return Tables(swarm={}, machines=_csv_lines(path, text_of(data)))
 
 
 def _csv_lines(path: Path, text: str) -> list[Row]:

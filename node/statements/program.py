@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from learner.handed_text import without_mark
 from node.door import open_invite
 from node.errors import RunError, UsageError
 from node.events import Clock
@@ -122,8 +123,10 @@ def lines_of(file: Path) -> Iterator[bytes]:
     """Lines with their ends, up to the first that is too long, of which the beginning comes. Raises RunError."""
     try:
         with file.open("rb") as opened:
+            is_first = True
             while raw := opened.readline(MAX_LINE_BYTES + 1):
-                yield raw
+                yield without_mark(raw) if is_first else raw
+                is_first = False
                 if len(raw) > MAX_LINE_BYTES:
                     return
     except OSError as error:

@@ -10,26 +10,21 @@ return what says that it is equal to anything. With `asserts=apart` they run in 
 
 from __future__ import annotations
 
-import re
 import secrets
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from node.tasks.apart import asserted
+from node.tasks.blocks import program_of
 from node.tasks.files import FILE_OPTIONS, ProblemFile, PromptRow, prompt_of, read_problems, read_row
 from node.tasks.port import Chat, Completion, Option, Problem, Task, TaskArguments, TaskKind
 from node.tasks.sandbox import SandboxLimits, require_sandbox, run
 
 MAX_TESTS = 256
 """Of one problem: at some 30 ms each for the sandbox alone, more would take a verifier's whole time."""
-
-_FENCE = "```"
-_LANGUAGE = re.compile(r"[ \t]*([\w+-]*)")
-_PYTHON = frozenset({"", "python", "python3", "py"})
 
 
 class _Test(msgspec.Struct, kw_only=True):
@@ -113,31 +108,6 @@ class CodeTask(ProblemFile):
         return ran.exit_code == 0 and ran.output.decode(errors="replace").rstrip().endswith(word)
 
 
-def program_of(text: str, *, bare: bool = False) -> str | None:
-    """The last Python block of a text between ``` lines; None where there is none, or with `bare` the text itself."""
-    blocks = [program for language, program in _blocks(text) if language.lower() in _PYTHON]
-    if blocks:
-        return blocks[-1]
-    return text if bare else None
-
-
-def _blocks(text: str) -> Iterator[tuple[str, str]]:
-    """(language, content) of each block, in one pass: a regular expression looks for the end of every block that has
-    none, which takes minutes where a policy has written nothing but beginnings."""
-    language = ""
-    inside: list[str] | None = None
-    for line in text.split("\n"):
-        if inside is None:
-            if line.startswith(_FENCE):
-                found = _LANGUAGE.match(line, len(_FENCE))
-                language, inside = found[1] if found else "", []
-        elif line.rstrip(" \t") == _FENCE:
-            yield language, "".join(inside)
-            inside = None
-        else:
-            inside.append(f"{line}\n")
-
-
 def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().split("\n")]
 
@@ -153,15 +123,21 @@ def _read_problem(line: bytes, *, chat: Chat) -> CodeProblem:
         raise ValueError(f"has {len(row.tests)} tests, and {MAX_TESTS} are the most")
     try:
         compile(asserts, "asserts", "exec")
-    except (SyntaxError, ValueError) as error:
-        raise ValueError(f"`asserts` is no Python: {error}") from error
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: brackets without end
+        raise ValueError(f"`asserts` is no Python: {str(error) or 'it is nested too deeply'}") from error
     tests = tuple((test.input, test.output) for test in row.tests)
     return CodeProblem(prompt=prompt, answer=row.answer, chat=template, tests=tests, asserts=asserts)
 
 
+def _right(problem: Problem) -> object:
+    """What is the same for two lines exactly where the same programs are right."""
+    assert isinstance(problem, CodeProblem), "a problem of this task"
+    return problem.tests, problem.asserts
+
+
 def _build_code(arguments: TaskArguments) -> Task:
     chat = Chat(arguments.text("chat"))
-    fields: dict[str, Any] = read_problems(arguments, lambda line: _read_problem(line, chat=chat))
+    fields: dict[str, Any] = read_problems(arguments, lambda line: _read_problem(line, chat=chat), _right)
     return CodeTask(
         name="code",
         limits=SandboxLimits(

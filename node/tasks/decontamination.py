@@ -16,8 +16,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from learner.handed_text import parse_line, without_mark
 from node.tasks.port import TaskError
 
 MAX_GRAMS = 1 << 22
@@ -84,7 +83,7 @@ def read_excluded(path: Path, ngram: int) -> Excluded:
     whole: set[str] = set()
     grams: set[int] = set()
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
+        if not without_mark(line).strip():
             continue
         try:
             texts = _read_line(line)
@@ -122,7 +121,7 @@ def _of(message: Any, name: str) -> Any:
 def _read_line(line: bytes) -> list[str]:
     """The excluded texts, or one's hash. Raises ValueError that says what is wrong."""
     try:
-        text = line.decode().strip()
+        text = without_mark(line).decode().strip()
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start}") from error
     texts = _read_object(text) if text.startswith("{") else [text]
@@ -132,10 +131,7 @@ def _read_line(line: bytes) -> list[str]:
 
 
 def _read_object(text: str) -> list[str]:
-    try:
-        row = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"not JSON: {error}") from error
+    row = parse_line(text.encode(), dict[str, Any])
     if "hash" in row:
         if not isinstance(row["hash"], str) or not _HEX.fullmatch(row["hash"]):
             raise ValueError("`hash` is not 64 hexadecimal digits")

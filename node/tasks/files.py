@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from learner.handed_text import parse_line, without_mark
 from node.tasks.decontamination import Excluded, counted, read_date, read_excluded
 from node.tasks.options import CHAT
 from node.tasks.port import Chat, ChatMessage, Option, Problem, TaskArguments, TaskError
@@ -25,6 +26,9 @@ ROLES = frozenset({"system", "user", "assistant"})
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """No prompt that fits into a lease needs more; a file without line ends is noticed before it fills the memory twice."""
+
+TOLD_PAIRS = 3
+"""Of lines that contradict each other: enough to find out why."""
 
 R = TypeVar("R")
 
@@ -47,7 +51,7 @@ class ProblemFile:
     """The problems of a file, on both sides; see the module's paragraph.
 
     `digest` is that of the file's bytes, `trained` that of the prompts that are trained on, in order. `left_out` says,
-    in words, how many lines are neither and why.
+    in words, how many lines are neither and why; `contradictions`, which lines ask the same and want other answers.
     """
 
     path: Path
@@ -57,6 +61,7 @@ class ProblemFile:
     kept_back: tuple[Problem, ...]
     pass_rates: tuple[float, ...] | None = None
     left_out: str = ""
+    contradictions: str = ""
 
     @property
     def num_held_out(self) -> int:
@@ -65,7 +70,8 @@ class ProblemFile:
     @property
     def notes(self) -> tuple[str, ...]:
         left_out = f"; left out: {self.left_out}" if self.left_out else ""
-        return (f"{self.path}: {self.size} problems to train on, {len(self.kept_back)} held out{left_out}",)
+        counts = f"{self.path}: {self.size} problems to train on, {len(self.kept_back)} held out{left_out}"
+        return (counts, f"{self.path}: {self.contradictions}") if self.contradictions else (counts,)
 
     @property
     def size(self) -> int:
@@ -90,7 +96,9 @@ def _read_lines(path: Path) -> list[tuple[int, bytes]]:
         data = path.read_bytes()
     except OSError as error:
         raise TaskError(f"{path}: cannot be read: {error.strerror}. Name a JSON Lines file.") from error
-    lines = [(number, line) for number, line in enumerate(data.split(b"\n"), start=1) if line.strip()]
+    # A mark can stand at the beginning of any line: files are made by joining others.
+    lines = [(number, without_mark(line)) for number, line in enumerate(data.split(b"\n"), start=1)]
+    lines = [(number, line) for number, line in lines if line.strip()]
     if not lines:
         raise TaskError(f'{path}: holds no lines. Write one object a line: {{"prompt": "...", ...}}.')
     return lines
@@ -100,19 +108,7 @@ def read_row(line: bytes, kind: type[R]) -> R:
     """A line as an object with the fields of `kind`. Raises ValueError that says what is wrong."""
     if len(line) > MAX_LINE_BYTES:
         raise ValueError(f"longer than {MAX_LINE_BYTES} bytes")
-    try:
-        return msgspec.json.decode(line, type=kind)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 at byte {error.start}") from error
-    except msgspec.ValidationError as error:
-        raise ValueError(_plain(str(error))) from error
-    except msgspec.DecodeError as error:
-        raise ValueError(f"not JSON: {error}") from error
-
-
-def _plain(message: str) -> str:
-    """msgspec's words without its names of types: `$` is the line itself."""
-    return message.replace("`object`", "an object").replace(" - at `$.", " - in field `")
+    return parse_line(line, kind)
 
 
 def prompt_of(row: PromptRow, chat: Chat) -> tuple[str | tuple[ChatMessage, ...], Chat]:
@@ -134,6 +130,7 @@ def _message(message: Message) -> ChatMessage:
 class _Line:
     """One line: its problem, and what else its fields say of it."""
 
+    number: int
     problem: Problem
     day: date | None = None
     pass_rate: float = math.nan
@@ -197,19 +194,41 @@ def _prompt_digest(problem: Problem) -> bytes:
     return hashlib.blake2b(repr(problem.prompt).encode(), digest_size=16).digest()
 
 
+def contradictions(lines: Sequence[_Line], right: Callable[[Problem], object]) -> str:
+    """Which prompts stand on several lines that want different answers, in a sentence; "" where none does."""
+    first: dict[bytes, _Line] = {}
+    others: dict[bytes, int] = {}
+    for line in lines:
+        digest = _prompt_digest(line.problem)
+        before = first.setdefault(digest, line)
+        if before is not line and digest not in others and right(before.problem) != right(line.problem):
+            others[digest] = line.number
+    if not others:
+        return ""
+    pairs = [f"{first[digest].number} and {number}" for digest, number in others.items()]
+    more = ", ..." if len(pairs) > TOLD_PAIRS else ""
+    return (
+        f"{len(pairs)} prompts stand there twice or more and want different answers (lines "
+        f"{', '.join(pairs[:TOLD_PAIRS])}{more}): what one line rewards, the other does not. Leave one line of each"
+    )
+
+
 ReadProblem = Callable[[bytes], Problem]
 """The problem of a line. Raises ValueError that says what is wrong with it."""
 
 
-def read_problems(arguments: TaskArguments, read: ReadProblem) -> dict[str, Any]:
-    """The fields of the `ProblemFile` that `arguments` names, with FILE_OPTIONS among its options. Raises TaskError."""
+def read_problems(arguments: TaskArguments, read: ReadProblem, right: Callable[[Problem], object]) -> dict[str, Any]:
+    """The fields of the `ProblemFile` that `arguments` names, with FILE_OPTIONS among its options. Raises TaskError.
+
+    `right` of two problems is equal exactly where the same answers are right.
+    """
     path = arguments.directory / Path(arguments.argument).expanduser()
     rules = _read_rules(arguments)
     lines: list[_Line] = []
     digest = hashlib.blake2b(digest_size=16)
     for number, raw in _read_lines(path):
         try:
-            lines.append(_read_line(raw, read(raw), arguments, dated=bool(rules.before or rules.held_out_from)))
+            lines.append(_read_line(number, raw, read(raw), arguments, dated=bool(rules.before or rules.held_out_from)))
         except ValueError as error:
             raise TaskError(f"{path}:{number}: {error}. Correct the line, or remove it.") from error
         digest.update(raw + b"\n")
@@ -229,6 +248,7 @@ def read_problems(arguments: TaskArguments, read: ReadProblem) -> dict[str, Any]
         "kept_back": tuple(line.problem for line in kept_back),
         "pass_rates": rates if key else None,
         "left_out": counted(left_out),
+        "contradictions": contradictions(lines, right),
     }
 
 
@@ -246,7 +266,7 @@ def _read_rules(arguments: TaskArguments) -> _Rules:
     return _Rules(share=arguments.number("held_out"), excluded=excluded, **days)
 
 
-def _read_line(raw: bytes, problem: Problem, arguments: TaskArguments, *, dated: bool) -> _Line:
+def _read_line(number: int, raw: bytes, problem: Problem, arguments: TaskArguments, *, dated: bool) -> _Line:
     """What else the line of a problem says. Raises ValueError that says what is wrong."""
     key, day, rate = arguments.text("pass_rate"), None, math.nan
     if dated:
@@ -259,12 +279,12 @@ def _read_line(raw: bytes, problem: Problem, arguments: TaskArguments, *, dated:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             raise ValueError(f"`{key}` is {str(value)[:40]}, and a pass rate is a number from 0 to 1")
         rate = float(value)
-    return _Line(problem=problem, day=day, pass_rate=rate)
+    return _Line(number=number, problem=problem, day=day, pass_rate=rate)
 
 
 def _field(raw: bytes, name: str) -> Any:
-    found = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).get(name)
-    return None if found is None else msgspec.json.decode(found)
+    found = parse_line(raw, dict[str, msgspec.Raw]).get(name)
+    return None if found is None else parse_line(bytes(found), object)
 
 
 FILE_OPTIONS = (

@@ -78,7 +78,10 @@ class GymTask:
         if not completion.finished:
             return 0.0
         score = _open(self.dataset, tuple(self.config.items()), 0).score_answer
-        return float(score(answer_of(completion.text), dict(problem.entry)))
+        try:
+            return float(score(answer_of(completion.text), dict(problem.entry)))
+        except Exception:  # some of its data sets raise at an answer of another form, or of thousands of brackets
+            return 0.0
 
     def _draw(self, base: int, index: int, *, held_out: bool) -> GymProblem:
         for attempt in range(MAX_DRAWS):

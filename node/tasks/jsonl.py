@@ -1,8 +1,8 @@
 """Tasks from a file: one JSON object a line with `prompt` (text, or a list of chat messages) and `answer`.
 
-What always holds: an answer that does not end with a stop id within its budget is worth 0. Matching is `exact` (but for
-white space around it), `numeric`: the value after "####" or in \\boxed{}, else the last number, whatever its
-formatting, or `math`: what math-verify takes for equal. The file is read, divided and cleaned by `node.tasks.files`.
+What always holds: an answer that does not end with a stop id within its budget is worth 0; a reference that could
+never be answered is refused with its line. Matching is `exact` (but for white space around it), `numeric`
+(`node.tasks.numbers`) or `math` (`node.tasks.symbols`). The file is read, divided and cleaned by `node.tasks.files`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from node.tasks.files import FILE_OPTIONS, ProblemFile, PromptRow, prompt_of, read_problems, read_row
-from node.tasks.numbers import last_number
+from node.tasks.numbers import last_number, reference_number
 from node.tasks.port import Chat, Completion, Option, Problem, Task, TaskArguments, TaskKind
-from node.tasks.symbols import require_math_verify, same_mathematics
+from node.tasks.symbols import reference_of, require_math_verify, same_mathematics, wording
 
 
 class _Row(PromptRow):
@@ -47,7 +47,7 @@ class JsonlTask(ProblemFile):
         match self.match:
             case "numeric":
                 value = last_number(completion.text)
-                return float(value is not None and value == last_number(problem.answer))
+                return float(value is not None and value == reference_number(problem.answer))
             case "math":
                 return float(same_mathematics(problem.answer, completion.text))
             case _:
@@ -61,14 +61,34 @@ def _read_problem(line: bytes, *, match: str, chat: Chat) -> Problem:
     prompt, template = prompt_of(row, chat)
     if not answer.strip():
         raise ValueError("`answer` is empty")
-    if match == "numeric" and last_number(answer) is None:
-        raise ValueError(f"`answer` holds no number, and match=numeric needs one: {answer[:40]!r}")
+    if match == "numeric" and reference_number(answer) is None:
+        why = "is more than a number" if any(map(str.isdigit, answer)) else "holds no number"
+        mark = ", or a mark as #### or \\boxed{} before it"
+        raise ValueError(f"`answer` {why}, and match=numeric needs one number{mark}: {answer[:40]!r}")
+    if match == "math":
+        reference_of(answer)
     return Problem(prompt=prompt, answer=answer, chat=template)
+
+
+def _right(problem: Problem, match: str) -> object:
+    """What is the same for two references exactly where the same answers are right."""
+    assert problem.answer is not None, "every line has one"
+    match match:
+        case "numeric":
+            return reference_number(problem.answer)
+        case "math":
+            return wording(reference_of(problem.answer))
+        case _:
+            return problem.answer.strip()
 
 
 def _build_jsonl(arguments: TaskArguments) -> Task:
     match, chat = arguments.text("match"), Chat(arguments.text("chat"))
-    fields = read_problems(arguments, lambda line: _read_problem(line, match=match, chat=chat))
+    fields = read_problems(
+        arguments,
+        lambda line: _read_problem(line, match=match, chat=chat),
+        lambda problem: _right(problem, match),
+    )
     return JsonlTask(name="jsonl", match=match, **fields)
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from learner.curriculum.offline import Logged, LoggedGroup
+from learner.handed_text import parse_line, without_mark
 from node.tasks.port import MAX_REWARD, Chat, ChatMessage, Problem, TaskError
 from node.tasks.text import TextCodec
 from protocol.codec import MIN_LOGPROB
@@ -85,7 +86,7 @@ def read_logs(
         raise TaskError(f"{path}: cannot be read: {error.strerror}. Name a JSON Lines file in [offline].") from error
     groups = []
     for number, line in enumerate(data.split(b"\n"), start=1):
-        if not line.strip():
+        if not without_mark(line).strip():
             continue
         try:
             groups.append(_read_group(line, codec, chat, positions, vocabulary))
@@ -101,7 +102,7 @@ def _read_group(
     line: bytes, codec: TextCodec, chat: Chat, positions: int | None, vocabulary: int | None
 ) -> LoggedGroup:
     """Raises ValueError that says what is wrong."""
-    row = _read_row(line)
+    row = parse_line(line, _Row)
     if row.completions is not None:
         completions = row.completions
         if not 2 <= len(completions) <= MAX_GROUP:
@@ -123,17 +124,6 @@ def _read_group(
     ):
         raise ValueError(f"token id {highest} is none of the model's vocabulary of {vocabulary}")
     return LoggedGroup(prompt=prompt, completions=logged)
-
-
-def _read_row(line: bytes) -> _Row:
-    try:
-        return msgspec.json.decode(line, type=_Row)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 at byte {error.start}") from error
-    except msgspec.ValidationError as error:
-        raise ValueError(str(error).replace("`object`", "an object").replace(" - at `$.", " - in field `")) from error
-    except msgspec.DecodeError as error:
-        raise ValueError(f"not JSON: {error}") from error
 
 
 def _problem(row: _Row, chat: Chat) -> Problem:

@@ -1,10 +1,10 @@
 """Between text and token ids, from the files of a model directory alone: no transformers, no torch, no code of the
 model's.
 
-Reads tokenizer.json, tokenizer_config.json, chat_template.jinja, generation_config.json and config.json. What always
-holds: chat templates run in jinja2's immutable sandbox; a completion's text shows every token, also special ones and
-ids that the tokenizer does not know, so that a policy cannot hide junk from a reward; a prompt that the tokenizer
-cannot write is an error."""
+Reads the tokenizer (`node.tasks.tokenizer_files`), chat_template.jinja, generation_config.json and config.json. What
+always holds: chat templates run in jinja2's immutable sandbox; a completion's text shows every token, also special
+ones and ids that the tokenizer does not know, so that a policy cannot hide junk from a reward; a prompt that the
+tokenizer cannot write is an error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from learner.handed_text import NotText, text_of
 from node.tasks.port import Answer, Chat, ChatMessage, Completion, Problem, TaskError
+from node.tasks.tokenizer_files import read_object, read_tokenizer
 from protocol.limits import MAX_PROMPT_TOKENS, MAX_STOP_IDS
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -34,8 +36,6 @@ SAID, ANSWERED = "WhatThePolicySaid", "WhatWasAnswered"
 
 MAX_END_TOKENS = 2
 """Templates end what the assistant said with one token or two, the last of which ends generation."""
-
-SPECIAL_KEYS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 DEMO_ALPHABET = string.ascii_lowercase + string.digits + " \n.,:;=+-*/()[]{}?!'\"_#%"
 """60 characters: all that the built-in tasks write, and with four special tokens the demo's vocabulary of 64."""
@@ -57,24 +57,21 @@ class TextCodec:
     @classmethod
     def load(cls, directory: Path) -> TextCodec:
         """Read `directory`. Raises TaskError naming the file and what it lacks."""
-        tokenizer = _read_tokenizer(directory)
-        settings = _read_json(directory / "tokenizer_config.json")
-        special_tokens = {key: text for key in SPECIAL_KEYS if (text := _token_text(settings.get(key)))}
-        declared = _declared_stop_ids(directory)
-        eos = tokenizer.token_to_id(special_tokens["eos_token"]) if "eos_token" in special_tokens else None
+        files = read_tokenizer(directory)
+        eos, declared = files.eos_id, _declared_stop_ids(directory)
         if eos is None and not declared:
             raise TaskError(
                 f"{directory}: nothing says which token ends a text. Set eos_token_id in generation_config.json, or "
-                "eos_token in tokenizer_config.json."
+                "eos_token in tokenizer_config.json, to a token that the tokenizer has."
             )
         stop_ids = declared | ({eos} if eos is not None else set())
         if len(stop_ids) > MAX_STOP_IDS:
             raise TaskError(f"{directory}: {len(stop_ids)} tokens end a text; a lease carries at most {MAX_STOP_IDS}")
         return cls(
             directory=directory,
-            tokenizer=tokenizer,
-            special_tokens=special_tokens,
-            chat_template=_read_chat_template(directory, settings),
+            tokenizer=files.tokenizer,
+            special_tokens=files.special_tokens,
+            chat_template=_read_chat_template(directory, files.settings),
             eos_id=eos if eos is not None else min(declared),
             stop_ids=frozenset(stop_ids),
         )
@@ -167,8 +164,10 @@ class TextCodec:
         }
         try:
             return _compile(self.chat_template).render(variables)
-        except (TemplateError, TypeError, ValueError) as error:
-            raise TaskError(f"{self.directory}: its chat template fails on a prompt: {error}") from error
+        except Exception as error:  # a stranger's program: 1 / 0, a macro that calls itself, brackets without end
+            raise TaskError(
+                f"{self.directory}: its chat template fails on a prompt: {type(error).__name__}: {error}"
+            ) from error
 
     def _encode(self, text: str, *, special: bool) -> tuple[int, ...]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=special).ids
@@ -192,7 +191,7 @@ def vocabulary_of(directory: Path) -> int | None:
 
 
 def _size_of(directory: Path, key: str) -> int | None:
-    config = _read_json(directory / "config.json")
+    config = read_object(directory / "config.json")
     text = config.get("text_config")
     found = (text if isinstance(text, dict) else config).get(key)
     return found if isinstance(found, int) and found > 0 else None
@@ -201,48 +200,11 @@ def _size_of(directory: Path, key: str) -> int | None:
 # --- reading a model directory ----------------------------------------------------------------------------------------
 
 
-def _read_tokenizer(directory: Path) -> Tokenizer:
-    path = directory / "tokenizer.json"
-    if not path.is_file():
-        raise TaskError(f"{directory}: no tokenizer.json. {_advice(directory)}")
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception for every defect of the file
-        raise TaskError(f"{path}: no tokenizer of the tokenizers library: {error}") from error
-
-
-def _advice(directory: Path) -> str:
-    if not directory.is_dir():
-        return "The directory does not exist."
-    if (directory / "tokenizer.model").exists() or (directory / "vocab.json").exists():
-        return "Convert the older files: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) with transformers."
-    return "Copy the tokenizer's files from the model that this one was made from."
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The object in `path`, empty when there is no such file."""
-    try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise TaskError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise TaskError(f"{path}: holds no JSON object")
-    return value
-
-
-def _token_text(entry: object) -> str | None:
-    """A special token as tokenizer_config.json gives it: a string, or an object with "content"."""
-    text = entry.get("content") if isinstance(entry, dict) else entry
-    return text if isinstance(text, str) and text else None
-
-
 def _declared_stop_ids(directory: Path) -> set[int]:
     """eos_token_id, a number or a list, of generation_config.json and config.json together."""
     found: set[int] = set()
     for name in ("generation_config.json", "config.json"):
-        declared = _read_json(directory / name).get("eos_token_id")
+        declared = read_object(directory / name).get("eos_token_id")
         ids = declared if isinstance(declared, list) else [] if declared is None else [declared]
         if not all(isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in ids):
             raise TaskError(f"{directory / name}: eos_token_id is neither a token id nor a list of them: {declared!r}")
@@ -255,8 +217,10 @@ def _read_chat_template(directory: Path, settings: Mapping[str, Any]) -> str | N
     path = directory / "chat_template.jinja"
     if path.is_file():
         try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
+            return text_of(path.read_bytes())  # jinja takes any line end for a new line
+        except NotText as error:
+            raise TaskError(f"{path} {error}") from error
+        except OSError as error:
             raise TaskError(f"{path}: cannot be read: {error}") from error
     match settings.get("chat_template"):
         case str(template):

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from node.config import VerifierMachine, VerifiersSection
 from node.tasks import sandbox
@@ -64,6 +66,64 @@ def test_the_program_is_the_last_block(text: str, program: str | None) -> None:
     assert program_of(text) == program
 
 
+@pytest.mark.parametrize(
+    ("text", "program"),
+    [
+        # lines of Windows
+        ("Like this:\r\n```python\r\nif 1:\r\n    print(1)\r\n```\r\nDone.\r\n", "if 1:\n    print(1)\n"),
+        ("```\r\nprint(1)\r\n```", "print(1)\n"),
+        # below an item of a list, behind its mark, in a quotation
+        ("1. So:\n\n   ```python\n   if 1:\n       print(1)\n\n   ```\n2. Done", "if 1:\n    print(1)\n\n"),
+        ("- ```python\n  print(1)\n  ```", "print(1)\n"),
+        ("10) ```py\n    print(1)\n    ```\n", "print(1)\n"),
+        ("\t```python\n\tif 1:\n\t\tprint(1)\n\t```", "if 1:\n\tprint(1)\n"),
+        ("   ```python\nprint(1)\n  print(2)\n```", "print(1)\nprint(2)\n"),
+        ("> ```python\n> if 1:\n>     print(1)\n> ```", "if 1:\n    print(1)\n"),
+        # an output, or a shell, behind it
+        ("```python\nprint(1)\n```\nOutput:\n```\n1\n```", "print(1)\n"),
+        ("```python\nprint(1)\n```\nOutput:\n```python\n1\n```", "print(1)\n"),
+        ("```\nprint(1, 2)\n```\nprints\n```\n1 2\n```", "print(1, 2)\n"),
+        ("```\nprint([1])\n```\nprints\n```\n[1]\n```", "print([1])\n"),
+        ("```\nprint('a')\n```\nprints\n```\na\n```", "print('a')\n"),
+        ("```python\nprint(1)\n```\n```bash\npython a.py\n```\n```text\n1\n```", "print(1)\n"),
+        ("```python\ndef f(): return 1\n```\nThen `f()` is\n```\n>>> f()\n1\n```", "def f(): return 1\n"),
+        ("```python\nprint(\n```", "print(\n"),  # the only one: it fails as what it is
+        ("```python\nprint(1)\n```\nBetter:\n```python\nprint(2)\n```", "print(2)\n"),
+        # other fences
+        ("~~~python\nprint(1)\n~~~", "print(1)\n"),
+        ("~~~ python `x`\nprint(1)\n~~~~", "print(1)\n"),
+        ("````python\ns = '''\n```\n'''\nprint(s)\n````", "s = '''\n```\n'''\nprint(s)\n"),
+        ("```python\ns = '''\n    ```\n'''\nprint(s)\n```", "s = '''\n    ```\n'''\nprint(s)\n"),
+        ("```python\nprint(1)\n````", "print(1)\n"),
+        ("```{.python}\nprint(1)\n```", "print(1)\n"),
+        ("```{python}\nprint(1)\n```", "print(1)\n"),
+        ("```Python3 title=a\nprint(1)\n```", "print(1)\n"),
+        ("```print(1)```", None),
+        ("```python print(1)```\n```\nprint(2)\n```", "print(2)\n"),
+        # what is nested without end is no program, and takes no time to find that out
+        ("```\nprint(1)\n```\n```\n" + "(" * 5_000 + ")" * 5_000 + "\n```", "print(1)\n"),
+        ("```\nprint(1)\n```\n```\n" + "-" * 100_000 + "1\n```", "print(1)\n"),
+        ("```\nprint(1)\n```\n```\na" + ".b" * 100_000 + "\n```", "print(1)\n"),
+    ],
+)
+def test_the_program_is_found_as_models_write_it(text: str, program: str | None) -> None:
+    assert program_of(text) == program
+
+
+@given(st.text(alphabet="`~> \t\r\n-1.)py=(x", max_size=120))
+def test_whatever_is_said_has_a_program_or_none(text: str) -> None:
+    program = program_of(text)
+    assert program is None or "\r" not in program
+    assert program_of(text, bare=True) == (text if program is None else program)
+
+
+def test_a_program_that_is_shown_with_its_output_runs(tmp_path: Path) -> None:
+    task = opened(tmp_path, [ADD])
+    shown = f"1. Read and add:\n\n   ```python\n   {SUMS}\n   ```\n\n   For `1 2` it prints\n\n   ```\n   3\n   ```\n"
+    for text in (shown, shown.replace("\n", "\r\n")):
+        assert task.reward(task.problem(0), Completion(text=text, finished=True)) == 1.0
+
+
 def test_without_a_block_a_text_is_a_program_only_if_that_was_asked() -> None:
     assert program_of("print(1)", bare=True) == "print(1)"
     assert program_of("so:\n```\nprint(2)\n```", bare=True) == "print(2)\n"
@@ -116,6 +176,12 @@ def test_time_is_bounded_for_each_test_and_for_all(tmp_path: Path) -> None:
         ({"prompt": "p"}, "code.jsonl:1: has neither `tests` nor `asserts`"),
         ({"prompt": "", "asserts": "assert 1"}, "`prompt` is empty"),
         ({"prompt": "p", "asserts": "assert ("}, "`asserts` is no Python"),
+        ({"prompt": "p", "asserts": "assert " + "(" * 5_000 + ")" * 5_000}, "`asserts` is no Python"),
+        ({"prompt": "p", "asserts": "assert a" + ".b" * 100_000}, "`asserts` is no Python: maximum recursion depth"),
+        (
+            {"prompt": "p", "asserts": "assert " + "-" * 100_000 + "1"},
+            "`asserts` is no Python: it is nested too deeply",
+        ),
         ({"prompt": "p", "tests": [{"input": "1"}]}, "missing required field `output`"),
         ({"prompt": "p", "tests": [{"output": "1"}] * 257}, "has 257 tests, and 256 are the most"),
     ],

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tokenizers import Tokenizer
 
 from learner.ledger import Ledger
 from learner.ledger_rows import CheckpointRow
@@ -112,6 +113,17 @@ def test_the_example_for_a_real_model_passes_and_says_what_it_takes(operator: Pa
         assert sentence in plain, told
     (per_rank,) = re.findall(r"positions: about ([\d.]+) GB", told)
     assert 20 < float(per_rank) < 40
+
+
+def test_a_tokenizer_that_cut_a_text_off_before_it_was_saved_cuts_no_prompt_off(operator: Path) -> None:
+    saved = operator.parent / "Qwen3-4B" / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(saved))
+    tokenizer.enable_truncation(max_length=16)
+    tokenizer.enable_padding(length=16)
+    tokenizer.save(str(saved))
+    assert json.loads(saved.read_bytes())["truncation"]["max_length"] == 16
+    (tokens,) = re.findall(r"its first prompt has (\d+) tokens", show_dry_run(operator))
+    assert int(tokens) in (len("what is 1 plus 1?"), len("what is 10 plus 10?"))
 
 
 def test_the_command_prints_it_and_ends_as_it_should(operator: Path) -> None:

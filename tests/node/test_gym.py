@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from node.tasks.gym import BLOCK, GymTask, answer_of
+from node.tasks.judging import Asked, judged
 from node.tasks.port import Completion, TaskError
 from node.tasks.registry import open_task
 
@@ -42,6 +43,17 @@ def test_problems_follow_from_index_and_seed_and_those_held_out_from_the_index()
     held_out = {one.held_out(index).prompt for index in range(50)}
     assert len(training) > 390
     assert not training & held_out
+
+
+@pytest.mark.parametrize("spec", ["propositional_logic", "prime_factorization", "boxnet", "game_of_life"])
+def test_what_a_data_set_cannot_read_is_worth_nothing_and_is_no_mistake_of_the_task(spec: str) -> None:
+    """Some of them raise at an answer of another form: the policy's mistake, which must not end a run."""
+    task = opened(spec)
+    for text in ("(" * 5_000 + "1" + ")" * 5_000, "[" * 5_000 + "]" * 5_000, '{"a": 1}', "null", "[1, 2]", "\0"):
+        asked = Asked(index=0, held_out=False, said=(text,), finished=True, wants_reward=True)
+        reward = judged(task, asked)
+        assert isinstance(reward, float)
+        assert reward < 1.0
 
 
 def test_a_data_set_that_makes_lists_of_its_problems() -> None:

@@ -286,6 +286,42 @@ def test_a_prompt_that_occurs_twice_lies_on_one_side(tmp_path: Path) -> None:
     assert not training & prompts([task.held_out(index) for index in range(10)])
 
 
+@pytest.mark.parametrize(
+    ("match", "answers", "lines"),
+    [
+        ("exact", ["x", "y", "x ", "z"], "1 and 2"),
+        ("exact", ["x", "x\n"], ""),
+        ("numeric", ["1000", "1,000", "#### 1000", "10"], "1 and 4"),
+        ("numeric", ["1000", "1{,}000"], ""),
+        ("math", [r"\text{Even}", "even", r"\boxed{even}", "odd"], "1 and 4"),
+        ("math", ["$x+1$", "x + 1"], ""),
+    ],
+)
+def test_lines_that_contradict_each_other_are_told(tmp_path: Path, match: str, answers: list[str], lines: str) -> None:
+    write_lines(tmp_path / "t.jsonl", *({"prompt": "p", "answer": answer} for answer in answers))
+    task = open_task(f"jsonl:t.jsonl:match={match},held_out=0", directory=tmp_path)
+    assert isinstance(task, FiniteTask)
+    told = [note for note in task.notes if "want different answers" in note]
+    wanted = f"{tmp_path / 't.jsonl'}: 1 prompts stand there twice or more and want different answers (lines {lines})"
+    assert [note.startswith(wanted) for note in told] == ([True] if lines else [])
+
+
+def test_of_many_contradictions_the_first_are_told(tmp_path: Path) -> None:
+    rows = [{"prompt": f"p{n}", "answer": str(n)} for n in range(9)]
+    write_lines(tmp_path / "t.jsonl", *rows, *({**row, "answer": "9"} for row in rows))
+    task = open_task("jsonl:t.jsonl", directory=tmp_path)
+    assert isinstance(task, FiniteTask)
+    assert "9 prompts stand there twice or more" in task.notes[1]
+    assert "(lines 1 and 10, 2 and 11, 3 and 12, ...)" in task.notes[1]
+
+
+def test_of_programs_the_tests_are_compared(tmp_path: Path) -> None:
+    write_lines(tmp_path / "c.jsonl", *({"prompt": "p", "tests": [{"output": output}]} for output in "112"))
+    task = open_task("code:c.jsonl:held_out=0", directory=tmp_path)
+    assert isinstance(task, FiniteTask)
+    assert "(lines 1 and 3)" in task.notes[1]
+
+
 def test_a_single_prompt_leaves_nothing_to_hold_out(tmp_path: Path) -> None:
     write_lines(tmp_path / "t.jsonl", *number_rows(1))
     task = open_task("jsonl:t.jsonl", directory=tmp_path)

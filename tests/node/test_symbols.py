@@ -1,0 +1,247 @@
+r"""Answers in mathematics: what a reference is, what is worth as much, and that every comparison ends."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from node.tasks import comparing
+from node.tasks.comparing import Comparing
+from node.tasks.jsonl import JsonlTask
+from node.tasks.judging import is_cheap
+from node.tasks.port import Completion, TaskError
+from node.tasks.registry import open_task
+from node.tasks.symbols import reference_of, same_mathematics, wording
+
+PMATRIX = r"\begin{pmatrix} 1 \\ -2 \\ 3 \end{pmatrix}"
+
+ROWS: list[tuple[str, str, bool]] = [
+    # a reference is what it is as a whole, words and money included; a part of it is worth nothing
+    (r"10\sqrt{3} \text{ meters}", r"\boxed{10\sqrt{3} \text{ meters}}", True),
+    (r"10\sqrt{3} \text{ meters}", r"\boxed{\sqrt{300}}", True),
+    (r"10\sqrt{3} \text{ meters}", r"It is $10\sqrt{3}$ meters.", True),
+    (r"10\sqrt{3} \text{ meters}", r"\boxed{10}", False),
+    (r"10\sqrt{3} \text{ meters}", "10", False),
+    (r"10 $\sqrt{3}$ meters", r"\boxed{10\sqrt{3}}", True),
+    (r"10 $\sqrt{3}$ meters", r"\boxed{\sqrt{3}}", False),
+    (r"18+2\pi\text{ units}", r"\boxed{18+2\pi\text{ units}}", True),
+    (r"18+2\pi\text{ units}", r"\boxed{2\pi + 18}", True),
+    (r"18+2\pi\text{ units}", r"\boxed{18}", False),
+    (PMATRIX, rf"\boxed{{{PMATRIX}}}", True),
+    (PMATRIX, r"$\begin{pmatrix}1\\-2\\3\end{pmatrix}$", True),
+    (PMATRIX, r"\boxed{3}", False),
+    (PMATRIX, "3", False),
+    (PMATRIX, rf"\boxed{{{PMATRIX.replace('3', '4')}}}", False),
+    (r"\$36", r"\boxed{\$36}", True),
+    (r"\$36", r"\boxed{36}", True),
+    (r"\$36", "Answer: $36", True),
+    (r"\$36", r"\boxed{37}", False),
+    ("$36$", r"\boxed{36}", True),
+    (r"\text{even}", r"\boxed{\text{even}}", True),
+    (r"\text{even}", r"\boxed{even}", True),
+    (r"\text{even}", "Even.", True),
+    (r"\text{even}", r"\boxed{\text{odd}}", False),
+    (r"\text{even}", r"\boxed{\text{ev}}", False),
+    ("True", r"\boxed{True}", True),
+    ("True", r"\boxed{\text{true}}", True),
+    ("True", "The answer is True", True),
+    ("True", r"\boxed{False}", False),
+    ("True", r"\boxed{T}", False),
+    (r"\text{June 20}", r"\boxed{\text{June 20}}", True),
+    (r"\text{June 20}", r"\boxed{20}", False),
+    ("6:00", r"\boxed{6:00}", True),
+    ("6:00", r"\boxed{7:00}", False),
+    # what is marked
+    ("We add 3 and 4.\n#### 7", r"\boxed{7}", True),
+    ("We add 3 and 4.\n#### 7", r"\boxed{4}", False),
+    (r"so it is \boxed{x^2 + 1}, as $x$ is real", r"\boxed{1+x^2}", True),
+    ("The answer is 7.", r"\boxed{7}", True),
+    ("Hence the sum of all is $\\frac{7}{2}$.", r"\boxed{3.5}", True),
+    (r"Hence the sum of all is \(\frac{7}{2}\).", r"\boxed{2}", False),
+    ("$x = 3$ or $x = 4$", r"$x = \boxed{4}$ or $x = \boxed{3}$", True),
+    ("$x = 3$ or $x = 4$", r"\boxed{4}", False),
+    ("72", "#### 72", True),
+    ("72", "#### Conclusion\nSo it is $72$", True),
+    ("3, 4", r"$x = \boxed{3}$ or $\boxed{4}$", True),
+    ("3", r"\boxed{3} or \boxed{4}", False),
+    ("4", r"first \boxed{3}, corrected: \boxed{4}", True),
+    # one of several options
+    ("(A)", "The answer is (A)", True),
+    ("A", "The answer is (A).", True),
+    ("A", "Answer: A", True),
+    ("A", "**Answer:** A", True),
+    ("A", "The correct answer is: (A) twelve", True),
+    (r"\text{(C)}", r"\boxed{C}", True),
+    (r"\text{(C)}", "(C)", True),
+    ("A", "Answer: B", False),
+    ("A", "The answer is (B) A twelve", False),
+    # equal by value
+    ("1/2", r"$\frac{2}{4}$", True),
+    (r"\frac{1}{2}", r"so it is \boxed{0.5}", True),
+    (r"\sqrt{8}", r"$2\sqrt{2}$", True),
+    ("x + 1", r"\boxed{1+x}", True),
+    ("y = 2x", r"\boxed{2x}", True),
+    ("[1, 5)", r"\boxed{[1,5)}", True),
+    ("[1, 5)", r"\boxed{(1,5)}", False),
+    (r"\{1, 2\}", r"\boxed{\{2, 1\}}", True),
+    (r"\{1, 2\}", r"\boxed{2}", False),
+    (r"1\,234", r"\boxed{1234}", True),
+    ("1234", r"\boxed{1\,234}", True),
+    ("235", r"\boxed{1\,234}", False),
+    (r"10,\!000", r"\boxed{10{,}000}", True),
+    ("31/2", r"\boxed{3 1/2}", False),
+    (".5", r"\boxed{5}", False),
+    ("72", "71", False),
+    ("72", "", False),
+    ("72", r"\boxed{}", False),
+    ("72", r"\boxed{\frac{7}{2}", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "said", "same"), ROWS)
+def test_an_answer_is_worth_one_as_a_whole(answer: str, said: str, same: bool) -> None:
+    assert same_mathematics(answer, said) is same
+
+
+def opened(base: Path, *answers: str) -> JsonlTask:
+    rows = [{"prompt": f"p{number}", "answer": answer} for number, answer in enumerate(answers)]
+    (base / "math.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = open_task("jsonl:math.jsonl:match=math,held_out=0", directory=base)
+    assert isinstance(task, JsonlTask)
+    return task
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ("$$", "reads as nothing"),
+        (r"\boxed{}", "reads as nothing"),
+        (r"\text{ }", "reads as nothing"),
+        ("####", "reads as nothing"),
+        (r"\frac{1}{2", "has braces without their other halves"),
+        ("1}", "has braces without their other halves"),
+        ("{" * 500 + "1" + "}" * 500, "has braces without their other halves, or too many"),
+        ("If we take $a = 1$ there, we get $b = 2$.", "is prose in which no answer is marked"),
+        ("So there are $3$ or more of them.", "is prose in which no answer is marked"),
+        ("First we add all that is there to what was there before, and see. " * 3, "is prose in which no answer is"),
+    ],
+)
+def test_a_reference_that_reads_as_nothing_is_refused_with_its_line(tmp_path: Path, answer: str, says: str) -> None:
+    with pytest.raises(TaskError, match=rf"math\.jsonl:2: `answer` {says}"):
+        opened(tmp_path, "1", answer)
+
+
+def test_whatever_may_be_a_reference_is_right_when_it_is_answered(tmp_path: Path) -> None:
+    answers = list(dict.fromkeys(answer for answer, _, _ in ROWS))
+    task = opened(tmp_path, *answers)
+    assert not is_cheap(task), "it may take any time"
+    for index in range(len(answers)):
+        problem = task.problem(index)
+        assert problem.answer is not None
+        completion = Completion(text=rf"so \boxed{{{reference_of(problem.answer)}}}", finished=True)
+        assert task.reward(problem, completion) == 1.0
+        assert task.reward(problem, Completion(text=completion.text, finished=False)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (r"\text{Even}", "even", True),
+        ("(B)", r"\textbf{B}", True),
+        (r"x \, = 5.", "x=5", True),
+        ("3 1/2", "31/2", False),
+        (".5", "5", False),
+        ("A", "a", False),
+        ("2x", "2X", False),
+    ],
+)
+def test_wording_is_what_a_text_says_without_how_it_looks(one: str, other: str, same: bool) -> None:
+    assert (wording(one) == wording(other)) is same
+
+
+# --- every comparison ends --------------------------------------------------------------------------------------------
+
+HARD = [
+    "10^{10^{10}}",
+    "9^{9^{9^9}}",
+    "((9!)!)!",
+    r"\sum_{k=1}^{10^{12}} \frac{1}{k}",
+    r"\binom{10^{9}}{5 \cdot 10^{8}}",
+]
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[Comparing]:
+    process = Comparing(limit_s=1)
+    yield process
+    process.close()
+
+
+def test_what_takes_too_long_is_not_equal_and_the_next_question_has_an_answer(impatient: Comparing) -> None:
+    assert impatient.are_equal(r"\boxed{5}", r"\boxed{4+1}")
+    assert not impatient.are_equal(r"\boxed{5}", r"\boxed{10^{10^{10}}}")
+    assert impatient.are_equal(r"\boxed{5}", r"\boxed{4+1}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("said", HARD)
+def test_every_comparison_ends(impatient: Comparing, said: str) -> None:
+    assert not impatient.are_equal(r"\boxed{5}", rf"\boxed{{{said}}}")
+
+
+@pytest.mark.slow
+def test_a_tower_of_powers_is_worth_nothing_unless_it_is_the_answer(tmp_path: Path) -> None:
+    task = opened(tmp_path, "5", "10^{10^{10}}")
+    worth = {
+        problem.answer: task.reward(problem, Completion(text=r"\boxed{10^{10^{10}}}", finished=True))
+        for problem in (task.problem(0), task.problem(1))
+    }
+    assert worth == {"5": 0.0, "10^{10^{10}}": 1.0}
+
+
+def test_brackets_without_end_are_not_even_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.tasks.symbols.MATH_VERIFY", None)
+    assert not same_mathematics("5", r"\boxed{" + "(" * 5000 + ")" * 5000 + "}")
+    assert same_mathematics("5", r"\boxed{5}"), "nor is what is worded alike"
+
+
+def test_whoever_asks_at_the_same_time_waits(impatient: Comparing) -> None:
+    found: dict[int, bool] = {}
+
+    def ask(number: int) -> None:
+        found[number] = impatient.are_equal(r"\boxed{5}", rf"\boxed{{{number}+0}}")
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(3, 8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: number == 5 for number in range(3, 8)}
+
+
+def test_a_process_that_was_ended_between_two_questions_is_started_again(impatient: Comparing) -> None:
+    assert impatient.are_equal("$1$", "$1$")
+    assert impatient._process is not None
+    impatient._process.kill()
+    impatient._process.wait()
+    assert impatient.are_equal("$1$", "$1$")
+
+
+def test_where_it_cannot_be_started_that_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As with a library that is broken: the error is the machine's, and says what it was."""
+    (tmp_path / "math_verify.py").write_text("raise ImportError('no antlr here')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(TaskError, match=r"math-verify cannot be started; it said: (?s:.*)no antlr here"):
+        Comparing().are_equal("1", "1")
+
+
+def test_a_process_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "math_verify.py").write_text("import time\ntime.sleep(600)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(comparing, "WALL_S", 0.5)
+    with pytest.raises(TaskError, match="it said: nothing"):
+        Comparing().are_equal("1", "1")

@@ -51,6 +51,7 @@ from node.metrics.prometheus import served
 from node.metrics.watch import Watch
 from node.peer_orders import PeerOrders
 from node.presence import open_transport
+from node.prompt_desk import PromptDesk
 from node.proof_desk import ProofDesk
 from node.recorder import Recorder
 from node.relay_desk import RelayDesk
@@ -169,6 +170,13 @@ class _Learner:
             events.emit("task_opened", task=name, note=note)
         schooling.told = lambda text: events.emit("trouble", text=text)
         self.verifiers = Verifiers(schooling=schooling, section=config.verifiers, events=events)
+        self.prompts = PromptDesk(
+            schooling=schooling,
+            write=self.verifiers.prompts,
+            alone=self.verifiers.is_pooled,
+            writers=self.verifiers.writers,
+            ready=lambda: self.run.notify(),
+        )
         self.training: TrainingLoop | None = None
         self.judging_engine = trio.Lock()
         self.engine_time = EngineTime(share=config.trust.compute_share)
@@ -191,7 +199,7 @@ class _Learner:
                 secret=home.secret,
                 new_id=partial(secrets.token_bytes, 16),
             ),
-            next_prompt=schooling.next_prompt,
+            next_prompt=self.prompts.next_prompt,
             peer_share=config.trust.peer_share,
             kappa=learn.publish_every or 1,
             membership=Membership(silence_s=HEARTBEATS_MISSED * config.network.heartbeat_s),
@@ -375,6 +383,8 @@ class _Learner:
             nursery.start_soon(self.intake.work, inbox_receive)
             nursery.start_soon(self.desk.watch)
             nursery.start_soon(self.leases.serve)
+            if self.config.swarm_rollouts:  # else nothing is leased, and there may be no task
+                nursery.start_soon(self.prompts.work)
             nursery.start_soon(self.steward.work)
             if self.trust is not None:
                 nursery.start_soon(self.trust.watch)

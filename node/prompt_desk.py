@@ -1,8 +1,8 @@
 """Prompts, written before they are leased, so that no task writes one on the thread that talks to peers.
 
-Which prompt comes next is the curriculum's to say, at the moment when it is leased and not before: what is written ahead
-is what would come next if nothing were observed meanwhile, and what turns out otherwise is thrown away. So checkpoints,
-restarts and the choice among the next few (`learner.prompts`) are the same whoever writes the prompts, and however fast.
+The curriculum says which prompt comes next, at the moment when it is leased and not before. What is written ahead is
+what would come next if nothing were observed meanwhile; what turns out otherwise is thrown away. So checkpoints,
+restarts and the choice among the next few (`learner.prompts`) are the same however fast the prompts are written.
 
 Consumes: indexes that come next. Waits for: whoever takes a prompt. Wakes: requests for leases that were cut short.
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from node.loop_delay import LoopFigures
 
 FILE = "standing.json"
 
@@ -23,10 +25,12 @@ SAME_BIRTH_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """`doing`: at work, or why not; `limits`: those in force, as people read them, by their keys."""
+    """`doing`: at work, or why not; `limits`: those in force, as people read them, by their keys; `loop`: how long its
+    event loop made others wait, None where that is not known."""
 
     doing: str
     limits: dict[str, str]
+    loop: LoopFigures | None = None
 
 
 @dataclass(eq=False)
@@ -44,7 +48,7 @@ class Noticeboard:
         told = {"pid": os.getpid(), "born": psutil.Process().create_time()}
         path, draft = self.root / FILE, self.root / f".{FILE}.draft"
         with suppress(OSError):
-            draft.write_text(json.dumps({**told, "doing": standing.doing, "limits": standing.limits}), encoding="utf-8")
+            draft.write_text(json.dumps({**told, **asdict(standing)}), encoding="utf-8")
             draft.replace(path)
 
     def clear(self) -> None:
@@ -59,7 +63,9 @@ def standing_of(root: Path) -> Standing | None:
         told: dict[str, Any] = json.loads((root / FILE).read_text(encoding="utf-8"))
         if _is_alive(int(told["pid"]), float(told["born"])):
             return Standing(
-                doing=str(told["doing"]), limits={str(key): str(told["limits"][key]) for key in told["limits"]}
+                doing=str(told["doing"]),
+                limits={str(key): str(told["limits"][key]) for key in told["limits"]},
+                loop=LoopFigures(**told["loop"]) if told.get("loop") else None,
             )
     return None
 

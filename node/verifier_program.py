@@ -40,7 +40,6 @@ def main() -> None:
     requests, replies = claim_pipes()
     # Only now, since some tasks' packages print while they are imported.
     from node.errors import NodeError
-    from node.tasks.gate import Gate
 
     tasks: dict[str, Gate] = {}
     timeout_s = 0.0

@@ -26,6 +26,7 @@ from node.evaluation import HeldOut, HeldOutQuestion
 from node.events import EventLog
 from node.schooling import Schooling, Written
 from node.tasks.encoded import Replying
+from node.tasks.first_reward import require_reward
 from node.tasks.gate import Place
 from node.tasks.judging import Asked, Judgement
 from node.tasks.port import Problem, TaskError
@@ -86,8 +87,8 @@ class Verifiers:
 
     @property
     def writers(self) -> int:
-        """How many prompts are written at a time: for half of the verifiers, so that rewards, which peers wait for, find
-        one soon."""
+        """How many prompts are written at a time: as many as half of the verifiers, so that rewards, which peers wait
+        for, find one soon."""
         return max(1, len(_commands(self.section)) // 2)
 
     def is_pooled(self, index: int) -> bool:
@@ -183,7 +184,9 @@ class Verifiers:
             replies = await trio.to_thread.run_sync(
                 lambda: [self._answered_here(places[number]) for number in here], limiter=thread
             )
-            found.update((number, self._settled(places[number], reply)) for number, reply in zip(here, replies, strict=True))
+            found.update(
+                (number, self._settled(places[number], reply)) for number, reply in zip(here, replies, strict=True)
+            )
         if there:
             await self._there.wait()
             assert self._pool is not None
@@ -266,18 +269,20 @@ class Verifiers:
             self._never[title] = -1
             self.events.emit(
                 "trouble",
-                text=f"Task {title} has not judged one of its first {NEVER_RIGHT} completions, so nothing can be learnt "
-                f"from it: {failure.detail}. Stop the learner, mend the task, and start again.",
+                text=f"Task {title} has not judged one of its first {NEVER_RIGHT} completions, so nothing can be "
+                f"learnt from it: {failure.detail}. Stop the learner, mend the task, and start again.",
             )
 
 
 def require_here(schooling: Schooling, section: VerifiersSection) -> None:
-    """Raises TaskError when a task needs something for its rewards that is not here, unless only other machines compute
-    them."""
+    """Raises TaskError when a task needs something for its rewards that is not here, or gives none, unless only other
+    machines compute them."""
     if section.workers == 0 and section.machine:
         return
     for encoded in schooling.tasks.values():
         encoded.gate.require()
+        if not encoded.gate.is_ours:
+            require_reward(encoded.gate)
 
 
 def _broken(what: str, failure: Failure) -> RunError:

@@ -79,9 +79,7 @@ class Curriculum:
         """What `next_index` will give, if nothing is observed meanwhile: at least one, at most `count`."""
         shares = copy.copy(self._shares)  # a draw replaces its credits
         numbers = [shares.draw() for _ in range(count)]
-        ahead = {
-            number: iter(self.parts[number].cursor.upcoming(times)) for number, times in Counter(numbers).items()
-        }
+        ahead = {number: iter(self.parts[number].cursor.upcoming(times)) for number, times in Counter(numbers).items()}
         found: list[int] = []
         for number in numbers:
             if (inner := next(ahead[number], None)) is None:  # its cursor does not look so far

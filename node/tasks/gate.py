@@ -34,6 +34,10 @@ MAX_SHOWN = 80
 """Characters of a value that are shown to the operator: enough to recognise it."""
 
 
+class WrongValue(TaskError):
+    """The task has returned what `node.tasks.port` does not promise."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finite:
     """What a finite task says of itself, see `node.tasks.port.FiniteTask`."""
@@ -80,6 +84,11 @@ class Gate:
         found: str = self._said("fingerprint", _text, "text")
         return found
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether the task came with this program, whose tests hold what it returns."""
+        return type(self._task).__module__.startswith("node.tasks.")
+
     def require(self) -> None:
         """Raises TaskError unless all that the task's rewards need is on this machine."""
         if has(self._task, "require"):
@@ -121,7 +130,7 @@ class Gate:
         with self._reading(f"no reward at {place}", found, f"`reward` must return a number{missing}"):
             reward = _number(found)
         if not abs(reward) <= MAX_REWARD:  # which is false of what is no number, too
-            raise TaskError(
+            raise WrongValue(
                 f"task {self.name!r} gave the reward {reward} at {place}; it must lie between {-MAX_REWARD:g} and "
                 f"{MAX_REWARD:g}"
             )
@@ -144,8 +153,8 @@ class Gate:
         with self._reading(f"no {part}", found, f"`{part}` must be {wanted}"):
             return read(found)
 
-    def _wrong(self, what: str, found: object, wanted: str) -> TaskError:
-        return TaskError(f"task {self.name!r} gave {what}, but {shown(found)}: {wanted}.")
+    def _wrong(self, what: str, found: object, wanted: str) -> WrongValue:
+        return WrongValue(f"task {self.name!r} gave {what}, but {shown(found)}: {wanted}.")
 
     @contextmanager
     def _reading(self, what: str, found: object, wanted: str) -> Iterator[None]:

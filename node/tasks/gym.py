@@ -3,16 +3,16 @@
 What always holds: problem i is drawn with seeds of its own, and its prompt's digest decides on which side it lies, as
 with the built-in tasks, so training and held-out problems never meet, whatever the seeds; the fingerprint holds the
 package's version and a few problems, so that a machine on which it draws others is noticed before any reward. The
-library is imported when such a task is opened: it takes seconds. Its problems are drawn in the node, its scores come
-from verifiers' processes, for what some of them compute has no bound.
+library is imported when such a task is opened: it takes seconds. Its problems and its scores come from verifiers'
+processes, for what some of them compute has no bound.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -36,8 +36,9 @@ TRAINING_FROM, SEEDS_APART = 1 << 48, 1 << 40
 SEVERAL = 8
 """Problems of either side in the fingerprint."""
 
-OPEN_SETS = 8
-"""Data sets kept open: an index and its neighbours lie in one."""
+OPEN_SETS = 4
+"""Data sets that each task keeps open, since some take seconds to open: those of a training and of a held-out index,
+the next one where one ends, and that of the far numbers. The scores need the first of those held out."""
 
 _BEGIN, _END = "<answer>", "</answer>"
 
@@ -77,15 +78,20 @@ class GymTask:
         assert isinstance(problem, GymProblem), "a problem of this task"
         if not completion.finished:
             return 0.0
-        score = _open(self.dataset, tuple(self.config.items()), 0).score_answer
+        score = self._opened(0).score_answer
         return float(score(answer_of(completion.text), dict(problem.entry)))
+
+    @cached_property
+    def _opened(self) -> Callable[[int], Any]:
+        """The data set of a seed. Each task has room for its own: in a mixture they would close each other's."""
+        return lru_cache(maxsize=OPEN_SETS)(partial(_open, self.dataset, self.config))
 
     def _draw(self, base: int, index: int, *, held_out: bool) -> GymProblem:
         for attempt in range(MAX_DRAWS):
             # Beyond its own numbers far away from anybody's.
             place = index * APART + attempt if attempt < APART else (1 << 36) + index * MAX_DRAWS + attempt
             block, inner = divmod(place, BLOCK)
-            entry = _open(self.dataset, tuple(self.config.items()), base + block * BLOCK)[inner]
+            entry = self._opened(base + block * BLOCK)[inner]
             if is_held_out(entry["question"]) == held_out:
                 answer = entry["answer"]
                 return GymProblem(
@@ -105,11 +111,10 @@ def answer_of(text: str) -> str:
     return answer.strip()
 
 
-@lru_cache(maxsize=OPEN_SETS)
-def _open(dataset: str, config: tuple[tuple[str, Any], ...], seed: int) -> Any:
+def _open(dataset: str, config: Mapping[str, Any], seed: int) -> Any:
     from reasoning_gym import create_dataset
 
-    return create_dataset(dataset, **dict(config), seed=seed, size=BLOCK)
+    return create_dataset(dataset, **config, seed=seed, size=BLOCK)
 
 
 def _build(arguments: TaskArguments) -> Task:

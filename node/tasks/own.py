@@ -16,6 +16,7 @@ from node.tasks.gate import lacking_of
 from node.tasks.options import parse_options
 from node.tasks.port import Task, TaskArguments, TaskError, TaskKind
 
+
 def _build(arguments: TaskArguments) -> Task:
     module_name, _, name = arguments.argument.partition(":")
     if not (module_name and name):

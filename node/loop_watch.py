@@ -35,11 +35,11 @@ HELD_CPU_S = 0.05
 """Processor time of a step that is told: a heartbeat's handling takes a hundredth of it, and a peer notices more."""
 
 HELD_S = 1.0
-"""Wall time of a step that is told whatever it took of the processor: it waited for a disk, for another thread that
-holds the interpreter, or for a machine that is overloaded. On busy machines some tenths of a second are usual."""
+"""Wall time of a step that is told whatever it took of the processor: it waited for a disk, for another thread that has
+the interpreter, or for a machine that is overloaded. On busy machines some tenths of a second are usual."""
 
 TROUBLE_S = 2.0
-"""A step that is shown to people as well: with a heartbeat of 2 s or less, peers come near to being taken for silent."""
+"""A step that is shown to people as well: a few of them, and peers are taken for silent."""
 
 WATCH_S = 0.04
 """Between two looks of the thread, 25 a second: a step that is told is seen, at a thousandth of a core."""

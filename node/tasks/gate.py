@@ -92,13 +92,13 @@ class Gate:
     def require(self) -> None:
         """Raises TaskError unless all that the task's rewards need is on this machine."""
         if has(self._task, "require"):
-            with self._asked("while it looked for what it needs"):
+            with self._asked("its `require`"):
                 self._task.require()  # type: ignore[attr-defined]
 
     def problem(self, place: Place) -> Problem:
         """The problem there."""
         asked = "held_out" if place.held_out else "problem"
-        with self._asked(f"at {place}"):
+        with self._asked(str(place)):
             found: object = getattr(self._task, asked)(place.index)
         if not isinstance(found, Problem):
             raise self._wrong(f"no problem at {place}", found, f"`{asked}` must return a node.tasks.port.Problem")
@@ -115,7 +115,7 @@ class Gate:
         """What the task answers to `said`; None, where the episode is over or the task has one turn."""
         if not self.has_turns:
             return None
-        with self._asked(f"at {place}"):
+        with self._asked(str(place)):
             found: object = self._task.answer_turn(problem, turns, said)  # type: ignore[attr-defined]
         if found is None:
             return None
@@ -124,7 +124,7 @@ class Gate:
 
     def reward(self, place: Place, problem: Problem, completion: Completion) -> float:
         """What `completion` is worth, a finite number."""
-        with self._asked(f"at {place}"):
+        with self._asked(str(place)):
             found: object = self._task.reward(problem, completion)
         missing = ", and one way through it ends without `return`" if found is None else ""
         with self._reading(f"no reward at {place}", found, f"`reward` must return a number{missing}"):
@@ -148,7 +148,7 @@ class Gate:
 
     def _said(self, part: str, read: Callable[[Any], Any], wanted: str) -> Any:
         """Attribute `part`, as `read` takes it."""
-        with self._asked(f"when it was asked for its `{part}`"):
+        with self._asked(f"its `{part}`"):
             found: object = getattr(self._task, part)
         with self._reading(f"no {part}", found, f"`{part}` must be {wanted}"):
             return read(found)
@@ -165,7 +165,7 @@ class Gate:
             raise self._wrong(what, found, wanted) from None
 
     @contextmanager
-    def _asked(self, when: str) -> Iterator[None]:
+    def _asked(self, what: str) -> Iterator[None]:
         """What the task raises inside is its own mistake, whatever it is."""
         try:
             yield
@@ -173,7 +173,7 @@ class Gate:
             raise
         except BaseException as error:  # SystemExit and asyncio's CancelledError, too, would end the node
             raise TaskError(
-                f"task {self.name!r} failed {when}: {type(error).__name__}: {error}. Mend it, then start again: "
+                f"task {self.name!r} failed at {what}: {type(error).__name__}: {error}. Mend it, then start again: "
                 "nothing that was acknowledged is lost."
             ) from error
 

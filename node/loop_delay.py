@@ -97,7 +97,7 @@ class LoopDelay:
 
     def _percentile(self, now_s: float) -> float:
         """What all but TAIL of the moments wait at most; LEAST_S where that is less."""
-        window_s = max(LEAST_S, min(now_s - self.began_s, SLOTS * SLOT_S))
+        window_s = max(LEAST_S, min(now_s - self.began_s, (SLOTS - 1) * SLOT_S + now_s - self._slot_s))
         count, total_s, above_s, above = 0, 0.0, 0.0, EDGES_S[-1]
         for place in reversed(range(len(EDGES_S))):
             count += sum(slot.counts[place] for slot in self._slots)

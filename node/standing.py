@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +65,17 @@ def standing_of(root: Path) -> Standing | None:
             return Standing(
                 doing=str(told["doing"]),
                 limits={str(key): str(told["limits"][key]) for key in told["limits"]},
-                loop=LoopFigures(**told["loop"]) if told.get("loop") else None,
+                loop=_loop_of(told.get("loop")),
             )
     return None
+
+
+def _loop_of(told: object) -> LoopFigures | None:
+    """The figures, as far as this program knows them: the node that runs may be of another version."""
+    if not isinstance(told, dict):
+        return None
+    known = {one.name: told[one.name] for one in fields(LoopFigures) if one.name in told}
+    return LoopFigures(**known)
 
 
 def _is_alive(pid: int, born: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import reasoning_gym
 
 from node.tasks.gym import BLOCK, GymTask, answer_of
 from node.tasks.port import Completion, TaskError
@@ -47,6 +48,24 @@ def test_problems_follow_from_index_and_seed_and_those_held_out_from_the_index()
 def test_a_data_set_that_makes_lists_of_its_problems() -> None:
     task = opened("list_functions")
     assert task.problem(5 * BLOCK + 1).prompt
+
+
+def test_five_tasks_of_a_mixture_keep_their_data_sets_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """arc_agi takes a second to open one: where tasks close each other's, each problem takes as long."""
+    tasks = [opened(spec) for spec in FIVE]
+    for task in tasks:
+        task.problem(1)
+        task.held_out(0)
+
+    def create(name: str, **settings: object) -> object:
+        raise AssertionError(f"{name} is opened again")
+
+    monkeypatch.setattr(reasoning_gym, "create_dataset", create)
+    for _ in range(3):
+        for task in tasks:
+            problem = task.problem(1)
+            assert task.reward(problem, said(str(problem.answer))) == 1.0
+            task.held_out(0)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ import trio
 from learner.environment import Ended, Question, Reply, Said
 from node.config import VerifiersSection
 from node.engines import child_events
-from node.errors import RunError
+from node.errors import RunError, naming
 from node.evaluation import HeldOut, HeldOutQuestion
 from node.events import EventLog
 from node.schooling import Schooling, Written
@@ -279,10 +279,11 @@ def require_here(schooling: Schooling, section: VerifiersSection) -> None:
     machines compute them."""
     if section.workers == 0 and section.machine:
         return
-    for encoded in schooling.tasks.values():
+    for title, encoded in schooling.tasks.items():
         encoded.gate.require()
         if not encoded.gate.is_ours:
-            require_reward(encoded.gate)
+            with naming(f"[task] {title}"):
+                require_reward(encoded.gate)
 
 
 def _broken(what: str, failure: Failure) -> RunError:

@@ -132,7 +132,7 @@ class Gate:
         if not abs(reward) <= MAX_REWARD:  # which is false of what is no number, too
             raise WrongValue(
                 f"task {self.name!r} gave the reward {reward} at {place}; it must lie between {-MAX_REWARD:g} and "
-                f"{MAX_REWARD:g}"
+                f"{MAX_REWARD:g}."
             )
         return reward
 

@@ -108,6 +108,9 @@ class PromptDesk:
         self._is_full = has_enough or not missing
         if self._is_full:
             return []
-        some = missing[:1] if self.alone(missing[0]) else [one for one in missing if not self.alone(one)][:TOGETHER]
+        if missing[0] == first or self.alone(missing[0]):  # whoever waits for it has it as soon as it is written
+            some = missing[:1]
+        else:
+            some = [index for index in missing if not self.alone(index)][:TOGETHER]
         self._writing.update(some)
         return some

@@ -77,6 +77,8 @@ class Verifiers:
     _there: trio.Event = field(default_factory=trio.Event)
     _thread: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
     """Deliveries ask all at once: on a thread each they would leave the node's own little of the interpreter."""
+    _desk: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
+    """Where prompts are written: a task that is slow at them holds up no reward."""
 
     @property
     def pooled(self) -> list[str]:
@@ -134,7 +136,7 @@ class Verifiers:
         found: dict[int, Written] = {}
         if here := [index for index in indexes if self.schooling.place(index)[1] not in pooled]:
             written = self.schooling.written
-            said = await trio.to_thread.run_sync(lambda: [written(index) for index in here], limiter=self._thread)
+            said = await trio.to_thread.run_sync(lambda: [written(index) for index in here], limiter=self._desk)
             found.update(zip(here, said, strict=True))
         for index in indexes:
             if index not in found:
@@ -152,7 +154,7 @@ class Verifiers:
         self._unwritten = 0
         encoded = self.schooling.tasks[title]
         try:
-            return await trio.to_thread.run_sync(encoded.written, problem, limiter=self._thread)
+            return await trio.to_thread.run_sync(encoded.written, problem, limiter=self._desk)
         except TaskError as error:
             return f"task {title}: {error}"
 
@@ -165,7 +167,8 @@ class Verifiers:
             if isinstance(found, Failure):
                 return found
             known = found
-        self._posed[title, place] = known  # the last that was asked for is forgotten last
+        if self.schooling.tasks[title].gate.has_turns:  # else nobody asks for it again
+            self._posed[title, place] = known  # the last that was asked for is forgotten last
         if len(self._posed) > MAX_POSED:
             del self._posed[next(iter(self._posed))]
         return known

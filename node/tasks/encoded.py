@@ -131,9 +131,9 @@ class EncodedTask:
         """Tokenizer and chat template are the operator's, too: what they raise is told in a sentence."""
         try:
             yield
-        except TaskError:
+        except (TaskError, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:  # as a panic of the tokenizers library is
             raise TaskError(
                 f"{self.codec.directory}: its tokenizer or chat template fails on {what}, of task {self.gate.name!r}: "
                 f"{type(error).__name__}: {error}"

@@ -1,8 +1,9 @@
 """One reward before a run begins, so that a task that gives none is refused at the start and not after hours.
 
-What is judged is the reference answer of the first problem, or an empty text where there is none. A reward that is no
-number refuses the task; so does an error on the reference answer. An error on an empty text does not: a completion that
-cannot be judged is a value (`node.verifiers`). A task that takes longer than TRIAL_S is left to the verifiers.
+What is judged is the reference answer of the first problem, or an empty text where there is none. Only a wrong value
+refuses the task, such as the None of a forgotten `return`. An error does not: rewards are computed on the main thread
+of other processes, and a completion that cannot be judged is a value there (`node.verifiers`). A task that takes longer
+than TRIAL_S is left to them as well.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ TRIAL_S = 10.0
 
 
 def require_reward(gate: Gate) -> None:
-    """Raises TaskError where the task cannot say what its own first answer is worth. Takes TRIAL_S at most."""
-    raised: list[TaskError] = []
+    """Raises WrongValue where the task cannot say what its own first answer is worth. Takes TRIAL_S at most."""
+    raised: list[WrongValue] = []
 
     def judge() -> None:
         try:
             _judge(gate)
-        except TaskError as error:
+        except WrongValue as error:
             raised.append(error)
+        except TaskError:
+            return
 
     # A daemon, since Python would wait at its end for a thread that never returns.
     thread = Thread(target=judge, name="first reward", daemon=True)
@@ -35,15 +38,10 @@ def require_reward(gate: Gate) -> None:
 
 
 def _judge(gate: Gate) -> None:
+    """Raises TaskError."""
     place = Place(index=0)
     problem = gate.problem(place)
     said = problem.answer or ""
-    try:
-        if gate.has_turns:
-            gate.answer_turn(place, problem, (), said)
-        gate.reward(place, problem, Completion(text=said, finished=True))
-    except WrongValue:
-        raise
-    except TaskError:
-        if problem.answer is not None:
-            raise
+    if gate.has_turns:
+        gate.answer_turn(place, problem, (), said)
+    gate.reward(place, problem, Completion(text=said, finished=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import signal
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -316,13 +317,23 @@ def test_a_task_that_gives_no_reward_is_refused_at_the_start(reward: Callable[..
         require_reward(with_(reward=reward))
 
 
-def test_a_task_that_cannot_judge_its_own_answer_is_refused_at_the_start_and_an_empty_text_is_no_reason() -> None:
-    fails = raising(IndexError("no word"))
-    require_reward(with_(reward=fails))
-    answered = returning(Problem(prompt="?", answer="4"))
-    with pytest.raises(TaskError, match="failed at index 0: IndexError: no word"):
-        require_reward(with_(reward=fails, problem=answered))
-    require_reward(with_(problem=answered))
+def test_what_is_judged_is_the_reference_answer_where_there_is_one() -> None:
+    def reward(self: object, problem: Problem, completion: Completion) -> float | None:
+        return 1.0 if completion.text == problem.answer else None
+
+    require_reward(with_(reward=reward, problem=returning(Problem(prompt="?", answer="4"))))
+    with pytest.raises(WrongValue, match="no reward at index 0"):
+        require_reward(with_(reward=reward))
+
+
+def test_an_error_refuses_no_task_since_it_may_need_what_only_a_verifier_has() -> None:
+    """A library that sets an alarm works on a main thread alone, for example."""
+
+    def reward(self: object, problem: Problem, completion: Completion) -> float:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        return 1.0
+
+    require_reward(with_(reward=reward, problem=returning(Problem(prompt="?", answer="4"))))
 
 
 def test_a_task_that_answers_dicts_is_refused_at_the_start() -> None:

@@ -64,8 +64,5 @@ def test_no_member_is_dropped_and_no_callback_holds_the_loop(
     assert not [reason for reason in goodbyes if "silent" in reason or "heartbeat" in reason], goodbyes
     assert len(learner.events("peer_joined")) == len(nodes), "nobody had to come back"
     assert learner.events("reward_failed") == []
-    assert {event["reason"] for event in learner.events("delivery_judged")} == {None}
-    assert loop["worst_processor_s"] < HELD_CPU_S, (loop, learner.events("loop_held"))
-    assert learner.events("loop_held") == [] or all(
-        event["processor_s"] < HELD_CPU_S for event in learner.events("loop_held")
-    )
+    assert loop["worst_processor_s"] < HELD_CPU_S, learner.events("loop_held")
+    assert all(event["processor_s"] < HELD_CPU_S for event in learner.events("loop_held"))

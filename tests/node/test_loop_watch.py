@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from time import thread_time
 
 import pytest
@@ -179,3 +181,21 @@ async def test_figures_are_shown_now_and_then(clocks: Clocks) -> None:
         nursery.cancel_scope.cancel()
     assert [figures.longest_s for figures in shown] == [0.2]
     assert watch.latest == shown[0]
+
+
+FREEZE = """
+import gc
+import node.programs
+from node.loop_watch import spare_collections
+before = len(gc.get_objects())
+spare_collections()
+print(before, gc.get_freeze_count(), len(gc.get_objects()))
+"""
+
+
+def test_what_was_there_before_the_loop_is_in_no_collection() -> None:
+    """In a process of its own: it would hold for all tests that follow."""
+    found = subprocess.run([sys.executable, "-c", FREEZE], capture_output=True, check=True, text=True).stdout
+    before, frozen, left = map(int, found.split())
+    assert frozen > 0.9 * before
+    assert left < 0.01 * before

@@ -22,6 +22,7 @@ class Held(Enum):
     AUDIT = "audits of what it delivered"
     SHARE = "training on what it delivered"
     ROOM = "a batch to be taken"
+    PROMPT = "the next prompts to be written"
 
 
 @dataclass(kw_only=True, slots=True)

@@ -53,11 +53,14 @@ TOGETHER_MS = 250
 
 @dataclass(kw_only=True)
 class Workload(Headroom):
-    """See the module's paragraph. `next_prompt` gives the task's next; `peer_share`: of one peer, 1 is no bound."""
+    """See the module's paragraph. `next_prompt` gives the task's next, None while that is being written; `peer_share`:
+    of one peer, 1 is no bound."""
 
-    next_prompt: Callable[[], Prompt]
+    next_prompt: Callable[[], Prompt | None]
     peer_share: float = 1.0
     workers: dict[PeerId, Worker] = field(default_factory=dict)
+    lacks_prompts: bool = False
+    """The last request that had room was cut short since the next prompts were being written."""
     _asks: dict[PeerId, int] = field(default_factory=dict)
     _together: dict[LeaseId, Together] = field(default_factory=dict)
 
@@ -236,7 +239,7 @@ class Workload(Headroom):
         """Grant what can be granted now, in the order of the requests; each that is answered is done.
 
         `only`: one peer has asked, or has installed a version. The others wait for something else: a batch taken, a
-        version published, a lease lost.
+        version published, a lease lost, a prompt written.
         """
         for peer in list(self._asks) if only is None else [only]:
             if self._room() <= 0 and not self.episodes.waits:
@@ -256,7 +259,9 @@ class Workload(Headroom):
             return Held.AUDIT
         if self._left_of_share(peer) < SMALLEST_GROUP:
             return Held.SHARE
-        return Held.ROOM if self._room() <= 0 else Held.VERSION
+        if self._room() <= 0:
+            return Held.ROOM
+        return Held.PROMPT if self.lacks_prompts else Held.VERSION
 
     def _serve(self, peer: PeerId, rollouts: int, now_ms: int) -> list[GrantedLease]:
         """Leases for this request, none while it has to wait."""
@@ -367,6 +372,9 @@ class Workload(Headroom):
                 break
             size = max(SMALLEST_GROUP, min(self.leasing.terms.group_size, count, due))
             prompt = self._prompts.take(short=slow)
+            self.lacks_prompts = prompt is None
+            if prompt is None:
+                break
             if not frame.takes(prompt, size):
                 self._prompts.put_back(prompt)
                 break

@@ -46,11 +46,14 @@ from node.learner_desk import LearnerDesk
 from node.learner_presence import LearnerPresence
 from node.learner_run import LearnerRun
 from node.lease_desk import LeaseDesk
+from node.loop_delay import LoopFigures
+from node.loop_watch import LoopWatch, watched_loop
 from node.metrics.opening import open_sinks, slug
 from node.metrics.prometheus import served
 from node.metrics.watch import Watch
 from node.peer_orders import PeerOrders
 from node.presence import open_transport
+from node.prompt_desk import PromptDesk
 from node.proof_desk import ProofDesk
 from node.recorder import Recorder
 from node.relay_desk import RelayDesk
@@ -123,6 +126,7 @@ async def run_learner(
         with first_cause():
             async with AsyncExitStack() as stack:
                 stack.callback(home.close)
+                loop = stack.enter_context(watched_loop(events))
                 board = Noticeboard(home.root)
                 board.show(Standing(doing="at work", limits={}))
                 stack.callback(board.clear)
@@ -133,7 +137,7 @@ async def run_learner(
                 store = stack.enter_context(ChunkStore.open(home.store, home.authority, quota_bytes=quota_bytes))
                 store.remember_genesis(home.genesis)
                 presence = await stack.enter_async_context(transport(home.learner.seed, config.network))
-                learner = _Learner(config, home, ledger, store, presence, schooling, events, trainer)
+                learner = _Learner(config, home, ledger, store, presence, schooling, events, trainer, loop, board)
                 stack.callback(learner.close)
                 await stack.enter_async_context(learner.watched())
                 return await learner.work(on_ready)
@@ -160,15 +164,24 @@ class _Learner:
         schooling: Schooling,
         events: EventLog,
         trainer: Sequence[str],
+        loop: LoopWatch,
+        board: Noticeboard,
     ) -> None:
         learn = config.learn
         self.trainer_argv = tuple(trainer)
         self.config, self.home, self.ledger, self.transport, self.events = config, home, ledger, transport, events
-        self.store, self.schooling = store, schooling
+        self.store, self.schooling, self.loop, self.noticeboard = store, schooling, loop, board
         for name, note in schooling.notes:
             events.emit("task_opened", task=name, note=note)
         schooling.told = lambda text: events.emit("trouble", text=text)
         self.verifiers = Verifiers(schooling=schooling, section=config.verifiers, events=events)
+        self.prompts = PromptDesk(
+            schooling=schooling,
+            write=self.verifiers.prompts,
+            alone=self.verifiers.is_pooled,
+            writers=self.verifiers.writers,
+            ready=lambda: self.run.notify(),
+        )
         self.training: TrainingLoop | None = None
         self.judging_engine = trio.Lock()
         self.engine_time = EngineTime(share=config.trust.compute_share)
@@ -191,7 +204,7 @@ class _Learner:
                 secret=home.secret,
                 new_id=partial(secrets.token_bytes, 16),
             ),
-            next_prompt=schooling.next_prompt,
+            next_prompt=self.prompts.next_prompt,
             peer_share=config.trust.peer_share,
             kappa=learn.publish_every or 1,
             membership=Membership(silence_s=HEARTBEATS_MISSED * config.network.heartbeat_s),
@@ -210,6 +223,7 @@ class _Learner:
             task_of=lambda index: schooling.place(index)[1],
             samples=config.metrics.samples,
             advantage=advantage_of(config),
+            loop=loop,
         )
         witness = Witness(self.run, self.recorder, events, max_new_tokens=learn.max_new_tokens)
         self.trust = self._trust() if batch else None
@@ -375,6 +389,8 @@ class _Learner:
             nursery.start_soon(self.intake.work, inbox_receive)
             nursery.start_soon(self.desk.watch)
             nursery.start_soon(self.leases.serve)
+            if self.config.swarm_rollouts:  # else nothing is leased, and there may be no task
+                nursery.start_soon(self.prompts.work)
             nursery.start_soon(self.steward.work)
             if self.trust is not None:
                 nursery.start_soon(self.trust.watch)
@@ -384,6 +400,7 @@ class _Learner:
             nursery.start_soon(self.presence.tell, stay)
             nursery.start_soon(self.energy.run)
             nursery.start_soon(self.watch.look)
+            nursery.start_soon(self.loop.tell, self.events, self._show)
             on_ready(self.presence.write_invite(self.transport.addresses()), self.run)
             async with self._open_children() as (trainer, engine), trio.open_nursery() as beside:
                 if engine is not None and self.trust is not None and self.trust.audits:
@@ -564,6 +581,9 @@ class _Learner:
         with trio.move_on_after(GOODBYE_S):
             while self.run.present:
                 await self.run.wait_changed()
+
+    def _show(self, loop: LoopFigures) -> None:
+        self.noticeboard.show(Standing(doing="at work", limits={}, loop=loop))
 
     def _newest(self) -> bytes:
         return b"" if self.training is None else self.training.newest

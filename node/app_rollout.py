@@ -28,6 +28,7 @@ from node.home import write_durably
 from node.hours import parse_hours
 from node.keys import load_or_create_key
 from node.limits import in_force
+from node.loop_watch import LoopWatch, watched_loop
 from node.neighbours import Neighbours, line_reporter
 from node.occupants import make_room
 from node.orders import OwnerSignals
@@ -109,6 +110,7 @@ async def run_rollout(
                 store = stack.enter_context(ChunkStore.open(home.store, invite.authority, quota_bytes=quota_bytes))
                 receipts = Receipts(home.receipts)
                 stack.callback(receipts.close)
+                loop = stack.enter_context(watched_loop(events))
                 transport = await stack.enter_async_context(open_transport(keypair.seed, config.network))
                 genesis = (await find_swarm(transport, invite, wait_s))[1].genesis
                 store.remember_genesis(genesis)
@@ -117,7 +119,18 @@ async def run_rollout(
                     open_engine(config.engine, events, name="engine", limits=config.limits, state=home.root)
                 )
                 node = _Rollout(
-                    invite, config, transport, genesis, store, receipts, engine, keypair, events, home.root, signals
+                    invite,
+                    config,
+                    transport,
+                    genesis,
+                    store,
+                    receipts,
+                    engine,
+                    keypair,
+                    events,
+                    home.root,
+                    signals,
+                    loop,
                 )
                 about = {
                     "name": config.name,
@@ -195,9 +208,10 @@ class _Rollout:
         events: EventLog,
         root: Path,
         signals: OwnerSignals,
+        loop: LoopWatch,
     ) -> None:
         self.config, self.transport, self.events, self.store, self.invite = config, transport, events, store, invite
-        self.receipts = receipts
+        self.receipts, self.loop = receipts, loop
         self.price = Price(micros_per_hour=round(config.price.per_hour * MICROS), currency=config.price.currency)
         self.revisions = Revisions(receipts=receipts, events=events)
         self.introductions, self._introduced = trio.open_memory_channel[Introduction](INTRODUCTIONS)
@@ -258,7 +272,14 @@ class _Rollout:
             events=events,
             shift=Shift(parse_hours(config.engine.hours)),
         )
-        self.owner = Owner(root=root, signals=signals, role=self.role, limits=in_force(config), trouble=self.trouble)
+        self.owner = Owner(
+            root=root,
+            signals=signals,
+            role=self.role,
+            limits=in_force(config),
+            trouble=self.trouble,
+            loop=lambda: loop.latest,
+        )
         self.neighbours = Neighbours(transport=transport)
         self.energy = EnergyWatch(
             partial(find_meters, config.energy, devices_of(config.engine)),
@@ -283,6 +304,7 @@ class _Rollout:
             nursery.start_soon(self.energy.run)
             nursery.start_soon(self.revisions.work)
             nursery.start_soon(self.owner.obey)
+            nursery.start_soon(self.loop.tell, self.events)
             if self.config.limits.pause_for:
                 nursery.start_soon(make_room, self.config.limits.pause_for, self.role.shift)
 

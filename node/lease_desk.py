@@ -257,6 +257,8 @@ class LeaseDesk:
                 return "As much of yours is under way, or waits to be trained on, as may be of one peer."
             case Held.ROOM:
                 return "Enough rollouts are under way; wait for a batch to be trained on."
+            case Held.PROMPT:
+                return "The task is still writing the next prompts; ask again."
             case Held.VERSION:
                 return "What you could deliver in time is under way; wait for the next version."
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from node.errors import RunError, UsageError
 from node.events import Clock
 from node.home import INVITE_FILE
 from node.keys import load_key
+from node.loop_delay import LoopFigures
 from node.orders import Orders
 from node.outlet import complain, is_screen, screen_width
 from node.peer_orders import PeerOrders
@@ -267,8 +268,10 @@ def show_status(target: Path | None, *, as_json: bool) -> str:
     facts |= _swarm_status(report, place) if isinstance(report, SwarmReport) else _own_status(report, place)
     if as_json:
         return json.dumps(facts, indent=2)
-    limits = facts.pop("limits", None)
+    limits, loop = facts.pop("limits", None), facts.pop("loop_delay", None)
     lines = [f"{key.replace('_', ' '):22} {_figure(value)}" for key, value in facts.items() if value is not None]
+    if isinstance(loop, dict):
+        lines += [f"{'loop delay':22} {_loop_words(LoopFigures(**loop))}"]
     if isinstance(limits, dict):
         lines += ["limits in force:", *(f"  {key:24} {value}" for key, value in limits.items())]
     return "\n".join(lines)
@@ -283,6 +286,15 @@ def _figure(value: object) -> str:
             return words.count(value)
         case _:
             return str(value)
+
+
+def _loop_words(figures: LoopFigures) -> str:
+    """How long the event loop makes peers and timers wait, and who held it for longest."""
+    worst = f"; the worst was {figures.culprit}" if figures.culprit else ""
+    return (
+        f"{1000 * figures.p99_s:.0f} ms at 99 of 100 moments of the last minute, {1000 * figures.longest_s:.0f} ms at "
+        f"most; {1000 * figures.worst_s:.0f} ms since the start{worst}"
+    )
 
 
 def _swarm_status(report: SwarmReport, place: Place) -> dict[str, object]:
@@ -303,6 +315,7 @@ def _swarm_status(report: SwarmReport, place: Place) -> dict[str, object]:
         **{f"pass@{k}": value for k, value in (scores[-1].pass_at.items() if scores else ()) if k > 1},
         "learner_utilisation": report.utilisation,
         "kwh": None if report.joules is None else report.joules / JOULES_PER_KWH,
+        "loop_delay": asdict(standing.loop) if standing and standing.loop else None,
         "alarms": ", ".join(spell.alarm for spell in spells(report.alarms) if spell.ended is None) or None,
     }
 
@@ -319,6 +332,7 @@ def _own_status(report: OwnReport, place: Place) -> dict[str, object]:
         "rollouts_rejected": report.peer.rejected,
         "tokens_admitted": report.peer.tokens,
         "kwh": None if report.peer.joules is None else report.peer.joules / JOULES_PER_KWH,
+        "loop_delay": asdict(standing.loop) if standing and standing.loop else None,
         "limits": standing.limits if standing else None,
     }
 

@@ -15,6 +15,7 @@ import trio
 
 from node.errors import RunError
 from node.events import Clock
+from node.loop_delay import LoopFigures
 from node.orders import LOOK_S, Drain, Orders, OwnerSignals
 from node.rollout_role import RolloutRole
 from node.standing import Noticeboard, Standing
@@ -34,6 +35,7 @@ class Owner:
     Args:
         root: the node's state directory, where orders come in and its standing is shown.
         limits: those in force, as people read them, by their keys.
+        loop: how long the event loop made others wait of late.
         trouble: told, in a sentence, what cannot be done.
     """
 
@@ -42,6 +44,7 @@ class Owner:
     role: RolloutRole
     limits: Mapping[str, str]
     trouble: Callable[[str], None]
+    loop: Callable[[], LoopFigures | None] = lambda: None
     orders: Orders = field(init=False)
     _order: Drain | None = None
     _draining: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -64,7 +67,7 @@ class Owner:
                         self._draining = trio.CancelScope()
                         nursery.start_soon(self._drain, order, self._draining)
                         await trio.lowlevel.checkpoint()  # it has begun when it is shown
-                    board.show(Standing(doing=self._doing(), limits=dict(self.limits)))
+                    board.show(Standing(doing=self._doing(), limits=dict(self.limits), loop=self.loop()))
                     with trio.move_on_after(LOOK_S):
                         await self.signals.told.wait()
         finally:

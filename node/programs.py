@@ -21,6 +21,7 @@ from node.footprint import require_targets
 from node.home import require_state
 from node.join_dry_run import show_join
 from node.learner_run import LearnerRun
+from node.loop_watch import spare_collections
 from node.metrics.opening import require_sinks
 from node.orders import owner_signals
 from node.reports.facts import Role
@@ -74,6 +75,7 @@ async def learn(
             if running is not None:
                 await running.leave()
 
+        spare_collections()
         try:
             with about_keys_of(path):
                 outcome = await run_shown(
@@ -155,6 +157,7 @@ async def join(
             if node is not None:
                 await node.leave()
 
+        spare_collections()
         try:
             outcome = await run_shown(
                 terminal,

@@ -3,7 +3,8 @@
 What always holds: the reward of (prompt index, tokens) is a pure function, so a recovered record is worth what it was,
 and any thread may ask for it; the curriculum moves only when a group is judged, on one thread, and its state travels
 with every checkpoint. Several tasks share one space of indexes (`learner.curriculum.indexes`); with one, an index is
-the task's own.
+the task's own. Which prompt comes next is decided here at once; what it says takes a task's time, and is prepared
+elsewhere (`node.prompt_desk`).
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from node.errors import naming
 from node.evaluation import HeldOut
 from node.idle_keys import idle_key_of_tasks
 from node.tasks.encoded import EncodedTask
-from node.tasks.judging import is_cheap
+from node.tasks.gate import Gate
 from node.tasks.logs import Logs, read_logs
-from node.tasks.port import Chat, FiniteTask, Task, TaskError, TurnTask
+from node.tasks.port import Chat, TaskError
 from node.tasks.registry import open_task
 from node.tasks.text import TextCodec, positions_of, vocabulary_of
 
@@ -39,6 +40,9 @@ any other will."""
 MAX_SKIPPED = 4096
 """Prompts in a row that may be passed over: a data set of nothing else would keep the learner looking for ever."""
 
+Written = tuple[int, ...] | str
+"""The token ids of a prompt, or why it cannot be asked."""
+
 
 @dataclass(kw_only=True)
 class Schooling:
@@ -48,7 +52,7 @@ class Schooling:
     A prompt that leaves no room for `max_new_tokens` is never leased, since no engine could take it, and would give
     back all that it was leased with; nor is one that the tokenizer or its chat template cannot write, or one line of
     many would end a run that is days old. `told` hears of each task's first. `origins`: by task, with which `spec`,
-    `directory` and `seed` another process opens the same.
+    `directory` and `seed` another process opens the same. `moved` is called when other prompts may come next.
     """
 
     codec: TextCodec
@@ -60,7 +64,10 @@ class Schooling:
     logs: Logs | None = None
     origins: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     told: Callable[[str], None] = lambda text: None
+    moved: Callable[[], None] = lambda: None
     _skipping: set[str] = field(default_factory=set)
+    _skipped: int = 0
+    """Prompts passed over since the last one that could be asked."""
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -73,28 +80,55 @@ class Schooling:
         return [
             (name, note)
             for name, encoded in self.tasks.items()
-            if isinstance(encoded.task, FiniteTask)
-            for note in encoded.task.notes
+            if encoded.gate.finite is not None
+            for note in encoded.gate.finite.notes
         ] + ([("offline", self.logs.note)] if self.logs else [])
 
     @property
     def has_turns(self) -> bool:
         """Whether some task has several turns."""
-        return any(isinstance(encoded.task, TurnTask) for encoded in self.tasks.values())
+        return any(encoded.gate.has_turns for encoded in self.tasks.values())
 
     def next_prompt(self) -> Prompt:
-        """The next prompt to lease. Raises TaskError when MAX_SKIPPED in a row cannot be asked."""
-        for _ in range(MAX_SKIPPED):
-            index = self.curriculum.next_index()
-            inner, name = self.place(index)
-            tokens = _written(name, self.tasks[name], inner)
-            why = tokens if isinstance(tokens, str) else _too_long(name, len(tokens), self.limits)
-            if not why and not isinstance(tokens, str):
-                return Prompt(task=name, index=index, tokens=tokens)
-            if name not in self._skipping:
-                self._skipping.add(name)
-                self.told(f"{why}; such prompts are passed over")
-        raise TaskError(f"{why}; none of the {MAX_SKIPPED} before it can be asked either. {SHORTER}")
+        """The next prompt to lease, which the task writes now. Raises TaskError when MAX_SKIPPED in a row cannot be
+        asked."""
+        prompt = self.draw(self.written)
+        assert prompt is not None, "whoever writes now always has it"
+        return prompt
+
+    def written(self, index: int) -> Written:
+        """What the prompt of `index` says. Asks the task, which takes its time."""
+        inner, name = self.place(index)
+        return _written(name, self.tasks[name], inner)
+
+    def upcoming(self, count: int) -> list[int]:
+        """Indexes that come next if nothing is observed meanwhile: at least one, at most `count`."""
+        return self.curriculum.upcoming(count)
+
+    def draw(self, written: Callable[[int], Written | None]) -> Prompt | None:
+        """The next prompt to lease, as `written` has it; None, and nothing is drawn, if it does not have it yet.
+
+        Prompts that cannot be asked are passed over. Raises TaskError when those are MAX_SKIPPED in a row.
+        """
+        while (said := written(index := self.upcoming(1)[0])) is not None:
+            assert self.curriculum.next_index() == index, "what comes next was told before"
+            _, name = self.place(index)
+            why = said if isinstance(said, str) else _too_long(name, len(said), self.limits)
+            if not why and not isinstance(said, str):
+                self._skipped = 0
+                self.moved()
+                return Prompt(task=name, index=index, tokens=said)
+            self._pass_over(name, why)
+        return None
+
+    def _pass_over(self, name: str, why: str) -> None:
+        self._skipped += 1
+        if self._skipped >= MAX_SKIPPED:
+            raise TaskError(f"{why}; none of the {MAX_SKIPPED} before it can be asked either. {SHORTER}")
+        if name not in self._skipping:
+            self._skipping.add(name)
+            self.told(f"{why}; such prompts are passed over")
+        self.moved()
 
     def place(self, index: int) -> tuple[int, str]:
         """Which problem of which task an index names."""
@@ -114,6 +148,7 @@ class Schooling:
     def observe(self, index: int, mean_reward: float) -> None:
         """A group of prompt `index` was admitted with this mean reward: what the curriculum goes by."""
         self.curriculum.observe(index, mean_reward)
+        self.moved()
 
     def expected(self, index: int) -> float | None:
         """The mean reward that groups of prompt `index` have been known to earn; None while nothing is known."""
@@ -135,17 +170,10 @@ class Schooling:
             ) from None
         if self.offline is not None:
             self.offline.restore(state.get("offline"))
+        self.moved()
 
 
 SHORTER = "Lower [learn] max_new_tokens, or ask shorter prompts."
-
-
-def _written(name: str, encoded: EncodedTask, index: int) -> tuple[int, ...] | str:
-    """Token ids of the training prompt of `index`, or why there are none. `name` is the task's."""
-    try:
-        return encoded.prompt(index)
-    except TaskError as error:
-        return f"task {name}: {error}"
 
 
 def _too_long(name: str, prompt: int, limits: EpisodeLimits) -> str:
@@ -156,6 +184,14 @@ def _too_long(name: str, prompt: int, limits: EpisodeLimits) -> str:
         f"task {name}: a prompt of {prompt} tokens and [learn] max_new_tokens = {limits.turn_tokens} are more than the "
         f"{limits.tokens} that the model, or max_episode_tokens, allows"
     )
+
+
+def _written(name: str, encoded: EncodedTask, index: int) -> Written:
+    """What the training prompt of `index` of the task called `name` says."""
+    try:
+        return encoded.prompt(index)
+    except TaskError as error:
+        return f"task {name}: {error}"
 
 
 def _require_room(name: str, encoded: EncodedTask, limits: EpisodeLimits) -> None:
@@ -180,18 +216,21 @@ def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
     parts, tasks, held_out, origins = [], {}, [], {}
     for number, one in enumerate(config.task.tasks):
         with naming("[task] spec" if config.task.spec else f"[task] mixture[{number}].spec"):
-            task = open_task(one.spec, directory=base, seed=config.learn.seed)
-            parts.append(part_of_mixture(one, task, config.curriculum, config.learn.seed))
-            tasks[one.title] = EncodedTask(task=task, codec=codec)
+            task = EncodedTask(
+                task=open_task(one.spec, directory=base, seed=config.learn.seed),
+                codec=codec,
+            )
+            parts.append(part_of_mixture(one, task.gate, config.curriculum, config.learn.seed))
+            tasks[one.title] = task
             origins[one.title] = {"spec": one.spec, "directory": str(base.resolve()), "seed": config.learn.seed}
             _require_room(one.title, tasks[one.title], limits)
             held_out += held_out_of(tasks[one.title], config.task.held_out, limits, name=one.title)
-    kinds = [encoded.task for encoded in tasks.values()]
+    gates = [encoded.gate for encoded in tasks.values()]
     if idle := idle_key_of_tasks(
         config,
-        any_finite=any(isinstance(task, FiniteTask) for task in kinds),
-        any_turns=any(isinstance(task, TurnTask) for task in kinds),
-        any_dear=not all(map(is_cheap, kinds)),
+        any_finite=any(gate.finite is not None for gate in gates),
+        any_turns=any(gate.has_turns for gate in gates),
+        any_dear=not all(gate.is_cheap for gate in gates),
     ):
         raise TaskError(idle)
     schooling = Schooling(
@@ -241,18 +280,18 @@ def episode_limits(learn: LearnSection, positions: int | None) -> EpisodeLimits:
     return EpisodeLimits(turns=learn.max_turns, tokens=tokens, turn_tokens=learn.max_new_tokens)
 
 
-def part_of_mixture(one: MixtureTask, task: Task, how: CurriculumSection, seed: int) -> Part:
+def part_of_mixture(one: MixtureTask, task: Gate, how: CurriculumSection, seed: int) -> Part:
     """A task with the cursor that goes with it: passes over one that has an end, levels of one that has none."""
     cursor: Cursor = (
         PassCursor(
-            size=task.size,
+            size=task.finite.size,
             seed=f"{one.title}/{seed}",
             low=how.low,
             high=how.high,
             easy_first=how.order == "easy_first",
-            priors=task.pass_rates,
+            priors=task.finite.pass_rates,
         )
-        if isinstance(task, FiniteTask)
+        if task.finite is not None
         else LevelCursor(levels=task.levels)
     )
     return Part(name=one.title, fingerprint=task.fingerprint, weight=one.weight, cursor=cursor)
@@ -264,14 +303,14 @@ def held_out_of(encoded: EncodedTask, count: int, limits: EpisodeLimits = ONE_TU
     Fewer where a finite task has fewer: the same prompt twice would tell nothing new; and without those that leave no
     room for an answer.
     """
-    if isinstance(encoded.task, FiniteTask):
-        count = min(count, encoded.task.num_held_out)
+    if encoded.gate.finite is not None:
+        count = min(count, encoded.gate.finite.num_held_out)
     return [
         HeldOut(
             prompt=prompt,
             reward=partial(encoded.held_out_reward, index),
             reply=partial(_held_out_reply, encoded, index, limits),
-            task=name or encoded.task.name,
+            task=name or encoded.gate.name,
             index=index,
         )
         for index in range(count)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from node.loop_delay import LoopFigures
 
 FILE = "standing.json"
 
@@ -23,10 +25,12 @@ SAME_BIRTH_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """`doing`: at work, or why not; `limits`: those in force, as people read them, by their keys."""
+    """`doing`: at work, or why not; `limits`: those in force, as people read them, by their keys; `loop`: how long its
+    event loop made others wait, None where that is not known."""
 
     doing: str
     limits: dict[str, str]
+    loop: LoopFigures | None = None
 
 
 @dataclass(eq=False)
@@ -44,7 +48,7 @@ class Noticeboard:
         told = {"pid": os.getpid(), "born": psutil.Process().create_time()}
         path, draft = self.root / FILE, self.root / f".{FILE}.draft"
         with suppress(OSError):
-            draft.write_text(json.dumps({**told, "doing": standing.doing, "limits": standing.limits}), encoding="utf-8")
+            draft.write_text(json.dumps({**told, **asdict(standing)}), encoding="utf-8")
             draft.replace(path)
 
     def clear(self) -> None:
@@ -59,9 +63,19 @@ def standing_of(root: Path) -> Standing | None:
         told: dict[str, Any] = json.loads((root / FILE).read_text(encoding="utf-8"))
         if _is_alive(int(told["pid"]), float(told["born"])):
             return Standing(
-                doing=str(told["doing"]), limits={str(key): str(told["limits"][key]) for key in told["limits"]}
+                doing=str(told["doing"]),
+                limits={str(key): str(told["limits"][key]) for key in told["limits"]},
+                loop=_loop_of(told.get("loop")),
             )
     return None
+
+
+def _loop_of(told: object) -> LoopFigures | None:
+    """The figures, as far as this program knows them: the node that runs may be of another version."""
+    if not isinstance(told, dict):
+        return None
+    known = {one.name: told[one.name] for one in fields(LoopFigures) if one.name in told}
+    return LoopFigures(**known)
 
 
 def _is_alive(pid: int, born: float) -> bool:

@@ -1,4 +1,5 @@
-"""Verifiers: processes that say what completions are worth, so that nothing a policy says can hold up the learner.
+"""Verifiers: processes that write problems and say what completions are worth, so that nothing that a task does, and
+nothing that a policy says, can hold up the learner.
 
 Each is a child (`node.children`) that speaks the conversation of `node.verifier_program`, and is asked one thing at a
 time. What always holds: a question is answered, or has a `Failure`, which is a value; one that takes longer than
@@ -15,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import trio
 
@@ -24,8 +25,9 @@ from node.child_outcomes import ChildCrashed, ChildEvent, ChildRefused
 from node.child_spec import ChildSpec, RestartLimits
 from node.children import Child, open_child
 from node.errors import RunError
+from node.tasks.gate import Place
 from node.tasks.judging import Asked, Judgement
-from node.tasks.port import MAX_REWARD, ChatMessage
+from node.tasks.port import MAX_REWARD, Answer, Chat, ChatMessage, Problem
 from protocol.pipe import Header
 from swarm.causes import first_cause
 
@@ -72,6 +74,19 @@ class PoolTerms:
     open_s: float = OPEN_S
 
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Question(Generic[T]):
+    """What a verifier is asked, and how its reply is read. `read` raises KeyError, TypeError or ValueError for what is
+    no answer to that."""
+
+    op: str
+    header: Mapping[str, object]
+    read: Callable[[Header], T]
+
+
 class VerifierPool:
     """See the module's paragraph. Obtained from `open_pool`."""
 
@@ -85,12 +100,28 @@ class VerifierPool:
     async def judge(self, task: str, asked: Asked) -> Judgement | Failure:
         """What the task called `task` says to `asked`. Waits until a verifier is idle, then at most `timeout_s`, or
         some times that when verifiers die; once the pool is closed, until it is cancelled."""
+        question = {
+            "task": task,
+            "index": asked.index,
+            "held_out": asked.held_out,
+            "said": asked.said,
+            "finished": asked.finished,
+            "wants_reward": asked.wants_reward,
+        }
+        return await self._answer(_Question(op="judge", header=question, read=partial(_read_judgement, asked)))
+
+    async def pose(self, task: str, place: Place) -> Problem | Failure:
+        """What the task called `task` asks there, without its answer. Waits as `judge` does."""
+        question = {"task": task, "index": place.index, "held_out": place.held_out}
+        return await self._answer(_Question(op="pose", header=question, read=_read_problem))
+
+    async def _answer(self, question: _Question[T]) -> T | Failure:
         failure = Failure(how="died", detail="")
         for _ in range(TRIES):
             child = await self._ready()
             began = trio.current_time()
             try:
-                return await self._ask(child, task, asked)
+                return await self._ask(child, question)
             except _NoAnswer as none:
                 failure = none.failure
             except ChildCrashed as crash:
@@ -115,20 +146,10 @@ class VerifierPool:
             self._nursery.start_soon(self._rest, child)
         return child
 
-    async def _ask(self, child: Child, task: str, asked: Asked) -> Judgement | Failure:
+    async def _ask(self, child: Child, question: _Question[T]) -> T | Failure:
         with trio.move_on_after(self._terms.timeout_s + self._terms.late_s) as scope:
             try:
-                reply, _ = await child.call(
-                    "judge",
-                    {
-                        "task": task,
-                        "index": asked.index,
-                        "held_out": asked.held_out,
-                        "said": asked.said,
-                        "finished": asked.finished,
-                        "wants_reward": asked.wants_reward,
-                    },
-                )
+                reply, _ = await child.call(question.op, question.header)
             except ChildRefused as refused:
                 return Failure(how="raised", detail=refused.error)
         if scope.cancelled_caught:
@@ -136,7 +157,7 @@ class VerifierPool:
             detail = f"no answer within {self._terms.timeout_s:g} s, nor an end"
             raise _NoAnswer(Failure(how="timed_out", detail=detail))
         try:
-            return _read(reply, asked)
+            return question.read(reply)
         except (KeyError, TypeError, ValueError) as error:
             what = f"its answer cannot be read ({type(error).__name__}: {error}); is it the same volery?"
             child.end(what)
@@ -160,7 +181,7 @@ def _channel(size: int) -> tuple[trio.MemorySendChannel[Child], trio.MemoryRecei
     return trio.open_memory_channel[Child](size)
 
 
-def _read(reply: Header, asked: Asked) -> Judgement:
+def _read_judgement(asked: Asked, reply: Header) -> Judgement:
     """Raises KeyError, TypeError or ValueError for what is no answer to that."""
     if asked.wants_reward:
         reward = float(reply["reward"])
@@ -168,9 +189,19 @@ def _read(reply: Header, asked: Asked) -> Judgement:
             raise ValueError(f"the reward {reward}")
         return reward
     answer = reply["answer"]
-    if isinstance(answer, list):
-        return tuple(ChatMessage(role=str(role), content=str(content)) for role, content in answer)
-    return None if answer is None else str(answer)
+    return None if answer is None else _read_conversation(answer)
+
+
+def _read_problem(reply: Header) -> Problem:
+    """Raises KeyError, TypeError or ValueError for what is none."""
+    return Problem(prompt=_read_conversation(reply["prompt"]), chat=Chat(reply["chat"]))
+
+
+def _read_conversation(told: Any) -> Answer:
+    """Text, or messages. Raises TypeError or ValueError for what is neither."""
+    if isinstance(told, list):
+        return tuple(ChatMessage(role=str(role), content=str(content)) for role, content in told)
+    return str(told)
 
 
 @asynccontextmanager

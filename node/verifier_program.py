@@ -1,4 +1,5 @@
-"""A verifier: a program that holds tasks and says what transcripts are worth, on standard input and output.
+"""A verifier: a program that holds tasks, writes their problems and says what transcripts are worth, on standard input
+and output.
 
     python -m node.verifier_program     frames of protocol/pipe.py: requests on stdin, replies on stdout
 
@@ -6,6 +7,8 @@
                                          -> {"fingerprints": {title: text}}
     {"op": "judge", "task": title, "index", "held_out", "said": [text], "finished", "wants_reward"}
                                          -> {"reward": number} | {"answer": text | [[role, content]] | null}
+    {"op": "pose", "task": title, "index", "held_out"}
+                                         -> {"prompt": text | [[role, content]], "chat": how}
 
 It works through its requests one at a time. What always holds: it is told texts and numbers, never code, and opens a
 task by its spec; no question takes longer than `timeout_s`, since a watchdog that needs neither Python nor its lock
@@ -20,10 +23,14 @@ import resource
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from learner.pipes import claim_pipes, requests_of
 from protocol.pipe import Header, encode_frame
+
+if TYPE_CHECKING:
+    from node.tasks.gate import Gate
+    from node.tasks.port import Answer
 
 GB = 1_000_000_000
 
@@ -33,9 +40,8 @@ def main() -> None:
     requests, replies = claim_pipes()
     # Only now, since some tasks' packages print while they are imported.
     from node.errors import NodeError
-    from node.tasks.port import Task
 
-    tasks: dict[str, Task] = {}
+    tasks: dict[str, Gate] = {}
     timeout_s = 0.0
     _write(replies, {"event": "ready"})
     for header, _ in requests_of(requests):
@@ -45,7 +51,8 @@ def main() -> None:
                 reply = _open(tasks, header)
             else:
                 faulthandler.dump_traceback_later(timeout_s, exit=True, file=sys.stderr)
-                reply = _judge(tasks[header["task"]], header)
+                answer = _pose if header["op"] == "pose" else _judge
+                reply = answer(tasks[header["task"]], header)
                 faulthandler.cancel_dump_traceback_later()
         except NodeError as error:
             faulthandler.cancel_dump_traceback_later()
@@ -53,9 +60,9 @@ def main() -> None:
         _write(replies, {"ok": True, **reply, "id": header["id"]})
 
 
-def _open(tasks: dict[str, Any], header: Header) -> dict[str, Any]:
+def _open(tasks: dict[str, Gate], header: Header) -> dict[str, Any]:
     """Raises TaskError."""
-    from node.tasks.judging import require
+    from node.tasks.gate import Gate
     from node.tasks.registry import open_task
 
     if sys.platform == "linux":  # others do not keep to it, or refuse it
@@ -65,12 +72,20 @@ def _open(tasks: dict[str, Any], header: Header) -> dict[str, Any]:
         resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     asked: Mapping[str, Any] = header["tasks"]
     for title, one in asked.items():
-        tasks[title] = open_task(one["spec"], directory=Path(one["directory"]), seed=one["seed"])
-        require(tasks[title])
+        tasks[title] = Gate(open_task(one["spec"], directory=Path(one["directory"]), seed=one["seed"]))
+        tasks[title].require()
     return {"fingerprints": {title: task.fingerprint for title, task in tasks.items()}}
 
 
-def _judge(task: Any, header: Header) -> dict[str, Any]:
+def _pose(task: Gate, header: Header) -> dict[str, Any]:
+    """Raises TaskError."""
+    from node.tasks.gate import Place
+
+    problem = task.problem(Place(index=header["index"], held_out=header["held_out"]))
+    return {"prompt": _told(problem.prompt), "chat": problem.chat.value}
+
+
+def _judge(task: Gate, header: Header) -> dict[str, Any]:
     """Raises TaskError."""
     from node.tasks.judging import Asked, judged
 
@@ -87,9 +102,14 @@ def _judge(task: Any, header: Header) -> dict[str, Any]:
     )
     if wants_reward:
         return {"reward": judgement}
-    if isinstance(judgement, tuple):
-        return {"answer": [[message.role, message.content] for message in judgement]}
-    return {"answer": judgement}
+    assert not isinstance(judgement, float), "an answer was asked"
+    return {"answer": None if judgement is None else _told(judgement)}
+
+
+def _told(conversation: Answer) -> str | list[list[str]]:
+    if isinstance(conversation, str):
+        return conversation
+    return [[message.role, message.content] for message in conversation]
 
 
 def _write(replies: BinaryIO, header: Mapping[str, Any]) -> None:

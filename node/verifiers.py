@@ -1,9 +1,11 @@
-"""Who says what completions are worth: the node itself where a task is cheap, verifiers' processes for all others.
+"""Who writes prompts and says what completions are worth: the node itself where a task is cheap, verifiers' processes
+for all others.
 
-What always holds: the loops of the node never wait for a task's code on their own thread; whatever a task does, each
-question gets a reply. One that nobody could answer ends its episode, with a reward of 0 or as void as the operator has
-chosen (`[verifiers] on_failure`), is an event, and is told in words now and then; only a task that fails at everything
-ends the run. What may wait is bounded by who asks: the deliveries that are under way, and an evaluation.
+What always holds: the loops of the node never wait for a task's code on their own thread; whatever a task does, here or
+there, each question gets a reply. One that nobody could answer ends its episode, with a reward of 0 or as void as the
+operator has chosen (`[verifiers] on_failure`), is an event, and is told in words now and then; of a task of which all
+first rewards fail that is said once, plainly; only where everything fails the run ends. What may wait is bounded by who
+asks: the deliveries that are under way, an evaluation, and the prompts that are prepared (`node.prompt_desk`).
 """
 
 from __future__ import annotations
@@ -19,12 +21,15 @@ import trio
 from learner.environment import Ended, Question, Reply, Said
 from node.config import VerifiersSection
 from node.engines import child_events
-from node.errors import RunError
+from node.errors import RunError, naming
 from node.evaluation import HeldOut, HeldOutQuestion
 from node.events import EventLog
-from node.schooling import Schooling
+from node.schooling import Schooling, Written
 from node.tasks.encoded import Replying
-from node.tasks.judging import Asked, Judgement, is_cheap, require
+from node.tasks.first_reward import require_reward
+from node.tasks.gate import Place
+from node.tasks.judging import Asked, Judgement
+from node.tasks.port import Problem, TaskError
 from node.verifier_pool import VERIFIER, Failure, PoolTerms, VerifierPool, open_pool
 from swarm.causes import first_cause
 
@@ -34,9 +39,17 @@ MAX_USUAL = 8
 FAILED_IN_A_ROW = 256
 """So many questions without one answer are no strange completions: the task is broken, and the run would learn that."""
 
+NEVER_RIGHT = 16
+"""So many first questions of one task without an answer are told as what they are: two groups of eight. Chance and odd
+completions explain one or two of them."""
+
+MAX_POSED = 256
+"""Problems that are remembered beside their prompts, since an answer between two turns goes through the same chat
+template: those that batches of episodes are at."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class _Place:
+class _Spot:
     """What is asked: problem `index` of the task called `title`."""
 
     title: str
@@ -55,17 +68,35 @@ class Verifiers:
     events: EventLog
     failures: int = 0
     _in_a_row: int = 0
+    _unwritten: int = 0
+    """Prompts in a row that no verifier could write."""
+    _never: dict[str, int] = field(default_factory=dict)
+    """Questions without an answer of each task that has not answered one; -1: it has, or that was told."""
+    _posed: dict[tuple[str, Place], Problem] = field(default_factory=dict)
     _pool: VerifierPool | None = None
     _there: trio.Event = field(default_factory=trio.Event)
     _thread: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
     """Deliveries ask all at once: on a thread each they would leave the node's own little of the interpreter."""
+    _desk: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
+    """Where prompts are written: a task that is slow at them holds up no reward."""
 
     @property
     def pooled(self) -> list[str]:
         """Titles of the tasks that verifiers are asked for."""
         if not _commands(self.section):
             return []
-        return [title for title, encoded in self.schooling.tasks.items() if not is_cheap(encoded.task)]
+        return [title for title, encoded in self.schooling.tasks.items() if not encoded.gate.is_cheap]
+
+    @property
+    def writers(self) -> int:
+        """How many prompts are written at a time: as many as half of the verifiers, so that rewards, which peers wait
+        for, find one soon."""
+        return max(1, len(_commands(self.section)) // 2)
+
+    def is_pooled(self, index: int) -> bool:
+        """Whether verifiers are asked for the training problem of `index`."""
+        _, title = self.schooling.place(index)
+        return not self.schooling.tasks[title].gate.is_cheap and bool(_commands(self.section))
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -76,7 +107,9 @@ class Verifiers:
             return
         terms = PoolTerms(
             tasks={title: self.schooling.origins[title] for title in self.pooled},
-            fingerprints={title: self.schooling.tasks[title].task.fingerprint for title in self.pooled},
+            fingerprints={
+                part.name: part.fingerprint for part in self.schooling.curriculum.parts if part.name in self.pooled
+            },
             timeout_s=self.section.timeout_s,
             memory_gb=self.section.memory_gb,
         )
@@ -90,19 +123,62 @@ class Verifiers:
         places = []
         for one in questions:
             index, title = self.schooling.place(one.index)
-            places.append(_Place(title=title, index=index, held_out=False, said=one.said, transcript=one.transcript))
+            places.append(_Spot(title=title, index=index, held_out=False, said=one.said, transcript=one.transcript))
         return await self._all(places, self._thread)
 
     async def held_out_replies(self, questions: Sequence[HeldOutQuestion]) -> list[Reply]:
         """The same in held-out problems."""
         return await self._all([_held_out(held, said, transcript) for held, said, transcript in questions])
 
+    async def prompts(self, indexes: Sequence[int]) -> list[Written]:
+        """What these training prompts say, in order. Raises RunError after FAILED_IN_A_ROW that nobody could write."""
+        pooled = set(self.pooled)
+        found: dict[int, Written] = {}
+        if here := [index for index in indexes if self.schooling.place(index)[1] not in pooled]:
+            written = self.schooling.written
+            said = await trio.to_thread.run_sync(lambda: [written(index) for index in here], limiter=self._desk)
+            found.update(zip(here, said, strict=True))
+        for index in indexes:
+            if index not in found:
+                found[index] = await self._prompt(index)
+        return [found[index] for index in indexes]
+
+    async def _prompt(self, index: int) -> Written:
+        inner, title = self.schooling.place(index)
+        problem = await self._problem(title, Place(index=inner))
+        if isinstance(problem, Failure):
+            self._unwritten += 1
+            if self._unwritten >= FAILED_IN_A_ROW:
+                raise _broken("prompts could not be written", problem)
+            return f"task {title}: {problem.detail}"
+        self._unwritten = 0
+        encoded = self.schooling.tasks[title]
+        try:
+            return await trio.to_thread.run_sync(encoded.written, problem, limiter=self._desk)
+        except TaskError as error:
+            return f"task {title}: {error}"
+
+    async def _problem(self, title: str, place: Place) -> Problem | Failure:
+        """What a pooled task asks there, as a verifier has it."""
+        if (known := self._posed.pop((title, place), None)) is None:
+            await self._there.wait()
+            assert self._pool is not None
+            found = await self._pool.pose(title, place)
+            if isinstance(found, Failure):
+                return found
+            known = found
+        if self.schooling.tasks[title].gate.has_turns:  # else nobody asks for it again
+            self._posed[title, place] = known  # the last that was asked for is forgotten last
+        if len(self._posed) > MAX_POSED:
+            del self._posed[next(iter(self._posed))]
+        return known
+
     def environment(self, index: int, said: Said, transcript: int) -> Reply:
         """The same for one training problem, asked from a worker thread, which waits."""
         [reply] = trio.from_thread.run(self.replies, [Question(index=index, said=said, transcript=transcript)])
         return reply
 
-    async def _all(self, places: Sequence[_Place], thread: trio.CapacityLimiter | None = None) -> list[Reply]:
+    async def _all(self, places: Sequence[_Spot], thread: trio.CapacityLimiter | None = None) -> list[Reply]:
         pooled = set(self.pooled)
         here = [number for number, place in enumerate(places) if place.title not in pooled]
         there = [number for number, place in enumerate(places) if place.title in pooled]
@@ -111,7 +187,9 @@ class Verifiers:
             replies = await trio.to_thread.run_sync(
                 lambda: [self._answered_here(places[number]) for number in here], limiter=thread
             )
-            found.update(zip(here, replies, strict=True))
+            found.update(
+                (number, self._settled(places[number], reply)) for number, reply in zip(here, replies, strict=True)
+            )
         if there:
             await self._there.wait()
             assert self._pool is not None
@@ -119,7 +197,7 @@ class Verifiers:
 
             async def ask() -> None:
                 for number in waiting:
-                    found[number] = await self._asked(places[number])
+                    found[number] = self._settled(places[number], await self._asked(places[number]))
 
             with first_cause():
                 async with trio.open_nursery() as nursery:
@@ -127,30 +205,42 @@ class Verifiers:
                         nursery.start_soon(ask)
         return [found[number] for number in range(len(places))]
 
-    def _answered_here(self, place: _Place) -> Reply:
+    def _answered_here(self, place: _Spot) -> Reply | Failure:
         encoded, limits = self.schooling.tasks[place.title], self.schooling.limits
         reply = encoded.held_out_reply if place.held_out else encoded.reply
-        return reply(place.index, place.said, place.transcript, limits)
+        try:
+            return reply(place.index, place.said, place.transcript, limits)
+        except TaskError as error:
+            return Failure(how="raised", detail=str(error))
 
-    async def _asked(self, place: _Place) -> Reply:
+    async def _asked(self, place: _Spot) -> Reply | Failure:
         assert self._pool is not None
         replying = self.schooling.tasks[place.title].replying(
             place.index, place.said, place.transcript, self.schooling.limits, held_out=place.held_out
         )
         # Tokens to text and back take their time.
         step = await trio.to_thread.run_sync(_advanced, replying, None, limiter=self._thread)
-        while isinstance(step, Asked):
-            judgement = await self._pool.judge(place.title, step)
-            if isinstance(judgement, Failure):
-                return self._failed(place, judgement)
-            self._in_a_row = 0
-            step = await trio.to_thread.run_sync(_advanced, replying, judgement, limiter=self._thread)
+        while isinstance(step, Asked | Place):
+            answer: Judgement | Problem | Failure
+            if isinstance(step, Place):
+                answer = await self._problem(place.title, step)
+            else:
+                answer = await self._pool.judge(place.title, step)
+            if isinstance(answer, Failure):
+                return answer
+            step = await trio.to_thread.run_sync(_advanced, replying, answer, limiter=self._thread)
         return step
 
-    def _failed(self, place: _Place, failure: Failure) -> Reply:
+    def _settled(self, place: _Spot, reply: Reply | Failure) -> Reply:
+        """The reply as the learner goes on with it. Raises RunError when everything fails."""
+        if isinstance(reply, Failure):
+            return self._failed(place, reply)
+        self._in_a_row, self._never[place.title] = 0, -1
+        return reply
+
+    def _failed(self, place: _Spot, failure: Failure) -> Reply:
         """Raises RunError when everything fails."""
         self.failures += 1
-        self._in_a_row += 1
         void = self.section.on_failure == "drop"
         self.events.emit(
             "reward_failed",
@@ -160,40 +250,65 @@ class Verifiers:
             how=failure.how,
             detail=failure.detail,
         )
+        self._in_a_row += 1
         if self._in_a_row >= FAILED_IN_A_ROW:
-            raise RunError(
-                f"The last {FAILED_IN_A_ROW} rewards could not be computed, the newest since {failure.detail}. Mend "
-                "the task or raise [verifiers] timeout_s, then start again: nothing that was acknowledged is lost."
-            )
+            raise _broken("rewards could not be computed", failure)
+        worth = "Its group is dropped." if void else "It counts as 0."
         if self.failures & (self.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th, ...
             self.events.emit(
                 "trouble",
                 text=f"{self.failures} rewards could not be computed; the newest, of problem {place.index} of task "
-                f"{place.title}: {failure.detail}. " + ("Its group is dropped." if void else "It counts as 0."),
+                f"{place.title}: {failure.detail}. {worth}",
             )
+        self._doubt(place.title, failure)
         return Ended(reward=0.0, failure=f"{failure.how}: {failure.detail}", void=void)
+
+    def _doubt(self, title: str, failure: Failure) -> None:
+        """Say once of a task that it has not judged a single completion."""
+        if (failed := self._never.get(title, 0)) < 0:
+            return
+        self._never[title] = failed + 1
+        if failed + 1 == NEVER_RIGHT:
+            self._never[title] = -1
+            self.events.emit(
+                "trouble",
+                text=f"Task {title} has not judged one of its first {NEVER_RIGHT} completions, so nothing can be "
+                f"learnt from it: {failure.detail}. Stop the learner, mend the task, and start again.",
+            )
 
 
 def require_here(schooling: Schooling, section: VerifiersSection) -> None:
-    """Raises TaskError when a task needs something for its rewards that is not here, unless only other machines compute
-    them."""
+    """Raises TaskError when a task needs something for its rewards that is not here, or gives none, unless only other
+    machines compute them."""
     if section.workers == 0 and section.machine:
         return
-    for encoded in schooling.tasks.values():
-        require(encoded.task)
+    for title, encoded in schooling.tasks.items():
+        encoded.gate.require()
+        if not encoded.gate.is_ours:
+            with naming(f"[task] {title}"):
+                require_reward(encoded.gate)
 
 
-def _held_out(held: HeldOut, said: Said, transcript: int) -> _Place:
-    return _Place(title=held.task, index=held.index, held_out=True, said=said, transcript=transcript)
+def _broken(what: str, failure: Failure) -> RunError:
+    return RunError(
+        f"The last {FAILED_IN_A_ROW} {what}, the newest since {failure.detail}. Mend the task or raise [verifiers] "
+        "timeout_s, then start again: nothing that was acknowledged is lost."
+    )
 
 
-def _advanced(replying: Replying, judgement: Judgement) -> Asked | Reply:
+def _held_out(held: HeldOut, said: Said, transcript: int) -> _Spot:
+    return _Spot(title=held.task, index=held.index, held_out=True, said=said, transcript=transcript)
+
+
+def _advanced(replying: Replying, answer: Judgement | Problem) -> Asked | Place | Reply | Failure:
     """What to ask next, or the reply."""
     try:
-        return replying.send(judgement)
+        return replying.send(answer)
     except StopIteration as end:
         reply: Reply = end.value
         return reply
+    except TaskError as error:
+        return Failure(how="raised", detail=str(error))
 
 
 def _commands(section: VerifiersSection) -> list[tuple[str, Sequence[str]]]:

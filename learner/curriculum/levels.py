@@ -45,8 +45,15 @@ class LevelCursor:
 
     def next_index(self) -> int:
         """The index of the next problem to lease."""
-        ordinal = self.ordinal
+        [index] = self.upcoming(1)
         self.ordinal += 1
+        return index
+
+    def upcoming(self, count: int) -> list[int]:
+        """The next `count` indexes, if nothing is observed meanwhile."""
+        return [self._index(ordinal) for ordinal in range(self.ordinal, self.ordinal + count)]
+
+    def _index(self, ordinal: int) -> int:
         if self.level > 0 and ordinal % REHEARSAL == 0:
             return index_at(ordinal, ordinal // REHEARSAL % self.level, self.levels)
         return index_at(ordinal, self.level, self.levels)

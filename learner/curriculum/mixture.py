@@ -8,6 +8,8 @@ would name other problems. Weights, bands and orders may change between two star
 
 from __future__ import annotations
 
+import copy
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -25,6 +27,9 @@ class Cursor(Protocol):
 
     def next_index(self) -> int:
         """The index of the next problem to lease."""
+
+    def upcoming(self, count: int) -> list[int]:
+        """What `next_index` will give, if nothing is observed meanwhile: at least one, at most `count`."""
 
     def observe(self, index: int, pass_rate: float) -> None:
         """A group of that problem was admitted with this pass rate, 0 to 1."""
@@ -69,6 +74,18 @@ class Curriculum:
         """The index of the next problem to lease."""
         number = self._shares.draw()
         return joint_index(self.parts[number].cursor.next_index(), number, len(self.parts))
+
+    def upcoming(self, count: int) -> list[int]:
+        """What `next_index` will give, if nothing is observed meanwhile: at least one, at most `count`."""
+        shares = copy.copy(self._shares)  # a draw replaces its credits
+        numbers = [shares.draw() for _ in range(count)]
+        ahead = {number: iter(self.parts[number].cursor.upcoming(times)) for number, times in Counter(numbers).items()}
+        found: list[int] = []
+        for number in numbers:
+            if (inner := next(ahead[number], None)) is None:  # its cursor does not look so far
+                break
+            found.append(joint_index(inner, number, len(self.parts)))
+        return found
 
     def observe(self, index: int, mean_reward: float) -> None:
         """A group of that problem was admitted with this mean reward, 1.0 being all right."""

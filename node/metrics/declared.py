@@ -176,6 +176,10 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge("period", "steps", "kappa: a version is published every so many steps."),
     ),
     "processes": (
+        _gauge("loop_delay_p99", "seconds", "What 99 of 100 events wait for the event loop, of the last minute."),
+        _gauge("loop_delay_max", "seconds", "The longest turn of the event loop in the last minute."),
+        _gauge("loop_step_processor", "seconds", "Processor time of the costliest task step in the last minute."),
+        _counter("loop_held", "reports", "Reports of a task that held the event loop, once a minute each.", "task"),
         _counter("child_deaths", "processes", "Child processes that ended unasked.", "child"),
         _counter("rows_lost", "rows", "Steps that a sink did not get, because it was too slow or failed.", "sink"),
         _counter("series_refused", "series", "Series beyond the bound on how many there may be."),

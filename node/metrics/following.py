@@ -15,6 +15,7 @@ from learner.ledger_rows import StepRow
 from learner.provisioning.observatory import Observatory
 from node.events import Field
 from node.learner_run import LearnerRun
+from node.loop_delay import LoopFigures
 from node.metrics.board import Board
 from node.metrics.declared import METRICS, Kind
 from protocol.ids import short
@@ -110,6 +111,8 @@ def follow_event(board: Board, event: str, fields: Mapping[str, Field]) -> None:
             board.add("batches_dropped")
         case "trainer_restarted":
             board.add("trainer_restarts")
+        case "loop_held":
+            board.add("loop_held", task=fields.get("task"))
         case "child_died":
             board.add("child_deaths", child=fields.get("child"))
 
@@ -177,6 +180,13 @@ def follow_run(board: Board, run: LearnerRun, seen: Observatory, still_s: float)
     for name, estimate in estimates.items():
         if estimate is not None:
             board.set(name, estimate.value)
+
+
+def follow_loop(board: Board, figures: LoopFigures) -> None:
+    """Measure how long the event loop makes peers and timers wait."""
+    board.set("loop_delay_p99", figures.p99_s)
+    board.set("loop_delay_max", figures.longest_s)
+    board.set("loop_step_processor", figures.step_cpu_s)
 
 
 def _at_lag(board: Board, lag: str, figures: Mapping[str, Any]) -> None:

@@ -68,6 +68,8 @@ def waits_for(run: LearnerRun) -> str:
         )
     if not run.present:
         return f"{told} Nobody is here: hand out the invite, and dial its addresses from outside."
+    if run.lacks_prompts:
+        return f"{told} The task is still writing the next prompts: see how long it takes for one."
     if run.leasing.open_rollouts == 0:
         return f"{told} Nobody asks for leases, or may have any: see what the nodes say."
     return told

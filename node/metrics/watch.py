@@ -23,8 +23,9 @@ from learner.ledger import Ledger
 from learner.ledger_rows import StepRow
 from node.events import EventLog, Field
 from node.learner_run import LearnerRun
+from node.loop_watch import LoopWatch
 from node.metrics.board import Board, Row
-from node.metrics.following import follow_event, follow_run, follow_step
+from node.metrics.following import follow_event, follow_loop, follow_run, follow_step
 from node.metrics.sinks import Outlet, Sink, fed
 from node.metrics.stillness import Stillness, waits_for
 from node.recorder import Recorder
@@ -47,6 +48,7 @@ class Watch:
         task_of: names the task of a prompt's index.
         samples: groups to keep of every step.
         advantage: the name of the one that the run's objective takes.
+        loop: watches the event loop.
     """
 
     run: LearnerRun
@@ -57,6 +59,7 @@ class Watch:
     task_of: Callable[[int], str]
     samples: int = 0
     advantage: str = ""
+    loop: LoopWatch = field(default_factory=LoopWatch)
     board: Board = field(default_factory=Board)
     _outlets: list[Outlet[Row]] = field(default_factory=list)
     _keeping: Outlet[Sample] | None = None
@@ -127,6 +130,7 @@ class Watch:
 
     def _measure(self) -> None:
         follow_run(self.board, self.run, self.recorder.observatory, self._still.seconds(trio.current_time()))
+        follow_loop(self.board, self.loop.latest)
 
     def _say(self, change: Change) -> None:
         name = change.alarm.value

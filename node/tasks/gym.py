@@ -1,22 +1,29 @@
 """`reasoning_gym:NAME`: the generated problems of reasoning-gym, with its own scores as rewards.
 
-What always holds: problem i is drawn with seeds of its own, and its prompt's digest decides on which side it lies, as
-with the built-in tasks, so training and held-out problems never meet, whatever the seeds; the fingerprint holds the
-package's version and a few problems, so that a machine on which it draws others is noticed before any reward. The
-library is imported when such a task is opened: it takes seconds. Its problems are drawn in the node, its scores come
-from verifiers' processes, for what some of them compute has no bound.
+The library is imported when such a task is opened: it takes seconds. Its problems and its scores come from verifiers'
+processes, for what some of them compute has no bound.
+
+Invariants:
+- Problem i is drawn with seeds of its own, and its prompt's digest decides on which side it lies, as with the built-in
+  tasks, so training and held-out problems never meet, whatever the seeds.
+- The fingerprint holds the package's version and a few problems, so that a machine on which it draws others is noticed
+  before any reward.
+- The library scores a text outside the sandbox (`node.tasks.confined`) only where it is known to execute none: some of
+  its scores hand what the policy says to `eval`, or to sympy, which does the same.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from node.tasks.builtin import is_held_out, label_of
+from node.tasks.confined import Confined
 from node.tasks.options import CHAT, suggestion
 from node.tasks.port import Chat, Completion, Problem, Task, TaskArguments, TaskError, TaskKind
 
@@ -36,10 +43,110 @@ TRAINING_FROM, SEEDS_APART = 1 << 48, 1 << 40
 SEVERAL = 8
 """Problems of either side in the fingerprint."""
 
-OPEN_SETS = 8
-"""Data sets kept open: an index and its neighbours lie in one."""
+OPEN_SETS = 4
+"""Data sets that each task keeps open, since some take seconds to open: those of a training and of a held-out index,
+the next one where one ends, and that of the far numbers. The scores need the first of those held out."""
+
+READ_VERSION = "0.1.25"
+"""The version whose source was read for what follows. Every score of another one is computed in the sandbox."""
+
+HARMLESS = frozenset(
+    [
+        "ab",
+        "acre",
+        "aiw",
+        "arc_1d",
+        "arc_agi",
+        "base_conversion",
+        "binary_alternation",
+        "boxnet",
+        "caesar_cipher",
+        "calendar_arithmetic",
+        "chain_sum",
+        "circuit_logic",
+        "coin_flip",
+        "color_cube_rotation",
+        "complex_arithmetic",
+        "count_bits",
+        "count_primes",
+        "course_schedule",
+        "cryptarithm",
+        "decimal_arithmetic",
+        "decimal_chain_sum",
+        "dice",
+        "emoji_mystery",
+        "family_relationships",
+        "figlet_font",
+        "fraction_simplification",
+        "futoshiki",
+        "game_of_life",
+        "game_of_life_halting",
+        "gcd",
+        "graph_color",
+        "group_anagrams",
+        "isomorphic_strings",
+        "jugs",
+        "kakurasu",
+        "knight_swap",
+        "knights_knaves",
+        "largest_island",
+        "lcm",
+        "leg_counting",
+        "letter_counting",
+        "letter_jumble",
+        "mahjong_puzzle",
+        "manipulate_matrix",
+        "maze",
+        "mini_sudoku",
+        "modulo_grid",
+        "needle_haystack",
+        "number_filtering",
+        "number_format",
+        "number_sequence",
+        "palindrome_generation",
+        "palindrome_partitioning",
+        "path_star",
+        "pool_matrix",
+        "power_function",
+        "prime_factorization",
+        "products",
+        "quantum_lock",
+        "ransom_note",
+        "rectangle_count",
+        "rotate_matrix",
+        "rotten_oranges",
+        "rubiks_cube",
+        "rush_hour",
+        "self_reference",
+        "sentence_reordering",
+        "shortest_path",
+        "simple_geometry",
+        "sokoban",
+        "spell_backward",
+        "string_manipulation",
+        "string_splitting",
+        "string_synthesis",
+        "sudoku",
+        "survo",
+        "syllogism",
+        "time_intervals",
+        "tower_of_hanoi",
+        "tsumego",
+        "word_ladder",
+        "word_sequence_reversal",
+        "word_sorting",
+        "zebra_puzzles",
+    ]
+)
+"""Its data sets in whose source, and whatever of the library that imports, nothing could execute a text: no `eval`, no
+sympy, and the like. `tests/node/test_gym_source.py` reads it again, and says which belong here."""
+
+PROGRAM = Path(__file__).with_name("gym_program.py")
 
 _BEGIN, _END = "<answer>", "</answer>"
+
+_SCORES = Confined(PROGRAM.read_text(encoding="utf-8"), "reasoning-gym")
+"""One for all tasks of this process: it holds the library once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +154,11 @@ class GymProblem(Problem):
     """`entry` is what the library's score wants to know of it."""
 
     entry: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def literal(self) -> str:
+        """The entry as a literal of Python's. Raises TaskError where it holds anything but plain data."""
+        return repr(_plain(self.entry))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,22 +185,47 @@ class GymTask:
     def held_out(self, index: int) -> GymProblem:
         return self._draw(0, index, held_out=True)
 
+    def require(self) -> None:
+        """Raises TaskError where the scores need a sandbox, and there is none."""
+        if self.is_confined:
+            _SCORES.require()
+
+    @cached_property
+    def is_confined(self) -> bool:
+        """Whether its scores are computed in the sandbox alone."""
+        return version("reasoning-gym") != READ_VERSION or self.dataset not in HARMLESS
+
     def reward(self, problem: Problem, completion: Completion) -> float:
+        """Raises TaskError where the score needs a sandbox, and there is none."""
         assert isinstance(problem, GymProblem), "a problem of this task"
         if not completion.finished:
             return 0.0
-        score = _open(self.dataset, tuple(self.config.items()), 0).score_answer
+        answer = answer_of(completion.text)
+        if self.is_confined:
+            return self._confined_score(problem, answer)
+        score = self._opened(0).score_answer
         try:
-            return float(score(answer_of(completion.text), dict(problem.entry)))
+            return float(score(answer, dict(problem.entry)))
         except Exception:  # some of its data sets raise at an answer of another form, or of thousands of brackets
             return 0.0
+
+    def _confined_score(self, problem: GymProblem, answer: str) -> float:
+        """Where an answer is executed it may say its own score, so nothing but a score is believed."""
+        topic = {"dataset": self.dataset, "config": self.config, "seed": 0, "size": BLOCK, "entry": problem.literal}
+        score = _SCORES.ask(topic, answer)
+        return float(score) if isinstance(score, int | float) and 0.0 <= score <= 1.0 else 0.0
+
+    @cached_property
+    def _opened(self) -> Callable[[int], Any]:
+        """The data set of a seed. Each task has room for its own: in a mixture they would close each other's."""
+        return lru_cache(maxsize=OPEN_SETS)(partial(_open, self.dataset, self.config))
 
     def _draw(self, base: int, index: int, *, held_out: bool) -> GymProblem:
         for attempt in range(MAX_DRAWS):
             # Beyond its own numbers far away from anybody's.
             place = index * APART + attempt if attempt < APART else (1 << 36) + index * MAX_DRAWS + attempt
             block, inner = divmod(place, BLOCK)
-            entry = _open(self.dataset, tuple(self.config.items()), base + block * BLOCK)[inner]
+            entry = self._opened(base + block * BLOCK)[inner]
             if is_held_out(entry["question"]) == held_out:
                 answer = entry["answer"]
                 return GymProblem(
@@ -108,11 +245,30 @@ def answer_of(text: str) -> str:
     return answer.strip()
 
 
-@lru_cache(maxsize=OPEN_SETS)
-def _open(dataset: str, config: tuple[tuple[str, Any], ...], seed: int) -> Any:
+def _plain(value: Any) -> Any:
+    """The same of Python's own types. Raises TaskError for what is no plain data."""
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(one) for key, one in value.items()}
+    for kind in (list, tuple, set):
+        if isinstance(value, kind):
+            return kind(map(_plain, value))
+    if value is None or isinstance(value, bool | bytes):
+        return value
+    for scalar in (str, int, float):
+        if isinstance(value, scalar):
+            return scalar(value)
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # one of numpy's numbers
+        return value.item()
+    raise TaskError(
+        f"reasoning-gym has a problem that holds something of type {type(value).__name__}, which cannot be told to the "
+        "sandbox where answers are scored. Take another data set, or reasoning-gym " + READ_VERSION + "."
+    )
+
+
+def _open(dataset: str, config: Mapping[str, Any], seed: int) -> Any:
     from reasoning_gym import create_dataset
 
-    return create_dataset(dataset, **dict(config), seed=seed, size=BLOCK)
+    return create_dataset(dataset, **config, seed=seed, size=BLOCK)
 
 
 def _build(arguments: TaskArguments) -> Task:
@@ -139,8 +295,10 @@ def _build(arguments: TaskArguments) -> Task:
         chat=Chat(arguments.text("chat")),
     )
     try:
-        task.problem(0)
         task.held_out(0)
+        first = task.problem(0)
+        if task.is_confined:
+            _ = first.literal
     except TaskError:
         raise
     except Exception as error:  # its configurations raise AssertionError, ValueError and others

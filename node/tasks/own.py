@@ -12,11 +12,9 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+from node.tasks.gate import lacking_of
 from node.tasks.options import parse_options
 from node.tasks.port import Task, TaskArguments, TaskError, TaskKind
-
-NEEDED = ("name", "levels", "fingerprint", "problem", "held_out", "reward")
-"""What a `Task` has: looked at here, so that a forgotten one is no AttributeError in the middle of a run."""
 
 
 def _build(arguments: TaskArguments) -> Task:
@@ -37,7 +35,7 @@ def _build(arguments: TaskArguments) -> Task:
             f"task 'python': {name} of {module_name} cannot be built: {type(error).__name__}: {error}. It is called "
             "with one TaskArguments, whose options are those of the spec, as text."
         ) from error
-    if lacking := [part for part in NEEDED if not hasattr(task, part)]:
+    if lacking := lacking_of(task):
         raise TaskError(f"task 'python': {name} of {module_name} lacks {', '.join(lacking)}; see docs/tasks.md.")
     built: Task = task
     return built

@@ -46,9 +46,15 @@ def open_task(spec: str, *, directory: Path | None = None, seed: int = 0) -> Tas
     name, _, rest = spec.partition(":")
     kind = find_kind(name)
     argument, options = _split_rest(kind, rest)
-    return kind.build(
-        TaskArguments(argument=argument, options=parse_options(kind, options), directory=directory or Path(), seed=seed)
+    arguments = TaskArguments(
+        argument=argument, options=parse_options(kind, options), directory=directory or Path(), seed=seed
     )
+    try:
+        return kind.build(arguments)
+    except TaskError:
+        raise
+    except Exception as error:  # a package's own code
+        raise TaskError(f"task {name!r} cannot be built: {type(error).__name__}: {error}") from error
 
 
 def find_kind(name: str) -> TaskKind:
@@ -79,8 +85,10 @@ def list_kinds() -> tuple[list[TaskKind], list[TaskError]]:
 def _load(entry: EntryPoint) -> TaskKind:
     try:
         kind = entry.load()
-    except (ImportError, AttributeError) as error:
-        raise TaskError(f"task {entry.name!r} of {_origin(entry)} cannot be loaded: {error}") from error
+    except Exception as error:  # a package's own code, which may fail in its own way
+        raise TaskError(
+            f"task {entry.name!r} of {_origin(entry)} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(kind, TaskKind):
         raise TaskError(f"task {entry.name!r} of {_origin(entry)}: {entry.value} is no node.tasks.TaskKind")
     return kind

@@ -88,6 +88,43 @@ def task_file(line: str) -> Callable[[Swarm], None]:
     return change
 
 
+OWN_TASK = """
+from node.tasks.port import Problem
+
+
+class Own:
+    name, levels, fingerprint, is_cheap = "own", 1, "own", {cheap}
+
+    def __init__(self, arguments):
+        pass
+
+    def problem(self, index):
+        return Problem(prompt=str(index))
+
+    def held_out(self, index):
+        return Problem(prompt="held out " + str(index))
+
+    def reward(self, problem, completion):
+        {reward}
+{more}
+"""
+
+
+def own_task(reward: str, more: str = "", *, cheap: bool) -> Callable[[Swarm], None]:
+    def change(swarm: Swarm) -> None:
+        name = f"own_{abs(hash(str(swarm.directory))):x}"
+        (swarm.directory / f"{name}.py").write_text(OWN_TASK.format(reward=reward, more=more, cheap=cheap))
+        swarm.configure(task=f"python:{name}:Own")
+
+    return change
+
+
+DICTS = """
+    def answer_turn(self, problem, turns, said):
+        return [{"role": "user", "content": "and?"}]
+"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mistake:
     """A change to a good swarm, and what the refusal must name."""
@@ -124,6 +161,25 @@ MISTAKES = {
     "no such task": Mistake(change=edit("reverse:", "revers:"), words=("revers", "reverse")),
     "no such option": Mistake(change=edit("letters", "leters"), words=("leters", "letters")),
     "a line that is no JSON": Mistake(change=task_file("{"), words=("task.jsonl:3:", "not JSON")),
+    "a reward without return": Mistake(
+        change=own_task("1.0", cheap=False), words=("task 'own' gave no reward at index 0, but None", "`return`")
+    ),
+    "a cheap reward without return": Mistake(
+        change=own_task("1.0", cheap=True), words=("task 'own' gave no reward at index 0, but None", "`return`")
+    ),
+    "a reward of text": Mistake(
+        change=own_task("return '1.0'", cheap=False), words=("gave no reward at index 0, but '1.0' (of type str)",)
+    ),
+    "a reward that is NaN": Mistake(
+        change=own_task("return float('nan')", cheap=True), words=("gave the reward nan at index 0",)
+    ),
+    "an answer of dicts": Mistake(
+        change=own_task("return 1.0", DICTS, cheap=True),
+        words=(
+            "gave no answer at index 0, but [{'content': 'and?', 'role': 'user'}]",
+            "ChatMessage(role=..., content=",
+        ),
+    ),
     "a line without answer": Mistake(change=task_file('{"prompt": "x"}'), words=("task.jsonl:3:", "answer")),
 }
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.ledger_rules import Run, check_admitted, check_nothing_lost, check_versions
-from tests.e2e.programs import Machine, Swarm, wait_done
+from tests.e2e.programs import Machine, Swarm, free_port, wait_done
 from tests.node.bytewise import EOS, VOCABULARY, write_byte_tokenizer
 
 STEPS = 10
@@ -58,3 +58,45 @@ def test_ten_steps_of(machine: Machine, babbler: Path, spec: str) -> None:
     check_versions(swarm)
     assert learner.events("reward_failed") == []
     assert [event["child"] for event in learner.events("child_started") if "verifier" in event["child"]]
+
+
+MOODY = """
+from node.tasks.port import Problem
+
+
+class Moody:
+    name, levels, fingerprint, is_cheap = "moody", 1, "moody", {cheap}
+
+    def __init__(self, arguments):
+        pass
+
+    def problem(self, index):
+        return Problem(prompt=str(index), answer="right")
+
+    def held_out(self, index):
+        return Problem(prompt="held out " + str(index))
+
+    def reward(self, problem, completion):
+        odd = {{0: None, 1: "text", 2: [1.0], 3: float("nan")}}
+        return odd.get(len(completion.text) % 5, 1.0) if completion.text != "right" else 1.0
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cheap", [True, False])
+def test_rewards_that_are_none_end_no_run_and_no_verifier_also_after_a_restart(swarm: Swarm, cheap: bool) -> None:
+    swarm.configure(steps=STEPS, task="python:moody_task:Moody", port=free_port())
+    (swarm.directory / "moody_task.py").write_text(MOODY.format(cheap=cheap))
+    learner, node = swarm.learn(), None
+    node = swarm.join("one")
+    swarm.wait_steps(2, learner, node)
+    learner.kill()
+    again = swarm.learn()
+    wait_done(again, node)
+    check_admitted(swarm, Run(steps=STEPS, staleness=3, incarnations=2))
+    failed = [event for one in (learner, again) for event in one.events("reward_failed")]
+    assert failed
+    assert {event["how"] for event in failed} == {"raised"}
+    assert any("task 'moody' gave no reward at index " in event["detail"] for event in failed)
+    assert not [event for event in again.events("child_died") if "verifier" in event["child"]]
+    assert "Traceback" not in learner.err.read_text() + again.err.read_text()

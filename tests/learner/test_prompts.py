@@ -25,7 +25,13 @@ def drawing(lengths: Sequence[int] = (3,)) -> Callable[[], Prompt]:
 
 
 def taken(prompts: Prompts, number: int, *, short: bool = False) -> list[int]:
-    return [prompts.take(short=short).index for _ in range(number)]
+    return [next_of(prompts, short=short).index for _ in range(number)]
+
+
+def next_of(prompts: Prompts, *, short: bool = False) -> Prompt:
+    prompt = prompts.take(short=short)
+    assert prompt is not None
+    return prompt
 
 
 @given(st.binary(min_size=32, max_size=32), st.lists(st.integers(1, 9), min_size=1, max_size=20), st.booleans())
@@ -62,15 +68,15 @@ def test_nobody_waits_for_long() -> None:
 def test_what_was_put_back_is_the_next_ones(key: bytes, before: int, short: bool) -> None:
     prompts = Prompts(draw=drawing((5, 2, 7)), key=key)
     taken(prompts, before)
-    refused = prompts.take(short=short)
+    refused = next_of(prompts, short=short)
     prompts.put_back(refused)
     assert prompts.take(short=short) == refused
 
 
 def test_a_slow_peer_is_given_the_shortest_of_the_next_few() -> None:
     prompts = Prompts(draw=drawing((5, 4, 9, 2, 2, 7, 8, 6)), key=bytes(32))
-    assert {len(prompts.take(short=True).tokens) for _ in range(2)} == {2}
-    assert len(prompts.take(short=True).tokens) == 4
+    assert {len(next_of(prompts, short=True).tokens) for _ in range(2)} == {2}
+    assert len(next_of(prompts, short=True).tokens) == 4
 
 
 def test_what_a_restart_finds_leased_is_passed_over_once() -> None:
@@ -83,3 +89,26 @@ def test_what_a_restart_finds_leased_is_passed_over_once() -> None:
     order = taken(prompts, 600)
     came = Counter(order + [prompt.index for prompt in prompts.ahead])
     assert came == Counter(place % 6 for place in range(next(draws))) - Counter([1, 3])
+
+
+@given(st.binary(min_size=32, max_size=32), st.lists(st.integers(0, 3), max_size=60), st.booleans())
+def test_a_prompt_that_is_not_written_yet_is_waited_for_and_nothing_else_changes(
+    key: bytes, waits: list[int], short: bool
+) -> None:
+    """Or whoever slows the writing down would choose."""
+    ready, written = drawing((5, 2, 7)), iter(waits)
+    left = next(written, 0)
+
+    def draw() -> Prompt | None:
+        nonlocal left
+        if left:
+            left -= 1
+            return None
+        left = next(written, 0)
+        return ready()
+
+    slow, order = Prompts(draw=draw, key=key), list[int]()
+    while len(order) < 40:
+        if (prompt := slow.take(short=short)) is not None:
+            order.append(prompt.index)
+    assert order == taken(Prompts(draw=drawing((5, 2, 7)), key=key), 40, short=short)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from learner.buffer import UNINFORMATIVE, Buffer, Completion, Group
 from learner.intake import GrantedLease
 from learner.leasing import LeaseTerms, Leasing, Prompt
+from learner.prompts import PROMPTS_AHEAD
 from learner.speed import Speed
 from learner.workers import Held
 from learner.workload import TOGETHER_MS, Workload
@@ -801,3 +802,31 @@ def test_what_it_makes_within_a_time_takes_no_longer(
 
 def test_a_version_orders_by_incarnation() -> None:
     assert PolicyVersion(2, 0) > PolicyVersion(1, 9)
+
+
+# Prompts that are being written
+
+
+def test_a_request_waits_while_the_next_prompts_are_being_written_and_says_so() -> None:
+    written, drawn = [False], prompts(3)
+    made = workload(*ALL, head="1.9", window=2, next_prompt=lambda: next(drawn) if written[0] else None)
+    assert ask(made, 2 * GROUP) == []
+    assert made.held(HERE, NOW_MS) is Held.PROMPT
+    assert (made.leasing.open_rollouts, made.lacks_prompts) == (0, True)
+    written[0] = True
+    [(peer, leases)] = made.serve(NOW_MS)
+    assert (peer, sum(sizes(leases)), made.lacks_prompts) == (HERE, 2 * GROUP, False)
+
+
+def test_what_is_written_by_then_is_leased_and_the_rest_when_it_is_asked_for() -> None:
+    left, drawn = [PROMPTS_AHEAD], prompts(3)
+
+    def next_prompt() -> Prompt | None:
+        left[0] -= 1
+        return next(drawn) if left[0] >= 0 else None
+
+    made = workload(*ALL, head="1.9", window=2, next_prompt=next_prompt)
+    assert len(ask(made, 2 * GROUP)) == 1
+    assert made.held(HERE, NOW_MS) is Held.PROMPT
+    left[0] = 1
+    assert len(ask(made, 2 * GROUP)) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import reasoning_gym
 
 from node.tasks.gym import BLOCK, GymTask, answer_of
 from node.tasks.judging import Asked, judged
@@ -59,6 +60,24 @@ def test_what_a_data_set_cannot_read_is_worth_nothing_and_is_no_mistake_of_the_t
 def test_a_data_set_that_makes_lists_of_its_problems() -> None:
     task = opened("list_functions")
     assert task.problem(5 * BLOCK + 1).prompt
+
+
+def test_five_tasks_of_a_mixture_keep_their_data_sets_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """arc_agi takes a second to open one: where tasks close each other's, each problem takes as long."""
+    tasks = [opened(spec) for spec in FIVE]
+    for task in tasks:
+        task.problem(1)
+        task.held_out(0)
+
+    def create(name: str, **settings: object) -> object:
+        raise AssertionError(f"{name} is opened again")
+
+    monkeypatch.setattr(reasoning_gym, "create_dataset", create)
+    for _ in range(3):
+        for task in tasks:
+            problem = task.problem(1)
+            assert task.reward(problem, said(str(problem.answer))) == 1.0
+            task.held_out(0)
 
 
 @pytest.mark.parametrize(

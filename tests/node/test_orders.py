@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from node.errors import UsageError
 from node.keys import load_or_create_key
 from node.lookups import find_place
+from node.loop_delay import LoopFigures
 from node.orders import BY_SIGNAL, Drain, Orders
 from node.owner_commands import roots
 from node.standing import FILE, Noticeboard, Standing, standing_of
@@ -111,6 +113,13 @@ def test_who_runs_is_told_from_who_was_killed(tmp_path: Path) -> None:
     board = Noticeboard(tmp_path)
     board.show(standing)
     assert standing_of(tmp_path) == standing
+    figures = LoopFigures(p99_s=0.004, longest_s=0.21, culprit="somebody")
+    board.show(replace(standing, loop=figures))
+    assert standing_of(tmp_path) == replace(standing, loop=figures)
+    newer = (tmp_path / FILE).read_text().replace('"worst_s"', '"of_another_version"')
+    (tmp_path / FILE).write_text(newer)
+    assert standing_of(tmp_path) == replace(standing, loop=figures)
+    board.show(standing)
     ours = (tmp_path / FILE).read_text()
     with subprocess.Popen(["sleep", "60"]) as other:
         (tmp_path / FILE).write_text(ours.replace(f'"pid": {os.getpid()}', f'"pid": {other.pid}'))

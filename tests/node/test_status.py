@@ -11,6 +11,7 @@ from learner.ledger_reputation import BAN
 from learner.verification.confidence import Confidence
 from node.keys import load_or_create_key
 from node.lookups import show_status
+from node.loop_delay import LoopFigures
 from node.peer_orders import Ban, PeerOrders
 from node.standing import Noticeboard, Standing
 from protocol.ids import PolicyVersion
@@ -48,6 +49,19 @@ def test_it_says_whether_the_learner_runs(state: Path) -> None:
     assert lines(state)["doing"] == "at work"
     board.clear()
     assert lines(state)["doing"] == "not running"
+
+
+def test_it_says_how_long_the_event_loop_makes_peers_wait_and_who_held_it(state: Path) -> None:
+    assert "loop delay" not in lines(state)
+    figures = LoopFigures(p99_s=0.004, longest_s=0.21, step_cpu_s=0.2, worst_s=1.31, worst_cpu_s=1.3, culprit="serve")
+    board = Noticeboard(state)
+    board.show(Standing(doing="at work", limits={}, loop=figures))
+    assert lines(state)["loop delay"] == (
+        "4 ms at 99 of 100 moments of the last minute, 210 ms at most; 1310 ms since the start; the worst was serve"
+    )
+    assert json.loads(show_status(state, as_json=True))["loop_delay"]["worst_cpu_s"] == 1.3
+    board.clear()
+    assert json.loads(show_status(state, as_json=True))["loop_delay"] is None
 
 
 def test_it_says_who_was_banned_and_which_orders_wait(state: Path) -> None:

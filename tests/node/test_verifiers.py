@@ -32,10 +32,11 @@ from node.errors import RunError
 from node.events import EventLog, Field
 from node.schooling import open_schooling
 from node.tasks.judging import Asked
+from node.tasks.port import TaskError
 from node.tasks.registry import open_task
 from node.tasks.text import write_character_tokenizer
 from node.verifier_pool import VERIFIER, Failure, PoolTerms, VerifierPool, open_pool
-from node.verifiers import FAILED_IN_A_ROW, Verifiers
+from node.verifiers import FAILED_IN_A_ROW, NEVER_RIGHT, Verifiers, require_here
 
 NASTY = '''
 import os, re, signal, sys, time
@@ -76,13 +77,76 @@ class Nasty:
                 return float(os.getpid())
             case "read":
                 return float(len(sys.stdin.read()))
+            case "none":
+                return None
+            case "text":
+                return "0.5"
+            case "list":
+                return [0.5]
+            case "dict":
+                return {"reward": 0.5}
+            case "nan":
+                return float("nan")
+            case "true":
+                return True
+            case "exit":
+                sys.exit(3)
         return len(completion.text) + len(problem.prompt) / 100
 
 
 class NastyTurns(Nasty):
     def answer_turn(self, problem, turns, said):
+        if said == "dicts":
+            return [{"role": "user", "content": "and?"}]
         return None if said == "z" else "ab"[len(turns) % 2] + said
+
+
+class CheapNasty(Nasty):
+    is_cheap = True
+
+
+class CheapNastyTurns(NastyTurns):
+    is_cheap = True
+
+
+class Never(Nasty):
+    def reward(self, problem, completion):
+        if completion.text == "right":
+            return 1.0
+
+
+class CheapNever(Never):
+    is_cheap = True
 '''
+
+DEAR = """
+from node.tasks.port import Problem
+
+
+class Dear:
+    name, levels, size, num_held_out, notes, pass_rates = "dear", 1, 9, 2, ["nine problems"], None
+
+    def __init__(self, arguments):
+        self.asked = 0
+
+    @property
+    def fingerprint(self):
+        self.asked += 1
+        return "dear"
+
+    def problem(self, index):
+        return Problem(prompt=str(index))
+
+    held_out = problem
+
+    def answer_turn(self, problem, turns, said):
+        return None
+
+    def reward(self, problem, completion):
+        return 1.0
+"""
+
+NO_REWARDS = {"none": "None", "text": "'0.5' (of type str)", "list": "[0.5] (of type list)", "dict": "{'reward': 0.5}"}
 
 
 @pytest.fixture
@@ -402,3 +466,118 @@ async def test_who_still_asks_when_the_pool_is_closed_is_told_nothing(beside: Pa
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert outcomes == []
+
+
+# What is no reward
+
+
+@pytest.mark.parametrize("text", [*NO_REWARDS, "nan"])
+async def test_what_is_no_reward_kills_no_verifier_and_is_told_in_a_sentence(beside: Path, text: str) -> None:
+    async with pool(beside) as verifiers:
+        pid = await verifiers.judge("nasty", said("pid"))
+        failure = await verifiers.judge("nasty", said(text))
+        assert isinstance(failure, Failure)
+        assert failure.how == "raised"
+        if text == "nan":
+            assert failure.detail.startswith("task 'nasty' gave the reward nan at index 7; it must lie between")
+        else:
+            assert failure.detail.startswith(f"task 'nasty' gave no reward at index 7, but {NO_REWARDS[text]}")
+        assert await verifiers.judge("nasty", said("true")) == 1.0
+        assert await verifiers.judge("nasty", said("pid")) == pid, "it was the same process all the while"
+
+
+async def test_dicts_where_messages_belong_kill_no_verifier_and_are_told_in_a_sentence(beside: Path) -> None:
+    async with pool(beside, spec="python:nasty:NastyTurns") as verifiers:
+        pid = await verifiers.judge("nasty", said("pid"))
+        failure = await verifiers.judge("nasty", said("dicts", wants_reward=False))
+        assert isinstance(failure, Failure)
+        assert failure.detail.startswith("task 'nasty' gave no answer at index 7, but [{'content': 'and?', ")
+        assert "ChatMessage(role=..., content=...)" in failure.detail
+        assert await verifiers.judge("nasty", said("pid")) == pid
+
+
+@pytest.mark.parametrize("text", [*NO_REWARDS, "nan", "raise", "exit"])
+async def test_what_is_no_reward_is_a_value_where_the_node_asks_as_well(beside: Path, text: str) -> None:
+    """A cheap task is asked in the learner, which goes on; so it does after a restart, when it asks again."""
+    log: list[tuple[str, dict[str, Field]]] = []
+    verifiers = opened(beside, log, "python:nasty:CheapNasty")
+    assert verifiers.pooled == []
+    async with verifiers.opened():
+        first, second = await replies(verifiers, text, "four")
+        again = await trio.to_thread.run_sync(verifiers.environment, 7, question(verifiers, text).said, 9)
+    assert isinstance(first, Ended)
+    assert (first.reward, first.void, again) == (0.0, False, first)
+    assert first.failure.startswith("raised: task 'nasty' ")
+    assert "at index 7" in first.failure
+    assert second == Ended(reward=4.01)
+    assert [fields["how"] for name, fields in log if name == "reward_failed"] == ["raised"] * 2
+
+
+@pytest.mark.parametrize("spec", ["python:nasty:CheapNastyTurns", "python:nasty:NastyTurns"])
+async def test_dicts_where_messages_belong_are_a_value_wherever_the_task_is_asked(beside: Path, spec: str) -> None:
+    verifiers = opened(beside, [], spec, on_failure="drop")
+    async with verifiers.opened():
+        reply, good = await verifiers.replies([question(verifiers, "dicts"), question(verifiers, "p", "q")])
+        assert await trio.to_thread.run_sync(verifiers.environment, 7, question(verifiers, "dicts").said, 9) == reply
+    assert isinstance(reply, Ended)
+    assert reply.void
+    assert "gave no answer at index 7, but [{'content': 'and?', 'role': 'user'}] (of type list)" in reply.failure
+    assert isinstance(good, Answered)
+
+
+@pytest.mark.parametrize("spec", ["python:nasty:CheapNever", "python:nasty:Never"])
+async def test_a_task_whose_every_reward_is_wrong_is_told_once_and_then_ends_the_run(beside: Path, spec: str) -> None:
+    log: list[tuple[str, dict[str, Field]]] = []
+    verifiers = opened(beside, log, spec)
+    async with verifiers.opened():
+        with pytest.raises(RunError, match=r"last 256 rewards could not be computed.*gave no reward at index 7"):
+            await replies(verifiers, *["x"] * FAILED_IN_A_ROW)
+    plainly = [str(fields["text"]) for name, fields in log if name == "trouble" and "not judged one" in str(fields)]
+    [text] = plainly
+    assert text.startswith(f"Task python has not judged one of its first {NEVER_RIGHT} completions, so nothing can be")
+    assert "gave no reward at index 7, but None" in text
+
+
+async def test_a_task_that_has_judged_one_completion_is_not_told_to_judge_none(beside: Path) -> None:
+    log: list[tuple[str, dict[str, Field]]] = []
+    verifiers = opened(beside, log, "python:nasty:CheapNever")
+    await replies(verifiers, "x", "right", *["x"] * (2 * NEVER_RIGHT))
+    assert not [fields for name, fields in log if name == "trouble" and "not judged one" in str(fields["text"])]
+
+
+async def test_a_task_that_is_asked_elsewhere_is_asked_for_its_problem_there_once(beside: Path) -> None:
+    """Between two turns the answer goes through the template after the prompt: nobody makes the problem here."""
+    verifiers = opened(beside, [], "python:nasty:NastyTurns")
+    task = verifiers.schooling.tasks["python"].task
+    made: list[int] = []
+    task.problem = lambda index: made.append(index)  # type: ignore[assignment]
+    async with verifiers.opened():
+        found = await verifiers.replies([question(verifiers, "p", "q"), question(verifiers, "q")])
+        assert await verifiers.prompts([7]) == [verifiers.schooling.codec.encode_answer("7")[:-1]]
+    assert [verifiers.schooling.codec.decode(reply.tokens) for reply in found if isinstance(reply, Answered)] == [
+        "bq",
+        "aq",
+    ]
+    assert made == []
+    assert len(verifiers._posed) == 1
+
+
+async def test_a_fingerprint_is_computed_once_whoever_asks(beside: Path) -> None:
+    """It may draw problems for seconds; `isinstance` with a Protocol would run it each time, on Python 3.11."""
+    (beside / "dear.py").write_text(DEAR)
+    verifiers = opened(beside, [], "python:dear:Dear")
+    task = verifiers.schooling.tasks["python"].task
+    async with verifiers.opened():
+        for _ in range(3):
+            await replies(verifiers, "four")
+            assert verifiers.pooled == ["python"]
+        assert (verifiers.schooling.has_turns, len(verifiers.schooling.notes)) == (True, 1)
+    assert task.asked == 1  # type: ignore[attr-defined]
+
+
+def test_a_task_without_a_reward_is_refused_before_the_run_unless_others_compute_it(beside: Path) -> None:
+    verifiers = opened(beside, [], "python:nasty:Never")
+    with pytest.raises(TaskError, match="'nasty' gave no reward at index 0, but None"):
+        require_here(verifiers.schooling, VerifiersSection())
+    elsewhere = VerifiersSection(workers=0, machine=[VerifierMachine(command=["ssh", "there"])])
+    require_here(verifiers.schooling, elsewhere)

@@ -75,3 +75,17 @@ def test_weights_may_change_between_two_starts() -> None:
     new.restore(old.state())
     drawn = Counter(part_of(new.next_index(), 2)[1] for _ in range(100))
     assert 88 <= drawn[1] <= 91
+
+
+@given(weights, st.lists(st.floats(-1, 2), max_size=80), st.integers(1, 70))
+def test_what_comes_next_is_told_before_and_telling_changes_nothing(
+    chosen: list[float], rewards: list[float], count: int
+) -> None:
+    curriculum = mixture(chosen)
+    for reward in rewards:
+        curriculum.observe(curriculum.next_index(), reward)
+    before = json.dumps(curriculum.state())
+    told = curriculum.upcoming(count)
+    assert json.dumps(curriculum.state()) == before
+    assert len(told) == count, "short tasks look beyond the end of a pass"
+    assert [curriculum.next_index() for _ in range(count)] == told

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.curriculum.passes import MOST_RIGHT, MOST_WRONG, STATE_CHARS, TRACKED, PassCursor
+from learner.curriculum.passes import MOST_RIGHT, MOST_WRONG, SCAN, STATE_CHARS, TRACKED, PassCursor
 
 
 def take_pass(cursor: PassCursor, rates: dict[int, float] | None = None) -> list[int]:
@@ -151,3 +151,29 @@ def test_a_damaged_state_is_refused() -> None:
     for rates in ("", "AAAA", PassCursor(size=5, seed="s").state()["rates"]):
         with pytest.raises(ValueError, match="packed values"):
             PassCursor(size=4, seed="s").restore({**state, "rates": rates})
+
+
+@given(st.integers(1, 12), st.lists(st.sampled_from([0.0, 0.5, 1.0]), max_size=60), st.booleans())
+def test_what_comes_next_is_told_before_and_telling_changes_nothing(
+    size: int, rates: list[float], easy_first: bool
+) -> None:
+    cursor = PassCursor(size=size, seed="s", easy_first=easy_first)
+    for rate in rates:
+        cursor.observe(cursor.next_index(), rate)
+    before = json.dumps(cursor.state())
+    told = cursor.upcoming(20)
+    assert json.dumps(cursor.state()) == before
+    assert [cursor.next_index() for _ in range(20)] == told
+
+
+def test_of_a_long_task_the_next_pass_is_told_when_this_one_is_over() -> None:
+    cursor = PassCursor(size=SCAN + 1, seed="s")
+    for _ in range(SCAN - 1):
+        cursor.next_index()
+    assert len(cursor.upcoming(8)) == 2
+    cursor.next_index()
+    cursor.next_index()
+    told = cursor.upcoming(8)
+    assert len(told) == 8
+    assert {index // cursor.size for index in told} == {1}
+    assert [cursor.next_index() for _ in range(8)] == told

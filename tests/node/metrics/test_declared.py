@@ -49,6 +49,7 @@ EVENTS: list[tuple[str, dict[str, Field]]] = [
     ("batch_dropped", {"step": 3}),
     ("trainer_restarted", {}),
     ("child_died", {"child": "trainer"}),
+    ("loop_held", {"task": "node.lease_desk.LeaseDesk.serve", "seconds": 1.2}),
 ]
 """What seldom happens, and what other loops than the one below say."""
 

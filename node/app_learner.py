@@ -7,7 +7,7 @@ end, the ledger and the store are closed; what was acknowledged is on disk, so s
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -30,12 +30,13 @@ from node.child_outcomes import ChildCrashed, ChildDied, ChildEvent
 from node.children import Child, open_child
 from node.choice_desk import ChoiceDesk
 from node.choice_loop import ChoiceLoop
-from node.config import GB, EngineSection, NetworkSection, SwarmConfig
+from node.config import GB, NetworkSection, SwarmConfig
 from node.energy.choice import devices_of_trainer, find_meters
 from node.energy.watch import EnergyWatch
 from node.engine.port import EngineError, PolicyEngine, VerifyingEngine
+from node.engine.worker_engine import WorkerEngine
 from node.engine_time import EngineTime
-from node.engines import child_events, open_verifying_engine
+from node.engines import child_events, learners_engine, open_verifying_engine
 from node.errors import RunError
 from node.evaluation import Evaluation, EvaluationTerms
 from node.events import Clock, EventLog
@@ -63,6 +64,7 @@ from node.steward import Steward
 from node.terms import LearnerTerms
 from node.trainer_process import TRAINER, advantage_of, child_spec, load_request
 from node.training_loop import TrainingLoop, TrainingTerms
+from node.trial import CallTrainer, trial_terms, try_out
 from node.trust_desk import TrustDesk
 from node.verifiers import Verifiers
 from node.witness import Witness
@@ -105,13 +107,14 @@ async def run_learner(
     on_ready: Callable[[str, LearnerRun], None],
     *,
     trainer: Sequence[str] = TRAINER,
+    trial: bool = True,
     transport: Callable[[bytes, NetworkSection], AbstractAsyncContextManager[Transport]] = open_transport,
 ) -> LearnerOutcome:
     """Run the learner role until its last training step, and return how it went.
 
-    `on_ready` is told the invite once peers can join; `trainer` is the command of a process that holds the conversation
-    of `learner.trainer`; `transport` makes the presence among others, of the learner's key. Raises UsageError or
-    RunError; cancel to stop early.
+    `on_ready` is told the invite once peers can join, after the trial. `trainer` is the command of a process that holds
+    the conversation of `learner.trainer`; without `trial` it need not compute what the engine does. `transport` makes
+    the presence among others, of the learner's key. Raises UsageError or RunError; cancel to stop early.
     """
     home = open_learner_home(
         Path(config.swarm.state),
@@ -133,7 +136,7 @@ async def run_learner(
                 store = stack.enter_context(ChunkStore.open(home.store, home.authority, quota_bytes=quota_bytes))
                 store.remember_genesis(home.genesis)
                 presence = await stack.enter_async_context(transport(home.learner.seed, config.network))
-                learner = _Learner(config, home, ledger, store, presence, schooling, events, trainer)
+                learner = _Learner(config, home, ledger, store, presence, schooling, events, trainer, trial)
                 stack.callback(learner.close)
                 await stack.enter_async_context(learner.watched())
                 return await learner.work(on_ready)
@@ -160,9 +163,10 @@ class _Learner:
         schooling: Schooling,
         events: EventLog,
         trainer: Sequence[str],
+        trial: bool,
     ) -> None:
         learn = config.learn
-        self.trainer_argv = tuple(trainer)
+        self.trainer_argv, self.trial = tuple(trainer), trial
         self.config, self.home, self.ledger, self.transport, self.events = config, home, ledger, transport, events
         self.store, self.schooling = store, schooling
         for name, note in schooling.notes:
@@ -359,9 +363,13 @@ class _Learner:
             self.desk.write_rest()
 
     async def work(self, on_ready: Callable[[str, LearnerRun], None]) -> LearnerOutcome:
-        """Be there for peers at once, since some may wait for a learner that comes back; then open the children and
-        train to the end.
+        """Be there for peers at once, since some may wait for a learner that comes back; then open the children, try
+        the run out, tell `on_ready` the invite, and train to the end.
         """
+
+        def ready() -> None:
+            on_ready(self.presence.write_invite(self.transport.addresses()), self.run)
+
         inbox_send, inbox_receive = trio.open_memory_channel[Incoming](INBOX)
         reception = Reception(transport=self.transport, desk=self.desk, inbox=inbox_send, report=self._report)
         self.desk.reception = reception
@@ -384,7 +392,6 @@ class _Learner:
             nursery.start_soon(self.presence.tell, stay)
             nursery.start_soon(self.energy.run)
             nursery.start_soon(self.watch.look)
-            on_ready(self.presence.write_invite(self.transport.addresses()), self.run)
             async with self._open_children() as (trainer, engine), trio.open_nursery() as beside:
                 if engine is not None and self.trust is not None and self.trust.audits:
                     beside.start_soon(self._audits(engine, self.trust).work)
@@ -392,7 +399,7 @@ class _Learner:
                         beside.start_soon(self._draws(engine, self.choices).work)
                 async with trio.open_nursery() as self.nursery:
                     self.evaluation = self._evaluation(engine) if engine and self.schooling.held_out else None
-                    self.training = self._training(trainer)
+                    self.training = self._training(trainer, partial(self._tried, engine, ready))
                     self.run.leave = self.training.saving.leave
                     nursery.start_soon(self.training.publishing.announce_again)
                     await self.training.work()
@@ -408,7 +415,7 @@ class _Learner:
         )
 
     @asynccontextmanager
-    async def _open_children(self) -> AsyncIterator[tuple[Child, VerifyingEngine | None]]:
+    async def _open_children(self) -> AsyncIterator[tuple[Child, WorkerEngine | None]]:
         """Verifiers, the trainer, and an engine if there is anything to evaluate on, or to audit."""
         spec = child_spec(self.trainer_argv, self.config)
         async with AsyncExitStack() as stack:
@@ -418,19 +425,30 @@ class _Learner:
             )
             engine = None
             if self.schooling.held_out or (self.trust is not None and self.trust.audits):
-                terms = self.config.evaluate
-                section = EngineSection(
-                    kind="transformers",
-                    threads=1,
-                    nice=10,
-                    device=terms.device,
-                    kv_cache_gb=terms.kv_cache_gb,
-                    compute_dtype="float32" if self.config.trust.arithmetic == "float32" else "auto",
-                )
-                engine = await stack.enter_async_context(
-                    open_verifying_engine(section, self.events, name="evaluation", state=self.home.root)
-                )
+                engine = await stack.enter_async_context(self._opened_engine())
             yield trainer, engine
+
+    def _opened_engine(self) -> AbstractAsyncContextManager[WorkerEngine]:
+        return open_verifying_engine(learners_engine(self.config), self.events, name="evaluation", state=self.home.root)
+
+    async def _tried(
+        self,
+        engine: WorkerEngine | None,
+        ready: Callable[[], None],
+        export: Path,
+        loaded: Header,
+        call: CallTrainer,
+    ) -> None:
+        """The trial, and then the invite: `ready` is told when peers may join. Raises what `try_out` does."""
+        if self.trial and (terms := trial_terms(self.config, self.schooling)) is not None:
+            async with AsyncExitStack() as stack:
+                if engine is None:  # the run needs none
+                    engine = await stack.enter_async_context(self._opened_engine())
+                async with self.judging_engine:
+                    passed = await try_out(engine, call, export, loaded, terms)
+                    await engine.release()
+            self.events.emit("trial_passed", seconds=round(passed.seconds, 2), tokens=passed.tokens, text=passed.told)
+        ready()
 
     def _trainer_event(self) -> Callable[[ChildEvent], None]:
         log = child_events(self.events, "trainer")
@@ -519,7 +537,7 @@ class _Learner:
             lock=self.judging_engine,
         )
 
-    def _training(self, trainer: Child) -> TrainingLoop:
+    def _training(self, trainer: Child, tried: Callable[[Path, Header, CallTrainer], Awaitable[None]]) -> TrainingLoop:
         home, learn = self.home, self.config.learn
         return TrainingLoop(
             run=self.run,
@@ -542,6 +560,7 @@ class _Learner:
             restore_curriculum=self.schooling.restore,
             offline=self.schooling.offline,
             observe=self.schooling.observe,
+            tried=tried,
             opened=self._opened,
             stepped=self.watch.stepped,
             adopted=self._seed,

@@ -38,9 +38,15 @@ EVENTS_FILE = "events.jsonl"
 
 
 async def learn(
-    path: Path, *, plain: bool, resume: bool = False, fork_from: str = "", trainer: Sequence[str] = TRAINER
+    path: Path,
+    *,
+    plain: bool,
+    resume: bool = False,
+    fork_from: str = "",
+    trainer: Sequence[str] = TRAINER,
+    trial: bool = True,
 ) -> int:
-    """`volery learn`; `trainer` is the command of the trainer's process.
+    """`volery learn`; `trainer` is the command of the trainer's process, which without `trial` need not compute.
 
     With `resume` it refuses to begin anew; `fork_from` names the run, RUN or RUN@STEP, that it begins with.
     """
@@ -77,7 +83,9 @@ async def learn(
         try:
             with about_keys_of(path):
                 outcome = await run_shown(
-                    terminal, lambda: run_learner(config, schooling, events, ready, trainer=trainer), leave=leave
+                    terminal,
+                    lambda: run_learner(config, schooling, events, ready, trainer=trainer, trial=trial),
+                    leave=leave,
                 )
         except Stopped:
             return _stopped(terminal, f"volery learn {path}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,15 @@ class Schooling:
                 self._skipping.add(name)
                 self.told(f"{why}; such prompts are passed over")
         raise TaskError(f"{why}; none of the {MAX_SKIPPED} before it can be asked either. {SHORTER}")
+
+    def first_prompts(self) -> list[tuple[int, ...]]:
+        """The first prompt of each task that can be asked, among those that are looked at. Moves no curriculum."""
+        found = []
+        for name, encoded in self.tasks.items():
+            written = (_written(name, encoded, index) for index in range(LOOKED_AT))
+            fits = (one for one in written if not isinstance(one, str) and self.limits.allow(0, len(one)))
+            found += list(islice(fits, 1))
+        return found
 
     def place(self, index: int) -> tuple[int, str]:
         """Which problem of which task an index names."""

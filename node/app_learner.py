@@ -40,6 +40,7 @@ from node.engines import child_events, learners_engine, open_verifying_engine
 from node.errors import RunError
 from node.evaluation import Evaluation, EvaluationTerms
 from node.events import Clock, EventLog
+from node.fixed_settings import note_fixed
 from node.home import LearnerHome, open_learner_home
 from node.intake_loop import IntakeLoop
 from node.kept_versions import KeptVersions
@@ -572,6 +573,7 @@ class _Learner:
 
     async def _opened(self, incarnation: int, base: int) -> None:
         """Look at the model again: a trainer that was started anew has read it again."""
+        await trio.to_thread.run_sync(note_fixed, self.ledger, self.config, base)
         if note := await trio.to_thread.run_sync(hold_to_base, self.ledger, self.config, base):
             self.events.emit("trouble", text=note)
         await self.watch.began(incarnation, base)

@@ -116,8 +116,9 @@ def test_the_example_for_a_real_model_passes_and_says_what_it_takes(operator: Pa
 
 def test_the_command_prints_it_and_ends_as_it_should(operator: Path) -> None:
     machine = Machine(root=operator.parent)
-    outcome = machine.call("learn", operator, "--dry-run")
+    outcome = machine.call("learn", operator, "--dry-run", "--quick")
     assert (outcome.code, outcome.err) == (0, "")
+    assert "No trial was made (--quick)" in outcome.out
     assert tomllib.loads(outcome.out)["learn"]["staleness"] == 3
     (operator.parent / "Qwen3-4B" / "config.json").unlink()
     outcome = machine.call("learn", operator, "--dry-run")
@@ -269,7 +270,8 @@ def test_a_state_directory_says_where_it_goes_on(operator: Path) -> None:
         assert "It begins anew: no checkpoint yet" in show_dry_run(operator)
         with pytest.raises(UsageError, match="has no checkpoint to go on from"):
             show_dry_run(operator, resume=True)
-        ledger.checkpointed(CheckpointRow(step=7, incarnation=1, directory="1.7", state={}), 0)
+        of_run = checked(read_swarm_config(operator), operator).state()
+        ledger.checkpointed(CheckpointRow(step=7, incarnation=1, directory="1.7", state=of_run), 0)
     assert "It goes on from step 7, the newest checkpoint, and ends after step 500." in show_dry_run(
         operator, resume=True
     )

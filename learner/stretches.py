@@ -5,7 +5,8 @@ arXiv 2402.13753), a sliding window begins to forget, learned positions are used
 token and a trainer that reads a whole sequence must agree on both sides of it, so a completion has to cross it.
 
 Invariants:
-- the first stretch goes on from a real prompt, as it is;
+- the first stretches go on from real prompts, as they are, and may end as a node's would;
+- unless the first prompt is longer than LONGEST, one does not end before the run or LONGEST does;
 - if a bend lies within reach of a turn of PAST_IT + 1 tokens, one stretch ends at it or before it, and one begins
   before it and goes PAST_IT beyond;
 - no stretch generates more than a turn may, or reaches further than the run, or than FURTHEST.
@@ -96,10 +97,9 @@ def stretches(prompts: Sequence[tuple[int, ...]], reach: Reach, bends: Sequence[
     if within and plain[0].end > within[0]:
         chosen.append(_before(prompts[0], short, within[0]))
     chosen += [_across(prompts[0], reach.turn_tokens, far, bend) for bend in within]
+    furthest = max([one.end for one in chosen if not one.stops], default=0)
     last = _up_to(prompts[0], reach.turn_tokens, min(far, LONGEST))
-    if last is not None and last.end > max(one.end for one in chosen):
-        chosen.append(last)
-    return chosen
+    return chosen if last is None or last.end <= furthest else [*chosen, last]
 
 
 def _before(prompt: tuple[int, ...], short: int, bend: int) -> Stretch:

@@ -30,7 +30,8 @@ def test_a_model_without_bends_is_tried_on_its_prompt_and_as_long_as_the_run_all
 
 
 def test_a_run_of_a_few_tokens_is_tried_on_no_more() -> None:
-    assert [one.tokens for one in stretches([PROMPT], Reach(turn_tokens=1, tokens=512), [])] == [1] * SIBLINGS
+    found = stretches([PROMPT], Reach(turn_tokens=1, tokens=512), [])
+    assert [(one.tokens, one.stops) for one in found] == [*[(1, True)] * SIBLINGS, (1, False)]
 
 
 def test_phi_with_long_rope_is_tried_before_and_across_the_end_of_its_original_context() -> None:
@@ -39,7 +40,7 @@ def test_phi_with_long_rope_is_tried_before_and_across_the_end_of_its_original_c
 
 
 def test_a_bend_that_no_real_prompt_comes_near_is_crossed_with_a_prompt_that_is_filled_up() -> None:
-    [crossing] = stretches([PROMPT], Reach(turn_tokens=8192, tokens=131_072), [4096])[SIBLINGS:]
+    crossing = stretches([PROMPT], Reach(turn_tokens=8192, tokens=131_072), [4096])[SIBLINGS]
     assert (len(crossing.prompt), crossing.end) == (4096 - BEYOND, 4096 + BEYOND)
     assert crossing.prompt[:24] == PROMPT * 2
 
@@ -47,19 +48,19 @@ def test_a_bend_that_no_real_prompt_comes_near_is_crossed_with_a_prompt_that_is_
 def test_a_prompt_beyond_the_bend_is_cut_before_it_and_tried_as_it_is() -> None:
     found = stretches([PROMPT * 3], Reach(turn_tokens=10, tokens=128), [24])
     assert found[0].prompt == PROMPT * 3
-    assert [(len(one.prompt), one.end) for one in found[SIBLINGS:]] == [(12, 22), (19, 29)]
+    assert [(len(one.prompt), one.end) for one in found[SIBLINGS:]] == [(12, 22), (19, 29), (36, 46)]
 
 
 def test_episodes_of_several_turns_reach_as_far_as_their_tokens() -> None:
     one_turn, several = Reach(turn_tokens=16, tokens=512), Reach(turn_tokens=16, tokens=512, has_turns=True)
-    assert [one.end for one in stretches([PROMPT], one_turn, [])] == [28] * SIBLINGS
+    assert [one.end for one in stretches([PROMPT], one_turn, [])] == [28] * (SIBLINGS + 1)
     assert stretches([PROMPT], several, [])[-1].end == 512
 
 
 def test_every_task_has_its_first_prompt_tried() -> None:
     other = (7, 8, 9)
     found = stretches([PROMPT, other], Reach(turn_tokens=4, tokens=64), [])
-    assert [one.prompt for one in found] == [PROMPT, PROMPT, other]
+    assert [one.prompt for one in found if one.stops] == [PROMPT, PROMPT, other]
 
 
 def test_bends_are_found_at_any_depth_and_windows_that_are_switched_off_are_none() -> None:
@@ -91,6 +92,8 @@ def test_no_stretch_goes_beyond_the_run_and_every_bend_in_reach_is_crossed(
         assert one.end <= far
         assert one.tokens <= max(SHORT_TOKENS, 2 * BEYOND)
         assert one.end <= max(FURTHEST + BEYOND, LONGEST, max(lengths) + SHORT_TOKENS)
+    if lengths[0] < LONGEST:
+        assert max(one.end for one in found if not one.stops) >= min(far, LONGEST)
     within = [bend for bend in bends if bend <= min(far - PAST_IT, FURTHEST)][:MAX_BENDS]
     if within:
         assert any(one.end <= within[0] for one in found)

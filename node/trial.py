@@ -94,18 +94,40 @@ def trial_terms(config: SwarmConfig, schooling: Schooling) -> TrialTerms | None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Compared:
+    """Who was compared: (dtype, device) that the trainer's layers and the engine's compute in, the model's size."""
+
+    parameters: int
+    trained_in: tuple[str, str]
+    engine_in: tuple[str, str]
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """What rounding explains between the two."""
+        both = (self.trained_in, self.engine_in)
+        return tolerance_of(
+            self.parameters,
+            Arithmetic.FLOAT32 if all(dtype == "float32" for dtype, _ in both) else Arithmetic.ANY,
+            on_processors=all(device == "cpu" for _, device in both),
+        )
+
+    @property
+    def told(self) -> str:
+        """A sentence for people, without full stop."""
+        return f"The trainer computes in {' on '.join(self.trained_in)}, the engine in {' on '.join(self.engine_in)}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Passed:
     """A trial that passed: its seconds, what was generated, the furthest position, and the largest difference between
-    any two of engine, audit and trainer at any token, in nats. `trained_in` and `engine_in` say in what and where the
-    two compute."""
+    any two of engine, audit and trainer at any token, in nats."""
 
     seconds: float
     completions: int
     tokens: int
     furthest: int
     apart: float
-    trained_in: str
-    engine_in: str
+    compared: Compared
 
     @property
     def told(self) -> str:
@@ -113,7 +135,7 @@ class Passed:
         return (
             f"The trial passed in {self.seconds:.1f} s: engine, audit and trainer agree on {self.completions} "
             f"completions of {self.tokens} tokens, up to position {self.furthest}, within {self.apart:.1g} nats a "
-            f"token. The trainer computes in {self.trained_in}, the engine in {self.engine_in}."
+            f"token. {self.compared.told}."
         )
 
 
@@ -125,14 +147,28 @@ async def try_out(engine: TriedEngine, call: CallTrainer, export: Path, loaded: 
     began = trio.current_time()
     with _refusing():
         await engine.install(TRIED, export)
-        asked = _requests(stretches(terms.prompts, terms.reach, bends_of(_config(export))), terms)
+        bends = bends_of(_config(export))
+        asked = _requests(stretches(terms.prompts, terms.reach, bends), terms)
         drawn = await engine.generate(asked[:SIBLINGS])
         drawn += await engine.generate(asked[SIBLINGS:])
         passages = [_passage(*pair) for pair in zip(asked, drawn, strict=True)]
         verified = await engine.verify([claim_of(passage) for passage in passages])
         described = await engine.describe()
     scored = await _scored(call, passages, terms)
-    return _judged(passages, verified, scored, described, loaded, terms, began)
+    compared = _compared(described, loaded)
+    try:
+        apart = _require_agreement(passages, verified, scored, compared, terms)
+    except _Apart as error:
+        beyond = [bend for bend in bends if bend < max(one.cost for one in passages)]
+        raise _refused(f"{error}{_bent(beyond)}. {compared.told}") from None
+    return Passed(
+        seconds=trio.current_time() - began,
+        completions=len(passages),
+        tokens=sum(len(one.tokens) for one in passages),
+        furthest=max(one.cost for one in passages),
+        apart=apart,
+        compared=compared,
+    )
 
 
 def _requests(chosen: Sequence[Stretch], terms: TrialTerms) -> list[GenerationRequest]:
@@ -183,24 +219,26 @@ async def _scored(call: CallTrainer, passages: Sequence[Passage], terms: TrialTe
     return np.split(found["logprobs"].astype(np.float64), np.cumsum([len(one.tokens) for one in passages])[:-1])
 
 
-def _judged(
+class _Apart(Exception):
+    """Engine, audit and trainer do not compute one model."""
+
+
+def _compared(described: Header, loaded: Header) -> Compared:
+    return Compared(
+        parameters=int(described["parameters"]),
+        trained_in=(str(loaded["compute_dtype"]), str(loaded["device"])),
+        engine_in=(str(described["dtype"]), str(described["device"])),
+    )
+
+
+def _require_agreement(
     passages: Sequence[Passage],
     verified: Sequence[Verified],
     scored: Sequence[np.ndarray[Any, Any]],
-    described: Header,
-    loaded: Header,
+    compared: Compared,
     terms: TrialTerms,
-    began: float,
-) -> Passed:
-    numbers = [(str(loaded["compute_dtype"]), str(loaded["device"]))]
-    numbers += [(str(described["dtype"]), str(described["device"]))]
-    trained_in, engine_in = (f"{dtype} on {device}" for dtype, device in numbers)
-    parameters = int(described["parameters"])
-    tolerance = tolerance_of(
-        parameters,
-        Arithmetic.FLOAT32 if all(dtype == "float32" for dtype, _ in numbers) else Arithmetic.ANY,
-        on_processors=all(device == "cpu" for _, device in numbers),
-    )
+) -> float:
+    """Return the largest difference at any token, in nats. Raises _Apart."""
     apart = 0.0
     for passage, audit, trainer in zip(passages, verified, scored, strict=True):
         readings = [
@@ -208,23 +246,25 @@ def _judged(
             Reading(who="audit", logprobs=np.array(audit.logprobs)),
             Reading(who="trainer", logprobs=trainer),
         ]
-        allowed = _allowed(tolerance, audit, terms.temperature)
+        allowed = _allowed(compared.tolerance, audit, terms.temperature)
         if said := disagreement(readings, allowed, prompt_tokens=len(passage.prompt)):
-            raise _refused(f"{said}. The trainer computes in {trained_in}, the engine in {engine_in}")
+            raise _Apart(said)
         apart = max(apart, widest(readings))
     found = [token for passage, audit in zip(passages, verified, strict=True) for token in found_of(audit, passage)]
-    margins = margins_of(parameters, terms.arithmetic)
+    margins = margins_of(compared.parameters, terms.arithmetic)
     finding = after(Confidence(), count_above(found, margins), margins)[1]
     if not finding.passed:
-        raise _refused(f"an audit of the engine's own completions fails: {finding.detail}")
-    return Passed(
-        seconds=trio.current_time() - began,
-        completions=len(passages),
-        tokens=sum(len(one.tokens) for one in passages),
-        furthest=max(one.cost for one in passages),
-        apart=apart,
-        trained_in=trained_in,
-        engine_in=engine_in,
+        raise _Apart(f"an audit of the engine's own completions fails: {finding.detail}")
+    return apart
+
+
+def _bent(beyond: Sequence[int]) -> str:
+    """Where the model may change, if completions reach beyond, and what to do then."""
+    if not beyond:
+        return ""
+    return (
+        f". By its config.json the model may compute otherwise from position {beyond[0]} on, and this run goes beyond: "
+        "lower [learn] max_new_tokens or max_episode_tokens to stay within"
     )
 
 

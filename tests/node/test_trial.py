@@ -239,7 +239,8 @@ async def test_factors_that_change_with_the_length_are_refused_with_both_values(
     assert isinstance(said, UsageError)
     assert f"the engine and the {one_sided} differ by 0.5 nats" in str(said)
     assert "says the engine" in str(said)
-    assert f"the {one_sided}. The trainer computes in float32 on cpu" in str(said)
+    assert f"the {one_sided}. By its config.json the model may compute otherwise from position 24 on" in str(said)
+    assert "lower [learn] max_new_tokens or max_episode_tokens to stay within. The trainer computes in" in str(said)
     assert "nothing was published and nobody was invited" in str(said)
 
 

@@ -91,9 +91,9 @@ def open_learner_home(root: Path, *, name: str, certificate_days: float, now_ms:
     )
 
 
-def require_home(root: Path, *, now_ms: int) -> None:
-    """Refuse a state directory that `open_learner_home` could not open, in its words, and make nothing. Raises
-    UsageError or RunError."""
+def require_home(root: Path, *, now_ms: int) -> Authority | None:
+    """Refuse a state directory that `open_learner_home` could not open, in its words, and make nothing. Return whose
+    swarm it is, None before it was founded. Raises UsageError or RunError."""
     require_state(root)
     lock = root / "lock"
     if lock.is_file():
@@ -101,10 +101,11 @@ def require_home(root: Path, *, now_ms: int) -> None:
             _hold(root, held)
     keys = {name: load_key(root / name) for name in KEYS if (root / name).exists()}
     if not _is_founded(root):
-        return
+        return None
     authority = _read_genesis(root / "genesis")[1]
     if _valid_certificate(root, authority, keys.get(LEARNER_KEY), now_ms) is None:
         _operator(root, authority)
+    return authority
 
 
 def require_state(root: Path) -> None:

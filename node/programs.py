@@ -35,6 +35,7 @@ from node.resuming import (
     find_origin,
     fork,
     require_checkpoint,
+    require_ledger,
     require_memory,
     require_one,
     unfork,
@@ -133,10 +134,12 @@ def look_at(path: Path, *, resume: bool = False, fork_from: str = "") -> Start:
     config = read_swarm_config(path)
     schooling = checked(config, path)
     state = Path(config.swarm.state)
-    require_home(state, now_ms=Clock.now_ms())
+    authority = require_home(state, now_ms=Clock.now_ms())
     require_one(resume=resume, fork_from=fork_from)
     if resume:
         require_checkpoint(state)
+    if authority is not None:
+        require_ledger(state, authority)
     origin = None
     if fork_from:
         origin = find_origin(fork_from, config, schooling.restore)

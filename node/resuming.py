@@ -18,7 +18,7 @@ from typing import Any
 
 from learner.ledger import Ledger
 from learner.ledger_chain import checkpoints_of
-from learner.ledger_file import LedgerError, is_blank
+from learner.ledger_file import LedgerError, is_blank, require_sound
 from learner.ledger_rows import CheckpointRow
 from node.config import SwarmConfig
 from node.errors import RunError, UsageError, naming
@@ -26,6 +26,7 @@ from node.fixed_settings import SEED, TASKS, require_fixed
 from node.home import open_learner_home
 from node.keys import sync_directory
 from node.lookups import find_place
+from protocol.genesis import Authority
 
 CHECKPOINTS = "checkpoints"
 LEDGER = "ledger.sqlite"
@@ -58,6 +59,15 @@ def require_memory(state: Path) -> None:
             f"{state / LEDGER} is missing or empty, and {state / CHECKPOINTS} tells that this learner has worked."
             " Restore it from a copy, or choose another [swarm] state to begin anew."
         )
+
+
+def require_ledger(state: Path, authority: Authority) -> None:
+    """Refuse a ledger that no learner of this swarm could open, in its words. Reads all of it: a GB takes 1 s. Raises
+    RunError."""
+    try:
+        require_sound(state / LEDGER, authority.swarm)
+    except LedgerError as error:
+        raise RunError(str(error)) from error
 
 
 @dataclass(frozen=True, kw_only=True)

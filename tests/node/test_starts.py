@@ -7,6 +7,7 @@ The trainer's process is real and light (`tests.node.refusing_trainer`); that th
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from node.fixed_settings import fixed_settings
 from node.home import open_learner_home
 from node.programs import learn, look_at
 from node.tasks.text import write_character_tokenizer
+from node.trial import trial_terms
 from tests.node.test_dry_run import QWEN3_4B, shapes, write_hollow
 
 STEP = 7
@@ -334,3 +336,37 @@ def test_a_quick_dry_run_says_in_what_this_machine_computes(place: Place, monkey
     assert "Layers compute in bfloat16 here, where there is a GPU." in show_dry_run(place.path)
     place.change("[trust]", '[trainer]\ncompute_dtype = "bfloat16"\n\n[trust]')
     assert "Layers compute in bfloat16." in show_dry_run(place.path)
+
+
+def test_a_run_is_tried_on_the_first_prompt_of_each_task_and_its_curriculum_does_not_move(place: Place) -> None:
+    start = look_at(place.path)
+    before = start.schooling.state()
+    terms = trial_terms(start.config, start.schooling)
+    assert terms is not None
+    assert terms.prompts == [encoded.prompt(0) for encoded in start.schooling.tasks.values()]
+    assert (terms.reach.turn_tokens, terms.reach.tokens, terms.reach.has_turns) == (8, 64, False)
+    assert start.schooling.state() == before
+
+
+def test_a_first_prompt_that_leaves_no_room_is_passed_over(place: Place) -> None:
+    long = [{"prompt": f"{n}+" * 30, "answer": "1"} for n in range(10)]
+    before = (place.root / "problems.jsonl").read_text()
+    (place.root / "problems.jsonl").write_text("".join(json.dumps(problem) + "\n" for problem in long) + before)
+    shutil.rmtree(place.state)
+    start = look_at(place.path)
+    prompts = [start.schooling.tasks["sums"].prompt(index) for index in range(20)]
+    found = trial_terms(start.config, start.schooling)
+    assert found is not None
+    assert len(prompts[0]) + 8 > 64
+    assert found.prompts[0] == next(prompt for prompt in prompts if len(prompt) + 8 <= 64)
+
+
+def test_a_run_that_no_engine_takes_part_in_has_no_trial(place: Place) -> None:
+    (place.root / "logs.jsonl").write_text('{"prompt": "1+1=", "chosen": "2", "rejected": "3"}\n' * 4)
+    shutil.rmtree(place.state)
+    place.change("[trust]", '[offline]\npath = "logs.jsonl"\nshare = 1.0\n\n[trust]')
+    start = look_at(place.path)
+    assert trial_terms(start.config, start.schooling) is None
+    place.change("held_out = 0", "held_out = 2")
+    start = look_at(place.path)
+    assert trial_terms(start.config, start.schooling) is not None, "an engine evaluates"

@@ -144,7 +144,7 @@ def learn(
     Starting it again after a crash or Ctrl-C goes on from the last durable checkpoint.
     """
     if quick and not dry_run:
-        raise typer.BadParameter("--quick leaves the trial out of --dry-run; a start always makes it")
+        raise UsageError("--quick leaves the trial out of --dry-run, and a start always makes it. Add --dry-run.")
     if dry_run:
         from node.dry_run import dry_run as look
 

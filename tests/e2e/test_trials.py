@@ -131,14 +131,35 @@ def test_what_no_node_could_work_with_is_refused_by_a_dry_run_and_a_start_alike(
 
 
 @pytest.mark.slow
-def test_a_dry_run_makes_the_trial_says_how_long_it_took_and_leaves_nothing(swarm: Swarm) -> None:
-    swarm.configure()
+@pytest.mark.parametrize(
+    ("ranks", "weights_dtype", "more"), [(1, "float32", ""), (2, "bfloat16", ""), (1, "bfloat16", "lora_rank = 2\n")]
+)
+def test_a_dry_run_makes_the_trial_says_how_long_it_took_and_leaves_nothing(
+    swarm: Swarm, ranks: int, weights_dtype: str, more: str
+) -> None:
+    swarm.configure(ranks=ranks, weights_dtype=weights_dtype)
+    swarm.config.write_text(swarm.config.read_text().replace("[trainer]\n", f"[trainer]\n{more}"))
     before = left_behind()
     outcome = swarm.machine.call("learn", swarm.config, "--dry-run")
     assert outcome.code == 0, outcome.err
     assert "# The trial passed in " in outcome.out
     assert "The trainer computes in float32 on cpu, the engine in float32 on cpu." in outcome.out
     assert "Layers compute in float32 on cpu." in outcome.out
+    assert left_behind() == before
+    assert not swarm.state.exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_dry_run_leaves_nothing(swarm: Swarm) -> None:
+    swarm.configure()
+    before = left_behind()
+    dry = swarm.machine.start("dry", "learn", swarm.config, "--dry-run")
+    trainer = dry.child("learner.trainer")
+    dry.interrupt()
+    assert dry.wait() == STOPPED, dry.story()
+    assert dry.err.read_text() == "Stopped. Nothing was started, and nothing is left of the trial.\n"
+    assert dry.out.read_text() == ""
+    assert not trainer.is_running()
     assert left_behind() == before
     assert not swarm.state.exists()
 

@@ -120,6 +120,9 @@ def test_the_command_prints_it_and_ends_as_it_should(operator: Path) -> None:
     assert (outcome.code, outcome.err) == (0, "")
     assert "No trial was made (--quick)" in outcome.out
     assert tomllib.loads(outcome.out)["learn"]["staleness"] == 3
+    outcome = machine.call("learn", operator, "--quick")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("volery: usage: --quick leaves the trial out of --dry-run, and a start always makes")
     (operator.parent / "Qwen3-4B" / "config.json").unlink()
     outcome = machine.call("learn", operator, "--dry-run")
     assert (outcome.code, outcome.out) == (2, "")

@@ -283,6 +283,16 @@ async def test_a_start_and_its_dry_run_refuse_in_the_same_words(
     assert "volery join" not in capsys.readouterr().out, "nobody is invited"
 
 
+async def test_a_trainer_that_cannot_even_start_is_told_alike(place: Place) -> None:
+    broken = (sys.executable, "-c", "import sys; sys.exit('there is no torch here')")
+    says = r"^The trainer cannot run: .*there is no torch here"
+    with pytest.raises(RunError, match=says) as told:
+        await dry_run(place.path, trainer=broken)
+    with pytest.raises(RunError, match=says) as started:
+        await learn(place.path, plain=True, trainer=broken)
+    assert str(started.value) == str(told.value)
+
+
 async def test_a_refusal_of_the_trainer_leaves_a_run_that_can_be_gone_on_with(place: Place) -> None:
     for op in ("load", "restore", "export"):
         place.trainer = (op, "internal", "no")

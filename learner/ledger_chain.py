@@ -28,6 +28,8 @@ ALL = 1 << 62
 
 BASE_MODEL = "SELECT value FROM meta WHERE key = 'base_model'"
 
+SETTINGS = "SELECT value FROM meta WHERE key = 'settings'"
+
 CHECKPOINTS = "SELECT step, incarnation, directory, state FROM checkpoints ORDER BY step DESC"
 
 
@@ -181,6 +183,15 @@ class ChainBook(LedgerFile):
         with self.transaction() as db:
             db.execute("INSERT OR REPLACE INTO meta VALUES ('base_model', ?)", (json.dumps(dict(files)).encode(),))
 
+    def settings(self) -> dict[str, Any]:
+        """The settings that are fixed for the run, by name; empty when nobody wrote them down."""
+        return _settings(self._query(SETTINGS))
+
+    def begun_under(self, settings: Mapping[str, Any]) -> None:
+        """The run begins under these settings, which are plain JSON."""
+        with self.transaction() as db:
+            db.execute("INSERT OR REPLACE INTO meta VALUES ('settings', ?)", (json.dumps(dict(settings)).encode(),))
+
     def checkpoints(self) -> list[CheckpointRow]:
         """Durable states, newest first."""
         return [_checkpoint_row(*row) for row in self._query(CHECKPOINTS)]
@@ -210,6 +221,20 @@ def base_of(path: Path) -> dict[str, str]:
         if not db.execute("SELECT 1 FROM checkpoints").fetchone():
             return {}
         return _base_model(db.execute(BASE_MODEL).fetchall())
+
+
+def settings_of(path: Path) -> dict[str, Any]:
+    """As `ChainBook.settings`, of a ledger that somebody else may be writing to, and empty while no checkpoint rests on
+    them. Raises LedgerError.
+    """
+    with snapshot(path) as db:
+        if not db.execute("SELECT 1 FROM checkpoints").fetchone():
+            return {}
+        return _settings(db.execute(SETTINGS).fetchall())
+
+
+def _settings(rows: list[tuple[bytes]]) -> dict[str, Any]:
+    return dict(from_json("meta.settings", rows[0][0], dict[str, Any])) if rows else {}
 
 
 def _base_model(rows: list[tuple[bytes]]) -> dict[str, str]:

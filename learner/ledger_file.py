@@ -53,7 +53,7 @@ class LedgerFile:
     def __init__(self, path: Path, *, swarm: bytes) -> None:
         self.path = path
         self._lock = RLock()
-        _require_sound(path, swarm)
+        require_sound(path, swarm)
         self._db = _open(path)
         try:
             self._prepare(swarm)
@@ -209,7 +209,7 @@ def _require_swarm(path: Path, meta: Mapping[str, bytes], swarm: bytes) -> None:
         raise LedgerError(f"{path} belongs to another swarm ({theirs.hex()[:8]}). Choose another state directory.")
 
 
-def _require_sound(path: Path, swarm: bytes) -> None:
+def require_sound(path: Path, swarm: bytes) -> None:
     """Raise LedgerError unless the file is new, or ours and whole. Asked as a reader, who changes nothing even by
     closing, and of all of it: to write into a damaged file may spoil what could have been saved. A GB takes 1 s."""
     if is_blank(path):

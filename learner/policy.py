@@ -135,6 +135,11 @@ class Policy:
             meaning += [self.attached.lora.alpha, trained, identity_of(self.directory)]
         return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()
 
+    @property
+    def exported(self) -> Sequence[tuple[str, Tensor]]:
+        """The tensors that an export writes from memory: the adapter's where only one is trained, else all."""
+        return self.parameters if self.attached is not None else list(self.tensors())
+
     def score(self, batch: Microbatch, temperature: float) -> Scores:
         """Return logprobs and entropies of the batch's N targets under the current weights at `temperature`.
 

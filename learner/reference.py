@@ -1,4 +1,5 @@
-"""The weights that a run began with, to be asked again later: what a KL penalty and DPO compare the policy with.
+"""A copy of the weights that can take the policy's place: those that a run began with, which a KL penalty and DPO
+compare the policy with, or those that an export rounds.
 
 What always holds: outside `in_force` nothing is changed; inside, and whatever happens there, the policy's weights are
 kept and come back to the bit. A frozen copy of what is trained, so 4 bytes a trained parameter: of a policy that trains
@@ -20,6 +21,12 @@ class Reference:
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = list(parameters)
         self._kept = [parameter.detach().clone() for parameter in self._parameters]
+
+    @torch.no_grad()
+    def round(self, dtype: torch.dtype) -> None:
+        """Round the copy to `dtype`, as an export does."""
+        for kept in self._kept:
+            kept.copy_(kept.to(dtype))
 
     @contextmanager
     def in_force(self) -> Iterator[None]:

@@ -143,9 +143,15 @@ class Step(Request, tag="step", frozen=True, kw_only=True):
 
 
 class Logprobs(Request, tag="logprobs", frozen=True, kw_only=True):
-    """Score tokens: arrays of `sequences.supervised_batch`. Reply arrays: `logprobs`, `entropy` float32 [C]."""
+    """Score tokens, laid out as in training: arrays of `sequences.supervised_batch`. Reply arrays: `logprobs`,
+    `entropy` float32 [C].
+
+    With `weights` the policy is for this one request what an export in that dtype holds, so that an engine can be
+    compared with the trainer by what both compute, and not by what was rounded on the way.
+    """
 
     temperature: Positive | None = None
+    weights: ExportDtype | None = None
 
 
 class Export(Request, tag="export", frozen=True, kw_only=True):

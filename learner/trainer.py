@@ -137,7 +137,8 @@ class Trainer:
                 reply["steps"] = training.steps
             case Logprobs():
                 training = self._require_training()
-                found = training.logprobs(supervised_batch(arrays, training.policy.vocab_size), request.temperature)
+                batch = supervised_batch(arrays, training.policy.vocab_size)
+                found = training.logprobs(batch, request.temperature, request.weights)
                 reply = {}
             case Export():
                 policy = self._require_training().policy

@@ -8,6 +8,7 @@ checkpoint of those goes on as if nothing had happened. It knows neither pipes n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +29,7 @@ from learner.policy import Policy
 from learner.preparation import Columns, prepare
 from learner.presets import BORNE, Borne, recipe_of
 from learner.reference import Reference
-from learner.requests import Hyperparameters
+from learner.requests import ExportDtype, Hyperparameters
 from learner.sequences import Flags, Floats, Ints, Prepared, Ragged, Rollouts, starts_of
 from learner.sharding import whole
 from protocol.pipe import Arrays
@@ -187,10 +188,25 @@ class Training:
     def _on_device(self, column: NDArray[Any]) -> Tensor:
         return torch.from_numpy(column).to(self.policy.ranks.device)
 
-    def logprobs(self, batch: Ragged, temperature: float | None) -> Arrays:
-        """Return `logprobs` and `entropy`, float32 [C], of the batch's targets under the current weights."""
-        found = self._scored(batch, np.ones(len(batch), np.bool_), temperature)
+    def logprobs(self, batch: Ragged, temperature: float | None, weights: ExportDtype | None = None) -> Arrays:
+        """Return `logprobs` and `entropy`, float32 [C], of the batch's targets under the current weights, or under
+        those that an export in the dtype `weights` holds."""
+        with self._as_exported(weights):
+            found = self._scored(batch, np.ones(len(batch), np.bool_), temperature)
         return {name: found[name] for name in ("logprobs", "entropy")}
+
+    @contextmanager
+    def _as_exported(self, dtype: ExportDtype | None) -> Iterator[None]:
+        """Let the weights be as an export in `dtype` rounds them while inside; afterwards they are as before, to the
+        bit. Takes 4 bytes a parameter for so long, in which there are no gradients."""
+        if dtype is None or dtype == "float32":
+            yield
+            return
+        self.before_update()  # a checkpoint may be reading them
+        exported = Reference([tensor.detach() for _, tensor in self.policy.exported if tensor.is_floating_point()])
+        exported.round(getattr(torch, dtype))
+        with exported.in_force():
+            yield
 
     @torch.no_grad()
     def _scored(self, batch: Ragged, keep: Flags, temperature: float | None = None) -> Columns:

@@ -7,7 +7,7 @@ end, the ledger and the store are closed; what was acknowledged is on disk, so s
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from learner.buffer import Buffer
 from learner.leasing import LeaseTerms, Leasing
 from learner.ledger import Ledger
 from learner.ledger_file import DamagedValue, LedgerError
+from learner.milestones import Keep
 from learner.provisioning.planner import Planner
 from learner.provisioning.recording import FILE, Began
 from learner.provisioning.review import Settings
@@ -26,19 +27,21 @@ from learner.publication import Publisher
 from learner.verification.margins import Arithmetic
 from node.audit_loop import AuditLoop
 from node.base_model import hold_to_base
-from node.child_outcomes import ChildCrashed, ChildDied, ChildEvent
+from node.child_outcomes import ChildCrashed, ChildDied, ChildEvent, ChildRestarting, ChildStarted
 from node.children import Child, open_child
 from node.choice_desk import ChoiceDesk
 from node.choice_loop import ChoiceLoop
-from node.config import GB, EngineSection, NetworkSection, SwarmConfig
+from node.config import GB, NetworkSection, SwarmConfig
 from node.energy.choice import devices_of_trainer, find_meters
 from node.energy.watch import EnergyWatch
 from node.engine.port import EngineError, PolicyEngine, VerifyingEngine
+from node.engine.worker_engine import WorkerEngine
 from node.engine_time import EngineTime
-from node.engines import child_events, open_verifying_engine
+from node.engines import child_events, learners_engine, open_verifying_engine
 from node.errors import RunError
 from node.evaluation import Evaluation, EvaluationTerms
-from node.events import Clock, EventLog
+from node.events import Clock, EventLog, Field
+from node.fixed_settings import note_fixed
 from node.home import LearnerHome, open_learner_home
 from node.intake_loop import IntakeLoop
 from node.kept_versions import KeptVersions
@@ -66,6 +69,7 @@ from node.steward import Steward
 from node.terms import LearnerTerms
 from node.trainer_process import TRAINER, advantage_of, child_spec, load_request
 from node.training_loop import TrainingLoop, TrainingTerms
+from node.trial import CallTrainer, trial_terms, try_out
 from node.trust_desk import TrustDesk
 from node.verifiers import Verifiers
 from node.witness import Witness
@@ -79,6 +83,7 @@ from protocol.staleness import Chain
 from protocol.tally import tally_of
 from swarm.causes import first_cause
 from swarm.distribution import Distribution
+from swarm.doubles import Doubles
 from swarm.membership import HEARTBEATS_MISSED, Membership
 from swarm.reception import INBOX, Incoming, Reception
 from swarm.serving import Knowledge, Serving
@@ -108,13 +113,14 @@ async def run_learner(
     on_ready: Callable[[str, LearnerRun], None],
     *,
     trainer: Sequence[str] = TRAINER,
+    trial: bool = True,
     transport: Callable[[bytes, NetworkSection], AbstractAsyncContextManager[Transport]] = open_transport,
 ) -> LearnerOutcome:
     """Run the learner role until its last training step, and return how it went.
 
-    `on_ready` is told the invite once peers can join; `trainer` is the command of a process that holds the conversation
-    of `learner.trainer`; `transport` makes the presence among others, of the learner's key. Raises UsageError or
-    RunError; cancel to stop early.
+    `on_ready` is told the invite once peers can join, after the trial. `trainer` is the command of a process that holds
+    the conversation of `learner.trainer`; without `trial` it need not compute what the engine does. `transport` makes
+    the presence among others, of the learner's key. Raises UsageError or RunError; cancel to stop early.
     """
     home = open_learner_home(
         Path(config.swarm.state),
@@ -130,6 +136,7 @@ async def run_learner(
                 board = Noticeboard(home.root)
                 board.show(Standing(doing="at work", limits={}))
                 stack.callback(board.clear)
+                events.listen(partial(_show_nodes, board))
                 ledger = Ledger(home.ledger, swarm=home.authority.swarm)
                 stack.callback(ledger.close)
                 quota_gb = config.store.quota_gb
@@ -137,7 +144,9 @@ async def run_learner(
                 store = stack.enter_context(ChunkStore.open(home.store, home.authority, quota_bytes=quota_bytes))
                 store.remember_genesis(home.genesis)
                 presence = await stack.enter_async_context(transport(home.learner.seed, config.network))
-                learner = _Learner(config, home, ledger, store, presence, schooling, events, trainer, loop, board)
+                learner = _Learner(
+                    config, home, ledger, store, presence, schooling, events, trainer, trial, loop, board
+                )
                 stack.callback(learner.close)
                 await stack.enter_async_context(learner.watched())
                 return await learner.work(on_ready)
@@ -149,6 +158,16 @@ async def run_learner(
         raise RunError(str(error)) from error
     except ChildCrashed as crash:
         raise RunError(f"The trainer cannot run: {crash}") from crash
+
+
+def _show_nodes(board: Noticeboard, event: str, fields: Mapping[str, Field]) -> None:
+    """Let `volery status` say when nodes cannot work: a learner without any only seems to be at work."""
+    match event:
+        case "nodes_unable":
+            doing = "nobody can work" if fields.get("everyone") else "at work"
+            board.amend(doing=f"{doing}: {fields.get('text')}")
+        case "nodes_able":
+            board.amend(doing="at work")
 
 
 class _Learner:
@@ -164,11 +183,12 @@ class _Learner:
         schooling: Schooling,
         events: EventLog,
         trainer: Sequence[str],
+        trial: bool,
         loop: LoopWatch,
         board: Noticeboard,
     ) -> None:
         learn = config.learn
-        self.trainer_argv = tuple(trainer)
+        self.trainer_argv, self.trial = tuple(trainer), trial
         self.config, self.home, self.ledger, self.transport, self.events = config, home, ledger, transport, events
         self.store, self.schooling, self.loop, self.noticeboard = store, schooling, loop, board
         for name, note in schooling.notes:
@@ -312,6 +332,7 @@ class _Learner:
             trust=self.trust,
             used=self.relays.used,
             ended=self.leases.ended,
+            closing=self.leases.write,
             now_ms=Clock.now_ms,
             events=events,
         )
@@ -373,11 +394,22 @@ class _Learner:
             self.desk.write_rest()
 
     async def work(self, on_ready: Callable[[str, LearnerRun], None]) -> LearnerOutcome:
-        """Be there for peers at once, since some may wait for a learner that comes back; then open the children and
-        train to the end.
+        """Be there for peers at once, since some may wait for a learner that comes back; then open the children, try
+        the run out, tell `on_ready` the invite, and train to the end.
         """
+
+        def ready() -> None:
+            on_ready(self.presence.write_invite(self.transport.addresses()), self.run)
+
         inbox_send, inbox_receive = trio.open_memory_channel[Incoming](INBOX)
-        reception = Reception(transport=self.transport, desk=self.desk, inbox=inbox_send, report=self._report)
+        reception = Reception(
+            transport=self.transport,
+            desk=self.desk,
+            inbox=inbox_send,
+            report=self._report,
+            doubles=Doubles(heartbeat_s=self.config.network.heartbeat_s),
+            copied=self.desk.copied,
+        )
         self.desk.reception = reception
         self.desk.recover_leases()
         stay = await self.presence.note()
@@ -401,7 +433,6 @@ class _Learner:
             nursery.start_soon(self.energy.run)
             nursery.start_soon(self.watch.look)
             nursery.start_soon(self.loop.tell, self.events, self._show)
-            on_ready(self.presence.write_invite(self.transport.addresses()), self.run)
             async with self._open_children() as (trainer, engine), trio.open_nursery() as beside:
                 if engine is not None and self.trust is not None and self.trust.audits:
                     beside.start_soon(self._audits(engine, self.trust).work)
@@ -409,7 +440,7 @@ class _Learner:
                         beside.start_soon(self._draws(engine, self.choices).work)
                 async with trio.open_nursery() as self.nursery:
                     self.evaluation = self._evaluation(engine) if engine and self.schooling.held_out else None
-                    self.training = self._training(trainer)
+                    self.training = self._training(trainer, partial(self._tried, engine, ready))
                     self.run.leave = self.training.saving.leave
                     nursery.start_soon(self.training.publishing.announce_again)
                     await self.training.work()
@@ -425,42 +456,66 @@ class _Learner:
         )
 
     @asynccontextmanager
-    async def _open_children(self) -> AsyncIterator[tuple[Child, VerifyingEngine | None]]:
+    async def _open_children(self) -> AsyncIterator[tuple[Child, WorkerEngine | None]]:
         """Verifiers, the trainer, and an engine if there is anything to evaluate on, or to audit."""
         spec = child_spec(self.trainer_argv, self.config)
         async with AsyncExitStack() as stack:
+            self.run.waits = "The verifiers are opening their tasks."
             await stack.enter_async_context(self.verifiers.opened())
+            self.run.waits = "The trainer's process is being started."
             trainer = await stack.enter_async_context(
                 open_child(spec, on_event=self._trainer_event(), on_frame=self._trainer_said)
             )
             engine = None
             if self.schooling.held_out or (self.trust is not None and self.trust.audits):
-                terms = self.config.evaluate
-                section = EngineSection(
-                    kind="transformers",
-                    threads=1,
-                    nice=10,
-                    device=terms.device,
-                    kv_cache_gb=terms.kv_cache_gb,
-                    compute_dtype="float32" if self.config.trust.arithmetic == "float32" else "auto",
-                )
-                engine = await stack.enter_async_context(
-                    open_verifying_engine(section, self.events, name="evaluation", state=self.home.root)
-                )
+                self.run.waits = "The engine that evaluates and audits is being started."
+                engine = await stack.enter_async_context(self._opened_engine())
+            self.run.waits = ""
             yield trainer, engine
+
+    def _opened_engine(self) -> AbstractAsyncContextManager[WorkerEngine]:
+        return open_verifying_engine(learners_engine(self.config), self.events, name="evaluation", state=self.home.root)
+
+    async def _tried(
+        self,
+        engine: WorkerEngine | None,
+        ready: Callable[[], None],
+        export: Path,
+        loaded: Header,
+        call: CallTrainer,
+    ) -> None:
+        """The trial, and then the invite: `ready` is told when peers may join. Raises what `try_out` does."""
+        if self.trial and (terms := trial_terms(self.config, self.schooling)) is not None:
+            async with AsyncExitStack() as stack:
+                if engine is None:  # the run needs none
+                    engine = await stack.enter_async_context(self._opened_engine())
+                async with self.judging_engine:
+                    passed = await try_out(engine, call, export, loaded, terms)
+                    await engine.release()
+            self.events.emit("trial_passed", seconds=round(passed.seconds, 2), tokens=passed.tokens, text=passed.told)
+        ready()
 
     def _trainer_event(self) -> Callable[[ChildEvent], None]:
         log = child_events(self.events, "trainer")
 
         def heard(event: ChildEvent) -> None:
             log(event)
-            if isinstance(event, ChildDied) and self.training is not None:
-                self.training.saving.died()
+            match event:
+                case ChildStarted():
+                    self.run.waits = ""
+                case ChildRestarting():
+                    self.run.waits = "The trainer's process is being started again."
+                case ChildDied() if self.training is not None:
+                    self.training.saving.died()
 
         return heard
 
     def _trainer_said(self, header: Header, arrays: Arrays) -> None:
-        if self.training is not None:
+        if header["event"] == "waiting":
+            text = str(header.get("text"))
+            self.run.waits = f"{text[:1].upper()}{text[1:]}."
+            self.events.emit("trainer_waits", text=text)
+        elif self.training is not None:
             self.training.saving.heard(header, arrays)
 
     def _trust(self) -> TrustDesk:
@@ -536,7 +591,7 @@ class _Learner:
             lock=self.judging_engine,
         )
 
-    def _training(self, trainer: Child) -> TrainingLoop:
+    def _training(self, trainer: Child, tried: Callable[[Path, Header, CallTrainer], Awaitable[None]]) -> TrainingLoop:
         home, learn = self.home, self.config.learn
         return TrainingLoop(
             run=self.run,
@@ -549,7 +604,7 @@ class _Learner:
             terms=TrainingTerms(
                 steps=learn.steps,
                 weights_dtype=self.config.model.weights_dtype,
-                keep_checkpoints=learn.keep_checkpoints,
+                keep=keep_of(self.config),
                 load=load_request(self.config),
             ),
             checkpoints=home.checkpoints,
@@ -559,6 +614,8 @@ class _Learner:
             restore_curriculum=self.schooling.restore,
             offline=self.schooling.offline,
             observe=self.schooling.observe,
+            tried=tried,
+            evaluating=lambda: self.evaluation.evaluating if self.evaluation is not None else (),
             opened=self._opened,
             stepped=self.watch.stepped,
             adopted=self._seed,
@@ -570,6 +627,7 @@ class _Learner:
 
     async def _opened(self, incarnation: int, base: int) -> None:
         """Look at the model again: a trainer that was started anew has read it again."""
+        await trio.to_thread.run_sync(note_fixed, self.ledger, self.config, base)
         if note := await trio.to_thread.run_sync(hold_to_base, self.ledger, self.config, base):
             self.events.emit("trouble", text=note)
         await self.watch.began(incarnation, base)
@@ -583,7 +641,7 @@ class _Learner:
                 await self.run.wait_changed()
 
     def _show(self, loop: LoopFigures) -> None:
-        self.noticeboard.show(Standing(doing="at work", limits={}, loop=loop))
+        self.noticeboard.amend(loop=loop)
 
     def _newest(self) -> bytes:
         return b"" if self.training is None else self.training.newest
@@ -610,6 +668,17 @@ class _Learner:
     def _peers(self) -> list[PeerAddresses]:
         me = PeerAddresses(peer=self.transport.peer_id, addresses=self.transport.addresses())
         return [me, *self.desk.peers()]
+
+
+def keep_of(config: SwarmConfig) -> Keep:
+    """Which checkpoints stay."""
+    learn = config.learn
+    return Keep(
+        newest=learn.keep_checkpoints,
+        every=learn.keep_every,
+        best=config.evaluate.keep_best,
+        most=learn.keep_milestones,
+    )
 
 
 def run_terms(config: SwarmConfig, batch: int) -> Began:

@@ -130,18 +130,25 @@ def learn(
         str, typer.Option(help="RUN or RUN@STEP: begin a new swarm with that run's checkpoint (swarm.toml or state).")
     ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the configuration in force and what it takes; start nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Try the run out, print the configuration in force and what it takes; start nothing."
+        ),
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="With --dry-run: leave the trial out, which loads the model twice.")
     ] = False,
 ) -> None:
     """Be the learner: judge what peers generate, train, publish. Prints the invite for them.
 
     Starting it again after a crash or Ctrl-C goes on from the last durable checkpoint.
     """
+    if quick and not dry_run:
+        raise UsageError("--quick leaves the trial out of --dry-run, and a start always makes it. Add --dry-run.")
     if dry_run:
-        from node.dry_run import show_dry_run
+        from node.dry_run import dry_run as look
 
-        typer.echo(show_dry_run(config, resume=resume, fork_from=fork_from))
-        return
+        _run(look, config, resume=resume, fork_from=fork_from, quick=quick)
     from node.programs import learn as program
 
     _run(program, config, plain=plain, resume=resume, fork_from=fork_from)

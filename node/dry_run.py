@@ -1,34 +1,39 @@
 """`volery learn --dry-run`: what a learner would do with a configuration, and what that takes, before it starts.
 
-What always holds: nothing is started, made or written; what is printed is TOML, the configuration in force with every
-default in its place, and the rest as comments, so that it can be kept and used; whatever would be refused at a start
-for what lies in files is refused here, in the same words.
+What always holds: no swarm is started, and nothing is left behind; what is printed is TOML, the configuration in force
+with every default in its place, and the rest as comments, so that it can be kept and used; a start looks at the same by
+the same function (`node.programs.look_at`) and makes the same trial, so that both refuse in the same words.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import trio
 
-from learner.ledger_chain import checkpoints_of
-from learner.ledger_file import LedgerError, is_blank
+from learner.ledger_file import is_blank
 from learner.presets import PRESETS, recipe_of
 from learner.requests import Hyperparameters
 from learner.verification.share import NEWCOMER_GROUPS
-from node.base_model import base_note
+from node.aside import Tried, try_aside
 from node.config import SwarmConfig
-from node.config_file import read_swarm_config
-from node.errors import RunError, about_keys_of
+from node.errors import about_keys_of
 from node.footprint import Footprint, ModelFacts, compute_dtype, footprint_of, read_facts
-from node.programs import checked
-from node.resuming import LEDGER, find_origin, require_checkpoint, require_one
+from node.programs import Start, look_at
+from node.resuming import LEDGER
 from node.schooling import Schooling
-from node.trainer_process import load_request
+from node.stopping import STOPPED_EXIT_CODE, Stopped, stop_when_told
+from node.trainer_process import TRAINER, child_spec, load_request
+from node.vllm_environment import has_gpu
+from swarm.causes import first_cause
+
+QUICK = "No trial was made (--quick): whether nodes can work with the model is found out at the start."
 
 LINES_MBIT = (100, 1000, 10_000)
 """Uplinks for which the time of a version is told."""
@@ -40,27 +45,61 @@ measured."""
 GB = 1e9
 
 
+async def dry_run(
+    path: Path,
+    *,
+    resume: bool = False,
+    fork_from: str = "",
+    quick: bool = False,
+    trainer: Sequence[str] = TRAINER,
+) -> int:
+    """`volery learn --dry-run`: print what a start would do, after a trial unless it is `quick`; returns the exit code.
+
+    `trainer` is the command of the trainer's process. Raises UsageError, RunError.
+    """
+    start = look_at(path, resume=resume, fork_from=fork_from)
+    try:
+        tried = None if quick else await _tried(start, trainer)
+    except Stopped:
+        print("Stopped. Nothing was started, and nothing is left of the trial.", file=sys.stderr)
+        return STOPPED_EXIT_CODE
+    print(_told(start, fork_from, tried))
+    return 0
+
+
 def show_dry_run(path: Path, *, resume: bool = False, fork_from: str = "") -> str:
-    """What `volery learn` would do with `path` and these options. Raises UsageError, RunError."""
-    config = read_swarm_config(path)
-    schooling = checked(config, path)
-    state = Path(config.swarm.state)
-    require_one(resume=resume, fork_from=fork_from)
-    if resume:
-        require_checkpoint(state)
-    beginning, changed = _beginning(state), base_note(config, state / LEDGER)
-    if fork_from:
-        beginning = f"begins with step {find_origin(fork_from, state, schooling.restore).row.step} of {fork_from}"
-    with about_keys_of(path):
+    """What `volery learn` would do with `path` and these options, without a trial. Raises UsageError, RunError."""
+    return _told(look_at(path, resume=resume, fork_from=fork_from), fork_from, None)
+
+
+async def _tried(start: Start, trainer: Sequence[str]) -> Tried:
+    if sys.stderr.isatty():
+        print("Trying the run out (--quick leaves this out)...", file=sys.stderr)
+    with first_cause():
+        async with trio.open_nursery() as nursery:
+            await nursery.start(stop_when_told)
+            with about_keys_of(start.path):
+                tried = await try_aside(
+                    start.config, start.schooling, start.rows, start.checkpoints, child_spec(trainer, start.config)
+                )
+            nursery.cancel_scope.cancel()
+    return tried
+
+
+def _told(start: Start, fork_from: str, tried: Tried | None) -> str:
+    config, schooling, state = start.config, start.schooling, Path(start.config.swarm.state)
+    with about_keys_of(start.path):
         facts = read_facts(Path(config.model.directory))
     hyperparameters = msgspec.convert(load_request(config)["hyperparameters"], Hyperparameters)
     recipe = recipe_of(hyperparameters)
-    footprint = footprint_of(facts, config.trainer, recipe, config.model.weights_dtype)
+    computed = compute_dtype(config.trainer, gpu=has_gpu()) if tried is None else tried.compute_dtype
+    footprint = footprint_of(facts, config.trainer, recipe, config.model.weights_dtype, computed=computed)
     told = [
-        *_story(config, schooling, beginning),
-        *([changed] if changed else []),
+        *_story(config, schooling, _beginning(start, fork_from), start.rows[0].step if start.rows else 0),
+        *([start.note] if start.note else []),
+        QUICK if tried is None else tried.told,
         "",
-        *_model(facts, config),
+        *_model(facts, _where(config, computed, tried)),
         "",
         *_memory(footprint, config),
         "",
@@ -71,7 +110,7 @@ def show_dry_run(path: Path, *, resume: bool = False, fork_from: str = "") -> st
     parts = f"{recipe.advantage}, {recipe.correction}, {recipe.aggregation}"
     return "\n".join(
         [
-            f"# {path} as it is in force, every default in its place. Nothing was started.",
+            f"# {start.path} as it is in force, every default in its place. Nothing was started.",
             "",
             to_toml(config),
             *(f"# {line}".rstrip() for line in [f"objective {config.trainer.objective}: {parts}", *told]),
@@ -107,19 +146,29 @@ def _value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def _beginning(state: Path) -> str:
-    if is_blank(state / LEDGER):
-        return f"begins anew: there is nothing in {state}"
-    try:
-        rows = checkpoints_of(state / LEDGER)[1]
-    except LedgerError as error:
-        raise RunError(str(error)) from error
-    return f"goes on from step {rows[0].step}, the newest checkpoint" if rows else "begins anew: no checkpoint yet"
+def _beginning(start: Start, fork_from: str) -> str:
+    state = Path(start.config.swarm.state)
+    if start.origin is not None:
+        return f"begins with step {start.origin.row.step} of {fork_from}"
+    if start.rows:
+        return f"goes on from step {start.rows[0].step}, the newest checkpoint"
+    return f"begins anew: there is nothing in {state}" if is_blank(state / LEDGER) else "begins anew: no checkpoint yet"
 
 
-def _story(config: SwarmConfig, schooling: Schooling, beginning: str) -> Iterator[str]:
+def _where(config: SwarmConfig, computed: str, tried: Tried | None) -> str:
+    """In what layers compute on this machine, and how that is known."""
+    if tried is not None:
+        return f"{computed} on {tried.device}"
+    if config.trainer.compute_dtype != "auto":
+        return computed
+    return f"{computed} here, where there is {'a GPU' if has_gpu() else 'no GPU'}"
+
+
+def _story(config: SwarmConfig, schooling: Schooling, beginning: str, begun: int) -> Iterator[str]:
     learn, batch = config.learn, config.swarm_rollouts
     yield f"It {beginning}, and ends after step {learn.steps}."
+    if begun >= learn.steps:
+        yield f"That is taken: it publishes what is there, and ends. Raise [learn] steps above {begun} to train on."
     if batch:
         yield (
             f"A training step takes R = {batch} rollouts: {batch / learn.group_size:g} leases of {learn.group_size} "
@@ -181,12 +230,12 @@ def _data(config: SwarmConfig, schooling: Schooling) -> Iterator[str]:
         yield "Audits: none; what peers deliver is believed."
 
 
-def _model(facts: ModelFacts, config: SwarmConfig) -> Iterator[str]:
+def _model(facts: ModelFacts, where: str) -> Iterator[str]:
     dtypes = ", ".join(f"{size / GB:.2f} GB {name}" for name, size in sorted(facts.dtypes.items()))
     yield f"Model: {facts.architecture}, {facts.parameters / 1e9:.3f} billion parameters; its files hold {dtypes}."
     yield (
         f"{facts.layers} layers of width {facts.hidden}, feed-forward {facts.feed_forward}, vocabulary "
-        f"{facts.vocabulary}. Layers compute in {compute_dtype(config.trainer)}."
+        f"{facts.vocabulary}. Layers compute in {where}."
     )
 
 

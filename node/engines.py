@@ -11,12 +11,13 @@ from pathlib import Path
 import psutil
 
 from node.child_outcomes import ChildDied, ChildEvent, ChildSaid, ChildStarted
-from node.config import GB, EngineSection, LimitsSection
+from node.config import GB, EngineSection, LimitsSection, SwarmConfig
 from node.engine.cheating import Cheat, CheatingEngine
 from node.engine.fake import FakeConfig, open_fake_engine
-from node.engine.port import PolicyEngine, VerifyingEngine
+from node.engine.port import PolicyEngine
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.engine.vllm import VllmConfig, open_vllm_engine
+from node.engine.worker_engine import WorkerEngine
 from node.events import EventLog
 from node.scratch import FOLDER
 
@@ -31,7 +32,7 @@ def half_the_cores() -> int:
 @asynccontextmanager
 async def open_verifying_engine(
     section: EngineSection, events: EventLog, *, name: str, state: Path
-) -> AsyncIterator[VerifyingEngine]:
+) -> AsyncIterator[WorkerEngine]:
     """As `open_engine`, the one that can also say whether tokens are those that the seeded sampler draws: on
     transformers, whatever the section's kind is."""
     config = transformers_config(section, NO_LIMITS, name=name, scratch=state / FOLDER / name)
@@ -76,6 +77,18 @@ async def _open_honest(
                 vllm_config(section, limits, name=name, scratch=scratch), on_event=on_event
             ) as engine:
                 yield engine
+
+
+def learners_engine(config: SwarmConfig) -> EngineSection:
+    """The engine that the learner has for itself: it evaluates, audits, and is what a run is tried out with."""
+    return EngineSection(
+        kind="transformers",
+        threads=1,
+        nice=10,
+        device=config.evaluate.device,
+        kv_cache_gb=config.evaluate.kv_cache_gb,
+        compute_dtype="float32" if config.trust.arithmetic == "float32" else "auto",
+    )
 
 
 def transformers_config(

@@ -145,13 +145,16 @@ def require_targets(directory: Path, trainer: TrainerSection) -> None:
         raise UsageError(f"[trainer] {no_targets(missing, modules)}.")
 
 
-def footprint_of(facts: ModelFacts, trainer: TrainerSection, recipe: Recipe, weights_dtype: str) -> Footprint:
-    """What training this model under this configuration takes. `weights_dtype` is what travels."""
+def footprint_of(
+    facts: ModelFacts, trainer: TrainerSection, recipe: Recipe, weights_dtype: str, *, computed: str = ""
+) -> Footprint:
+    """What training this model under this configuration takes. `weights_dtype` is what travels, `computed` what layers
+    compute in where that is known; else it is what `compute_dtype` says of a machine with a GPU."""
     per_parameter = dict[str, float](MASTER)
     if recipe.needs_reference:
         per_parameter["weights that the run began with"] = 4
     ranks = trainer.ranks * trainer.machines
-    compute = DTYPE_BYTES[compute_dtype(trainer)]
+    compute = DTYPE_BYTES[computed or compute_dtype(trainer, gpu=True)]
     cut = ranks > 1 or trainer.device != "cpu"
     # Two layers, the one in use and the next, and the embedding, which stays.
     gathered = compute * (2 * facts.layer_parameters + facts.vocabulary * facts.hidden) if cut else 0.0
@@ -178,11 +181,12 @@ def adapter_parameters(facts: ModelFacts, trainer: TrainerSection) -> int:
     return sum(trainer.lora_rank * (rows + columns) for _, rows, columns in on)
 
 
-def compute_dtype(trainer: TrainerSection) -> str:
-    """What layers compute in; "auto" where no GPU is ruled out counts as what it is on one."""
+def compute_dtype(trainer: TrainerSection, *, gpu: bool) -> str:
+    """What layers compute in on a machine with, or without, a GPU."""
     if trainer.compute_dtype != "auto":
         return trainer.compute_dtype
-    return "float32" if trainer.device == "cpu" else "bfloat16"
+    on_gpu = trainer.device == "cuda" or (trainer.device == "auto" and gpu)
+    return "bfloat16" if on_gpu else "float32"
 
 
 def _activations(facts: ModelFacts, trainer: TrainerSection, compute: int) -> float:

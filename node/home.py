@@ -28,6 +28,8 @@ from protocol.ids import PublicKey
 INVITE_FILE = "invite"
 """In a state directory: the string for volunteers, written when peers can join."""
 
+OPERATOR_KEY, LEARNER_KEY, SECRET = KEYS = ("operator.key", "learner.key", "lease.secret")
+
 DAY_MS = 86_400_000
 RENEW_BEFORE_MS = 7 * DAY_MS
 """A certificate that ends within a week is renewed at start if the operator's key is here."""
@@ -72,9 +74,9 @@ def open_learner_home(root: Path, *, name: str, certificate_days: float, now_ms:
     try:
         genesis = _genesis(root, name, now_ms)
         authority = read_genesis(genesis)[1]
-        learner = load_or_create_key(root / "learner.key")
+        learner = load_or_create_key(root / LEARNER_KEY)
         certificate = _certificate(root, authority, learner, certificate_days, now_ms)
-        secret = load_or_create_secret(root / "lease.secret")
+        secret = load_or_create_secret(root / SECRET)
     except BaseException:
         lock.close()
         raise
@@ -87,6 +89,23 @@ def open_learner_home(root: Path, *, name: str, certificate_days: float, now_ms:
         certificate=certificate,
         secret=secret,
     )
+
+
+def require_home(root: Path, *, now_ms: int) -> Authority | None:
+    """Refuse a state directory that `open_learner_home` could not open, in its words, and make nothing. Return whose
+    swarm it is, None before it was founded. Raises UsageError or RunError."""
+    require_state(root)
+    lock = root / "lock"
+    if lock.is_file():
+        with lock.open("rb") as held:
+            _hold(root, held)
+    keys = {name: load_key(root / name) for name in KEYS if (root / name).exists()}
+    if not _is_founded(root):
+        return None
+    authority = _read_genesis(root / "genesis")[1]
+    if _valid_certificate(root, authority, keys.get(LEARNER_KEY), now_ms) is None:
+        _operator(root, authority)
+    return authority
 
 
 def require_state(root: Path) -> None:
@@ -113,24 +132,39 @@ def _take(root: Path) -> BinaryIO:
     except OSError as error:
         raise _unusable(root, error.strerror) from None
     try:
+        _hold(root, lock)
+    except BaseException:
+        lock.close()
+        raise
+    return lock
+
+
+def _hold(root: Path, lock: BinaryIO) -> None:
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        lock.close()
         if not isinstance(error, BlockingIOError):
             raise _unusable(root, f"it cannot be locked: {error.strerror}") from None
         raise RunError(
             f"{root} is used by a learner that is running. Stop that one first, or choose another [swarm] state."
         ) from None
-    return lock
+
+
+def _is_founded(root: Path) -> bool:
+    """Whether the swarm is there already. Raises UsageError where a part of it is."""
+    path = root / "genesis"
+    if path.exists():
+        return True
+    if (root / LEARNER_KEY).exists():  # made later: a new genesis here would be another swarm with the old one's keys
+        raise UsageError(f"{path} is missing: it says which swarm this is. Restore it from a copy.")
+    return False
 
 
 def _genesis(root: Path, name: str, now_ms: int) -> bytes:
     path = root / "genesis"
-    if path.exists():
+    if _is_founded(root):
         return _read_genesis(path)[0]
-    if (root / "learner.key").exists():  # made later: a new genesis here would be another swarm with the old one's keys
-        raise UsageError(f"{path} is missing: it says which swarm this is. Restore it from a copy.")
-    operator = load_or_create_key(root / "operator.key")
+    operator = load_or_create_key(root / OPERATOR_KEY)
     raw, _ = found_swarm(operator, name=name, created_ms=now_ms, nonce=secrets.token_bytes(16))
     write_durably(path, raw)
     return raw
@@ -145,27 +179,9 @@ def _read_genesis(path: Path) -> tuple[bytes, Authority]:
 
 
 def _certificate(root: Path, authority: Authority, learner: Keypair, days: float, now_ms: int) -> bytes:
-    path = root / "certificate"
-    ends_ms = 0
-    if path.exists():
-        raw = _read(path)
-        try:
-            word = open_certificate(raw, authority)
-        except PeerError as error:
-            raise UsageError(f"{path} is not a certificate of this swarm ({error}). Restore it from a copy.") from None
-        ends_ms = word.not_after_ms if word.learner == learner.public else 0
-        if ends_ms > now_ms + RENEW_BEFORE_MS:
-            return raw
-    operator_key = root / "operator.key"
-    if not operator_key.exists():
-        if ends_ms > now_ms:
-            return _read(path)
-        raise UsageError(
-            f"{path} is missing, expired or for another key, and {operator_key} is not here to renew it. Put it back."
-        )
-    operator = load_key(operator_key)
-    if operator.public != authority.operator:
-        raise UsageError(f"{operator_key} is not the key that founded this swarm. Put the right one back.")
+    if (valid := _valid_certificate(root, authority, learner, now_ms)) is not None:
+        return valid
+    path, operator = root / "certificate", _operator(root, authority)
     raw = certify_learner(
         operator,
         authority,
@@ -175,6 +191,38 @@ def _certificate(root: Path, authority: Authority, learner: Keypair, days: float
     )
     write_durably(path, raw)
     return raw
+
+
+def _valid_certificate(root: Path, authority: Authority, learner: Keypair | None, now_ms: int) -> bytes | None:
+    """The certificate that is there, if it will do; None where the operator's key is to make another."""
+    path = root / "certificate"
+    ends_ms = 0
+    if path.exists():
+        raw = _read(path)
+        try:
+            word = open_certificate(raw, authority)
+        except PeerError as error:
+            raise UsageError(f"{path} is not a certificate of this swarm ({error}). Restore it from a copy.") from None
+        ends_ms = word.not_after_ms if learner is not None and word.learner == learner.public else 0
+        if ends_ms > now_ms + RENEW_BEFORE_MS:
+            return raw
+    operator_key = root / OPERATOR_KEY
+    if operator_key.exists():
+        return None
+    if ends_ms > now_ms:
+        return _read(path)
+    raise UsageError(
+        f"{path} is missing, expired or for another key, and {operator_key} is not here to renew it. Put it back."
+    )
+
+
+def _operator(root: Path, authority: Authority) -> Keypair:
+    """The key that founded the swarm."""
+    operator_key = root / OPERATOR_KEY
+    operator = load_key(operator_key)
+    if operator.public != authority.operator:
+        raise UsageError(f"{operator_key} is not the key that founded this swarm. Put the right one back.")
+    return operator
 
 
 def _read(path: Path) -> bytes:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from learner.ledger_rows import CheckpointRow
 from node.app_learner import run_learner
 from node.app_rollout import run_rollout
 from node.base_model import base_note
@@ -17,15 +19,28 @@ from node.console import Terminal, open_terminal, run_shown
 from node.door import open_invite, require_addresses, require_model
 from node.errors import NodeError, about_keys_of
 from node.events import Clock, EventLog
+from node.fixed_settings import GROUP, SEED, TASKS, require_fixed
 from node.footprint import require_targets
-from node.home import require_state
+from node.home import require_home, require_state
 from node.join_dry_run import show_join
 from node.learner_run import LearnerRun
 from node.loop_watch import spare_collections
 from node.metrics.opening import require_sinks
 from node.orders import owner_signals
 from node.reports.facts import Role
-from node.resuming import LEDGER, fork, require_checkpoint, require_memory, require_one, unfork
+from node.resuming import (
+    CHECKPOINTS,
+    LEDGER,
+    Origin,
+    checkpoints_in,
+    find_origin,
+    fork,
+    require_checkpoint,
+    require_ledger,
+    require_memory,
+    require_one,
+    unfork,
+)
 from node.rollout_role import RolloutRole
 from node.schooling import Schooling, open_schooling
 from node.stopping import STOPPED_EXIT_CODE, Stopped
@@ -39,18 +54,20 @@ EVENTS_FILE = "events.jsonl"
 
 
 async def learn(
-    path: Path, *, plain: bool, resume: bool = False, fork_from: str = "", trainer: Sequence[str] = TRAINER
+    path: Path,
+    *,
+    plain: bool,
+    resume: bool = False,
+    fork_from: str = "",
+    trainer: Sequence[str] = TRAINER,
+    trial: bool = True,
 ) -> int:
-    """`volery learn`; `trainer` is the command of the trainer's process.
+    """`volery learn`; `trainer` is the command of the trainer's process, which without `trial` need not compute.
 
     With `resume` it refuses to begin anew; `fork_from` names the run, RUN or RUN@STEP, that it begins with.
     """
-    config = read_swarm_config(path)
-    schooling = checked(config, path)
-    state_directory = Path(config.swarm.state)
-    require_one(resume=resume, fork_from=fork_from)
-    if resume:
-        require_checkpoint(state_directory)
+    start = look_at(path, resume=resume, fork_from=fork_from)
+    config, schooling, state_directory = start.config, start.schooling, Path(start.config.swarm.state)
     if fork_from:
         fork(fork_from, config, schooling.restore, Clock.now_ms())
     events = EventLog(state_directory / EVENTS_FILE)
@@ -79,7 +96,9 @@ async def learn(
         try:
             with about_keys_of(path):
                 outcome = await run_shown(
-                    terminal, lambda: run_learner(config, schooling, events, ready, trainer=trainer), leave=leave
+                    terminal,
+                    lambda: run_learner(config, schooling, events, ready, trainer=trainer, trial=trial),
+                    leave=leave,
                 )
         except Stopped:
             return _stopped(terminal, f"volery learn {path}")
@@ -93,6 +112,65 @@ async def learn(
     return 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What a start begins with, once everything was looked at that can be without making anything.
+
+    `rows`, newest first, are the durable states that it may go on from; they lie in `checkpoints`. `origin` is the
+    checkpoint that a fork begins with. `note` tells what of the model is not as it was; "" if all is.
+    """
+
+    path: Path
+    config: SwarmConfig
+    schooling: Schooling
+    rows: Sequence[CheckpointRow]
+    checkpoints: Path
+    origin: Origin | None
+    note: str
+
+
+def look_at(path: Path, *, resume: bool = False, fork_from: str = "") -> Start:
+    """Look at all that `volery learn` with these options would begin with; `--dry-run` does the same, so both refuse
+    in the same words. Makes nothing. Raises UsageError, TaskError and RunError.
+    """
+    config = read_swarm_config(path)
+    schooling = checked(config, path)
+    state = Path(config.swarm.state)
+    authority = require_home(state, now_ms=Clock.now_ms())
+    require_one(resume=resume, fork_from=fork_from)
+    if resume:
+        require_checkpoint(state)
+    if authority is not None:
+        require_ledger(state, authority)
+    origin = None
+    if fork_from:
+        origin = find_origin(fork_from, config, schooling.restore)
+    with about_keys_of(path):
+        rows = [origin.row] if origin else _gone_on_from(config, schooling, state)
+        note = base_note(config, state / LEDGER)
+    return Start(
+        path=path,
+        config=config,
+        schooling=schooling,
+        rows=rows,
+        checkpoints=(origin.state if origin else state) / CHECKPOINTS,
+        origin=origin,
+        note=note,
+    )
+
+
+def _gone_on_from(config: SwarmConfig, schooling: Schooling, state: Path) -> list[CheckpointRow]:
+    """The run's own durable states, which must be of these tasks and settings."""
+    require_fixed(config, state / LEDGER, (SEED, GROUP))
+    rows = checkpoints_in(state)
+    if rows:
+        before = schooling.state()
+        schooling.restore(rows[0].state)  # refuses other tasks
+        schooling.restore(before)  # where a start that finds no checkpoint readable begins
+    require_fixed(config, state / LEDGER, (TASKS,))
+    return rows
+
+
 def checked(config: SwarmConfig, path: Path) -> Schooling:
     """The tasks of `config`, which `path` holds, once all that can be looked at was. Raises UsageError, TaskError and
     RunError, naming the file and the key.
@@ -104,7 +182,6 @@ def checked(config: SwarmConfig, path: Path) -> Schooling:
         require_sinks(config.metrics)
         require_state(Path(config.swarm.state))
         require_memory(Path(config.swarm.state))
-        base_note(config, Path(config.swarm.state) / LEDGER)
         schooling = open_schooling(config, path.resolve().parent)
         require_here(schooling, config.verifiers)
         return schooling

@@ -39,6 +39,9 @@ from swarm.transport import Transport
 REANNOUNCE_S = 5.0
 """The newest version is announced again this often: gossip may lose a message, and repetition is harmless."""
 
+AHEAD = "ahead"
+"""In `exports`: what was exported before it was published."""
+
 ANCHOR_EVERY = 8
 """Published versions from one anchor to the next. Patches from the last anchor let who was away for up to so many
 versions catch up in one step; the learner keeps its files for as long."""
@@ -69,6 +72,7 @@ class Publishing:
     recorder: Recorder
     kept: KeptVersions | None = None
     newest: bytes = b""
+    _ahead: tuple[Header, Arrays] | None = None
     _previous: ManifestHash | None = None
     _after: int | None = None
     _pinned: ManifestHash | None = None
@@ -82,8 +86,16 @@ class Publishing:
 
     def sweep(self) -> None:
         """Remove exports that a crash left and nobody adopted. Raises OSError."""
+        self._ahead = None
         shutil.rmtree(self.exports, ignore_errors=True)
         self.exports.mkdir(parents=True, exist_ok=True)
+
+    async def export_ahead(self) -> Path:
+        """Export the policy before it has a name, for a trial, and return the directory; `publish` takes it as it is,
+        unless `sweep` comes first. Raises TrainerLost, RunError."""
+        directory = self.exports / AHEAD
+        self._ahead = await self._written(directory, "The first version")
+        return directory
 
     async def announce_again(self) -> None:
         """Repeat the newest announcement until cancelled."""
@@ -151,15 +163,30 @@ class Publishing:
         async def count() -> None:
             tallies.append(await trio.to_thread.run_sync(self._tally, version))
 
+        ahead, self._ahead = self._ahead, None
+        with first_cause():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(count)
+                if ahead is not None:
+                    await trio.to_thread.run_sync(self._name, export, version)
+                reply, names = ahead or await self._written(export, f"Version {version}")
+        return reply, names, tallies[0]
+
+    def _name(self, export: Path, version: PolicyVersion) -> None:
+        """What was exported ahead is `version`."""
         try:
-            with first_cause():
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(count)
-                    reply, names = await self.ask("export", {"directory": str(export), "dtype": self.weights_dtype})
+            (self.exports / AHEAD).rename(export)
+        except OSError as error:
+            raise RunError(
+                f"Version {version} cannot be published: {error}. Check the disk, then start again."
+            ) from None
+
+    async def _written(self, export: Path, what: str) -> tuple[Header, Arrays]:
+        try:
+            return await self.ask("export", {"directory": str(export), "dtype": self.weights_dtype})
         except ChildRefused as refused:
             place = f" See the disk of {self.exports}." if refused.kind == "disk" else ""
-            raise RunError(f"Version {version} cannot be published: {refused.error}.{place}") from None
-        return reply, names, tallies[0]
+            raise RunError(f"{what} cannot be published: {refused.error}.{place}") from None
 
     def _tally(self, version: PolicyVersion) -> TallyRow:
         """What the steps since the version before consumed, signed. 100,000 records take a second: for a thread."""

@@ -18,13 +18,15 @@ from typing import Any
 
 from learner.ledger import Ledger
 from learner.ledger_chain import checkpoints_of
-from learner.ledger_file import LedgerError, is_blank
+from learner.ledger_file import LedgerError, is_blank, require_sound
 from learner.ledger_rows import CheckpointRow
 from node.config import SwarmConfig
 from node.errors import RunError, UsageError, naming
+from node.fixed_settings import SEED, TASKS, require_fixed
 from node.home import open_learner_home
 from node.keys import sync_directory
 from node.lookups import find_place
+from protocol.genesis import Authority
 
 CHECKPOINTS = "checkpoints"
 LEDGER = "ledger.sqlite"
@@ -59,6 +61,15 @@ def require_memory(state: Path) -> None:
         )
 
 
+def require_ledger(state: Path, authority: Authority) -> None:
+    """Refuse a ledger that no learner of this swarm could open, in its words. Reads all of it: a GB takes 1 s. Raises
+    RunError."""
+    try:
+        require_sound(state / LEDGER, authority.swarm)
+    except LedgerError as error:
+        raise RunError(str(error)) from error
+
+
 @dataclass(frozen=True, kw_only=True)
 class Origin:
     """A checkpoint of another run: the run's state directory and its swarm's id, and the checkpoint's row there."""
@@ -68,11 +79,12 @@ class Origin:
     row: CheckpointRow
 
 
-def find_origin(source: str, state: Path, restore: Callable[[Mapping[str, Any]], None]) -> Origin:
-    """What `source`, RUN or RUN@STEP, names, if a fork of it can be made in the directory `state`.
+def find_origin(source: str, config: SwarmConfig, restore: Callable[[Mapping[str, Any]], None]) -> Origin:
+    """What `source`, RUN or RUN@STEP, names, if a fork of it can be made in the state directory of `config`.
 
     `restore` is given the curriculum's state, and may raise. Raises UsageError or RunError. Nothing is made.
     """
+    state = Path(config.swarm.state)
     if state.exists() and (not state.is_dir() or any(state.iterdir())):
         what = "not empty" if state.is_dir() else "a file"
         raise UsageError(
@@ -89,8 +101,15 @@ def find_origin(source: str, state: Path, restore: Callable[[Mapping[str, Any]],
     except LedgerError as error:
         raise RunError(str(error)) from error
     row = _chosen(source, rows, step)
+    if row.step >= config.learn.steps:
+        raise UsageError(
+            f"--fork-from {source}: it begins with step {row.step}, and [learn] steps = {config.learn.steps} leaves "
+            f"nothing to train. Raise steps above {row.step}, or name an earlier checkpoint."
+        )
     with naming(f"--fork-from {source}"):
+        require_fixed(config, origin / LEDGER, (SEED,))
         restore(row.state)
+        require_fixed(config, origin / LEDGER, (TASKS,))
     return Origin(state=origin, swarm=swarm, row=row)
 
 
@@ -100,7 +119,7 @@ def fork(source: str, config: SwarmConfig, restore: Callable[[Mapping[str, Any]]
     As `find_origin`; what raises has made nothing.
     """
     state = Path(config.swarm.state)
-    origin = find_origin(source, state, restore)
+    origin = find_origin(source, config, restore)
     try:
         _build(state, config, origin, now_ms)
     except LedgerError as error:
@@ -119,6 +138,11 @@ def unfork(state: Path) -> None:
         begun = len(ledger.incarnations()) > 1
     if not begun:
         shutil.rmtree(state, ignore_errors=True)
+
+
+def checkpoints_in(state: Path) -> list[CheckpointRow]:
+    """The durable states in `state`, newest first; none where nothing is there yet. Raises RunError."""
+    return [] if is_blank(state / LEDGER) else _checkpoints(state)
 
 
 def _checkpoints(state: Path) -> list[CheckpointRow]:

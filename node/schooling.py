@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,15 @@ class Schooling:
             self._skipping.add(name)
             self.told(f"{why}; such prompts are passed over")
         self.moved()
+
+    def first_prompts(self) -> list[tuple[int, ...]]:
+        """The first prompt of each task that can be asked, among those that are looked at. Moves no curriculum."""
+        found = []
+        for name, encoded in self.tasks.items():
+            written = (_written(name, encoded, index) for index in range(LOOKED_AT))
+            fits = (one for one in written if not isinstance(one, str) and self.limits.allow(0, len(one)))
+            found += list(islice(fits, 1))
+        return found
 
     def place(self, index: int) -> tuple[int, str]:
         """Which problem of which task an index names."""

@@ -33,13 +33,15 @@ from learner.provisioning.recording import Stepped
 from learner.publication import Publisher
 from node.checkpoints import Checkpoints, TrainerLost
 from node.child_outcomes import ChildCrashed, ChildGaveUp, ChildRefused
-from node.errors import RunError, UsageError
+from node.errors import RunError
 from node.events import EventLog
 from node.learner_run import LearnerRun
+from node.loading import load_policy, restore_newest
 from node.publishing import Publishing
 from node.recorder import Recorder
 from node.recovery import read_unconsumed
 from node.step_rows import step_row, told_figures
+from node.trial import CallTrainer
 from node.trust_desk import AUDIT_REASON, Fate, TrustDesk
 from protocol.ids import PolicyVersion
 from protocol.manifest import SignedManifest
@@ -90,6 +92,8 @@ class TrainingLoop:
         offline: logs of which each batch has a part; where they are all of it, `run.batch` is 0.
         adopted: told of each version that the store has taken, before anybody else hears of it.
         published: awaited after each publication.
+        tried: awaited once, before the first version is published, with the directory that it was exported to, the
+            trainer's reply to `load`, and a way to ask the trainer; what it raises ends the run. None: no trial.
         opened: awaited with (incarnation, step) when an incarnation goes on from that step.
         stepped: told of each training step when it is over, with what it was trained on.
     """
@@ -113,6 +117,7 @@ class TrainingLoop:
     recorder: Recorder
     opened: Callable[[int, int], Awaitable[None]]
     stepped: Callable[[StepRow, Batch], None]
+    tried: Callable[[Path, Header, CallTrainer], Awaitable[None]] | None = None
     adopted: Callable[[SignedManifest], None] = lambda signed: None
     observe: Callable[[int, float], None] = lambda index, mean: None
     offline: OfflineStream | None = None
@@ -194,23 +199,27 @@ class TrainingLoop:
         self.events.emit("trainer_restarted", reason=str(loss).splitlines()[0])
 
     async def begin(self) -> None:
-        """Load the policy, go on from the last durable state if there is one, publish under the next incarnation."""
+        """Load the policy, go on from the last durable state if there is one, publish under the next incarnation.
+
+        What `tried` refuses has changed nothing: the ledger knows of no new incarnation yet.
+        """
         run = self.run
         run.busy = True
         self._pid = None
-        try:
-            reply = await self._ask("load", dict(self.terms.load))
-        except ChildRefused as refused:
-            raise _explained(refused) from None
+        reply = await load_policy(self._ask, self.terms.load)
         self._pid = self.trainer.pid
         await self.saving.forget()
         base = await self._restore()
+        await trio.to_thread.run_sync(self._swept, self.publishing.sweep)
+        if self.tried is not None:
+            await self.tried(await self.publishing.export_ahead(), reply, self._call)
+            self.tried = None
         async with run.judging:
             run.vocab_size, run.steps = int(reply["vocab_size"]), self.terms.steps
             await self._open_chain(base)
             await self._recover_buffer()
         run.open(self.now_ms())
-        await trio.to_thread.run_sync(self._sweep)
+        await trio.to_thread.run_sync(self._swept, self.saving.sweep)
         await self._publish()
         run.busy = False
         run.notify()
@@ -235,28 +244,13 @@ class TrainingLoop:
     async def _restore(self) -> int:
         """Bring the trainer to the newest checkpoint that can be read; return its step, 0 when there never was one."""
         rows = await trio.to_thread.run_sync(self.ledger.checkpoints)
-        reasons = []
-        for row in rows:
-            directory = self.checkpoints / row.directory
-            try:
-                await self._ask("restore", {"directory": str(directory), "keep_hyperparameters": True})
-            except ChildRefused as refused:
-                if refused.kind != "bad_checkpoint":
-                    raise RunError(f"This run cannot be gone on with: {_naming(directory, refused.error)}.") from None
-                self.events.emit("checkpoint_unusable", directory=str(directory), reason=refused.error)
-                reasons.append(refused.error)
-                continue
-            await self._recover_curriculum(row)
-            self.saving.saved = row.step
-            return row.step
-        if reasons:
-            raise RunError(
-                f"None of the {len(reasons)} checkpoints in {self.checkpoints} can be used, and training would begin "
-                f"anew. Restore one from a copy, or choose another [swarm] state. {reasons[0]}."
-            )
-        await self._recover_curriculum(None)
-        self.saving.saved = 0
-        return 0
+        row = await restore_newest(self._ask, rows, self.checkpoints, self._passed_over)
+        await self._recover_curriculum(row)
+        self.saving.saved = 0 if row is None else row.step
+        return self.saving.saved
+
+    def _passed_over(self, directory: Path, reason: str) -> None:
+        self.events.emit("checkpoint_unusable", directory=str(directory), reason=reason)
 
     async def _recover_curriculum(self, row: CheckpointRow | None) -> None:
         """Put it back to where it was at the checkpoint, if there is one, and tell it what it gave out and saw since:
@@ -314,11 +308,10 @@ class TrainingLoop:
             await trio.to_thread.run_sync(self.ledger.leases_closed, doubled, "recalled", self.now_ms())
         self.events.emit("buffer_recovered", rollouts=len(run.buffer), episodes=len(run.episodes))
 
-    def _sweep(self) -> None:
-        """Remove what a crash left half-done: exports nobody adopted, checkpoints the ledger does not know."""
+    def _swept(self, sweep: Callable[[], None]) -> None:
+        """Remove what a crash left half-done: exports nobody adopted, or checkpoints the ledger does not know."""
         try:
-            self.publishing.sweep()
-            self.saving.sweep()
+            sweep()
         except OSError as error:
             raise RunError(f"{error.filename} cannot be used: {error.strerror}. Check its disk and owner.") from error
 
@@ -424,19 +417,3 @@ class TrainingLoop:
         await self.published(signed)
         await self.publishing.clean()
         await self.saving.save(signed.version)
-
-
-def _naming(directory: Path, error: str) -> str:
-    """What was wrong with a checkpoint, which most errors name by themselves."""
-    return error if str(directory) in error else f"{directory}: {error}"
-
-
-def _explained(refused: ChildRefused) -> RunError | UsageError:
-    """Why the policy could not be loaded, as the operator should read it."""
-    match refused.kind:
-        case "bad_model":
-            return UsageError(f"[model] directory: {refused.error}")
-        case "bad_request":
-            return UsageError(f"[trainer] {refused.error}")
-        case _:
-            return RunError(f"The policy cannot be loaded: {refused.error}")

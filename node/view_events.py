@@ -15,6 +15,7 @@ from protocol.ids import PeerId, short
 SENTENCES: Mapping[str, str] = {
     "engine_chosen": "the engine is {engine}: {why}",
     "swarm_found": "found the swarm {name}",
+    "trial_passed": "{text}",
     "incarnation_began": "incarnation {incarnation} goes on from step {step}",
     "buffer_recovered": "{rollouts} rollouts from before the restart go on waiting",
     "checkpoint_unusable": "checkpoint {directory} cannot be used: {reason}",

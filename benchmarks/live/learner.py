@@ -19,4 +19,4 @@ from node.programs import learn
 if __name__ == "__main__":
     look_seldom()
     command = (sys.executable, "-m", "benchmarks.live.trainer", *sys.argv[2:])
-    sys.exit(trio.run(partial(learn, Path(sys.argv[1]), plain=True, trainer=command)))
+    sys.exit(trio.run(partial(learn, Path(sys.argv[1]), plain=True, trainer=command, trial=False)))

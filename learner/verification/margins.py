@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from enum import Enum
 
+from learner.agreement import Tolerance
 from learner.verification.sequential import MULTIPLES, Margin, Measure, bets_on
 
 TINY_PARAMETERS = 5_000_000
@@ -125,3 +126,23 @@ def margins_of(parameters: int, arithmetic: Arithmetic = Arithmetic.ANY) -> tupl
         Arithmetic.FLOAT32: (SMALL_FLOAT32, SMALL_FLOAT32, SMALL_FLOAT32, LARGE_FLOAT32),
     }[arithmetic]
     return of_size[bisect_left((TINY_PARAMETERS, SMALL_PARAMETERS, MEDIUM_PARAMETERS), parameters)]
+
+
+EXACT = Tolerance(token=1e-3, mean=1e-4)
+LARGE_EXACT = Tolerance(token=1e-2, mean=1e-3)
+"""How far two programs may be apart that both compute one model in float32 on processors: between transformers and vLLM
+no log probability of 256,000 was 0.001 nats apart (0.2 M and 51 M), and most are 1e-5. Of models beyond
+MEDIUM_PARAMETERS nobody measured it; rounding adds up over layers, so ten times as much."""
+
+SELDOM_APART = {Arithmetic.ANY: 0.03, Arithmetic.FLOAT32: 0.01}
+"""No mean over a completion was further apart, in any pair that was measured. A margin may be less: one honest audit in
+thirty may pass it, and a comparison that is made once, and refuses a whole run, must not fail by chance."""
+
+
+def tolerance_of(parameters: int, arithmetic: Arithmetic, *, on_processors: bool) -> Tolerance:
+    """How far log probabilities of one completion may be apart, as two programs compute them that share the model, of
+    so many parameters, in numbers of `arithmetic`. On GPUs float32 may be rounded to ten bits (see FINER)."""
+    if arithmetic is Arithmetic.FLOAT32 and on_processors:
+        return EXACT if parameters <= MEDIUM_PARAMETERS else LARGE_EXACT
+    above = {margin.measure: margin.above for margin in margins_of(parameters, arithmetic)}
+    return Tolerance(token=above[Measure.LOGPROB], mean=max(above[Measure.MEAN], SELDOM_APART[arithmetic]))

@@ -27,4 +27,4 @@ if __name__ == "__main__":
         doom.surround(Ledger, name)
     doom.surround(ChunkStore, "adopt")
     trainer = (sys.executable, "-m", "tests.e2e.hashing_trainer")
-    sys.exit(trio.run(partial(learn, Path(sys.argv[1]), plain=True, trainer=trainer)))
+    sys.exit(trio.run(partial(learn, Path(sys.argv[1]), plain=True, trainer=trainer, trial=False)))

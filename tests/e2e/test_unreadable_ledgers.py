@@ -8,6 +8,7 @@ state of a learner that has worked.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import sqlite3
@@ -21,6 +22,7 @@ import pytest
 from learner import ledger_file
 from node.events import Clock
 from node.home import open_learner_home
+from node.programs import look_at
 from tests.e2e.programs import Swarm
 from tests.e2e.test_bad_input import check_paragraph
 from tests.node.learning import fast_directory
@@ -53,8 +55,11 @@ def ran(swarm: Swarm, worked: Path, monkeypatch: pytest.MonkeyPatch) -> Swarm:
     swarm.configure()
     home = open_learner_home(swarm.state, name="swarm", certificate_days=90, now_ms=Clock.now_ms())
     home.close()
+    curriculum = json.dumps(look_at(swarm.config).schooling.state())
+    of_its_tasks = f"UPDATE checkpoints SET state = json_set(state, '$.curriculum', json('{curriculum}'))"
+    of_its_swarm = f"UPDATE meta SET value = X'{home.authority.swarm.hex()}' WHERE key = 'swarm'"
     shutil.copyfile(worked, swarm.ledger_file)
-    sql(f"UPDATE meta SET value = X'{home.authority.swarm.hex()}' WHERE key = 'swarm'")(swarm.ledger_file)
+    sql(of_its_swarm, of_its_tasks)(swarm.ledger_file)
     (swarm.state / "checkpoints" / "1.40").mkdir(parents=True)
     return swarm
 
@@ -213,7 +218,7 @@ READ_ALL_THE_SAME = frozenset(
     {
         *("report", "report --json", "report --csv", "report --html", "report --picture", "status", "status --json"),
         *("why", "why --replay", "why LEASE", "ban", "pardon", "receipts list", "receipts export", "prove", "show"),
-        *("reputation export", "learn --resume", "learn --dry-run", "learn --fork-from"),
+        *("reputation export", "learn --fork-from"),
     }
 )
 """What only looks at a ledger does not ask whose it is."""

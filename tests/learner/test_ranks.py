@@ -143,6 +143,10 @@ def test_two_ranks_have_the_loss_curve_of_one(model: Path, pair: Child, steps: i
     _, alone = one.answer({"id": 1, "op": "logprobs"}, scored)
     assert both["logprobs"] == pytest.approx(alone["logprobs"], abs=1e-3)
     assert both["entropy"] == pytest.approx(alone["entropy"], abs=1e-3)
+    pair.send("logprobs", scored, weights="bfloat16")
+    _, both = pair.receive()
+    _, alone = one.answer({"id": 1, "op": "logprobs", "weights": "bfloat16"}, scored)
+    assert both["logprobs"] == pytest.approx(alone["logprobs"], abs=1e-2)
 
 
 def test_an_export_has_the_same_bytes_whatever_the_ranks(tmp_path: Path, model: Path, pair: Child) -> None:

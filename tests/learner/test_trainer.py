@@ -287,6 +287,21 @@ def test_the_warm_start_learns_its_sequences(trainer: Trainer) -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
+def test_logprobs_under_the_weights_of_an_export_are_those_of_who_loads_it(tmp_path: Path, trainer: Trainer) -> None:
+    arrays = completions(rollouts(0))
+    ok(trainer, "step", rollouts(1))  # weights that no export in bfloat16 holds
+    _, own = ask(trainer, "logprobs", arrays)
+    _, exported = ask(trainer, "logprobs", arrays, weights="bfloat16")
+    _, again = ask(trainer, "logprobs", arrays)
+    assert np.array_equal(own["logprobs"], again["logprobs"]), "the weights come back to the bit"
+    assert np.abs(own["logprobs"] - exported["logprobs"]).max() > 1e-3
+    ok(trainer, "export", directory=str(tmp_path / "export"), dtype="bfloat16")
+    other = Trainer()
+    ok(other, "load", directory=str(tmp_path / "export"), hyperparameters=HYPERPARAMETERS)
+    assert np.array_equal(ask(other, "logprobs", arrays)[1]["logprobs"], exported["logprobs"])
+    assert np.array_equal(ask(trainer, "logprobs", arrays, weights="float32")[1]["logprobs"], own["logprobs"])
+
+
 def test_logprobs_heed_the_temperature(trainer: Trainer) -> None:
     arrays = completions(rollouts(5))
     _, default = ask(trainer, "logprobs", arrays)

@@ -128,9 +128,13 @@ def test_a_tokenizer_that_cut_a_text_off_before_it_was_saved_cuts_no_prompt_off(
 
 def test_the_command_prints_it_and_ends_as_it_should(operator: Path) -> None:
     machine = Machine(root=operator.parent)
-    outcome = machine.call("learn", operator, "--dry-run")
+    outcome = machine.call("learn", operator, "--dry-run", "--quick")
     assert (outcome.code, outcome.err) == (0, "")
+    assert "No trial was made (--quick)" in outcome.out
     assert tomllib.loads(outcome.out)["learn"]["staleness"] == 3
+    outcome = machine.call("learn", operator, "--quick")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("volery: usage: --quick leaves the trial out of --dry-run, and a start always makes")
     (operator.parent / "Qwen3-4B" / "config.json").unlink()
     outcome = machine.call("learn", operator, "--dry-run")
     assert (outcome.code, outcome.out) == (2, "")
@@ -281,7 +285,8 @@ def test_a_state_directory_says_where_it_goes_on(operator: Path) -> None:
         assert "It begins anew: no checkpoint yet" in show_dry_run(operator)
         with pytest.raises(UsageError, match="has no checkpoint to go on from"):
             show_dry_run(operator, resume=True)
-        ledger.checkpointed(CheckpointRow(step=7, incarnation=1, directory="1.7", state={}), 0)
+        of_run = checked(read_swarm_config(operator), operator).state()
+        ledger.checkpointed(CheckpointRow(step=7, incarnation=1, directory="1.7", state=of_run), 0)
     assert "It goes on from step 7, the newest checkpoint, and ends after step 500." in show_dry_run(
         operator, resume=True
     )

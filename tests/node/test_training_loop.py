@@ -30,15 +30,17 @@ from node.errors import RunError, UsageError
 from node.publishing import REANNOUNCE_S
 from node.step_rows import told_figures
 from node.training_loop import MAX_LOST
+from node.trial import CallTrainer
 from protocol.announcement import open_announcement, topic_of
 from protocol.ids import ManifestHash, PolicyVersion
 from protocol.manifest import SignedManifest
-from protocol.pipe import Arrays
+from protocol.pipe import Arrays, Header
 from protocol.tally import open_tally, proofs_for, proven, tally_of, tree_of
 from protocol.work import Grant, LeaseRequest, Rule
 from tests.learner.working import OTHER, SWARM, even_share, lease_id, version
 from tests.node.learning import (
     HANGS_S,
+    VOCABULARY,
     FakePeer,
     FakeTrainer,
     Killed,
@@ -226,6 +228,123 @@ async def test_who_stops_the_learner_does_not_wait_until_a_version_is_hashed(tmp
         assert (scope.cancelled_caught, next(asked)) == (True, 3)
         assert learner.ledger.versions() == before
         assert [held.version for held in learner.store.versions()] == [one for one, _ in before]
+
+
+# The trial.
+
+
+def trial_of(learner: Learner, *outcomes: Exception | None) -> list[tuple[Path, bytes, list[str]]]:
+    """Give the learner a trial that comes to `outcomes`, in turn; what each saw: the directory, its weights, and what
+    the trainer had been asked for."""
+    seen: list[tuple[Path, bytes, list[str]]] = []
+    left = iter(outcomes)
+
+    async def tried(export: Path, loaded: Header, call: CallTrainer) -> None:
+        assert loaded["vocab_size"] == VOCABULARY
+        weights = (export / "model.safetensors").read_bytes()[-32:]
+        seen.append((export, weights, list(learner.trainer.calls)))
+        if (error := next(left, None)) is not None:
+            raise error
+        await call("logprobs", {}, {"tokens": np.zeros(2), "lengths": np.zeros(1), "mask": np.ones(2)})
+
+    learner.training.tried = tried
+    return seen
+
+
+async def test_the_first_version_is_tried_before_anybody_hears_of_it_and_is_the_very_export(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(steps=2)) as learner:
+        seen, signed = trial_of(learner), manifests(learner)
+        await learner.train(FakePeer())
+        [(export, weights, before)] = seen
+        assert before == ["load", "export"]
+        assert learner.trainer.calls.count("export") == 3, "each version is exported once"
+        assert learner.weights_of(signed[0].hash) == weights
+        assert not export.exists()
+        assert sorted((tmp_path / "exports").iterdir()) == []
+
+
+async def test_a_trial_that_is_refused_leaves_nothing_to_go_on_from_and_the_next_start_begins_anew(
+    tmp_path: Path,
+) -> None:
+    async with open_learner(tmp_path) as learner:
+        trial_of(learner, UsageError("[model] directory: the trial failed"))
+        with pytest.raises(UsageError, match="the trial failed"):
+            await unwrapped(learner.train)
+        assert learner.ledger.incarnations() == []
+        assert learner.ledger.versions() == learner.ledger.checkpoints() == []
+        assert not learner.run.opened.is_set()
+        assert learner.training.newest == b""
+    async with open_learner(tmp_path, Settings(steps=1)) as learner:
+        trial_of(learner)
+        signed, peer = manifests(learner), FakePeer()
+        await learner.train(peer)
+        assert [str(one.version) for one in signed] == ["1.0", "1.1"]
+        require_sound(learner, peer)
+
+
+async def test_a_start_that_goes_on_is_tried_with_the_weights_of_its_checkpoint_and_a_refusal_costs_nothing(
+    tmp_path: Path,
+) -> None:
+    peer = FakePeer()
+    async with open_learner(tmp_path, Settings(steps=2)) as learner:
+        await learner.train(peer)
+        last = learner.weights_of(learner.run.manifests[version("1.2")])
+    async with open_learner(tmp_path, Settings(steps=4)) as learner:
+        seen = trial_of(learner, UsageError("[model] directory: the trial failed"))
+        before = learner.ledger.checkpoints()
+        with pytest.raises(UsageError):
+            await unwrapped(learner.train)
+        assert [weights for _, weights, _ in seen] == [last]
+        assert (learner.ledger.checkpoints(), len(learner.ledger.incarnations())) == (before, 1)
+    async with open_learner(tmp_path, Settings(steps=4)) as learner:
+        trial_of(learner)
+        await learner.train(peer)
+        assert learner.run.chain.head == version("2.4")
+        require_sound(learner, peer)
+
+
+async def test_a_trainer_that_is_lost_in_the_trial_is_tried_again_and_one_lost_later_is_not(tmp_path: Path) -> None:
+    script = crash_once("logprobs", "before")
+    async with open_learner(tmp_path, Settings(steps=3), trainer=FakeTrainer(script=script)) as learner:
+        seen, peer = trial_of(learner), FakePeer()
+        await learner.train(peer)
+        assert len(seen) == 2
+        assert len(learner.logged("trainer_restarted")) == 1
+        require_sound(learner, peer)
+    again = tmp_path / "again"
+    again.mkdir()
+    async with open_learner(
+        again, Settings(steps=3), trainer=FakeTrainer(script=crash_once("step", "before", at=2))
+    ) as learner:
+        seen, peer = trial_of(learner), FakePeer()
+        await learner.train(peer)
+        assert len(seen) == 1, "nothing but the process has changed"
+        assert len(learner.logged("trainer_restarted")) == 1
+
+
+async def test_an_export_that_fails_before_the_trial_is_told(tmp_path: Path) -> None:
+    def script(op: str, moment: str) -> None:
+        if (op, moment) == ("export", "before"):
+            raise ChildRefused("disk", "no space left on device")
+
+    async with open_learner(tmp_path, trainer=FakeTrainer(script=script)) as learner:
+        seen = trial_of(learner)
+        with pytest.raises(RunError, match=r"^The first version cannot be published: no space left on device\."):
+            await unwrapped(learner.train)
+        assert seen == []
+
+
+async def test_who_stops_the_learner_in_its_trial_leaves_nothing_to_go_on_from(tmp_path: Path) -> None:
+    async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
+
+        async def hangs(export: Path, loaded: Header, call: CallTrainer) -> None:
+            nursery.cancel_scope.cancel()
+            await trio.sleep_forever()
+
+        learner.training.tried = hangs
+        nursery.start_soon(learner.train)
+    async with open_learner(tmp_path) as learner:
+        assert learner.ledger.incarnations() == []
 
 
 # Checkpoints, which are written while training goes on.

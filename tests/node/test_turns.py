@@ -170,6 +170,30 @@ async def test_killed_in_mid_episode_nothing_is_lost_and_nothing_doubled(
         assert not peer.undelivered
 
 
+@pytest.mark.parametrize(("call", "moment", "at"), KILLS)
+async def test_a_start_with_fewer_turns_ends_the_episodes_that_are_longer_where_they_are(
+    tmp_path: Path, call: str, moment: str, at: int
+) -> None:
+    settings, peer = Settings(staleness=3, steps=6, prompts=3, ahead=2.0), FakePeer()
+    async with open_learner(tmp_path, settings, environment=environment) as learner:
+        learner.ledger.dies = (call, moment, at)
+        with pytest.raises(Killed):
+            await unwrapped(learner.train, peer)
+
+    def shorter(index: int, said: Said, transcript: int) -> Reply:
+        return Ended(reward=_return(said))
+
+    trainer = NotingTrainer()
+    async with open_learner(tmp_path, settings, trainer=trainer, environment=shorter) as again:
+        again.desk.recover_leases()
+        await again.train(peer)
+        assert again.run.chain.head.version == settings.steps
+        for said, read, reward in (episode for batch in trainer.batches for episode in episodes_of(batch)):
+            assert len(said) == len(read)
+            assert reward == pytest.approx(_return(tuple(map(tuple, said))))
+        assert not peer.undelivered
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 async def test_killed_again_and_again_at_any_moment(tmp_path: Path, seed: int) -> None:

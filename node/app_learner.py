@@ -7,7 +7,7 @@ end, the ledger and the store are closed; what was acknowledged is on disk, so s
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -38,7 +38,7 @@ from node.engine_time import EngineTime
 from node.engines import child_events, open_verifying_engine
 from node.errors import RunError
 from node.evaluation import Evaluation, EvaluationTerms
-from node.events import Clock, EventLog
+from node.events import Clock, EventLog, Field
 from node.home import LearnerHome, open_learner_home
 from node.intake_loop import IntakeLoop
 from node.kept_versions import KeptVersions
@@ -126,6 +126,7 @@ async def run_learner(
                 board = Noticeboard(home.root)
                 board.show(Standing(doing="at work", limits={}))
                 stack.callback(board.clear)
+                events.listen(partial(_show_nodes, board))
                 ledger = Ledger(home.ledger, swarm=home.authority.swarm)
                 stack.callback(ledger.close)
                 quota_gb = config.store.quota_gb
@@ -145,6 +146,16 @@ async def run_learner(
         raise RunError(str(error)) from error
     except ChildCrashed as crash:
         raise RunError(f"The trainer cannot run: {crash}") from crash
+
+
+def _show_nodes(board: Noticeboard, event: str, fields: Mapping[str, Field]) -> None:
+    """Let `volery status` say when nodes cannot work: a learner without any only seems to be at work."""
+    match event:
+        case "nodes_unable":
+            doing = "nobody can work" if fields.get("everyone") else "at work"
+            board.show(Standing(doing=f"{doing}: {fields.get('text')}", limits={}))
+        case "nodes_able":
+            board.show(Standing(doing="at work", limits={}))
 
 
 class _Learner:

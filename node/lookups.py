@@ -304,6 +304,8 @@ def _swarm_status(report: SwarmReport, place: Place) -> dict[str, object]:
         "learner_utilisation": report.utilisation,
         "kwh": None if report.joules is None else report.joules / JOULES_PER_KWH,
         "alarms": ", ".join(spell.alarm for spell in spells(report.alarms) if spell.ended is None) or None,
+        "nodes_unable": report.unable.text or None,
+        "leases_without_records": None if report.fruitless is None else str(report.fruitless),
     }
 
 

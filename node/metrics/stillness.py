@@ -7,10 +7,12 @@ they would say nothing.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import median
 
+from learner import fruitless
 from node.learner_run import LearnerRun
 
 STILL_S = 300.0
@@ -49,8 +51,8 @@ class Stillness:
         return True
 
 
-def waits_for(run: LearnerRun) -> str:
-    """What the next training step waits for, and what to do, in a sentence or two."""
+def waits_for(run: LearnerRun, now_ms: int) -> str:
+    """What the next training step waits for, and what to do, in a few sentences. `now_ms` on the learner's clock."""
     if not run.opened.is_set():
         return "The trainer is loading the model."
     if run.steps and run.chain.head.version >= run.steps:
@@ -66,8 +68,30 @@ def waits_for(run: LearnerRun) -> str:
             f"{told} What {run.asked} completions are worth is being asked: see `reward_failed` and what became of the "
             "verifiers."
         )
+    unable = run.unable()
+    if unable.is_everyone:
+        gone = "" if run.present else " They have left."
+        return f"{told} Nobody can work: {unable.text}.{gone} {fruitless.ADVICE}"
     if not run.present:
         return f"{told} Nobody is here: hand out the invite, and dial its addresses from outside."
+    if (loop := run.fruitless.loop) is not None:
+        reason = unable.text or run.troubles.gave_back_for or "no node says why"
+        return f"{told} {loop} {reason}. {fruitless.ADVICE}"
     if run.leasing.open_rollouts == 0:
-        return f"{told} Nobody asks for leases, or may have any: see what the nodes say."
+        why = ", ".join(_idle(run, now_ms)) or "nobody asks for leases, or may have any: see what the nodes say"
+        return f"{told} Nothing is leased: {why}."
     return told
+
+
+def _idle(run: LearnerRun, now_ms: int) -> Iterator[str]:
+    """Why those who are here hold no lease, by reason, as far as it is known."""
+    reasons = Counter[str]()
+    for worker in map(run.worker, run.present):
+        if worker.until_ms <= now_ms:
+            reasons["outside their owners' hours, or paused"] += 1
+        elif worker.standby:
+            reasons["standing by, as the plan has it"] += 1
+        elif worker.installed is None:
+            reasons["without a version yet: see whether it reaches them"] += 1
+    for reason, peers in reasons.most_common():
+        yield f"{peers} of {len(run.present)} nodes are {reason}"

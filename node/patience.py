@@ -131,6 +131,10 @@ class Patience:
             if not row.is_over
         ]
 
+    def fails(self, *kinds: TroubleKind) -> bool:
+        """Whether any of these failed when it was last tried."""
+        return any(kind in self._rows for kind in kinds)
+
     def again_s(self, *kinds: TroubleKind) -> float:
         """When any of these may be tried again; -inf where nothing of them fails."""
         return max((self._rows[kind].again_s for kind in kinds if kind in self._rows), default=-math.inf)

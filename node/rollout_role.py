@@ -120,7 +120,6 @@ class RolloutRole:
     _speed: Speed = field(default_factory=Speed)
     _undelivered: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MAX_UNDELIVERED))
     _stirred: trio.Event = field(default_factory=trio.Event)
-    _tried: trio.Event = field(default_factory=trio.Event)
     _in_hand: dict[LeaseId, Granted] = field(default_factory=dict)
     _rollouts: dict[LeaseId, int] = field(default_factory=dict)
     """Of what is held, as it was granted."""
@@ -213,14 +212,13 @@ class RolloutRole:
         """Something failed, or worked: the learner is told what changes by it."""
         if self.patience.handle(event, trio.current_time()):
             self.line.beat_now()
-        self._tried.set()
-        self._tried = trio.Event()
+        self._stir()
 
     async def _persevere(self) -> None:
         """Wait until nothing has worked for too long. Raises GaveUp."""
         while (why := self.patience.verdict(trio.current_time())) is None:
             with trio.move_on_at(self.patience.ends_s):
-                await self._tried.wait()
+                await self._stirred.wait()
         self.events.emit("gave_up", reason=why)
         await self._end(why)
         raise GaveUp(why)
@@ -258,6 +256,8 @@ class RolloutRole:
                 return
             with self.shift.until_over(), trio.CancelScope() as self._asking:
                 while self.installed is None:  # before the first version, or after a rest
+                    await self._stirred.wait()
+                while self._in_hand and self.patience.fails(LEASE, ENGINE):  # no batch ahead, or two would fail for one
                     await self._stirred.wait()
                 await trio.sleep_until(max(self._asks_again_s, self.patience.again_s(LEASE, ENGINE)))
                 if self.counts.tokens_per_s is None:  # before the first lease, so that nothing else runs meanwhile
@@ -406,7 +406,7 @@ class RolloutRole:
         return grant.lease.minimum if self.installed is None else max(self.installed, grant.lease.minimum)
 
     def _stir(self) -> None:
-        """Wake who waits for a version, or for leases that may have gone."""
+        """Wake who waits for a version, for leases that may have gone, or for what failed to work."""
         self._stirred.set()
         self._stirred = trio.Event()
 
@@ -483,8 +483,7 @@ class RolloutRole:
             self._in_hand.pop(LeaseId(grant.lease.id), None)
             self._rollouts.pop(LeaseId(grant.lease.id), None)
         self.counts.pending = sum(self._rollouts.values())
-        if self._draining:
-            self._stir()
+        self._stir()
 
     def _sign_all(self, lease: Lease, completions: Sequence[Generation], started_ms: int) -> list[bytes]:
         return [

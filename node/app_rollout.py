@@ -224,6 +224,7 @@ class _Rollout:
             arrived=lambda arrival: self.role.arrived(arrival),
             report=self.report,
             trouble=self.trouble,
+            failed=lambda version, reason: self.role.fetch_failed(version, reason),
         )
         self.line = WorkLine(
             transport=transport,

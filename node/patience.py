@@ -30,9 +30,14 @@ from protocol.trouble import MAX_TROUBLE_CHARS, Trouble, TroubleKind
 LEAST_TIMES = 3
 """Failures in a row before a node may give up: two may have one cause that passes, such as a full disk."""
 
-FIRST_PAUSE_S = {TroubleKind.INSTALL: 5.0, TroubleKind.LEASE: 1.0, TroubleKind.ENGINE: 1.0}
+FIRST_PAUSE_S = {
+    TroubleKind.FETCH: 5.0,
+    TroubleKind.INSTALL: 5.0,
+    TroubleKind.LEASE: 1.0,
+    TroubleKind.ENGINE: 1.0,
+}
 """After the first failure. Loading a version reads all of its weights; a lease that is refused costs next to nothing,
-and the next one may be another prompt."""
+and the next one may be another prompt. Fetching has pauses of its own (`swarm.following`), and is only told here."""
 
 LONGEST_PAUSE_S = 300.0
 """Five minutes: a node whose owner has mended the engine is at work soon, and one that has not costs the learner a
@@ -114,6 +119,7 @@ class Patience:
                 for kind in (TroubleKind.LEASE, TroubleKind.ENGINE):
                     self._rows.pop(kind, None)
             case Arrived(version=version):
+                self._rows.pop(TroubleKind.FETCH, None)
                 if (row := self._rows.get(TroubleKind.INSTALL)) is not None and row.last.version != version:
                     self._begin_anew(TroubleKind.INSTALL)
             case Lent(is_on=is_on):

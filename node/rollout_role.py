@@ -162,6 +162,11 @@ class RolloutRole:
         self.service.offer(arrival.signed)
         self._thank(arrival)
 
+    def fetch_failed(self, version: PolicyVersion, reason: str) -> None:
+        """The newest version could not be fetched. That may be up to the line, to others, or to the disk, so it is told
+        and never given up for."""
+        self._happened(Failed(kind=TroubleKind.FETCH, reason=first_line(reason), version=version, may_pass=True))
+
     async def run(self) -> None:
         """Work until cancelled. Raises EngineError when the engine cannot go on at all, and GaveUp, after a goodbye,
         when nothing has worked for too long."""

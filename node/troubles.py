@@ -8,7 +8,7 @@ Invariants:
 - Of one peer there is at most one trouble of each kind; no more than MOST_PEERS are remembered.
 - Text of a peer has become one harmless line before anything else sees it.
 - Of one peer and kind, something is news at most once in NEWS_EVERY_S, however often it changes.
-- An installation of a version that is not the newest is nobody's trouble any more.
+- What concerns a version that is not the newest is nobody's trouble any more.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ NEWS_EVERY_S = 30.0
 """A peer may change what it says with every heartbeat; the log and the ledger are not to grow with that."""
 
 SEVERAL = 2
-"""Batches in a row that a node could not make before that counts: one may be a prompt that no engine takes."""
+"""Failures in a row before a trouble counts that is not about installing a version: one batch may have a prompt that no
+engine takes, and one line may have been down."""
 
 GROUPS_TOLD = 2
 """Different troubles in one sentence: the two that most nodes have."""
 
-ORDER = (TroubleKind.INSTALL, TroubleKind.ENGINE, TroubleKind.LEASE, TroubleKind.OTHER)
+ORDER = (TroubleKind.FETCH, TroubleKind.INSTALL, TroubleKind.ENGINE, TroubleKind.LEASE, TroubleKind.OTHER)
 """Which of several troubles of one node is told: without a version there is no lease."""
 
 
@@ -171,9 +172,10 @@ def worst_of(troubles: Iterable[Trouble], newest: PolicyVersion | None, *, is_he
 
 
 def _counts(trouble: Trouble, newest: PolicyVersion | None, *, is_here: bool) -> bool:
-    if trouble.kind is TroubleKind.INSTALL or not is_here:
-        return newest is None or trouble.version == newest
-    return trouble.times >= SEVERAL
+    is_of_version = trouble.kind in (TroubleKind.FETCH, TroubleKind.INSTALL) or not is_here
+    if is_of_version and newest is not None and trouble.version != newest:
+        return False
+    return trouble.times >= (1 if trouble.kind is TroubleKind.INSTALL or not is_here else SEVERAL)
 
 
 def unable_of(found: Mapping[PeerId, Trouble], of: int) -> Unable:
@@ -203,6 +205,8 @@ def in_words(troubles: Sequence[Trouble]) -> str:
 def cannot(trouble: Trouble, *, its: str) -> str:
     """What cannot be done, as the rest of a sentence; `its` is whose leases and engine they are."""
     match trouble.kind:
+        case TroubleKind.FETCH:
+            return f"cannot fetch {trouble.version or 'a version'}"
         case TroubleKind.INSTALL:
             return f"cannot install {trouble.version or 'a version'}"
         case TroubleKind.LEASE:

@@ -19,19 +19,21 @@ from msgspec import Meta
 from protocol.codec import Count
 from protocol.ids import PolicyVersion
 
-MAX_TROUBLES = 4
+MAX_TROUBLES = 5
 """One of each kind, and one to spare for a kind that is younger than this program."""
 
 MAX_TROUBLE_CHARS = 240
-"""One reason: as long as a line in a view. Four of them in letters of four bytes add 4 KB to a heartbeat."""
+"""One reason: as long as a line in a view. Five of them in letters of four bytes add 5 KB to a heartbeat."""
 
 
 class TroubleKind(Enum):
-    """What fails: installing a version (or proving what was installed), using leases, keeping the engine alive.
+    """What fails: fetching a version, installing one (or proving what was installed), using leases, keeping the engine
+    alive.
 
     `OTHER` is how a reader sees a kind younger than itself; it is never sent.
     """
 
+    FETCH = "fetch"
     INSTALL = "install"
     LEASE = "lease"
     ENGINE = "engine"

@@ -152,7 +152,7 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge("peers", "peers", "Peers that are here."),
         _gauge("peers_active", "peers", "Those of them that are leased to; the others stand by."),
         _gauge(
-            "nodes_troubled", "peers", "Peers here that say that they cannot do this: `install`, `lease`...", "kind"
+            "nodes_troubled", "peers", "Peers here that say that they cannot do this: `fetch`, `install`...", "kind"
         ),
         _counter("peers_joined", "peers", "How often somebody joined."),
         _counter("peers_left", "peers", "How often somebody left or fell silent."),

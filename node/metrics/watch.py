@@ -41,7 +41,7 @@ LOOK_S = 5.0
 """How often is looked at how things stand: as often as Prometheus asks, or oftener."""
 
 NODES_AGAIN_S = 30.0
-"""At most so often is said what nodes cannot do, while it is about as many of them as before."""
+"""At most so often is said what nodes cannot do, while it is as many of them as before."""
 
 EVALUATED = ("greedy", "sampled", "pass_at", "greedy_of_task", "sampled_of_task", "pass_at_of_task")
 """Metrics that belong to the step of the version that was evaluated, not to the newest."""
@@ -167,11 +167,11 @@ class Watch:
         )
 
     def _look_at_nodes(self) -> None:
-        """Say which nodes cannot work, when that is another; at once when it begins, is over, or becomes everybody's,
-        else not too often, since what they say is up to them."""
+        """Say which nodes cannot work, when that is another: at once when it is another number of them, else not too
+        often, since what they say is up to them."""
         before, now, now_s = self._unable, self.run.unable(), trio.current_time()
-        is_turn = (before.nodes > 0, before.is_everyone) != (now.nodes > 0, now.is_everyone)
-        if now == before or (not is_turn and now_s - self._unable_said_s < NODES_AGAIN_S):
+        is_as_many = (before.nodes, before.is_everyone) == (now.nodes, now.is_everyone)
+        if now == before or (is_as_many and now_s - self._unable_said_s < NODES_AGAIN_S):
             return
         self._unable, self._unable_said_s = now, now_s
         if now.nodes:

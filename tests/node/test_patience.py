@@ -164,6 +164,15 @@ def test_what_is_not_up_to_the_node_is_told_and_never_given_up() -> None:
     assert patience.again_s(LEASE) == 600.0 * 99 + LONGEST_PAUSE_S
 
 
+def test_what_cannot_be_fetched_is_told_until_something_arrives() -> None:
+    patience = Patience()
+    for number in range(5):
+        patience.handle(Failed(kind=TroubleKind.FETCH, reason="no room", version=FIRST, may_pass=True), 100.0 * number)
+    assert (patience.told, patience.ends_s) == ([Trouble(TroubleKind.FETCH, 5, "no room", FIRST)], math.inf)
+    assert patience.handle(Arrived(version=SECOND), 600.0)
+    assert patience.told == []
+
+
 def test_a_rest_does_not_count() -> None:
     patience = Patience()
     patience.handle(failed(is_final=True), 0.0)

@@ -75,6 +75,15 @@ def test_one_batch_that_failed_is_not_told() -> None:
     assert unable(made) == "1 of 2 nodes cannot use their leases: too long"
 
 
+def test_a_version_that_cannot_be_fetched_is_told_while_it_is_the_newest() -> None:
+    made, fetch = Troubles(), TroubleKind.FETCH
+    hear(made, HERE, Trouble(fetch, 1, "no room", NEWEST))
+    assert unable(made) == ""
+    hear(made, HERE, Trouble(fetch, 2, "no room", NEWEST))
+    assert unable(made) == "1 of 2 nodes cannot fetch 1.3: no room"
+    assert made.unable((HERE,), PolicyVersion(1, 4)) == Unable(of=1)
+
+
 def test_who_gave_up_and_left_counts_until_the_next_version() -> None:
     made = Troubles()
     hear(made, GONE, Trouble(INSTALL, 9, NO, NEWEST))
@@ -126,7 +135,7 @@ def test_a_reason_can_do_nothing_to_a_terminal() -> None:
     assert made.gave_back_for == "\\x9b31m\\x0d"
 
 
-KINDS = [INSTALL, LEASE, ENGINE, TroubleKind.OTHER]
+KINDS = list(TroubleKind)
 SAID = st.lists(
     st.builds(
         Trouble,
@@ -135,7 +144,7 @@ SAID = st.lists(
         st.text(max_size=MAX_TROUBLE_CHARS),
         st.sampled_from([None, NEWEST, OLDER]),
     ),
-    max_size=4,
+    max_size=5,
 )
 
 

@@ -1,9 +1,9 @@
 """Notice that leases are granted and end again and again, and that no record comes of any.
 
-A pure core, over all peers together. Alarms are about training steps (`learner.alarms`), and a run in this state takes
-none; this one is about leases. Counted is every lease that was given back, expired, was lost with its peer, or was
-delivered and had no record admitted, since the last record was; those that the learner recalled are not. Leases that
-end within ROUND_MS of each other are one round, for a node gives back a batch at a time.
+A pure core, over all peers together. Other alarms are about training steps (`learner.alarms`), and a run in this state
+takes none; this one is about leases. It counts the leases that ended since the last admitted record: given back,
+expired, lost with their peer, or delivered and refused. Leases that the learner recalled do not count. Leases that end
+within ROUND_MS of each other are one round, for a node gives back a batch at a time.
 
 Invariants:
 - It stands after ROUNDS rounds over SPAN_MS or more, and until the next record is admitted.
@@ -25,8 +25,8 @@ ADVICE = (
 """What to do, said with the alarm."""
 
 ROUNDS, SPAN_MS = 5, 30_000
-"""Five rounds in half a minute or more: nodes that try again after 1, 2, 4, ... seconds have made six by then, and an
-owner who pauses the only node makes one."""
+"""Five rounds in half a minute or more. A node that tries again after 1, 2, 4, ... seconds has made six by then; an owner
+who pauses the only node makes one."""
 
 ROUND_MS = 1_000
 """As short as the first pause of a node that failed."""

@@ -9,8 +9,8 @@ The rule needs no word from the peer: it holds for nodes that are too old to say
 ones. It is about a peer id, and outlives its line, so that leaving and coming back gains nothing.
 
 Invariants:
-- A peer none of whose leases brings a record is granted, beyond what it was granted at once when it owed at most
-  FREE_LEASES, no more than one group for each pause, and pauses double.
+- A peer that brings no record is granted freely until it owes more than FREE_LEASES, and then one group for each pause.
+  Pauses double.
 - No more than MOST_PEERS are remembered.
 """
 

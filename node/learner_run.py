@@ -80,8 +80,12 @@ class LearnerRun(Workload):
     def unable(self) -> Unable:
         """Which nodes cannot work with the newest version, and why, as far as they say so or their leases show it."""
         newest = self.published.version if self.published else None
+        serves = {one: self.workers[one].installed for one in self.present if one in self.workers}
         return self.troubles.unable(
-            self.present, newest, [one for one in self.present if self.give_backs.is_owing(one)]
+            self.present,
+            newest,
+            owing=[one for one in self.present if self.give_backs.is_owing(one)],
+            serving=[one for one, version in serves.items() if version is not None and version.version >= self._oldest],
         )
 
     def open(self, now_ms: int) -> None:

@@ -4,9 +4,10 @@ A pure core. The first failure of a kind is told at once and costs a short pause
 pause, up to LONGEST_PAUSE_S. What concerns one version alone ends with the next version: it is tried at once, and the
 old failure is not told any more. When nothing has worked for `patience_s`, the node gives up.
 
-A node that gives up ends, although it could go on passing versions on. Its owner lent the machine for generating: a
-process that looks alive and earns nothing is found late or never, one that ended with a reason is found by whoever, or
-whatever, started it. And versions reach the other nodes without it, for it took as much of their lines as it gave.
+A node that gives up ends, although it could go on passing versions on. Its owner lent the machine for generating. A
+process that looks alive and earns nothing is found late or never; one that ended with a reason is found by the person
+or the service that started it. Versions reach the other nodes without it, for it took as much of their lines as it
+gave.
 
 Invariants:
 - Between two tries of one kind that fail there is at least the pause, unless a version arrived or came into service.

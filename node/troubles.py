@@ -40,24 +40,30 @@ ORDER = (TroubleKind.FETCH, TroubleKind.INSTALL, TroubleKind.ENGINE, TroubleKind
 """Which of several troubles of one node is told: without a version there is no lease."""
 
 
+OF_A_VERSION = frozenset({TroubleKind.FETCH, TroubleKind.INSTALL})
+"""Troubles with one version, while another may be in service."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Unable:
-    """`nodes` of `of` nodes cannot work; `text` says what they cannot do and why, "" if all can."""
+    """`nodes` of `of` nodes cannot work with the newest version, and `idle` of these with no other either; `text` says
+    what they cannot do and why, "" if all can."""
 
     text: str = ""
     nodes: int = 0
     of: int = 0
+    idle: int = 0
 
     @property
     def is_everyone(self) -> bool:
-        """Whether nobody can."""
-        return 0 < self.nodes == self.of
+        """Whether nobody can work."""
+        return 0 < self.idle == self.of
 
 
 @dataclass(kw_only=True)
 class _Said:
-    """What one peer cannot do, each with when that was first heard; why it last gave leases back; when which kind was
-    news."""
+    """One peer: its troubles, each with the time at which it was first heard (ms); the reason of its last give-back; the
+    time of the last news of each kind (s); the rows that the ledger has."""
 
     troubles: dict[TroubleKind, tuple[Trouble, int]] = field(default_factory=dict)
     gave_back: str = ""
@@ -112,20 +118,25 @@ class Troubles:
         return reasons.most_common(1)[0][0] if reasons else ""
 
     def unable(
-        self, present: Collection[PeerId], newest: PolicyVersion | None, owing: Collection[PeerId] = ()
+        self,
+        present: Collection[PeerId],
+        newest: PolicyVersion | None,
+        *,
+        owing: Collection[PeerId] = (),
+        serving: Collection[PeerId] = (),
     ) -> Unable:
         """Who of those present, and of those who have left with such a trouble, cannot work with `newest`. `owing` are
-        those whose leases bring nothing."""
+        those whose leases bring nothing, `serving` those who have another version in service that is of use."""
         found: dict[PeerId, Trouble] = {}
         for peer, said in self._peers.items():
             told = [trouble for trouble, _ in said.troubles.values()]
-            if (worst := worst_of(told, newest, is_here=peer in present)) is not None:
+            if (worst := worst_of(told, newest, is_here=peer in present, serves=peer in serving)) is not None:
                 found[peer] = worst
         for peer in owing:
             if peer not in found:
                 reason = self.reason_of(peer) or "they are not delivered in time"
                 found[peer] = Trouble(TroubleKind.LEASE, SEVERAL, reason)
-        return unable_of(found, len({*present, *found}))
+        return unable_of(found, len({*present, *found}), serving)
 
     def count(self, present: Iterable[PeerId]) -> Mapping[TroubleKind, int]:
         """How many of those present say that they have a trouble of each kind."""
@@ -164,22 +175,25 @@ class Troubles:
             said.written[trouble.kind] = row
 
 
-def worst_of(troubles: Iterable[Trouble], newest: PolicyVersion | None, *, is_here: bool) -> Trouble | None:
+def worst_of(
+    troubles: Iterable[Trouble], newest: PolicyVersion | None, *, is_here: bool, serves: bool
+) -> Trouble | None:
     """Which trouble of a node keeps it from working with `newest`; None: none does. What one that has left said of
-    another version is no matter."""
+    another version is no matter; where one `serves` another version, first comes what it could not do with that."""
     counted = [one for one in troubles if _counts(one, newest, is_here=is_here)]
-    return min(counted, key=lambda one: ORDER.index(one.kind), default=None)
+    return min(counted, key=lambda one: (serves and one.kind in OF_A_VERSION, ORDER.index(one.kind)), default=None)
 
 
 def _counts(trouble: Trouble, newest: PolicyVersion | None, *, is_here: bool) -> bool:
-    is_of_version = trouble.kind in (TroubleKind.FETCH, TroubleKind.INSTALL) or not is_here
+    is_of_version = trouble.kind in OF_A_VERSION or not is_here
     if is_of_version and newest is not None and trouble.version != newest:
         return False
     return trouble.times >= (1 if trouble.kind is TroubleKind.INSTALL or not is_here else SEVERAL)
 
 
-def unable_of(found: Mapping[PeerId, Trouble], of: int) -> Unable:
-    """The sentence for these troubles, one of each node, of `of` nodes."""
+def unable_of(found: Mapping[PeerId, Trouble], of: int, serving: Collection[PeerId] = ()) -> Unable:
+    """The sentence for these troubles, one of each node, of `of` nodes. Of those `serving` another version only leases
+    and the engine can keep a node idle."""
     if not found:
         return Unable(of=of)
     alike: dict[str, list[Trouble]] = {}
@@ -187,7 +201,8 @@ def unable_of(found: Mapping[PeerId, Trouble], of: int) -> Unable:
         alike.setdefault(cannot(trouble, its="their"), []).append(trouble)
     groups = sorted(alike.items(), key=lambda group: -len(group[1]))
     said = [f"{len(troubles)} of {of} nodes {what}: {_reasons(troubles)}" for what, troubles in groups[:GROUPS_TOLD]]
-    return Unable(text="; ".join(said), nodes=len(found), of=of)
+    idle = sum(peer not in serving or trouble.kind not in OF_A_VERSION for peer, trouble in found.items())
+    return Unable(text="; ".join(said), nodes=len(found), of=of, idle=idle)
 
 
 def _reasons(troubles: Sequence[Trouble]) -> str:

@@ -79,8 +79,8 @@ def waits_for(run: LearnerRun, now_ms: int) -> str:
         return f"{told} {loop} {reason}. {fruitless.ADVICE}"
     if run.leasing.open_rollouts == 0:
         why = ", ".join(_idle(run, now_ms)) or "nobody asks for leases, or may have any: see what the nodes say"
-        return f"{told} Nothing is leased: {why}."
-    return told
+        told = f"{told} Nothing is leased: {why}."
+    return f"{told} {unable.text}." if unable.nodes else told
 
 
 def _idle(run: LearnerRun, now_ms: int) -> Iterator[str]:

@@ -39,7 +39,7 @@ def hear(made: Troubles, peer: PeerId, *troubles: Trouble, now_s: float = 0.0) -
 
 
 def unable(made: Troubles, *, owing: Sequence[PeerId] = ()) -> str:
-    return made.unable((HERE, THERE), NEWEST, owing).text
+    return made.unable((HERE, THERE), NEWEST, owing=owing).text
 
 
 # The sentence
@@ -52,11 +52,22 @@ def test_it_says_how_many_of_how_many_and_why() -> None:
     assert unable(made) == f"1 of 2 nodes cannot install 1.3: {NO}"
     assert not made.unable((HERE, THERE), NEWEST).is_everyone
     hear(made, THERE, Trouble(INSTALL, 4, NO, NEWEST))
-    assert made.unable((HERE, THERE), NEWEST) == Unable(text=f"2 of 2 nodes cannot install 1.3: {NO}", nodes=2, of=2)
-    assert made.unable((HERE, THERE), NEWEST).is_everyone
+    both = Unable(text=f"2 of 2 nodes cannot install 1.3: {NO}", nodes=2, of=2, idle=2)
+    assert made.unable((HERE, THERE), NEWEST) == both
+    assert both.is_everyone
     hear(made, HERE)
     hear(made, THERE)
     assert made.unable((HERE, THERE), NEWEST) == Unable(of=2)
+
+
+def test_who_has_an_older_version_in_service_is_not_idle() -> None:
+    made, install = Troubles(), Trouble(INSTALL, 1, NO, NEWEST)
+    hear(made, HERE, install)
+    found = made.unable((HERE,), NEWEST, serving=[HERE])
+    assert (found.nodes, found.idle, found.is_everyone) == (1, 0, False)
+    hear(made, HERE, install, Trouble(LEASE, 2, "too long", OLDER))
+    found = made.unable((HERE,), NEWEST, serving=[HERE])
+    assert (found.text, found.is_everyone) == ("1 of 1 nodes cannot use their leases: too long", True)
 
 
 def test_what_concerns_an_older_version_alone_is_over() -> None:
@@ -220,7 +231,7 @@ async def test_the_log_the_ledger_the_report_and_the_metrics_say_what_nodes_say(
         assert f"Nobody can work: {sentence}." in waits_for(learner.run, learner.wall.ms)
         await until(lambda: swarm_report(learner.ledger.path).unable.nodes == 2)
         report = swarm_report(learner.ledger.path)
-        assert report.unable == Unable(text=sentence, nodes=2, of=2)
+        assert report.unable == Unable(text=sentence, nodes=2, of=2, idle=2)
         assert sentence in " ".join(as_text(report).split())
 
         learner.desk.left(HERE, IN_GOOD_ORDER)

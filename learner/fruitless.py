@@ -25,8 +25,8 @@ ADVICE = (
 """What to do, said with the alarm."""
 
 ROUNDS, SPAN_MS = 5, 30_000
-"""Five rounds in half a minute or more. A node that tries again after 1, 2, 4, ... seconds has made six by then; an owner
-who pauses the only node makes one."""
+"""Five rounds in half a minute or more. A node that tries again after 1, 2, 4, ... seconds has made six by then; an
+owner who pauses the only node makes one."""
 
 ROUND_MS = 1_000
 """As short as the first pause of a node that failed."""

@@ -62,8 +62,8 @@ class Unable:
 
 @dataclass(kw_only=True)
 class _Said:
-    """One peer: its troubles, each with the time at which it was first heard (ms); the reason of its last give-back; the
-    time of the last news of each kind (s); the rows that the ledger has."""
+    """One peer: its troubles, each with the time at which it was first heard (ms); the reason of its last give-back;
+    the time of the last news of each kind (s); the rows that the ledger has."""
 
     troubles: dict[TroubleKind, tuple[Trouble, int]] = field(default_factory=dict)
     gave_back: str = ""

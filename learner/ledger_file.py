@@ -27,6 +27,7 @@ from learner.ledger_schema import (
     SCHEMA_VERSION,
     SCORES,
     TALLIES,
+    TROUBLES,
     TRUST,
 )
 
@@ -120,6 +121,7 @@ class LedgerFile:
             _execute(db, TALLIES)
             _execute(db, TRUST)
             _execute(db, ENERGY)
+            _execute(db, TROUBLES)
             db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (str(SCHEMA_VERSION).encode(),))
         self._require_ours(swarm)
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Collection, Sequence
 
 from learner.ledger_file import LedgerFile
-from learner.ledger_rows import PeerRow, PlanRow, StayRow
+from learner.ledger_rows import PeerRow, PlanRow, StayRow, TroubleRow
 from learner.relay_credit import Credit
 from protocol.ids import PeerId, PolicyVersion
 
@@ -63,6 +63,21 @@ class PeerBook(LedgerFile):
         """`peers_present` for one."""
         stay = StayRow(presence=presence, bytes_up=bytes_up, bytes_down=bytes_down, reason=reason)
         self.peers_present([stay], now_ms)
+
+    def troubles_told(self, rows: Sequence[TroubleRow]) -> None:
+        """These peers say that they cannot do something, or can again."""
+        with self.transaction() as db:
+            db.executemany(
+                "INSERT OR REPLACE INTO troubles (peer, kind, version, times, reason, since_ms, ended_ms)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (
+                        row.peer, row.kind, None if row.version is None else str(row.version), row.times, row.reason,
+                        row.since_ms, row.ended_ms,
+                    )
+                    for row in rows
+                ],
+            )  # fmt: skip
 
     def planned(self, row: PlanRow) -> None:
         """Who is to be on was decided anew."""

@@ -191,3 +191,19 @@ class AuditRow:
     evidence: float
     passed: bool
     detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TroubleRow:
+    """What a peer says that it cannot do: its kind, the version if it is about one, how often in a row it failed, and
+    why, harmless text; since when it said so, and until when, None while it does. The newest of each peer and kind is
+    kept.
+    """
+
+    peer: PeerId
+    kind: str
+    version: PolicyVersion | None
+    times: int
+    reason: str
+    since_ms: int
+    ended_ms: int | None = None

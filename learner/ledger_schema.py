@@ -195,3 +195,12 @@ CREATE TABLE IF NOT EXISTS energy (
 """
 """What a peer says that its machine took of the mains during a stay, by where it has that from; believed or not. Made
 like RELAYS."""
+
+TROUBLES = """
+CREATE TABLE IF NOT EXISTS troubles (
+    peer TEXT NOT NULL REFERENCES peers, kind TEXT NOT NULL, version TEXT, times INTEGER NOT NULL, reason TEXT NOT NULL,
+    since_ms INTEGER NOT NULL, ended_ms INTEGER, PRIMARY KEY (peer, kind)
+) STRICT;
+"""
+"""What a peer says that it cannot do, the newest of each kind: in a row so many times, for which reason, since when and
+until when (NULL: it did not say that it is over). Made like RELAYS."""

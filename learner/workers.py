@@ -18,6 +18,7 @@ class Held(Enum):
 
     STANDBY = "standing by"
     HOURS = "its owner's hours"
+    DEBT = "its leases to bring a record"
     VERSION = "the next version"
     AUDIT = "audits of what it delivered"
     SHARE = "training on what it delivered"

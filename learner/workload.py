@@ -8,7 +8,9 @@ A pure core. What always holds: a lease is granted only if
 - it is done before the hours end in which the peer's owner lends it, else it is made smaller, or not granted;
 - no more is under way of a peer that is not trusted yet than its quota: leased, or held until its audit;
 - no more is leased to one peer, held or waiting, than its share of what may be, or than all peers would have if they
-  had the same, but for what the learner waits for while nobody makes it.
+  had the same, but for what the learner waits for while nobody makes it;
+- a peer that gave back, let expire or lost too many leases without a record is leased one group at a time, and less and
+  less often (`learner.givebacks`).
 
 What was leased may still become hopeless, since peers and links are slower than they were: then it is recalled, if no
 batch that is still to be formed can hold it, and not counted on from then on.
@@ -25,10 +27,13 @@ from __future__ import annotations
 
 import hmac
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from learner.episodes import Episodes
+from learner.fruitless import End, Fruitless
+from learner.givebacks import GiveBacks
 from learner.headroom import Headroom, Tempo
 from learner.intake import GrantedLease
 from learner.leasing import Frame, Prompt
@@ -61,6 +66,8 @@ class Workload(Headroom):
     workers: dict[PeerId, Worker] = field(default_factory=dict)
     lacks_prompts: bool = False
     """The last request that had room was cut short since the next prompts were being written."""
+    give_backs: GiveBacks = field(default_factory=GiveBacks)
+    fruitless: Fruitless = field(default_factory=Fruitless)
     _asks: dict[PeerId, int] = field(default_factory=dict)
     _together: dict[LeaseId, Together] = field(default_factory=dict)
 
@@ -107,19 +114,46 @@ class Workload(Headroom):
 
     def given_back(self, peer: PeerId, leases: Iterable[LeaseId], now_ms: int) -> list[GrantedLease]:
         """The peer will not deliver those of `leases` that are its own and open; return them."""
-        back = self._withdrawn(self.leasing.give_back(peer, list(dict.fromkeys(leases))))
+        named = list(dict.fromkeys(leases))
+        recalled = self.leasing.recalled.keys() & named
+        back = self._withdrawn(self.leasing.give_back(peer, named))
+        self._brought_nothing(peer, sum(granted.id not in recalled for granted in back), End.RETURNED, now_ms)
         if (worker := self.workers.get(peer)) is not None:
             self._see_free(peer, worker, now_ms)
         return back
 
-    def release(self, peer: PeerId) -> list[GrantedLease]:
+    def release(self, peer: PeerId, now_ms: int) -> list[GrantedLease]:
         """The peer is gone: withdraw all its leases; return them."""
-        return self._withdrawn(self.leasing.release(peer))
+        recalled = set(self.leasing.recalled)
+        released = self._withdrawn(self.leasing.release(peer))
+        self._brought_nothing(peer, sum(granted.id not in recalled for granted in released), End.LOST, now_ms)
+        return released
 
     def expire(self, now_ms: int, grace_ms: int) -> list[GrantedLease]:
         """Withdraw leases whose deadline passed more than `grace_ms` ago, and of which nothing has arrived; return
         them."""
-        return self._withdrawn(self.leasing.expire(now_ms, grace_ms))
+        recalled = set(self.leasing.recalled)
+        expired = self._withdrawn(self.leasing.expire(now_ms, grace_ms))
+        by_peer = Counter(granted.peer for granted in expired if granted.id not in recalled)
+        for peer, leases in by_peer.items():
+            self._brought_nothing(peer, leases, End.EXPIRED, now_ms)
+        return expired
+
+    def judged_lease(self, peer: PeerId, *, is_admitted: bool, now_ms: int) -> None:
+        """A lease of the peer was judged: a record of it was admitted, or none.
+
+        A peer whose records are refused owes nothing for it: making them took its time, and `node.trust_desk` looks at
+        what it delivers.
+        """
+        if is_admitted:
+            self.give_backs.brought(peer)
+            self.fruitless.brought()
+        else:
+            self.fruitless.ended(End.REFUSED, 1, now_ms)
+
+    def _brought_nothing(self, peer: PeerId, leases: int, how: End, now_ms: int) -> None:
+        self.give_backs.brought_nothing(peer, leases, now_ms)
+        self.fruitless.ended(how, leases, now_ms)
 
     def grant_again(self, granted: GrantedLease) -> None:
         """The peer of an open lease has lost it and is granted it once more."""
@@ -255,6 +289,8 @@ class Workload(Headroom):
             return Held.STANDBY
         if self._in_hours(worker, SMALLEST_GROUP, now_ms) < SMALLEST_GROUP:
             return Held.HOURS
+        if self._left_of_debt(peer, now_ms) <= 0:
+            return Held.DEBT
         if self._left_of_quota(peer, worker) < SMALLEST_GROUP:
             return Held.AUDIT
         if self._left_of_share(peer) < SMALLEST_GROUP:
@@ -269,7 +305,7 @@ class Workload(Headroom):
         if worker.standby:
             return []
         frame = Frame()
-        rollouts = min(rollouts, self._left_of(peer, worker))
+        rollouts = min(rollouts, self._left_of(peer, worker), self._left_of_debt(peer, now_ms))
         if rollouts < 1:
             return []
         if not self.episodes.waits:
@@ -333,6 +369,13 @@ class Workload(Headroom):
     def _left_of(self, peer: PeerId, worker: Worker) -> int:
         """Rollouts that may be leased to it for all that is under way, or waits, of its own."""
         return min(self._left_of_quota(peer, worker), self._left_of_share(peer))
+
+    def _left_of_debt(self, peer: PeerId, now_ms: int) -> int:
+        """Rollouts that may be leased to it for all that its leases brought: of one that owes, a group at a time."""
+        if not self.give_backs.is_owing(peer):
+            return MAX_ROLLOUTS
+        is_free = self.leasing.pending(peer) == 0 and self.give_backs.wait_ms(peer, now_ms) == 0
+        return self.leasing.terms.group_size if is_free else 0
 
     def _left_of_share(self, peer: PeerId) -> int:
         """Rollouts that may be leased to it until it has its share."""

@@ -33,11 +33,12 @@ from node.neighbours import Neighbours, line_reporter
 from node.occupants import make_room
 from node.orders import OwnerSignals
 from node.owner import Drained, Owner
+from node.patience import Patience
 from node.presence import machine_name, open_transport
 from node.proofs import ProofKeeper, tally_in
 from node.receipts import PeerTraffic, Receipts, ReceiptsError
 from node.revisions import Revisions
-from node.rollout_role import RolloutRole
+from node.rollout_role import GaveUp, RolloutRole
 from node.shift import Shift
 from node.volunteer import VolunteerHome, open_volunteer_home
 from protocol import exchange
@@ -149,7 +150,7 @@ async def run_rollout(
         raise UsageError(f"The learner refused this node: {refused}") from None
     except ListenFailed as error:
         raise RunError(f"{error}. End what listens there, or choose another port in [network] listen.") from error
-    except (StoreError, ReceiptsError, EngineError) as error:
+    except (StoreError, ReceiptsError, EngineError, GaveUp) as error:
         raise RunError(str(error)) from error
     raise AssertionError("a node's loops end only by raising")
 
@@ -237,6 +238,7 @@ class _Rollout:
             arrived=lambda arrival: self.role.arrived(arrival),
             report=self.report,
             trouble=self.trouble,
+            failed=lambda version, reason: self.role.fetch_failed(version, reason),
         )
         self.line = WorkLine(
             transport=transport,
@@ -271,6 +273,7 @@ class _Rollout:
             now_ms=Clock.now_ms,
             events=events,
             shift=Shift(parse_hours(config.engine.hours)),
+            patience=Patience(patience_s=config.engine.patience_s),
         )
         self.owner = Owner(
             root=root,
@@ -372,6 +375,7 @@ class _Rollout:
             tokens_per_s=counts.tokens_per_s or 0.0,
             hours_left_s=self.role.shift.left_s,
             energy=self.energy.told(),
+            troubles=self.role.patience.told,
         )
 
     def traffic(self) -> set[PeerTraffic]:

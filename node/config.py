@@ -51,6 +51,10 @@ meanwhile waits; or go on with the new one, and say so in spans; or are begun ag
 GPU_MEMORY_UTILIZATION = 0.85
 """vLLM takes its memory once, and for good: this leaves a desktop, or a small game, some of a GPU."""
 
+PATIENCE_S = 600.0
+"""So long a rollout node goes on while nothing works: long enough for another program to leave the GPU, or for an
+operator who looks to publish something else; short enough that whoever has just started the node is still there."""
+
 OFFLINE_SHARE = 0.5
 """Of each batch, where logs are named and no share."""
 
@@ -406,6 +410,7 @@ class EngineSection(Section, frozen=True, kw_only=True):
     `tensor_parallel_size` GPUs, `gpu_memory_utilization` of each for weights and KV cache, `max_model_len` tokens of
     prompt and completion (0: as many as model and memory allow), `quantization` of the weights while they are loaded.
     `cheat`: for drills against one's own swarm, see `node.engine.cheating`.
+    `patience_s`: the node ends when nothing has worked for so long (`node.patience`).
     `fake_token_s`: the "fake" engine pretends to take so many seconds for each token of a batch's longest completion.
     """
 
@@ -418,6 +423,7 @@ class EngineSection(Section, frozen=True, kw_only=True):
     batch_rollouts: Annotated[int, Meta(ge=1, le=65_536)] = 64
     nice: Annotated[int, Meta(ge=0, le=19)] = 5
     hours: Annotated[str, Meta(max_length=MAX_CHARS)] = ""
+    patience_s: PositiveFloat = PATIENCE_S
     on_new_version: OnNewVersion = "finish"
     tensor_parallel_size: Annotated[int, Meta(ge=1, le=64)] = 1
     gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = GPU_MEMORY_UTILIZATION

@@ -2,7 +2,8 @@
 
 What always holds: what was in service stays in service while another is loaded, and when that cannot be; nothing that
 was made with weights is trusted before they were proven to be the version's; the store evicts neither what is in
-service nor what is next; while the machine is not lent for long, the engine holds no memory.
+service nor what is next; while the machine is not lent for long, the engine holds no memory. A version that cannot be
+installed is tried again after pauses that grow (`node.patience`), a newer one at once.
 
 Loops: `_install` waits for a newer version, or for an engine that was started again; `_free_memory` for a long rest.
 """
@@ -16,10 +17,13 @@ import trio
 
 from node.engine.port import EngineCrashed, InstalledVersion, InstallFailed, PolicyEngine
 from node.events import EventLog
+from node.patience import Arrived, Event, Failed, Patience, Worked
 from node.proving import require_proven
 from node.shift import Shift
+from node.visible import first_line
 from protocol.ids import ManifestHash, PolicyVersion
 from protocol.manifest import SignedManifest
+from protocol.trouble import TroubleKind
 from swarm.causes import first_cause
 from swarm.store import ChunkStore
 
@@ -27,14 +31,12 @@ FREE_AFTER_S = 60.0
 """So long may a pause be before the engine's memory is freed: loading a model again takes seconds to a minute, and a
 short pause should cost no more than it lasts."""
 
-INSTALL_RETRY_S = 5.0
-"""Pause after an installation failed for a reason that may pass."""
-
 
 @dataclass(kw_only=True)
 class InService:
     """See the module's paragraph. `in_flight` says what is being fetched; `on_change` is told whenever a version may be
-    in service, or trusted, that was not before, and `on_installed` once one is.
+    in service, or trusted, that was not before, and `on_installed` once one is. `happened` is told what
+    `patience` is to know.
 
     `has_freed_memory`: the machine is not lent, and the engine holds no memory.
     """
@@ -46,6 +48,8 @@ class InService:
     events: EventLog
     on_change: Callable[[], None]
     on_installed: Callable[[], None]
+    patience: Patience
+    happened: Callable[[Event], None]
     free_after_s: float = FREE_AFTER_S
     has_freed_memory: bool = False
     _newest: SignedManifest | None = None
@@ -54,6 +58,7 @@ class InService:
     _disproven: set[ManifestHash] = field(default_factory=set)
     _pinned: set[ManifestHash] = field(default_factory=set)
     _arrived: trio.Event = field(default_factory=trio.Event)
+    _offered: trio.Event = field(default_factory=trio.Event)
     _stirred: trio.Event = field(default_factory=trio.Event)
     _loading: trio.Lock = field(default_factory=trio.Lock)
 
@@ -68,7 +73,9 @@ class InService:
         """A version is complete in the store; the newest one is installed next."""
         self._newest = signed
         self._pin()
+        self.happened(Arrived(version=signed.version))
         self._arrived.set()
+        self._offered.set()
 
     async def run(self) -> None:
         """Keep the newest version in service until cancelled. Raises EngineError when the engine cannot go on."""
@@ -89,42 +96,61 @@ class InService:
         while True:
             await self._arrived.wait()
             async with self._loading:
-                self._arrived = trio.Event()
-                installed = await self._install_newest()
+                self._arrived, self._offered = trio.Event(), trio.Event()
+                again_s = await self._install_newest()
                 if not self._arrived.is_set():  # else the engine may have been started again meanwhile
                     self._proving.clear()
                     self._stir()
-            if not installed:
-                await trio.sleep(INSTALL_RETRY_S)
+            if again_s is not None:
+                with trio.move_on_at(again_s):
+                    await self._offered.wait()
                 self._arrived.set()
 
-    async def _install_newest(self) -> bool:
-        """Have the newest version in service, and prove first what is, if that is owed; False if either failed."""
+    async def _install_newest(self) -> float | None:
+        """Have the newest version in service, and prove first what is, if that is owed; when to try again if either
+        failed."""
         newest = self._newest
-        proven = True
+        owed_s = newest_s = None
         if (found := self.engine.installed) is not None and (newest is None or found.manifest != newest.hash):
             owed = self.store.manifest(found.manifest) if found.manifest in self._unproven else None
-            proven = owed is None or await self._serve(owed)
-        return (newest is None or await self._serve(newest)) and proven
+            owed_s = None if owed is None else await self._serve(owed)
+        if newest is not None:
+            newest_s = await self._serve(newest)
+        return max((at_s for at_s in (owed_s, newest_s) if at_s is not None), default=None)
 
-    async def _serve(self, signed: SignedManifest) -> bool:
-        """Have this version in service, and proven; False if that may be tried again."""
+    async def _serve(self, signed: SignedManifest) -> float | None:
+        """Have this version in service, and proven; None if that is so, or never will be, else when to try again."""
         if self._is_installed(signed) or signed.hash in self._disproven:
-            return True
+            return None
         version = InstalledVersion(name=signed.version, manifest=signed.hash)
         began = trio.current_time()
         try:
             await self._bring_into_service(version, signed)
         except (InstallFailed, EngineCrashed) as error:
-            self.events.emit("install_failed", version=str(version.name), reason=str(error).splitlines()[0])
-            return False
+            return self._failed(signed, str(error))
         seconds = round(trio.current_time() - began, 3)
         self.events.emit("version_installed", version=str(version.name), seconds=seconds)
+        self.happened(Worked(kind=TroubleKind.INSTALL))
         self.on_installed()
         self._pin()
         self._stir()
         await trio.to_thread.run_sync(self.store.evict, self._keep())
-        return True
+        return None
+
+    def _failed(self, signed: SignedManifest, reason: str) -> float | None:
+        """It could not be installed, or is not what it is called; when to try again, None for never."""
+        is_final = signed.hash in self._disproven
+        self.happened(
+            Failed(kind=TroubleKind.INSTALL, reason=first_line(reason), version=signed.version, is_final=is_final)
+        )
+        again_s = None if is_final else self.patience.again_s(TroubleKind.INSTALL)
+        self.events.emit(
+            "install_failed",
+            version=str(signed.version),
+            reason=first_line(reason),
+            again="not again" if again_s is None else f"again in {max(0.0, again_s - trio.current_time()):.0f} s",
+        )
+        return again_s
 
     def _restarted(self) -> None:
         """The engine's process is another one: what it has loaded is proven before anything made with it is signed,
@@ -155,6 +181,7 @@ class InService:
                 self.has_freed_memory = False
                 self.events.emit("engine_wakes")
                 self._arrived.set()
+                self._offered.set()
 
     async def _bring_into_service(self, version: InstalledVersion, signed: SignedManifest) -> None:
         """Install, unless that was done, and prove. What is disproven is not tried again, and what was in service

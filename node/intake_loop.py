@@ -345,6 +345,8 @@ class IntakeLoop:
             self.run.leasing.close(granted.id)
             used = (version for one in judged.group for version in one.signed.behaviour) if judged else ()
             self.run.delivered(granted.peer, granted.id, self.now_ms(), max(used, default=None))
+            if judged is not None and not judged.orphaned_tokens:  # else a restart of ours has spoilt it
+                self.run.judged_lease(granted.peer, is_admitted=bool(judged.group), now_ms=self.now_ms())
         if judged is None:
             return False
         if granted is not None and answer.is_withheld:

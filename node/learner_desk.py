@@ -175,6 +175,7 @@ class LearnerDesk:
         if self.trust is not None:
             self.trust.heard(peer)
         self._count(peer, presence, heartbeat)
+        self._hear_troubles(peer, presence, heartbeat)
         self.witness.heard(peer, heartbeat)
         if self.witness.heard_hours(peer, left_s):
             self.peers_changed()
@@ -198,6 +199,7 @@ class LearnerDesk:
 
     def returned(self, peer: PeerId, leases: LeaseReturn) -> None:
         """Take leases back."""
+        self.run.troubles.gave_back(peer, leases.reason, self.run.present)
         self.leases.returned(peer, leases)
 
     def relayed(self, peer: PeerId, relayed: Relayed) -> None:
@@ -300,6 +302,22 @@ class LearnerDesk:
         if len(self._counted) > PEERS_REMEMBERED:
             self._counted = {one: beat for one, beat in self._counted.items() if one in self.run.present}
 
+    def _hear_troubles(self, peer: PeerId, presence: Presence, heartbeat: Heartbeat) -> None:
+        """Note what the node cannot do, and log what is news of it."""
+        now_s, now_ms = trio.current_time(), self.now_ms()
+        for trouble in self.run.troubles.heard(
+            peer, heartbeat.troubles, now_s=now_s, now_ms=now_ms, present=self.run.present
+        ):
+            self.events.emit(
+                "node_trouble",
+                peer=peer,
+                name=presence.name,
+                kind=trouble.kind.value,
+                version=str(trouble.version) if trouble.version else None,
+                times=trouble.times,
+                reason=trouble.reason,
+            )
+
     def _dismiss(self, peer: PeerId, last_word: Refused) -> None:
         """The peer is not welcome any more: it loses its leases and its line."""
         self._lose(self.run.membership.handle(Gone(peer=peer, reason=BANNED), trio.current_time()), last_word)
@@ -375,6 +393,7 @@ class LearnerDesk:
         stays = [*ended, *(_stay(presence) for presence in self.run.present.values())]
         write_leases, now_ms = self.leases.write(), self.now_ms()
         write_trust = None if self.trust is None else self.trust.write()
+        troubles = self.run.troubles.unwritten()
 
         def write() -> None:
             write_leases()
@@ -382,6 +401,8 @@ class LearnerDesk:
                 write_trust()
             if stays:
                 self.ledger.peers_present(stays, now_ms)
+            if troubles:
+                self.ledger.troubles_told(troubles)
 
         return write
 

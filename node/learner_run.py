@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import trio
 
 from learner.workload import Workload
+from node.troubles import Troubles, Unable
 from protocol.energy import EnergySource
 from protocol.ids import PeerId
 from protocol.manifest import SignedManifest
@@ -57,7 +58,7 @@ class LearnerRun(Workload):
     `opened` is set once the chain is known, and so are the manifests, at `opened_ms`; `vocab_size` from then on.
     `published` is the newest version, `kappa` the publication period in force; `judged` how many records the ledger had
     when verdicts last reached the curriculum; `asked` how many completions wait to be told what they are worth; `leave`
-    is awaited before somebody stops the run.
+    is awaited before somebody stops the run; `troubles` is what nodes say that they cannot do.
     """
 
     membership: Membership
@@ -69,11 +70,23 @@ class LearnerRun(Workload):
     asked: int = 0
     judged: int = 0
     leave: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+    troubles: Troubles = field(default_factory=Troubles)
     opened: trio.Event = field(default_factory=trio.Event)
     opened_ms: float = math.inf
     judging: trio.Lock = field(default_factory=trio.Lock)
     _changed: trio.Event = field(default_factory=trio.Event)
     _leasable: trio.Event = field(default_factory=trio.Event)
+
+    def unable(self) -> Unable:
+        """Which nodes cannot work with the newest version, and why, as far as they say so or their leases show it."""
+        newest = self.published.version if self.published else None
+        serves = {one: self.workers[one].installed for one in self.present if one in self.workers}
+        return self.troubles.unable(
+            self.present,
+            newest,
+            owing=[one for one in self.present if self.give_backs.is_owing(one)],
+            serving=[one for one, version in serves.items() if version is not None and version.version >= self._oldest],
+        )
 
     def open(self, now_ms: int) -> None:
         """The chain is known, and deliveries are judged from here on. The first time, leases of before begin anew: what

@@ -18,6 +18,7 @@ from functools import partial
 
 import trio
 
+from learner.givebacks import FREE_LEASES
 from learner.intake import GrantedLease
 from learner.leasing import GRANT_BYTES, own_lease
 from learner.ledger import Ledger
@@ -38,6 +39,11 @@ GRANT_WAIT_S = 10.0
 
 GRANT_RETRY_MS = 100
 """When to ask again after that: at once, since it is here that a request waits."""
+
+DEBT = (
+    f"More than {FREE_LEASES} of your leases brought no record: you are leased one group at a time, and less and less "
+    "often, until one does. Your log says why leases went back."
+)
 
 LATE_GRACE_MS = 2_000
 """A lease is withdrawn this long after its deadline, so that a delivery under way hears LATE with its figures."""
@@ -95,7 +101,8 @@ class LeaseDesk:
         leases = await self._wait_granted(peer, request.rollouts)
         if not leases:
             why = "The run is finished." if self.run.finished else self._why_not(peer)
-            return Grant(leases=[], now_ms=self.now_ms(), reason=why, retry_after_ms=GRANT_RETRY_MS)
+            retry_ms = max(GRANT_RETRY_MS, self.run.give_backs.wait_ms(peer, self.now_ms()))
+            return Grant(leases=[], now_ms=self.now_ms(), reason=why, retry_after_ms=retry_ms)
         issued = [(granted, sign_lease(self.keypair, self.swarm, granted.lease)) for granted in leases]
         ids = [granted.id for granted, _ in issued]
         rows = [_row(granted, raw) for granted, raw in issued]
@@ -146,7 +153,7 @@ class LeaseDesk:
         """The peer is gone: withdraw all its leases; return how many."""
         self._forgotten.pop(peer, None)
         begun = self.run.leasing.begun()
-        released = self.run.release(peer)
+        released = self.run.release(peer, self.now_ms())
         self._withdrawn(released, "lost", begun)
         return len(released)
 
@@ -251,6 +258,8 @@ class LeaseDesk:
                 return self.run.worker(peer).standby
             case Held.HOURS:
                 return "Your hours are over, or end before you could deliver more. Ask again when they begin."
+            case Held.DEBT:
+                return DEBT
             case Held.AUDIT:
                 return "As much of yours is under way or being audited as may be of a newcomer, or in quarantine."
             case Held.SHARE:

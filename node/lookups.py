@@ -317,6 +317,8 @@ def _swarm_status(report: SwarmReport, place: Place) -> dict[str, object]:
         "kwh": None if report.joules is None else report.joules / JOULES_PER_KWH,
         "loop_delay": asdict(standing.loop) if standing and standing.loop else None,
         "alarms": ", ".join(spell.alarm for spell in spells(report.alarms) if spell.ended is None) or None,
+        "nodes_unable": report.unable.text or None,
+        "leases_without_records": None if report.fruitless is None else str(report.fruitless),
     }
 
 

@@ -19,6 +19,7 @@ from node.loop_delay import LoopFigures
 from node.orders import LOOK_S, Drain, Orders, OwnerSignals
 from node.rollout_role import RolloutRole
 from node.standing import Noticeboard, Standing
+from node.troubles import in_words
 
 PAUSED = "owner"
 """Who holds the shift while the node is paused by its owner."""
@@ -101,6 +102,6 @@ class Owner:
             return f"draining, {len(self.role.holding)} leases to deliver"
         shift = self.role.shift
         if shift.is_on:
-            return "at work"
+            return in_words(self.role.patience.told) or "at work"
         why = shift.held or f"outside its hours, until {shift.turns_at}"
         return f"{why}; the engine's memory is free" if self.role.service.has_freed_memory else why

@@ -3,10 +3,12 @@
 What always holds: a record is signed with the version that made it and names its manifest; a lease is worked on only
 with a version at least as new as it asks for; at most two batches of leases are in hand (one generating, one waiting),
 so that a node never hoards work; what the learner recalls as too late is dropped at once; nothing is made while the
-machine is not lent (`node.shift`). Which version is in service, `node.in_service` sees to.
+machine is not lent (`node.shift`). Which version is in service, `node.in_service` sees to; how long what fails is tried
+again, and what the learner is told of it, `node.patience`. What goes back for the owner's sake, or since the learner
+recalled it, is no failure.
 
 Loops: `_lease` keeps one batch of leases waiting; `_generate` consumes them; each delivery waits for its receipt in a
-task of its own.
+task of its own; `_persevere` waits until nothing has worked for too long.
 """
 
 from __future__ import annotations
@@ -31,16 +33,22 @@ from node.engine.port import (
 from node.events import EventLog
 from node.evidence import learners_clock, record_of, requests_of
 from node.in_service import InService
+from node.patience import Event, Failed, Lent, Patience, Worked
 from node.receipts import Receipts
 from node.shift import Shift
 from node.speed import measure_speed
+from node.visible import first_line
 from protocol.identity import Keypair
 from protocol.ids import LeaseId, ManifestHash, PolicyVersion, SwarmId
 from protocol.relay import relay_receipt, sign_relay_receipt
+from protocol.trouble import TroubleKind
 from protocol.work import Lease, LeaseRecall, Rule, Started, sign_record
+from swarm.causes import first_cause
 from swarm.delivery import MAX_UNDELIVERED, Granted, WorkLine
 from swarm.following import Arrival
 from swarm.store import ChunkStore
+
+LEASE, ENGINE = TroubleKind.LEASE, TroubleKind.ENGINE
 
 GOODBYE_S = 1.0
 """How long a goodbye may take when we leave."""
@@ -56,8 +64,16 @@ ASK_AGAIN_S = 10.0
 are, and would grant as much again at once."""
 
 
+UNTRUE = "they were made with weights that are not the version's"
+FELL_BACK = "the engine went back to an older version than they were begun with"
+NOT_HERE = "the version these leases ask for did not arrive before their deadline"
+
 THANKS_WAITING = 16
 """Relay receipts that wait to be written: one comes with a version, which takes seconds at least."""
+
+
+class GaveUp(Exception):
+    """Nothing has worked for too long. The message says what, why, and what the owner can do."""
 
 
 @dataclass(kw_only=True)
@@ -83,7 +99,8 @@ class _Begun:
 
 @dataclass(kw_only=True)
 class RolloutRole:
-    """See the module's paragraph. The application opens `line`; the engine takes `batch_rollouts` at a time."""
+    """See the module's paragraph. The application opens `line`; the engine takes `batch_rollouts` at a time.
+    `patience`: how long what fails is tried again."""
 
     engine: PolicyEngine
     store: ChunkStore
@@ -96,6 +113,7 @@ class RolloutRole:
     now_ms: Callable[[], int]
     events: EventLog
     shift: Shift = field(default_factory=Shift)
+    patience: Patience = field(default_factory=Patience)
     counts: RolloutCounts = field(default_factory=RolloutCounts)
     holding: set[LeaseId] = field(default_factory=set)
     service: InService = field(init=False)
@@ -121,6 +139,8 @@ class RolloutRole:
             events=self.events,
             on_change=self._stir,
             on_installed=self.line.beat_now,
+            patience=self.patience,
+            happened=self._happened,
         )
 
     @property
@@ -142,16 +162,29 @@ class RolloutRole:
         self.service.offer(arrival.signed)
         self._thank(arrival)
 
+    def fetch_failed(self, version: PolicyVersion, reason: str) -> None:
+        """The newest version could not be fetched. That may be up to the line, to others, or to the disk, so it is told
+        and never given up for."""
+        self._happened(Failed(kind=TroubleKind.FETCH, reason=first_line(reason), version=version, may_pass=True))
+
     async def run(self) -> None:
-        """Work until cancelled. Raises EngineError when the engine cannot go on at all."""
+        """Work until cancelled. Raises EngineError when the engine cannot go on at all, and GaveUp, after a goodbye,
+        when nothing has worked for too long."""
         # Nothing waits in the channel: `_lease` holds the batch that is next, which is enough to keep the engine busy.
         send, receive = trio.open_memory_channel[list[Granted]](0)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.shift.run, self._shift_changed)
-            nursery.start_soon(self.service.run)
-            nursery.start_soon(self._keep_thanks)
-            nursery.start_soon(self._lease, send)
-            nursery.start_soon(self._generate, receive, nursery)
+        try:
+            with first_cause():
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self.shift.run, self._shift_changed)
+                    nursery.start_soon(self.service.run)
+                    nursery.start_soon(self._keep_thanks)
+                    nursery.start_soon(self._persevere)
+                    nursery.start_soon(self._lease, send)
+                    nursery.start_soon(self._generate, receive, nursery)
+        except EngineError as lost:  # the learner hears why, while there is still a line
+            self._happened(Failed(kind=ENGINE, reason=first_line(str(lost)), version=self.installed, is_final=True))
+            await self._end(str(lost))
+            raise
 
     @property
     def is_draining(self) -> bool:
@@ -175,10 +208,30 @@ class RolloutRole:
         self.events.emit("drained", undelivered=undelivered)
         return undelivered
 
-    async def leave(self) -> None:
+    async def leave(self, reason: str = "the node was stopped") -> None:
         """Say goodbye if the learner can be reached, so that our leases go to others at once; within GOODBYE_S."""
         with trio.move_on_after(GOODBYE_S):
-            await self.line.leave("the node was stopped")
+            await self.line.leave(reason)
+
+    def _happened(self, event: Event) -> None:
+        """Something failed, or worked: the learner is told what changes by it."""
+        if self.patience.handle(event, trio.current_time()):
+            self.line.beat_now()
+        self._stir()
+
+    async def _persevere(self) -> None:
+        """Wait until nothing has worked for too long. Raises GaveUp."""
+        while (why := self.patience.verdict(trio.current_time())) is None:
+            with trio.move_on_at(self.patience.ends_s):
+                await self._stirred.wait()
+        self.events.emit("gave_up", reason=why)
+        await self._end(why)
+        raise GaveUp(why)
+
+    async def _end(self, why: str) -> None:
+        """Give back what was not made, and say goodbye."""
+        self._stop_making(why)
+        await self.leave(first_line(why))
 
     async def _measure(self) -> None:
         speed = self.counts.tokens_per_s = await measure_speed(self.engine, self.batch_rollouts)
@@ -209,7 +262,9 @@ class RolloutRole:
             with self.shift.until_over(), trio.CancelScope() as self._asking:
                 while self.installed is None:  # before the first version, or after a rest
                     await self._stirred.wait()
-                await trio.sleep_until(self._asks_again_s)
+                while self._in_hand and self.patience.fails(LEASE, ENGINE):  # no batch ahead, or two would fail for one
+                    await self._stirred.wait()
+                await trio.sleep_until(max(self._asks_again_s, self.patience.again_s(LEASE, ENGINE)))
                 if self.counts.tokens_per_s is None:  # before the first lease, so that nothing else runs meanwhile
                     await self._measure()
                 granted = self._not_held(await self.line.request_leases(self.batch_rollouts))
@@ -242,6 +297,7 @@ class RolloutRole:
         else:
             self.events.emit("hours_ended", again_at=self.shift.turns_at)
         self._paused = bool(self.shift.held)
+        self._happened(Lent(is_on=self.shift.is_on))
         if not self.shift.is_on:
             self._stop_making(self._why_not)
         self.line.beat_now()
@@ -260,7 +316,8 @@ class RolloutRole:
             if not granted:
                 continue
             if version is None:
-                self._give_up(granted, "the version these leases ask for did not arrive before their deadline")
+                failed = Failed(kind=LEASE, reason=NOT_HERE, version=self.installed, may_pass=True)
+                self._failed(granted, failed)
                 continue
             if late := self._late(granted):
                 self._give_up(late, LATE)
@@ -272,21 +329,24 @@ class RolloutRole:
             try:
                 made = await self._generate_batch(granted, version)
             except EngineError as error:
-                self._give_up(self._held(granted), str(error))
                 if not isinstance(error, EngineCrashed | EngineRefused):
+                    self._give_up(self._held(granted), str(error))
                     raise  # given up: to lease more would only be to give it back
+                kind = ENGINE if isinstance(error, EngineCrashed) else LEASE
+                self._failed(granted, Failed(kind=kind, reason=first_line(str(error)), version=version))
                 continue
             finally:
                 self._begun = None
             if not await self.service.trusts(
                 span.version.manifest for _, mine in made for one in mine for span in one.spans
             ):
-                self._give_up(self._held(granted), "they were made with weights that are not the version's")
+                self._failed(granted, Failed(kind=LEASE, reason=UNTRUE, version=version))
                 continue
             if any(span.version.name < version for _, mine in made for one in mine for span in one.spans):
-                self._give_up(self._held(granted), "the engine went back to an older version than they were begun with")
+                self._failed(granted, Failed(kind=LEASE, reason=FELL_BACK, version=version))
                 continue
             if made:
+                self._happened(Worked(kind=LEASE))
                 self._speed.observe(sum(len(mine) for _, mine in made), (self.now_ms() - started_ms) / 1000)
             made = [(grant, mine) for grant, mine in made if self._in_hand.pop(LeaseId(grant.lease.id), None)]
             for grant, mine in made:
@@ -351,7 +411,7 @@ class RolloutRole:
         return grant.lease.minimum if self.installed is None else max(self.installed, grant.lease.minimum)
 
     def _stir(self) -> None:
-        """Wake who waits for a version, or for leases that may have gone."""
+        """Wake who waits for a version, for leases that may have gone, or for what failed to work."""
         self._stirred.set()
         self._stirred = trio.Event()
 
@@ -377,14 +437,21 @@ class RolloutRole:
         try:
             return await self.engine.generate(requests)
         except EngineCrashed as crash:
-            self.events.emit("engine_crashed", reason=str(crash).splitlines()[0])
+            self.events.emit("engine_crashed", reason=first_line(str(crash)))
             return await self.engine.generate(requests)
+
+    def _failed(self, granted: Sequence[Granted], failed: Failed) -> None:
+        """Give back those of the leases that are still held; with none it is nobody's failure: all were recalled, or
+        went back as the owner needs the machine."""
+        if held := self._held(granted):
+            self._give_up(held, failed.reason)
+            self._happened(failed)
 
     def _give_up(self, granted: Sequence[Granted], reason: str) -> None:
         if not granted:
             return
         leases = [LeaseId(grant.lease.id) for grant in granted]
-        self.events.emit("leases_given_back", leases=len(leases), reason=reason.splitlines()[0])
+        self.events.emit("leases_given_back", leases=len(leases), reason=first_line(reason))
         self.line.give_back(leases, reason[:500])
         self._settle(granted)
 
@@ -421,8 +488,7 @@ class RolloutRole:
             self._in_hand.pop(LeaseId(grant.lease.id), None)
             self._rollouts.pop(LeaseId(grant.lease.id), None)
         self.counts.pending = sum(self._rollouts.values())
-        if self._draining:
-            self._stir()
+        self._stir()
 
     def _sign_all(self, lease: Lease, completions: Sequence[Generation], started_ms: int) -> list[bytes]:
         return [

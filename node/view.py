@@ -35,6 +35,9 @@ MAX_NOTICES = 200
 BY_LAG_CHARS = 120
 """More than a step's event tells of it."""
 
+UNABLE_CHARS = 320
+"""Of what nodes cannot do: one reason as long as it may be, and what is said before it."""
+
 NOTICES_SHOWN = 6
 PEERS_SHOWN = 16
 """With the other lines this fills a terminal of 40 lines; swarms larger than that read `volery report`."""
@@ -92,7 +95,8 @@ class ViewState:
 
     `resting` says why nothing is made, outside the owner's hours or paused; `lags` counts rollouts by lag; `buffered`
     of `batch` rollouts wait for the next step; `joules` were taken of the mains, `watts` of late; `figures` are the
-    objective's of the last step; `alarms` those that stand, with the step that raised each; `fetching` is (bytes here,
+    objective's of the last step; `alarms` those that stand, with the step that raised each; `unable` says which nodes
+    cannot work and why, "" if all can, and `nobody_works` that none can; `fetching` is (bytes here,
     bytes in all) of a version under way. Call `tick`
     about once a second: it moves the clock and the rates.
     """
@@ -113,6 +117,8 @@ class ViewState:
     figures: dict[str, float] = field(default_factory=dict)
     kl_by_lag: str = ""
     alarms: dict[str, int] = field(default_factory=dict)
+    unable: str = ""
+    nobody_works: bool = False
     greedy: float | None = None
     sampled: float | None = None
     pass_at: dict[str, float] = field(default_factory=dict)
@@ -201,6 +207,9 @@ def _learner_lines(state: ViewState) -> Iterator[tuple[str, Text]]:
     if state.alarms:
         said = ", ".join(f"{name.replace('_', ' ')} ({step})" for name, step in state.alarms.items())
         yield "alarm", Text(f"since step: {said}", style="bold red")
+    if state.unable:
+        said = words.plain_name(state.unable, UNABLE_CHARS)
+        yield "nodes", Text(said, style="bold red" if state.nobody_works else "yellow")
     yield "rollouts", _rollouts(state)
     yield "lag", Text(lag_line(state.lags))
     if state.batch:
@@ -336,6 +345,7 @@ def status_line(state: ViewState) -> str:
     if state.role is Role.LEARNER:
         pairs += [("buffer", f"{state.buffered}/{state.batch}"), ("peers", len(state.present))]
         pairs += [("ALARM", " and ".join(state.alarms))] if state.alarms else []
+        pairs += [("NODES", words.plain_name(state.unable, UNABLE_CHARS))] if state.unable else []
     pairs += [("up", words.size(state.bytes_up)), ("down", words.size(state.bytes_down))]
     return ", ".join(f"{key} {value}" for key, value in pairs)
 

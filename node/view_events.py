@@ -25,7 +25,7 @@ SENTENCES: Mapping[str, str] = {
     "child_restarting": "the {child} process is being restarted",
     "child_abandoned": "the {child} process keeps dying and was given up",
     "engine_crashed": "the engine crashed: {reason}",
-    "install_failed": "version {version} could not be installed: {reason}",
+    "install_failed": "version {version} could not be installed ({again}): {reason}",
     "leases_given_back": "gave back {leases} leases: {reason}",
     "energy_read": "energy: {how}",
     "hours_ended": "outside the owner's hours: this node passes versions on, and works again from {again_at}",
@@ -50,6 +50,8 @@ SENTENCES: Mapping[str, str] = {
     "alarm_cleared": "{text}",
     "metrics_failed": "metrics do not get to {sink}: {reason}; again in {retry_s} s",
     "standing_still": "{text}",
+    "nodes_unable": "{text}",
+    "nodes_able": "all nodes can work again",
     "trouble": "{text}",
 }
 """Events that are shown as they are told, with their fields."""
@@ -112,6 +114,10 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
             state.alarms[str(fields.get("alarm"))] = _number(fields, "step")
         case "alarm_cleared":
             state.alarms.pop(str(fields.get("alarm")), None)
+        case "nodes_unable":
+            state.unable, state.nobody_works = str(fields.get("text") or ""), bool(fields.get("everyone"))
+        case "nodes_able":
+            state.unable, state.nobody_works = "", False
         case "version_published" | "version_fetched":
             state.newest, state.fetching = str(fields.get("version")), None
         case "version_installed":

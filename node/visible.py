@@ -25,3 +25,14 @@ def _shown(character: str) -> str:
         return "\\t"
     code = ord(character)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def one_line(text: str, limit: int) -> str:
+    """`text` as said above, in one line of at most `limit` characters; the last is an ellipsis where it was longer."""
+    line = " ".join(visible(text).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def first_line(text: str) -> str:
+    """The first line of `text` that says something; in words, that there is none."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")

@@ -59,6 +59,7 @@ from protocol.limits import (
 from protocol.relay import MAX_RELAY_RECEIPT_BYTES
 from protocol.reputation_note import MAX_REPUTATION_NOTE_BYTES
 from protocol.tally import MAX_TALLY_BYTES, Proof
+from protocol.trouble import TroubleList
 
 WORK = "/volery/work/1"
 
@@ -238,12 +239,12 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
 class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
     """Still here: the version installed, rollouts queued or running, and chunk bytes moved since the start.
 
-    Also sent at once when a version was installed, and when the owner lends the machine no more or again (hours, a
-    pause). `tokens_per_s` is what the
-    engine was measured to generate when the node began, 0 while that is not known: the learner expects as much until it
-    has seen what comes. `hours_left_s`: so long does the machine's owner still lend it, 0 when not now; absent, there
-    is no such end. `energy`: joules since the start, by source; empty where nothing can be read, or the owner does not
-    tell.
+    Also sent at once when a version was installed, when `troubles` change, and when the owner lends the machine no more
+    or again (hours, a pause). `tokens_per_s` is what the engine was measured to generate when the node began, 0 while
+    that is not known: the learner expects as much until it has seen what comes. `hours_left_s`: so long does the
+    machine's owner still lend it, 0 when not now; absent, there is no such end. `energy`: joules since the start, by
+    source; empty where nothing can be read, or the owner does not tell. `troubles`: what the node cannot do now, and
+    why.
     """
 
     installed: PolicyVersion | None = None
@@ -254,6 +255,7 @@ class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
     tokens_per_s: Amount = 0.0
     hours_left_s: Annotated[float, Meta(ge=0, le=MAX_HOURS_LEFT_S)] | None = None
     energy: EnergyList = msgspec.field(default_factory=list)
+    troubles: TroubleList = msgspec.field(default_factory=list)
 
 
 class LeaseRequest(Message, frozen=True, kw_only=True, tag="lease?"):

@@ -22,7 +22,7 @@ from protocol import exchange
 from protocol.announcement import SignedAnnouncement, open_announcement, topic_of
 from protocol.errors import Fault, PeerError
 from protocol.genesis import Authority
-from protocol.ids import ManifestHash, PeerId
+from protocol.ids import ManifestHash, PeerId, PolicyVersion
 from protocol.limits import MANIFEST_PIECE_BYTES
 from protocol.manifest import SignedManifest
 from protocol.manifest_pieces import MAX_ENVELOPE_BYTES
@@ -70,6 +70,7 @@ class Following:
         arrived: told of every version that is complete, each newer than the one before.
         report: told of peers' faults.
         trouble: told, in a sentence, of what went wrong here or what the user should see; not twice in a row the same.
+        failed: told of each attempt to fetch the newest version that came to nothing, and why.
         piece_bytes: what a piece of a manifest has, as with everybody in the swarm.
     """
 
@@ -80,6 +81,7 @@ class Following:
     arrived: Callable[[Arrival], None]
     report: Report
     trouble: Callable[[str], None]
+    failed: Callable[[PolicyVersion, str], None] = lambda version, reason: None
     rng: random.Random = field(default_factory=random.Random)
     core: Announcements = field(default_factory=Announcements)
     piece_bytes: int = MANIFEST_PIECE_BYTES
@@ -224,6 +226,7 @@ class Following:
         except (StoreError, OSError, NobodyHasIt, Starved, PeerError) as error:
             if announcement is self.core.newest:  # else something newer is fetched at once, and nobody is worse off
                 self._say(f"Version {announcement.version} could not be fetched: {error} The version in service stays.")
+                self.failed(announcement.version, str(error))
             self._perform(self.core.failed(announcement))
             return
         if self.core.in_flight is announcement:  # not abandoned in the last moment

@@ -145,11 +145,15 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge("rollouts_leased", "rollouts", "Rollouts leased and not delivered."),
         _gauge("episodes_open", "rollouts", "Rollouts begun whose group has an episode that goes on."),
         _counter("leases_returned", "leases", "Leases that peers gave back.", "peer"),
+        _gauge("leases_fruitless", "leases", "Leases that ended without a record since the last that brought one."),
         _counter("leases_recalled", "leases", "Leases withdrawn because no batch could hold what they would bring."),
     ),
     "peers": (
         _gauge("peers", "peers", "Peers that are here."),
         _gauge("peers_active", "peers", "Those of them that are leased to; the others stand by."),
+        _gauge(
+            "nodes_troubled", "peers", "Peers here that say that they cannot do this: `fetch`, `install`...", "kind"
+        ),
         _counter("peers_joined", "peers", "How often somebody joined."),
         _counter("peers_left", "peers", "How often somebody left or fell silent."),
         _counter("peer_faults", "faults", "What peers did that no working node does.", "fault"),

@@ -175,6 +175,9 @@ def follow_run(board: Board, run: LearnerRun, seen: Observatory, still_s: float)
     board.set("informative", run.buffer.kept)
     board.set("rollouts_leased", run.leasing.open_rollouts)
     board.set("episodes_open", len(run.episodes))
+    board.set("leases_fruitless", run.fruitless.ends.total())
+    for kind, number in run.troubles.count(run.present).items():
+        board.set("nodes_troubled", number, kind=kind.value)
     board.set("period", run.kappa)
     estimates = {"t_train": seen.train_s, "t_broadcast": seen.broadcast_s, "t_generation": seen.generation_s}
     for name, estimate in estimates.items():

@@ -1,13 +1,15 @@
 """The learner watched: what happens becomes metrics, alarms and samples, step by step.
 
 What always holds: nothing here waits for a disk or a network on the learner's behalf, and no sink's trouble reaches
-training; how things stand is measured also while no step is taken, and said when that lasts. After a restart the alarms
+training; how things stand is measured also while no step is taken, and said when that lasts, and at once when nodes
+cannot work. After a restart the alarms
 know what they knew (the ledger's newest steps are read again), but for held-out scores and dropped batches, and every
 sink is told from which step the series go on.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,9 +18,11 @@ from typing import Any
 
 import trio
 
+from learner import fruitless
 from learner.alarm_limits import Alarm
 from learner.alarms import HISTORY, Change, Watchman, observation
 from learner.buffer import Batch
+from learner.fruitless import Loop
 from learner.ledger import Ledger
 from learner.ledger_rows import StepRow
 from node.events import EventLog, Field
@@ -31,10 +35,14 @@ from node.metrics.stillness import Stillness, waits_for
 from node.recorder import Recorder
 from node.samples.kept import kept_of
 from node.samples.store import Sample
+from node.troubles import Unable
 from protocol.ids import PolicyVersion
 
 LOOK_S = 5.0
 """How often is looked at how things stand: as often as Prometheus asks, or oftener."""
+
+NODES_AGAIN_S = 30.0
+"""At most so often is said what nodes cannot do, while it is as many of them as before."""
 
 EVALUATED = ("greedy", "sampled", "pass_at", "greedy_of_task", "sampled_of_task", "pass_at_of_task")
 """Metrics that belong to the step of the version that was evaluated, not to the newest."""
@@ -66,6 +74,9 @@ class Watch:
     _watchman: Watchman = field(default_factory=Watchman)
     _evaluation: Mapping[str, Field] = field(default_factory=dict)
     _diverged: int = 0
+    _loop: Loop | None = None
+    _unable: Unable = field(default_factory=Unable)
+    _unable_said_s: float = -math.inf
     _still: Stillness = field(default_factory=lambda: Stillness(began_s=trio.current_time()))
 
     def __post_init__(self) -> None:
@@ -76,6 +87,8 @@ class Watch:
         while not self.run.finished:
             await trio.sleep(LOOK_S)
             self._measure()
+            self._look_at_leases()
+            self._look_at_nodes()
             now_s = trio.current_time()
             if not self.run.finished and self._still.is_news(now_s):
                 still_s, step = round(self._still.seconds(now_s)), self.run.chain.head.version
@@ -83,7 +96,7 @@ class Watch:
                     "standing_still",
                     step=step,
                     seconds=still_s,
-                    text=f"No training step for {still_s} s. {waits_for(self.run)}",
+                    text=f"No training step for {still_s} s. {waits_for(self.run, self.now_ms())}",
                 )
 
     @asynccontextmanager
@@ -107,8 +120,11 @@ class Watch:
             self._watchman.handle(observation(alarm_row(row)))
         for alarm in Alarm:
             self.board.set("alarm", float(alarm in self._watchman.raised), rule=alarm.value)
+        self.board.set("alarm", float(self._loop is not None), rule=fruitless.ALARM)
         for change in self._watchman.raised.values():  # whoever shows them has begun anew
             self._emit(change)
+        if self._loop is not None:
+            self._say_loop(self._loop)
         for outlet in self._all:
             outlet.begin(incarnation, base)
 
@@ -131,6 +147,42 @@ class Watch:
     def _measure(self) -> None:
         follow_run(self.board, self.run, self.recorder.observatory, self._still.seconds(trio.current_time()))
         follow_loop(self.board, self.loop.latest)
+
+    def _look_at_leases(self) -> None:
+        """Raise the alarm that leases bring no record, or clear it. No training step is needed for that."""
+        before, self._loop = self._loop, self.run.fruitless.loop
+        if (before is None) == (self._loop is None):
+            return
+        self.board.set("alarm", float(self._loop is not None), rule=fruitless.ALARM)
+        if self._loop is not None:
+            self.board.add("alarms_raised", rule=fruitless.ALARM)
+        self._say_loop(self._loop)
+
+    def _say_loop(self, loop: Loop | None) -> None:
+        said = self.run.unable().text or self.run.troubles.gave_back_for
+        reason = f" {said.rstrip('.')}." if said else " No node says why."
+        self.events.emit(
+            "alarm_cleared" if loop is None else "alarm_raised",
+            alarm=fruitless.ALARM,
+            step=self.run.chain.head.version,
+            measured=0 if loop is None else loop.leases,
+            usual=0,
+            text="leases bring records again" if loop is None else f"{loop}{reason} {fruitless.ADVICE}",
+        )
+
+    def _look_at_nodes(self) -> None:
+        """Say which nodes cannot work, when that is another: at once when it is another number of them, else not too
+        often, since what they say is up to them."""
+        before, now, now_s = self._unable, self.run.unable(), trio.current_time()
+        is_as_many = (before.nodes, before.is_everyone) == (now.nodes, now.is_everyone)
+        if now == before or (is_as_many and now_s - self._unable_said_s < NODES_AGAIN_S):
+            return
+        self._unable, self._unable_said_s = now, now_s
+        if now.nodes:
+            everyone = now.is_everyone
+            self.events.emit("nodes_unable", text=now.text, nodes=now.nodes, of=now.of, everyone=everyone)
+        elif before.nodes:
+            self.events.emit("nodes_able", of=now.of)
 
     def _say(self, change: Change) -> None:
         name = change.alarm.value

@@ -14,7 +14,9 @@ incarnations [{incarnation, base, at_s}], evaluations [{version, at_s, prompts, 
 pass_at {k: share}, tasks {task: {metric: value}}}], versions [{version, at_s, total_bytes, new_bytes}], steps [{step,
 incarnation, at_s, waited_s, train_s, rollouts, tokens, reward, metrics {name: figure, by_lag}}], plans [{at_s, kappa,
 active [peer], price_per_hour, reasons}], objective {recent {name: figure}, by_lag {lag: {tokens, name: figure}}} of
-the last 32 steps, alarms [{alarm, began, ended, said}], cost_terms, accounts {runs [account], days [account], versions
+the last 32 steps, alarms [{alarm, began, ended, said}], nodes_unable {text, nodes, of}, troubles [{peer, kind, version,
+times, reason, since_ms, ended_ms}] (what peers said that they cannot do), fruitless {leases, span_s} or null (leases
+since the last record, where none brings one), cost_terms, accounts {runs [account], days [account], versions
 [account]}, peers [peer].
 
 An account: name (of a run: incarnation; of a day: its date, UTC; of a version: that, from its publication on, or
@@ -187,6 +189,17 @@ def _swarm(report: SwarmReport) -> dict[str, Any]:
             {"alarm": spell.alarm, "began": spell.began, "ended": spell.ended, "said": spell.said}
             for spell in spells(report.alarms)
         ],
+        "nodes_unable": {"text": report.unable.text, "nodes": report.unable.nodes, "of": report.unable.of},
+        "troubles": [
+            {
+                "peer": row.peer, "kind": row.kind, "version": None if row.version is None else str(row.version),
+                "times": row.times, "reason": row.reason, "since_ms": row.since_ms, "ended_ms": row.ended_ms,
+            }
+            for row in report.troubles
+        ],
+        "fruitless": None
+        if report.fruitless is None
+        else {"leases": report.fruitless.leases, "span_s": report.fruitless.span_s},
         "cost_terms": _terms(report.terms),
         "accounts": {f"{kind}s": [_account(one, report.terms) for one in accounts(report, kind)] for kind in KINDS},
         "peers": [_peer(peer, report.terms) for peer in report.peers],

@@ -14,6 +14,8 @@ from enum import Enum
 from typing import Any
 
 from learner.alarms import Change
+from learner.fruitless import Loop
+from learner.ledger_rows import TroubleRow
 from node.config import Mode, mode_of
 from node.receipts import PeerTraffic
 from node.reports.accounts import NO_ACCOUNTS, NO_TERMS, Accounts, CostTerms, Reference, cents_per_thousand
@@ -21,11 +23,16 @@ from node.reports.history import History, PeerHistory, Span
 from node.reports.rules import BLAMED
 from node.reports.stays import Stay
 from node.reports.trust import PeerAudits
+from node.troubles import Unable, unable_of
 from protocol.cost import MICROS, Price, cost_micros, per_thousand_tokens
 from protocol.energy import EnergySource
 from protocol.ids import LeaseId, PeerId, PolicyVersion, SwarmId
 from protocol.reputation import Band, Reputation
+from protocol.trouble import Trouble, TroubleKind
 from protocol.work import Rule
+
+HERE_MS = 60_000
+"""Who was heard of so shortly before the end of the ledger was here then: presence is written every second."""
 
 
 class Role(Enum):
@@ -259,7 +266,8 @@ class SwarmReport:
     `later_turns` of the admitted ones go on with an episode that another began. `alarms` are those
     that were raised and cleared, oldest first. `history` is there where it was asked for. `terms` are what costs are
     held against, `accounts` the same costs by version, start and day. `engine_s`: seconds that an engine was used to
-    verify, by what for ("audits", "choices").
+    verify, by what for ("audits", "choices"). `troubles` are what peers said that they cannot do, the newest of each
+    kind; `fruitless` how the leases ended that came since the last record, where none has brought one for long.
     """
 
     swarm: SwarmId
@@ -280,6 +288,21 @@ class SwarmReport:
     terms: CostTerms = NO_TERMS
     accounts: Accounts = NO_ACCOUNTS
     engine_s: Mapping[str, float] = field(default_factory=dict)
+    troubles: tuple[TroubleRow, ...] = ()
+    fruitless: Loop | None = None
+
+    @property
+    def unable(self) -> Unable:
+        """Which nodes could not work with the newest version when the ledger was last written to, and why: of those
+        who were here then, and of those who had left with that."""
+        newest = self.versions[-1].version if self.versions else None
+        found = {
+            row.peer: Trouble(TroubleKind(row.kind), row.times, row.reason, row.version)
+            for row in reversed(self.troubles)
+            if row.ended_ms is None and (newest is None or row.version == newest)
+        }
+        here = {peer.peer for peer in self.rollout_peers if peer.last_seen_ms >= self.ended_ms - HERE_MS}
+        return unable_of(found, len(here | found.keys()))
 
     @property
     def verifying_share(self) -> float | None:

@@ -8,16 +8,18 @@ records.
 from __future__ import annotations
 
 import sqlite3
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from learner.buffer import UNINFORMATIVE
+from learner.fruitless import ROUND_MS, ROUNDS, SPAN_MS, End, Loop
 from learner.ledger_file import has_table, snapshot
 from learner.ledger_reputation import observed_days
-from learner.ledger_values import from_json
+from learner.ledger_rows import TroubleRow
+from learner.ledger_values import from_json, version_from
 from node.reports.accounts import CostTerms
 from node.reports.chronicle import read_history
 from node.reports.facts import Evaluation, Incarnation, LeaseCounts, Plan, Publication, Step, SwarmReport
@@ -27,11 +29,13 @@ from node.reports.reckoning import Received, accounts_of
 from node.reports.rules import JUDGING
 from node.reports.stays import Presence
 from node.reports.trust import PeerAudits, audits_by_peer
+from node.troubles import ORDER
 from protocol.cost import Price
 from protocol.energy import EnergySource
 from protocol.ids import PeerId, PolicyVersion, SwarmId
 from protocol.reputation import DAY_MS, Reputation, reputation_of
 from protocol.staleness import Chain
+from protocol.trouble import TroubleKind
 from protocol.work import Rule
 
 LAST_MOMENT = """
@@ -100,6 +104,8 @@ def swarm_report(
             history=history,
             terms=terms or CostTerms(),
             engine_s=_engine_s(db),
+            troubles=_troubles(db),
+            fruitless=_fruitless(db),
             accounts=accounts_of(
                 peers,
                 started_ms=started_ms,
@@ -123,6 +129,39 @@ def _engine_s(db: sqlite3.Connection) -> dict[str, float]:
     if not has_table(db, "engine_time"):
         return {}
     return dict(db.execute("SELECT what, seconds FROM engine_time ORDER BY what"))
+
+
+def _troubles(db: sqlite3.Connection) -> tuple[TroubleRow, ...]:
+    """Those of a peer in the order in which the first of them counts."""
+    if not has_table(db, "troubles"):
+        return ()
+    rows = db.execute("SELECT peer, kind, version, times, reason, since_ms, ended_ms FROM troubles")
+    found = [
+        TroubleRow(
+            peer=PeerId(peer), kind=kind, times=times, reason=reason, since_ms=since_ms, ended_ms=ended_ms,
+            version=None if version is None else version_from("troubles.version", version),
+        )
+        for peer, kind, version, times, reason, since_ms, ended_ms in rows
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda row: (row.peer, ORDER.index(TroubleKind(row.kind)))))
+
+
+ENDS = {"returned": End.RETURNED, "expired": End.EXPIRED, "lost": End.LOST}
+
+
+def _fruitless(db: sqlite3.Connection) -> Loop | None:
+    """How leases ended since the last admitted record, if the learner's alarm would say that none brings one."""
+    last_ms = db.execute("SELECT max(received_ms) FROM records WHERE rule = 'admitted'").fetchone()[0] or 0
+    recalled = "AND lease NOT IN (SELECT lease FROM recalled)" if has_table(db, "recalled") else ""
+    ended = f"FROM leases WHERE status IN ('returned', 'expired', 'lost') AND closed_ms > ? {recalled}"
+    first_ms, end_ms, rounds = db.execute(
+        f"SELECT min(closed_ms), max(closed_ms), count(DISTINCT closed_ms / {ROUND_MS}) {ended}", (last_ms,)
+    ).fetchone()
+    if rounds < ROUNDS or end_ms - first_ms < SPAN_MS:
+        return None
+    rows = db.execute(f"SELECT status, count(*) {ended} GROUP BY status", (last_ms,))
+    ends = Counter({ENDS[status]: number for status, number in rows})
+    return Loop(ends=ends, span_s=(end_ms - first_ms) / 1000)
 
 
 def last_moment_ms(db: sqlite3.Connection) -> int:

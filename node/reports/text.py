@@ -132,6 +132,10 @@ def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
     alike = f", {report.uninformative:,} in groups with one reward, which teach nothing" if report.uninformative else ""
     later = f", {report.later_turns:,} of them later turns of an episode" if report.later_turns else ""
     yield "rollouts", f"{report.admitted:,} admitted{later}{unused}{alike}, {report.rejected:,} rejected"
+    if report.unable.nodes:
+        yield "nodes", report.unable.text
+    if report.fruitless is not None:
+        yield "leases", str(report.fruitless)
     if report.verifying_share is not None:
         yield "verifying", _verifying(report)
     if (said := _trust(report)) is not None:

@@ -161,7 +161,7 @@ class Node:
 
     def _let_go(self) -> None:
         """What was leased to it before is for others now."""
-        self.world.lose(self.peer, self.world.workload.release(self.peer), "lost")
+        self.world.lose(self.peer, self.world.workload.release(self.peer, self.world.now_ms), "lost")
 
     def _soon(self, delay_s: float, action: Callable[[], None]) -> None:
         """Do it then, unless the machine was taken away meanwhile."""

@@ -265,6 +265,7 @@ class World(Calendar):
             self._drop(size)
         work.leasing.close(granted.id)
         work.delivered(node.peer, granted.id, self.now_ms)
+        work.judged_lease(node.peer, is_admitted=admitted, now_ms=self.now_ms)
         self.tell(
             Delivered(
                 at_s=self.now_s,

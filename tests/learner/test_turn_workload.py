@@ -26,6 +26,7 @@ def deliver(made: Workload, granted: GrantedLease, *replies: Answered | Ended, n
     assert made.leasing.take(granted.id, granted.peer) is not None
     made.leasing.close(granted.id)
     made.delivered(granted.peer, granted.id, now_ms)
+    made.judged_lease(granted.peer, is_admitted=True, now_ms=now_ms)
     said = [
         Utterance(tokens=(20 + slot, 0), logprobs=(-1.0,) * 2, spans=((2, granted.lease.minimum),), reply=reply)
         for slot, reply in enumerate(replies)
@@ -87,7 +88,7 @@ def test_what_is_lost_waits_and_whoever_asks_goes_on() -> None:
     deliver(made, first, GOES_ON, GOES_ON)
     lost = ask(made, 2, THERE)
     assert made.episodes.waits is False
-    made.release(THERE)
+    made.release(THERE, NOW_MS)
     again = ask(made, 2)
     assert [granted.place for granted in again] == [granted.place for granted in lost]
     assert not {granted.id for granted in again} & {granted.id for granted in lost}
@@ -169,7 +170,7 @@ def test_after_a_restart_a_turn_that_was_leased_twice_is_the_later_ones() -> Non
     deliver(made, first, GOES_ON, IS_OVER)
     [lost] = ask(made, 1, THERE)
     episodes = made.episodes
-    made.release(THERE)
+    made.release(THERE, NOW_MS)
     [again] = ask(made, 1, now_ms=NOW_MS + 5)
     made.leasing.recover(lost)
     episodes.lost(again)
@@ -216,7 +217,7 @@ class Run:
         if self.held and self.luck.random() < 0.3:
             peer = self.luck.choice(self.held).peer
             self.held = [granted for granted in self.held if granted.peer != peer]
-            self.made.release(peer)
+            self.made.release(peer, self.now_ms)
 
     def train(self) -> None:
         made = self.made

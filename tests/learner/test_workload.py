@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learner.buffer import UNINFORMATIVE, Buffer, Completion, Group
+from learner.fruitless import End
+from learner.givebacks import FIRST_PAUSE_MS, FREE_LEASES, LONGEST_PAUSE_MS
 from learner.intake import GrantedLease
 from learner.leasing import LeaseTerms, Leasing, Prompt
 from learner.prompts import PROMPTS_AHEAD
@@ -427,7 +429,7 @@ def test_how_fast_a_peer_is_shows_when_leases_that_began_together_are_all_delive
     assert not made.worker(HERE).speed.is_known
     finish(made, leases[1:2], NOW_MS + 4000)
     assert made.worker(HERE).speed.seconds(4) == pytest.approx(4.0)
-    made.release(HERE)
+    made.release(HERE, NOW_MS)
     assert made._together == {}
 
 
@@ -830,3 +832,110 @@ def test_what_is_written_by_then_is_leased_and_the_rest_when_it_is_asked_for() -
     assert made.held(HERE, NOW_MS) is Held.PROMPT
     left[0] = 1
     assert len(ask(made, 2 * GROUP)) == 1
+
+
+# Leases that bring no record
+
+
+def spin(made: Workload, now_ms: int, until_ms: int, step_ms: int = 10) -> int:
+    """A peer asks as often as it can and gives all back at once; return how many leases it was granted."""
+    granted = 0
+    while now_ms < until_ms:
+        leases = ask(made, 100, now_ms=now_ms)
+        granted += len(leases)
+        made.given_back(HERE, [one.id for one in leases], now_ms)
+        now_ms += step_ms
+    return granted
+
+
+def test_who_gives_back_all_it_gets_is_granted_less_and_less() -> None:
+    made = workload("1.0", head="1.0", window=3)
+    assert spin(made, NOW_MS, NOW_MS + 30_000) <= FREE_LEASES + made.pace + 6
+    assert spin(made, NOW_MS + 30_000, NOW_MS + 630_000, 1000) <= 6
+    assert made.held(HERE, NOW_MS + 630_000) is Held.DEBT
+    assert ask(made, 100, THERE, NOW_MS + 630_000), "the others get what they ask for"
+
+
+def test_who_owes_gets_one_group_and_a_record_of_it_sets_it_free() -> None:
+    made = workload("1.0", head="1.0", window=3, ahead=10.0)
+    made.give_backs.brought_nothing(HERE, FREE_LEASES + 1, NOW_MS)
+    assert ask(made, 100) == []
+    now_ms = NOW_MS + FIRST_PAUSE_MS
+    first = ask(made, 100, now_ms=now_ms)
+    assert sizes(first) == [GROUP]
+    assert ask(made, 100, now_ms=now_ms) == [], "not before it is known what came of that"
+    finish(made, first, now_ms)
+    made.judged_lease(HERE, is_admitted=True, now_ms=now_ms)
+    assert len(ask(made, 100, now_ms=now_ms)) > 1
+
+
+def test_what_was_recalled_and_what_was_refused_is_no_debt() -> None:
+    made = workload("1.0", head="1.0", window=3, batch=200)
+    leases = ask(made, 400)
+    assert len(leases) > 2 * FREE_LEASES
+    for granted in leases[:-1]:
+        made.leasing.recall(granted.id)
+    made.given_back(HERE, [granted.id for granted in leases[:-1]], NOW_MS)
+    finish(made, leases[-1:], NOW_MS, keep=False)
+    made.judged_lease(HERE, is_admitted=False, now_ms=NOW_MS)
+    assert not made.give_backs.is_owing(HERE)
+    assert made.fruitless.ends == {End.REFUSED: 1}
+
+
+@pytest.mark.parametrize("way", ["given back", "expired", "left"])
+def test_it_is_the_same_however_leases_end(way: str) -> None:
+    made, now_ms, leases = workload("1.0", head="1.0", window=3), NOW_MS, 0
+    for _ in range(200):
+        granted = ask(made, 100, now_ms=now_ms)
+        leases += len(granted)
+        match way:
+            case "given back":
+                made.given_back(HERE, [one.id for one in granted], now_ms)
+            case "expired":
+                made.expire(now_ms + 60_001, 0)
+            case "left":
+                made.release(HERE, now_ms)
+                made.forget(HERE)
+        now_ms += 100
+    assert leases <= FREE_LEASES + made.pace + 5
+
+
+MOVES = st.lists(st.tuples(st.sampled_from("aaagGxlsihr"), st.integers(0, 2000)), min_size=30, max_size=300)
+
+
+@given(moves=MOVES, batch=st.sampled_from([4, 16, 200]))
+def test_a_peer_that_brings_no_record_cannot_make_the_ledger_grow(moves: list[tuple[str, int]], batch: int) -> None:
+    """Whatever it does: ask, give back one or all, let leases expire, leave and come back, say that it begins, that it
+    has a version, that its owner's hours are over, or deliver what is refused."""
+    made, now_ms = workload("1.0", head="1.0", window=3, batch=batch), NOW_MS
+    granted = largest = delivered = 0
+    for move, passed_ms in moves:
+        now_ms += passed_ms
+        mine = list(made.leasing.open)
+        match move:
+            case "a":
+                leases = ask(made, 1 << 16, now_ms=now_ms)
+                granted += len(leases)
+                largest = max(largest, len(made.leasing.open))
+            case "g":
+                made.given_back(HERE, mine[:1], now_ms)
+            case "G":
+                made.given_back(HERE, mine, now_ms)
+            case "x":
+                made.expire(now_ms, 0)
+            case "l":
+                made.release(HERE, now_ms)
+                made.forget(HERE)
+            case "s" if mine:
+                made.started(HERE, mine[0], version("1.0"), now_ms)
+            case "i":
+                made.worker(HERE).installed = version("1.0")
+            case "h":
+                made.worker(HERE).until_ms = now_ms if passed_ms % 2 else math.inf
+            case "r" if mine:
+                delivered += 1
+                made.leasing.take(mine[0], HERE)
+                made.leasing.close(mine[0])
+                made.judged_lease(HERE, is_admitted=False, now_ms=now_ms)
+    rounds = 2 + math.log2(1 + (now_ms - NOW_MS) / FIRST_PAUSE_MS) + (now_ms - NOW_MS) / LONGEST_PAUSE_MS
+    assert granted <= FREE_LEASES + 2 * largest + rounds + delivered

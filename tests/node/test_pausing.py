@@ -14,8 +14,11 @@ from learner.provisioning.recording import Withdrawn
 from node.events import EventLog
 from node.orders import Drain, Orders, OwnerSignals
 from node.owner import Drained, Owner
+from node.patience import Failed
 from node.rollout_role import DRAINED, HELD, RolloutRole
 from node.standing import standing_of
+from protocol.ids import PolicyVersion
+from protocol.trouble import TroubleKind
 from swarm.causes import first_cause
 from swarm.testing.memory import MemoryNetwork
 from tests.learner.working import SWARM
@@ -240,3 +243,19 @@ async def test_an_order_to_drain_is_for_who_ran_then(tmp_path: Path) -> None:
         assert not owned.role.is_draining
 
     await run_owned(owned, tmp_path, 0.0, check)
+
+
+async def test_a_node_that_cannot_work_says_so_to_its_owner(tmp_path: Path) -> None:
+    owned = Owned(tmp_path, never_tried)
+
+    async def check(learner: Learner) -> None:
+        await until(lambda: owned.doing == "at work")
+        failed = Failed(kind=TroubleKind.INSTALL, reason="no such attention", version=PolicyVersion(1, 7))
+        owned.role.patience.handle(failed, trio.current_time())
+        owned.look()
+        await until(lambda: owned.doing == "cannot install 1.7: no such attention")
+        owned.orders.pause("`volery pause`")
+        owned.look()
+        await until(lambda: owned.doing == "paused by `volery pause`")
+
+    await run_owned(owned, tmp_path, NEVER_S, check)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from learner.probing import coarsest, probe_batch, told
 from learner.publication import Publisher
@@ -17,11 +18,12 @@ from node.engine.transformers import TransformersConfig, open_transformers_engin
 from node.events import EventLog
 from node.proving import require_proven, tolerance
 from node.publishing import _probed
-from node.rollout_role import RolloutRole
+from node.rollout_role import GaveUp, RolloutRole
 from protocol.ids import LeaseId
 from protocol.manifest import SignedManifest
 from protocol.probe import Probed, probe_of
 from protocol.work import read_record
+from swarm.causes import first_cause
 from swarm.testing.memory import MemoryNetwork
 from tests.learner.working import NOW_MS, SWARM, version
 from tests.node.conftest import VOCAB_SIZE, Models
@@ -256,3 +258,26 @@ async def test_what_a_restarted_engine_could_not_load_is_loaded_as_soon_as_it_ca
         engine.on_restart()
         await until(lambda: doubtful.role.installed == learner.run.chain.head)
         nursery.cancel_scope.cancel()
+
+
+async def test_a_node_that_never_loads_what_it_is_told_says_so_and_gives_up(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """It is not tried again, since it would be the same again, and with one node alone no other version comes."""
+    network, doubtful = MemoryNetwork(), Doubtful(frozenset({0}))
+    async with (
+        open_learner(tmp_path, Settings(steps=2), network=network, trainer=FakeTrainer(probe=PROBE)) as learner,
+        open_node(network, SWARM, tmp_path, "worker", follows=True) as worker,
+        trio.open_nursery() as nursery,
+    ):
+        serve(learner)
+        nursery.start_soon(learner.train)
+        with (
+            pytest.raises(GaveUp, match=r"\(one attempt, since another would end alike\).* something else"),
+            first_cause(),
+        ):
+            await work_with(worker, learner, tmp_path, 0.001, doubtful)
+        assert learner.run.unable().text.startswith("1 of 1 nodes cannot install 1.0: the engine says that it loaded")
+        nursery.cancel_scope.cancel()
+    [failed] = doubtful.told("install_failed")
+    assert failed["again"] == "not again"

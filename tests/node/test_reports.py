@@ -20,7 +20,7 @@ from learner.intake import Place
 from learner.ledger import Ledger
 from learner.ledger_file import LedgerError
 from learner.ledger_reputation import BAN
-from learner.ledger_rows import AuditRow, StayRow
+from learner.ledger_rows import AuditRow, StayRow, TroubleRow
 from learner.verification.confidence import Confidence, Standing, after
 from learner.verification.margins import TINY as MARGINS
 from learner.verification.sequential import Found, count_above, log_evidence
@@ -599,7 +599,7 @@ def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
     assert list(told) == [
         "format", "kind", "swarm", "started_ms", "ended_ms", "wall_s", "mode", "staleness_bound", "totals",
         "lag_histogram", "incarnations", "evaluations", "versions", "steps", "plans", "objective", "alarms",
-        "cost_terms", "accounts", "peers",
+        "nodes_unable", "troubles", "fruitless", "cost_terms", "accounts", "peers",
     ]  # fmt: skip
     assert list(told["totals"]) == [
         "admitted", "rejected", "verdicts", "trained", "dropped", "uninformative", "later_turns", "tokens", "bytes_up",
@@ -860,3 +860,75 @@ def test_a_run_lasts_from_when_its_learner_was_there(tmp_path: Path) -> None:
     text = " ".join(as_text(report).split())
     assert "time 6 min 20 s from" in text
     assert re.search(r"together 6 min 20 s", text)
+
+
+# Nodes that cannot work
+
+
+def trouble_row(
+    peer: PeerId, kind: str, *, version: PolicyVersion | None = V0, ended_ms: int | None = None
+) -> TroubleRow:
+    reason = "attention 'x' is not supported" if kind == "install" else "too long"
+    return TroubleRow(
+        peer=peer, kind=kind, version=version, times=3, reason=reason, since_ms=START_MS, ended_ms=ended_ms
+    )
+
+
+def test_a_report_says_which_nodes_cannot_work_with_the_newest_version(story: Story) -> None:
+    for peer in (ALPHA, BETA):
+        story.join(peer_row(peer, "a peer"))
+    story.publish(V0)
+    story.ledger.troubles_told(
+        [trouble_row(ALPHA, "install"), trouble_row(ALPHA, "lease"), trouble_row(BETA, "lease", ended_ms=START_MS + 1)]
+    )
+    report = swarm_report(story.ledger.path)
+    assert report.unable.text == "1 of 2 nodes cannot install 1.0: attention 'x' is not supported"
+    assert report.unable.text in " ".join(as_text(report, width=200).split())
+    told = json.loads(as_json(report))
+    assert told["nodes_unable"] == {"text": report.unable.text, "nodes": 1, "of": 2}
+    assert [(row["kind"], row["ended_ms"]) for row in told["troubles"] if row["peer"] == BETA] == [
+        ("lease", START_MS + 1)
+    ]
+    story.ledger.troubles_told([trouble_row(BETA, "install")])
+    assert swarm_report(story.ledger.path).unable.nodes == 2
+    story.publish(V1)
+    assert swarm_report(story.ledger.path).unable.nodes == 0, "of the next one nobody has said anything"
+    assert "cannot install" not in as_text(swarm_report(story.ledger.path))
+
+
+def test_a_report_says_that_leases_bring_nothing_until_one_does(story: Story) -> None:
+    story.join(peer_row(ALPHA, "a peer"))
+    story.publish(V0)
+
+    def spin(leases: int, every_s: float) -> None:
+        for number in range(leases):
+            story.now_s += every_s
+            status = "expired" if number % 4 == 3 else "returned"
+            story.ledger.leases_closed([story.lease(ALPHA)], status, story.now_ms)
+
+    spin(40, 0.1)
+    assert swarm_report(story.ledger.path).fruitless is None, "a pause"
+    spin(8, 10.0)
+    report = swarm_report(story.ledger.path)
+    assert str(report.fruitless) == ("The last 48 leases brought no record, over 84 s: 36 given back, 12 expired.")
+    assert "leases" in as_text(report)
+    assert json.loads(as_json(report))["fruitless"]["leases"] == 48
+    story.deliver(story.lease(ALPHA), ALPHA, Rule.ADMITTED, version=V0)
+    assert swarm_report(story.ledger.path).fruitless is None
+
+
+def test_leases_that_were_recalled_are_not_among_those_that_bring_nothing(story: Story) -> None:
+    story.join(peer_row(ALPHA, "a peer"))
+    for _ in range(20):
+        story.now_s += 10.0
+        story.ledger.leases_closed([story.lease(ALPHA)], "recalled", story.now_ms)
+    assert swarm_report(story.ledger.path).fruitless is None
+
+
+def test_a_ledger_of_before_troubles_were_told_is_read(story: Story) -> None:
+    story.join(peer_row(ALPHA, "a peer"))
+    path = story.ledger.path
+    story.ledger.close()
+    with sqlite3.connect(path) as db:
+        db.execute("DROP TABLE troubles")
+    assert swarm_report(path).troubles == ()

@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from learner.ledger import Ledger
 from learner.ledger_reputation import BAN
+from learner.ledger_rows import TroubleRow
 from learner.verification.confidence import Confidence
+from node.app_learner import _show_nodes
 from node.keys import load_or_create_key
 from node.lookups import show_status
 from node.loop_delay import LoopFigures
 from node.peer_orders import Ban, PeerOrders
 from node.standing import Noticeboard, Standing
 from protocol.ids import PolicyVersion
-from tests.node.ledgers import ALPHA, BETA, open_story, peer_row
+from tests.node.ledgers import ALPHA, BETA, START_MS, SWARM, open_story, peer_row
 
 
 @pytest.fixture
@@ -71,3 +74,22 @@ def test_it_says_who_was_banned_and_which_orders_wait(state: Path) -> None:
     assert lines(state)["orders waiting"] == "1"
     facts = json.loads(show_status(state, as_json=True))
     assert (facts["peers_banned"], facts["orders_waiting"]) == (1, 1)
+
+
+def test_it_says_which_nodes_cannot_work(state: Path) -> None:
+    assert "nodes unable" not in lines(state)
+    with Ledger(state / "ledger.sqlite", swarm=SWARM) as ledger:
+        told = [
+            TroubleRow(peer=peer, kind="install", version=PolicyVersion(1, 0), times=2, reason="no", since_ms=START_MS)
+            for peer in (ALPHA, BETA)
+        ]
+        ledger.troubles_told(told)
+    assert lines(state)["nodes unable"] == "2 of 2 nodes cannot install 1.0: no"
+    board = Noticeboard(state)
+    fields = {"text": "2 of 2 nodes cannot install 1.0: no", "everyone": True}
+    _show_nodes(board, "nodes_unable", fields)
+    assert lines(state)["doing"] == "nobody can work: 2 of 2 nodes cannot install 1.0: no"
+    _show_nodes(board, "nodes_unable", fields | {"everyone": False})
+    assert lines(state)["doing"] == "at work: 2 of 2 nodes cannot install 1.0: no"
+    _show_nodes(board, "nodes_able", {})
+    assert lines(state)["doing"] == "at work"

@@ -322,3 +322,27 @@ def test_a_learner_shows_its_objective_and_the_alarms_that_stand() -> None:
     apply(state, "alarm_cleared", {"alarm": "entropy_rises", "step": 30, "text": "over"})
     assert "since step" not in text_of(state, 100)
     assert "ALARM" not in status_line(state)
+
+
+def test_a_learner_whose_nodes_cannot_work_does_not_look_as_if_it_waited() -> None:
+    state, text = learner_state(), "2 of 2 nodes cannot install 1.0: attention 'x' is not supported"
+    apply(state, "nodes_unable", {"text": text, "nodes": 2, "of": 2, "everyone": True})
+    assert [line for line in text_of(state, 100).splitlines() if line.startswith(" nodes") and text in line]
+    assert status_line(state).endswith(f"NODES {text}, up 0 B, down 0 B")
+    assert state.nobody_works
+    assert [notice.text for notice in state.notices] == [text]
+    apply(state, "nodes_unable", {"text": "1 of 2 nodes cannot work: \x1b[2J" + "y" * 999, "everyone": False})
+    assert not state.nobody_works
+    assert "\x1b" not in status_line(state)
+    assert len(status_line(state)) < 600
+    assert max(cell_len(line) for line in text_of(state).splitlines()) <= 80
+    apply(state, "nodes_able", {"of": 2})
+    assert (state.unable, state.nobody_works) == ("", False)
+    assert not [line for line in text_of(state).splitlines() if line.startswith(" nodes")]
+    assert "NODES" not in status_line(state)
+
+
+def test_a_node_shows_when_it_tries_again() -> None:
+    state = ViewState(role=Role.ROLLOUT)
+    apply(state, "install_failed", {"version": "1.0", "reason": "no such attention", "again": "again in 5 s"})
+    assert state.notices[-1].text == "version 1.0 could not be installed (again in 5 s): no such attention"

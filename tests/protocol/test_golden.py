@@ -59,6 +59,7 @@ from protocol.relay import RelayReceipt
 from protocol.reputation import Band, ObservedDay
 from protocol.reputation_note import ReputationNote
 from protocol.tally import Proof, Tally, TrainedRecord
+from protocol.trouble import Trouble, TroubleKind
 from protocol.work import (
     Acknowledgement,
     Delivery,
@@ -976,6 +977,43 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
             92                                                      # [1]: Energy, array of 2
               a4 7261706c                                           # source: "rapl"
               cb 4097720000000000                                   # joules: 1500.5
+        """,
+    ),
+    (
+        Trouble(TroubleKind.LEASE, 3, "bad prompt", PolicyVersion(2, 700)),
+        """
+        94                                                          # Trouble, array of 4
+          a5 6c65617365                                             # kind: "lease"
+          03                                                        # times: 3
+          aa 6261642070726f6d7074                                   # reason: "bad prompt"
+          92                                                        # version: PolicyVersion, array of 2
+            02                                                      # incarnation: 2
+            cd 02bc                                                 # version: 700
+        """,
+    ),
+    (
+        Heartbeat(
+            troubles=[
+                Trouble(TroubleKind.INSTALL, 300, "no such attention", PolicyVersion(2, 700)),
+                Trouble(TroubleKind.ENGINE, 1, ""),
+            ]
+        ),
+        """
+        82                                                          # Heartbeat: map of 2
+          a4 74797065 a9 686561727462656174                         # type: "heartbeat"
+          a8 74726f75626c6573 92                                    # troubles: array of 2
+            94                                                      # [0]: Trouble, array of 4
+              a7 696e7374616c6c                                     # kind: "install"
+              cd 012c                                               # times: 300
+              b1 6e6f207375636820617474656e74696f6e                 # reason: "no such attention"
+              92                                                    # version: PolicyVersion, array of 2
+                02                                                  # incarnation: 2
+                cd 02bc                                             # version: 700
+            94                                                      # [1]: Trouble, array of 4
+              a6 656e67696e65                                       # kind: "engine"
+              01                                                    # times: 1
+              a0                                                    # reason: ""
+              c0                                                    # version: nil
         """,
     ),
     (

@@ -468,6 +468,25 @@ async def test_when_nobody_has_it_the_user_is_told_once_and_it_is_fetched_when_s
     await node.arrival_of(signed)
 
 
+async def test_each_attempt_at_the_newest_that_fails_is_told_with_its_version(
+    swarm: Swarm, autojump_clock: MockClock
+) -> None:
+    learner, node = await swarm.learner(), await swarm.follower("node")
+    failed: list[tuple[PolicyVersion, str]] = []
+    node.following.failed = lambda version, reason: failed.append((version, reason))
+    signed, files = version(1)
+    await listen(node, learner, announce_manifest(SWARM, signed))
+    await trio.sleep(120)
+    assert len(failed) >= 2
+    assert {version for version, _ in failed} == {signed.version}
+    assert "manifest" in failed[0][1]
+    learner.hold(signed, files)
+    await node.arrival_of(signed)
+    before = len(failed)
+    await trio.sleep(120)
+    assert len(failed) == before
+
+
 async def test_a_version_that_everybody_has_dropped_is_left_for_the_newest(
     swarm: Swarm, autojump_clock: MockClock
 ) -> None:

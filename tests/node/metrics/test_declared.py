@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from learner import fruitless
 from learner.alarm_limits import Alarm
 from node.events import EventLog, Field
 from node.metrics.board import MAX_SERIES, Board, Series
@@ -103,7 +104,8 @@ async def test_all_that_is_declared_is_measured_and_nothing_else() -> None:
     assert sum(series.metric == "peer_faults" for series in board.values()) == MAX_SERIES
     board.set("kl_at_lag", 0.25, lag=11)
     assert board.values()[Series("kl_at_lag", ("11",))] == 0.25, "what fills one metric leaves room in the others"
-    assert {series.labels[0] for series in board.values() if series.metric == "alarm"} == {rule.value for rule in Alarm}
+    rules = {rule.value for rule in Alarm} | {fruitless.ALARM}
+    assert {series.labels[0] for series in board.values() if series.metric == "alarm"} == rules
 
 
 def test_every_declaration_is_whole() -> None:

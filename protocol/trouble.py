@@ -1,0 +1,56 @@
+"""What a rollout node cannot do, as it tells the learner in every heartbeat.
+
+A trouble is a claim: nothing is admitted, refused or paid by it. Its reason is text of a stranger, so a reader makes it
+harmless before it shows it or writes it down.
+
+Invariants:
+- A heartbeat names at most MAX_TROUBLES of them; a reader takes the last of each kind.
+- It is state, not an event: what a heartbeat does not name any more is over.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from protocol.codec import Count
+from protocol.ids import PolicyVersion
+
+MAX_TROUBLES = 5
+"""One of each kind, and one to spare for a kind that is younger than this program."""
+
+MAX_TROUBLE_CHARS = 240
+"""One reason: as long as a line in a view. Five of them in letters of four bytes add 5 KB to a heartbeat."""
+
+
+class TroubleKind(Enum):
+    """What fails: fetching a version, installing one (or proving what was installed), using leases, keeping the engine
+    alive.
+
+    `OTHER` is how a reader sees a kind younger than itself; it is never sent.
+    """
+
+    FETCH = "fetch"
+    INSTALL = "install"
+    LEASE = "lease"
+    ENGINE = "engine"
+    OTHER = "other"
+
+    @classmethod
+    def _missing_(cls, value: object) -> TroubleKind:
+        return cls.OTHER
+
+
+class Trouble(msgspec.Struct, frozen=True, array_like=True):
+    """It failed so many `times` in a row, last for this `reason`, with this `version`, if with one."""
+
+    kind: TroubleKind
+    times: Count
+    reason: Annotated[str, Meta(max_length=MAX_TROUBLE_CHARS)]
+    version: PolicyVersion | None = None
+
+
+TroubleList = Annotated[list[Trouble], Meta(max_length=MAX_TROUBLES)]

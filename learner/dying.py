@@ -1,10 +1,11 @@
-"""The last thing that a process of ours does when an exception ends it: to say so, and to end at once.
+"""The last that a process of ours does when it cannot go on: to say why, and to end at once.
 
 Left to itself, an interpreter that an exception ends waits for threads, destroys process groups and frees GPUs, which
 takes seconds or for ever. Whoever started it sees its pipe closed, gives up, and kills it; then that kill is all that
 is known. Light, so that it can run before the imports that take seconds.
 
-Invariant: the exception is the last line on stderr, behind `DIED_OF`, and the exit status is 1.
+Invariant: the reason is the last line on stderr, behind `FATAL`, and the exit status is 1. `common_worker.dying` is the
+same for engines.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import traceback
 from types import TracebackType
 from typing import NoReturn
 
-from learner.last_words import DIED_OF
+from learner.last_words import FATAL
 
 STATUS = 1
 
@@ -27,11 +28,16 @@ def tell_deaths() -> None:
     sys.excepthook = _die
 
 
+def die(reason: str) -> NoReturn:
+    """Say why this process ends, and end it, from any thread."""
+    print(f"{FATAL}{' '.join(reason.split())}", file=sys.stderr, flush=True)
+    os._exit(STATUS)
+
+
 def die_of(error: BaseException) -> NoReturn:
     """Say that `error` ends this process, and end it, from any thread."""
     traceback.print_exception(error)
-    print(f"{DIED_OF}{described(error)}", file=sys.stderr, flush=True)
-    os._exit(STATUS)
+    die(described(error))
 
 
 def described(error: BaseException) -> str:

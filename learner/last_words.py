@@ -28,10 +28,10 @@ the thread that failed, and more of others."""
 SHELL_SIGNALS = 128
 """What a shell adds to the number of a signal that ended its command."""
 
-DIED_OF = "died of "
-"""With this begins the last line of a process of ours that an exception ends (`learner.dying`)."""
+FATAL = "fatal: "
+"""With this begins the last line of a process of ours that says why it ends (`learner.dying`)."""
 
-FATAL = {
+FAULTS = {
     "Segmentation fault": signal.SIGSEGV,
     "Aborted": signal.SIGABRT,
     "Floating point exception": signal.SIGFPE,
@@ -87,8 +87,8 @@ def last_words(lines: Iterable[str]) -> tuple[str, ...]:
 def explained(returncode: int | None, lines: Sequence[str]) -> LastWords:
     """What the end of a process that said `lines` was by its own word; `returncode` None: unknown."""
     said = [line.rstrip() for line in lines if line.strip()]
-    if said and said[-1].startswith(DIED_OF):
-        return LastWords(cause=cut(said[-1].removeprefix(DIED_OF)))
+    if said and said[-1].startswith(FATAL):
+        return LastWords(cause=cut(said[-1].removeprefix(FATAL)))
     if (start := _dump(returncode, said)) is not None:
         cause = said[start].removeprefix("Fatal Python error: ")
         threw = next((found["what"] for line in said[:start] if (found := THREW.match(line))), "")
@@ -103,7 +103,7 @@ def _dump(returncode: int | None, said: Sequence[str]) -> int | None:
     """Where a report of faulthandler begins that belongs to this end."""
     for place in reversed(range(len(said))):
         kind, _, fault = said[place].partition("Fatal Python error: ")
-        if not kind and returncode is not None and returncode == -FATAL.get(fault, 0) != 0:
+        if not kind and returncode is not None and returncode == -FAULTS.get(fault, 0) != 0:
             return place
         if returncode == 1 and TIMED_OUT.fullmatch(said[place]):
             return place

@@ -18,6 +18,15 @@ Invariants:
 from __future__ import annotations
 
 import os
+
+from learner.dying import tell_deaths
+
+if __name__ == "__main__":
+    tell_deaths()
+    if "TORCH_CPP_LOG_LEVEL" not in os.environ:
+        # torch reads it once. Of a store that cannot be reached it says twenty lines of C++, and raises an error, too.
+        os.environ.update(TORCH_CPP_LOG_LEVEL="FATAL", VOLERY_QUIET="1")
+
 import signal
 import sys
 import time
@@ -35,6 +44,7 @@ from learner.machines.board import NoStore, first_line
 from learner.machines.interfaces import stay_here
 from learner.machines.meeting import Meeting, Terms, say
 from learner.machines.said import FIRST, End
+from learner.ranks import LAUNCHER
 from protocol.pipe import encode_frame
 
 TRAINER = ("-m", "learner.trainer")
@@ -121,7 +131,10 @@ def _together(terms: Terms, program: Sequence[str]) -> int:
 
 def _run(terms: Terms, words: Sequence[str]) -> End | None:
     """Run this machine's ranks; return their end, None if all ended well. Raises Signalled."""
+    if os.environ.pop("VOLERY_QUIET", ""):
+        del os.environ["TORCH_CPP_LOG_LEVEL"]  # ranks say what they like
     config, command, rest = config_from_args(parse_args(list(words)))  # type: ignore[no-untyped-call]
+    os.environ[LAUNCHER] = str(os.getpid())
     deaths = Deaths(terms.ranks)
     failures: dict[int, ProcessFailure] = {}
     with Ear() as ear:
@@ -148,4 +161,6 @@ def _run(terms: Terms, words: Sequence[str]) -> End | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    status = main(sys.argv[1:])
+    sys.stderr.flush()
+    os._exit(status)  # threads of the meeting may be waiting for a store that is gone

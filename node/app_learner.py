@@ -26,7 +26,7 @@ from learner.publication import Publisher
 from learner.verification.margins import Arithmetic
 from node.audit_loop import AuditLoop
 from node.base_model import hold_to_base
-from node.child_outcomes import ChildCrashed, ChildDied, ChildEvent
+from node.child_outcomes import ChildCrashed, ChildDied, ChildEvent, ChildRestarting, ChildStarted
 from node.children import Child, open_child
 from node.choice_desk import ChoiceDesk
 from node.choice_loop import ChoiceLoop
@@ -412,12 +412,15 @@ class _Learner:
         """Verifiers, the trainer, and an engine if there is anything to evaluate on, or to audit."""
         spec = child_spec(self.trainer_argv, self.config)
         async with AsyncExitStack() as stack:
+            self.run.waits = "The verifiers are opening their tasks."
             await stack.enter_async_context(self.verifiers.opened())
+            self.run.waits = "The trainer's process is being started."
             trainer = await stack.enter_async_context(
                 open_child(spec, on_event=self._trainer_event(), on_frame=self._trainer_said)
             )
             engine = None
             if self.schooling.held_out or (self.trust is not None and self.trust.audits):
+                self.run.waits = "The engine that evaluates and audits is being started."
                 terms = self.config.evaluate
                 section = EngineSection(
                     kind="transformers",
@@ -430,6 +433,7 @@ class _Learner:
                 engine = await stack.enter_async_context(
                     open_verifying_engine(section, self.events, name="evaluation", state=self.home.root)
                 )
+            self.run.waits = ""
             yield trainer, engine
 
     def _trainer_event(self) -> Callable[[ChildEvent], None]:
@@ -437,13 +441,22 @@ class _Learner:
 
         def heard(event: ChildEvent) -> None:
             log(event)
-            if isinstance(event, ChildDied) and self.training is not None:
-                self.training.saving.died()
+            match event:
+                case ChildStarted():
+                    self.run.waits = ""
+                case ChildRestarting():
+                    self.run.waits = "The trainer's process is being started again."
+                case ChildDied() if self.training is not None:
+                    self.training.saving.died()
 
         return heard
 
     def _trainer_said(self, header: Header, arrays: Arrays) -> None:
-        if self.training is not None:
+        if header["event"] == "waiting":
+            text = str(header.get("text"))
+            self.run.waits = f"{text[:1].upper()}{text[1:]}."
+            self.events.emit("trainer_waits", text=text)
+        elif self.training is not None:
             self.training.saving.heard(header, arrays)
 
     def _trust(self) -> TrustDesk:

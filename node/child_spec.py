@@ -26,6 +26,10 @@ ENVIRONMENT = {
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
+READY_S = 300.0
+"""How long a child may take to be ready: its imports, from a cold disk."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RestartLimits:
     """How patiently a crashing child is restarted: after `max_restarts` restarts within `window_s` we give up.
@@ -65,7 +69,7 @@ class ChildSpec:
     threads: int = 1
     nice: int = 0
     max_in_flight: int = 256
-    ready_timeout_s: float = 300.0
+    ready_timeout_s: float = READY_S
     grace_s: float = 2.0
     cancel_op: str | None = None
     memory_bytes: int | None = None

@@ -7,9 +7,6 @@ Invariants:
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol, TypeVar
@@ -58,16 +55,9 @@ class FirstBoard:
     def open(cls, port: int, machines: int) -> FirstBoard:
         """Hold the store at `port`, on all addresses of this machine. Raises NoStore when that is taken."""
         try:
-            with _unheard():
-                store = TCPStore(
-                    ANY_ADDRESS,
-                    port,
-                    None,
-                    True,
-                    timedelta(seconds=ANSWER_S),
-                    wait_for_workers=False,
-                    multi_tenant=True,
-                )
+            store = TCPStore(
+                ANY_ADDRESS, port, None, True, timedelta(seconds=ANSWER_S), wait_for_workers=False, multi_tenant=True
+            )
         except RuntimeError as error:
             why = "something else listens there" if "EADDRINUSE" in str(error) else first_line(error)
             raise NoStore(why) from None
@@ -105,8 +95,7 @@ class OtherBoard:
     def open(cls, host: str, port: int, machine: int) -> OtherBoard:
         """Take a place in the store at `host` and `port`. Raises NoStore when nothing answers there within TRY_S."""
         try:
-            with _unheard():
-                store = TCPStore(host, port, None, False, timedelta(seconds=TRY_S), wait_for_workers=False)
+            store = TCPStore(host, port, None, False, timedelta(seconds=TRY_S), wait_for_workers=False)
             store.set_timeout(timedelta(seconds=ANSWER_S))
             return cls(store, Place(machine, PrefixStore(PREFIX, store).add(_seats(machine), 1)))
         except RuntimeError as error:
@@ -120,19 +109,6 @@ class OtherBoard:
         except RuntimeError:
             return LineLost(why="the connection to it ended")
         return LineLost(why="it runs another version") if word is None else Told(word=word)
-
-
-@contextmanager
-def _unheard() -> Iterator[None]:
-    """Keep what torch says on stderr to itself, twenty lines of C++ of an attempt that fails: its errors say enough."""
-    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)
 
 
 def first_line(error: Exception) -> str:

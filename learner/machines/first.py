@@ -83,7 +83,9 @@ class First:
         return Word(
             count=self._count,
             refused=dict(self._refused),
-            begin=self.state is not State.GATHERING,
+            begin=()
+            if self.state is State.GATHERING
+            else tuple(str(self._members[machine].place) for machine in sorted(self._members)),
             stop=self._stopped_s is not None,
             verdict=self._verdict,
         )
@@ -172,7 +174,7 @@ class First:
     def _watch(self, now_s: float) -> list[Effect]:
         self._note()
         for member in self._members.values():
-            if not member.present.ended and now_s - member.heard_s > SILENT_S:
+            if now_s - member.heard_s > SILENT_S:  # also when its ranks had ended well, since ours have not
                 self._causes.append(self._gone(member, now_s))
         if not self._causes and not self._has_ended:
             return []

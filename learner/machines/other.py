@@ -84,10 +84,11 @@ class Other:
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """Take an event at `now_s` of a steady clock."""
+        if self.state is State.OVER:
+            return []
         match event:
-            case Told(word=word):
-                if word.count != self._heard_count:
-                    self._heard_count, self._heard_s = word.count, now_s
+            case Told(word=word) if word.count != self._heard_count:
+                self._heard_count, self._heard_s = word.count, now_s
                 return self._hear(word, now_s)
             case LineLost(why=why):
                 return self._lose(why, now_s)
@@ -105,26 +106,23 @@ class Other:
                 return self._conclude((f"machine {FIRST} at {self.meeting} refuses this one: {why}",))
             if word.stop or word.verdict is not None:  # too late
                 return self._lose("its run has ended", now_s)
-            if word.begin:
+            if str(self.place) in word.begin:
                 self.state = State.TRAINING
                 return [Begin()]
             if self._wait.is_news(now_s):
                 return [Tell(text=f"this machine is here, and waits for the others of {self.machines}")]
-        if word.stop:
-            return [*self._stop(now_s), *self._go_on(now_s)]
-        return self._go_on(now_s)
+        stopped = self._stop(now_s) if word.stop or word.verdict is not None else []
+        return [*stopped, *self._go_on(now_s)]
 
     def _lose(self, why: str, now_s: float) -> list[Effect]:
         """The first machine has gone, and with it all."""
-        if self.state is State.OVER:
-            return []
         if self._has_ended and self._own is None and self._stopped_s is None:
             return self._conclude(self._verdict or ())  # ours ended well, and so may its
         if self._verdict is None and self._cause is None:
             self._cause = gone(FIRST, f"machine {FIRST} at {self.meeting}", self._heard_s, why)
         if self.state is State.GATHERING:
             return self._conclude((f"machine {FIRST} at {self.meeting} has gone: {why}",))
-        return [*self._stop(now_s), *self._go_on(now_s, alone=True)]
+        return [*self._stop(now_s), *self._go_on(now_s)]
 
     def _stop(self, now_s: float) -> list[Effect]:
         if self._stopped_s is not None:
@@ -146,10 +144,9 @@ class Other:
         if self.state is State.TRAINING:
             self.state = State.ENDING
 
-    def _go_on(self, now_s: float, *, alone: bool = False) -> list[Effect]:
-        if not self._has_ended or self.state is State.OVER:
-            return []
-        if self._verdict is None and not alone and now_s < self._deadline_s:
+    def _go_on(self, now_s: float) -> list[Effect]:
+        is_known = self._verdict is not None or self._cause is not None
+        if not self._has_ended or (not is_known and now_s < self._deadline_s):
             return []
         return self._conclude(self._lines())
 

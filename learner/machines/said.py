@@ -67,11 +67,13 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Word(msgspec.Struct, frozen=True, kw_only=True):
-    """What the first machine says. `refused`: why, by place; an empty `verdict` says that all went well."""
+    """What the first machine says. `refused`: why, by place; `begin`: the places that take part, once all are here; an
+    empty `verdict` says that all went well.
+    """
 
     count: int
     refused: dict[str, str] = {}
-    begin: bool = False
+    begin: tuple[str, ...] = ()
     stop: bool = False
     verdict: tuple[str, ...] | None = None
 

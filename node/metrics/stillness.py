@@ -51,8 +51,13 @@ class Stillness:
 
 def waits_for(run: LearnerRun) -> str:
     """What the next training step waits for, and what to do, in a sentence or two."""
+    if run.waits:
+        return run.waits
     if not run.opened.is_set():
-        return "The trainer is loading the model."
+        return (
+            "The trainer is loading the model: if its size does not explain that, look at the disk of [model] "
+            "directory, and at what the trainer's process does."
+        )
     if run.steps and run.chain.head.version >= run.steps:
         return "All steps are taken; the last checkpoint is being written."
     if run.busy:

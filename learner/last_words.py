@@ -49,6 +49,9 @@ THREW = re.compile(r"\s*what\(\):\s+(?P<what>.+)")
 PLACE = re.compile(r'\s*File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
 """A line of faulthandler's stack, the innermost first."""
 
+ASIDE = re.compile(r"\[[WI]\d{4} \d\d:\d\d:\d\d")
+"""So begin torch's warnings from C++, of which no process dies: they say nothing of an end."""
+
 LOST_LINE = re.compile(r"gloo|nccl|processgroup|connection (closed|reset)|broken pipe|tcpstore", re.IGNORECASE)
 """Words of the libraries by which ranks speak to each other."""
 
@@ -79,8 +82,8 @@ class LastWords:
 
 
 def last_words(lines: Iterable[str]) -> tuple[str, ...]:
-    """The last of `lines` that are not blank, oldest first."""
-    said = [line.strip() for line in lines if line.strip()]
+    """The last of `lines` that are not blank, nor said aside, oldest first."""
+    said = [line.strip() for line in lines if line.strip() and not ASIDE.match(line)]
     return tuple(map(cut, said[-LAST_WORDS:]))
 
 

@@ -242,9 +242,10 @@ def _device(device: Device) -> torch.device:
         return torch.device("cpu")
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if local >= available:
+        fewer = f"[trainer] ranks = {available}, or " if available else ""
         raise BadRequest(
             f"device: {device!r} wants a GPU for each rank of this machine, and there are {available}; "
-            'set [trainer] ranks to the number of its GPUs, or device = "cpu"'
+            f'set {fewer}device = "cpu"'
         )
     return torch.device("cuda", local)
 

@@ -197,11 +197,10 @@ class Life:
                         nursery.start_soon(self._watch_memory, self._spec.memory_bytes)
                     await self._read_frames()
                     nursery.cancel_scope.cancel()
-                if not await _end_process(self._process, self._spec.grace_s) and not self._dismissed:
+                wait_s = self._spec.grace_s if self._dismissed else self._spec.dying_s
+                if not await _end_process(self._process, wait_s) and not self._dismissed:
                     # Our own signal is not what ended it: it had gone away before.
-                    self._reason = (
-                        self._reason or f"it closed its pipe, and had not ended {self._spec.grace_s:g} s later"
-                    )
+                    self._reason = self._reason or f"it closed its pipe, and had not ended {wait_s:g} s later"
                 with trio.move_on_after(KILL_S):
                     await self._stderr_ended.wait()
                 outer.cancel_scope.cancel()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import takewhile
 
-from learner.last_words import LAST_WORDS, LastWords, cut, explained, how_ended
+from learner.last_words import FATAL, LAST_WORDS, LastWords, cut, explained, how_ended
 from node.child_spec import RestartLimits
 from protocol.pipe import Arrays, Header
 
@@ -30,9 +30,11 @@ class ChildExit:
 
     def __str__(self) -> str:
         words = " / ".join(self.last_words)
-        lines = [f"the {self.name} process {self.told}{f'; its last words: {words}' if words else ''}"]
-        lines += [f"  | {line}" for line in self.stderr_tail[-QUOTED_LINES:]]
-        return "\n".join(lines)
+        told = f"the {self.name} process {self.told}{f'; its last words: {words}' if words else ''}"
+        own = f"{self.name}: ", FATAL
+        # What stands in the sentence above need not be said again.
+        quoted = [line for line in self.stderr_tail[-QUOTED_LINES:] if not line.startswith(own)]
+        return "\n".join([told, *(f"  | {line}" for line in quoted)])
 
     @property
     def told(self) -> str:

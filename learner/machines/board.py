@@ -7,6 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol, TypeVar
@@ -50,10 +51,13 @@ class FirstBoard:
 
     store: TCPStore
     machines: int
+    holders: Callable[[], Collection[Place]]
 
     @classmethod
-    def open(cls, port: int, machines: int) -> FirstBoard:
-        """Hold the store at `port`, on all addresses of this machine. Raises NoStore when that is taken."""
+    def open(cls, port: int, machines: int, holders: Callable[[], Collection[Place]]) -> FirstBoard:
+        """Hold the store at `port`, on all addresses of this machine. `holders`: who takes part so far; of each number
+        these and the newest are read. Raises NoStore when the port is taken.
+        """
         try:
             store = TCPStore(
                 ANY_ADDRESS, port, None, True, timedelta(seconds=ANSWER_S), wait_for_workers=False, multi_tenant=True
@@ -61,7 +65,7 @@ class FirstBoard:
         except RuntimeError as error:
             why = "something else listens there" if "EADDRINUSE" in str(error) else first_line(error)
             raise NoStore(why) from None
-        board = cls(store, machines)
+        board = cls(store, machines, holders)
         for machine in range(1, machines):
             board._keys.add(_seats(machine), 0)
         return board
@@ -74,13 +78,11 @@ class FirstBoard:
         keys = self._keys
         keys.set(WORD, said.decode())
         numbers = range(1, self.machines)
-        seats = zip(numbers, map(int, keys.multi_get([_seats(machine) for machine in numbers])), strict=True)
+        taken = zip(numbers, map(int, keys.multi_get([_seats(machine) for machine in numbers])), strict=True)
         present = {}
-        for machine, taken in seats:
-            for seat in range(1, taken + 1):
-                place = Place(machine, seat)
-                if keys.check([str(place)]) and (one := _read(keys.get(str(place)), Present)) is not None:
-                    present[place] = one
+        for place in {*self.holders(), *(Place(machine, seat) for machine, seat in taken if seat)}:
+            if keys.check([str(place)]) and (one := _read(keys.get(str(place)), Present)) is not None:
+                present[place] = one
         return Read(present=present)
 
 

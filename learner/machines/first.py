@@ -58,7 +58,10 @@ class Member:
 
 @dataclass(kw_only=True)
 class First:
-    """The first of `machines` machines with `ranks` ranks each; `meeting` is where the others reach it."""
+    """The first of `machines` machines with `ranks` ranks each; `meeting` is where the others reach it.
+
+    `places`: who holds the numbers; what these and the newest of each number say is all that matters.
+    """
 
     machines: int
     ranks: int
@@ -67,7 +70,8 @@ class First:
     state: State = State.GATHERING
     _count: int = 0
     _members: dict[int, Member] = field(default_factory=dict)
-    _refused: dict[str, str] = field(default_factory=dict)
+    _refused: dict[int, tuple[Place, str]] = field(default_factory=dict)
+    _told: set[tuple[int, str]] = field(default_factory=set)
     _causes: list[Cause] = field(default_factory=list)
     _has_ended: bool = False
     _stopped_s: float | None = None
@@ -75,6 +79,7 @@ class First:
     _verdict: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        self.places: tuple[Place, ...] = ()
         self._wait = Wait(since_s=self.began_s)
 
     def say(self, now_s: float) -> Word:
@@ -82,7 +87,7 @@ class First:
         self._count += 1
         return Word(
             count=self._count,
-            refused=dict(self._refused),
+            refused={str(place): why for place, why in self._refused.values()},
             begin=()
             if self.state is State.GATHERING
             else tuple(str(self._members[machine].place) for machine in sorted(self._members)),
@@ -99,35 +104,42 @@ class First:
                     effects += self._hear(place, present[place], now_s)
             case Ended(end=end):
                 self._take_own_end(end, now_s)
-        return [*effects, *self._go_on(now_s)]
+        effects += self._go_on(now_s)
+        self.places = tuple(member.place for member in self._members.values())
+        return effects
 
     def _hear(self, place: Place, present: Present, now_s: float) -> list[Effect]:
-        if str(place) in self._refused:
-            return []
         member = self._members.get(place.machine)
         if member is not None and member.place == place:
             if member.present.count != present.count:
                 member.present, member.heard_s = present, now_s
             return []
-        if member is not None and place < member.place:
-            return []  # a launcher whose number another one has taken over
-        if why := self._objection(place, present, member, now_s):
-            self._refused[str(place)] = why
-            return [Tell(text=f"machine {place.machine} ({present.address}) may not take part: {why}")]
+        refused, _ = self._refused.get(place.machine, (None, ""))
+        is_known = refused == place or (member is not None and place < member.place)
+        if is_known or self.state is not State.GATHERING:  # one that comes too late sees who takes part
+            return []
+        if why := self._objection(present, member, now_s):
+            return self._refuse(place, present, why)
         self._members[place.machine] = Member(place=place, present=present, heard_s=now_s)
         return []
 
-    def _objection(self, place: Place, present: Present, holder: Member | None, now_s: float) -> str:
+    def _objection(self, present: Present, holder: Member | None, now_s: float) -> str:
         if (present.machines, present.ranks) != (self.machines, self.ranks):
             return (
                 f"it was started with {present.ranks} ranks and {present.machines} machines, and [trainer] has ranks "
                 f"= {self.ranks} and machines = {self.machines}. Start it with the same."
             )
-        if self.state is not State.GATHERING:
-            return f"training has begun with another machine {place.machine}. It can come once that has ended."
         if holder is not None and not holder.present.ended and now_s - holder.heard_s < STALE_S:
             return f"{holder.called} is here already. Give each machine a number of its own, from 1."
         return ""
+
+    def _refuse(self, place: Place, present: Present, why: str) -> list[Effect]:
+        """Tell it, and people once, however often it is started again."""
+        self._refused[place.machine] = place, why
+        if (place.machine, why) in self._told:
+            return []
+        self._told.add((place.machine, why))
+        return [Tell(text=f"machine {place.machine} ({present.address}) may not take part: {why}")]
 
     def _take_own_end(self, end: End | None, now_s: float) -> None:
         self._has_ended = True

@@ -53,6 +53,9 @@ the store."""
 LINGER_S = 4 * POLL_S
 """How long the first machine's store stays when all is over but not well, so that the others read the verdict."""
 
+MAX_HEARD = 16
+"""Events that wait to be looked at: rules take microseconds, so there is one at most unless telling people takes long."""
+
 STUCK = 1
 """The exit status of a process that torchrun does not end."""
 
@@ -85,7 +88,7 @@ class Meeting:
     terms: Terms
     tell: Callable[[str], None]
     lines: tuple[str, ...] = ()
-    _heard: queue.SimpleQueue[Event] = field(default_factory=queue.SimpleQueue)
+    _heard: queue.Queue[Event] = field(default_factory=lambda: queue.Queue(MAX_HEARD))
     _said: bytes = b""
     _begun: threading.Event = field(default_factory=threading.Event)
     _over: threading.Event = field(default_factory=threading.Event)
@@ -128,9 +131,8 @@ class Meeting:
     def _open(self) -> tuple[First | Other, Board]:
         terms = self.terms
         if terms.machine == FIRST:
-            own = FirstBoard.open(terms.port, terms.machines)
             first = First(machines=terms.machines, ranks=terms.ranks, meeting=terms.meeting, began_s=time.monotonic())
-            return first, own
+            return first, FirstBoard.open(terms.port, terms.machines, lambda: first.places)
         board = self._reach()
         address, reaches = connection_to(terms.port)
         speak_over([address])
@@ -208,7 +210,8 @@ class Meeting:
             with suppress(psutil.Error):
                 child.kill()
         if time.monotonic() > self._stuck_s:
-            self._heard.put(Ended(end=None))
+            with suppress(queue.Full):  # then in the next round
+                self._heard.put_nowait(Ended(end=None))
 
 
 def say(lines: Sequence[str]) -> None:

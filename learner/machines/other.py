@@ -109,6 +109,9 @@ class Other:
             if str(self.place) in word.begin:
                 self.state = State.TRAINING
                 return [Begin()]
+            if word.begin:
+                why = f"training has begun with another machine {self.place.machine}. Try again when that has ended."
+                return self._conclude((f"machine {FIRST} at {self.meeting} refuses this one: {why}",))
             if self._wait.is_news(now_s):
                 return [Tell(text=f"this machine is here, and waits for the others of {self.machines}")]
         stopped = self._stop(now_s) if word.stop or word.verdict is not None else []

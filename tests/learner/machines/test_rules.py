@@ -80,7 +80,9 @@ class World:
             self.now_s += POLL_S
             heard = {place: other for place, other in self.others.items() if place.machine not in self.silent}
             present = {place: other.say(self.now_s) for place, other in heard.items()}
-            self.present = {**getattr(self, "present", {}), **present}
+            newest = {Place(machine, seat) for machine, seat in self.seats.items()}
+            present = {**getattr(self, "present", {}), **present}
+            self.present = {place: said for place, said in present.items() if place in newest | {*self.first.places}}
             self.give(0, Ticked() if 0 in self.silent else Read(present=dict(self.present)))
             if 0 not in self.silent:
                 self.word = self.first.say(self.now_s)
@@ -194,10 +196,32 @@ def test_a_machine_that_cannot_take_part_is_told_why_and_so_is_the_first(terms: 
     assert world.first.state is world.others[kept].state is State.TRAINING
 
 
+def test_one_that_is_started_again_and_again_is_refused_each_time_and_told_of_once() -> None:
+    world = World(machines=3)
+    for _ in range(50):
+        world.join(1, ranks=2)
+        world.run(1.0)
+    told = [text for text in world.told() if "may not take part" in text]
+    assert len(told) == 1
+    assert len(world.first.say(world.now_s).refused) == 1, "what is said does not grow with it"
+    assert all(other.state is State.OVER for other in world.others.values())
+    world.join(1)
+    world.join(2)
+    world.run(1.0)
+    assert world.first.state is State.TRAINING
+
+
+def test_of_two_that_come_at_once_under_one_number_one_takes_part() -> None:
+    world = World(machines=2)
+    one, other = world.join(1), world.join(1)
+    world.run(1.0)
+    assert world.others[other].state is State.TRAINING
+    assert world.others[one].state is State.OVER
+
+
 def test_one_that_comes_when_all_have_begun_does_not_begin() -> None:
     world = World(machines=2).gathered()
     late = world.join(1)
-    world.give(1, Told(word=world.word), late)  # before it was answered
     world.run(1.0)
     assert world.others[late].state is State.OVER
     assert "training has begun with another machine 1" in str(world.lines(1))

@@ -17,11 +17,12 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
 
-from learner.last_words import LAST_WORDS, last_words
+from learner.last_words import HEARD_LINES
 
 READ_BYTES = 1 << 16
 """What a pipe holds."""
@@ -46,7 +47,7 @@ class Ear(LogsSpecs):
     def __init__(self) -> None:
         super().__init__()
         self._pipes: list[Pipe] = []
-        self._kept: defaultdict[int, deque[str]] = defaultdict(lambda: deque(maxlen=LAST_WORDS))
+        self._kept: defaultdict[int, deque[str]] = defaultdict(lambda: deque(maxlen=HEARD_LINES))
         self._over, self._tell_over = os.pipe()
         self._thread = threading.Thread(target=self._listen, name="ear", daemon=True)
 
@@ -82,9 +83,9 @@ class Ear(LogsSpecs):
             os.close(pipe.reading)
             os.close(pipe.writing)
 
-    def last_words(self, rank: int) -> tuple[str, ...]:
-        """What the rank of that number said last."""
-        return last_words(self._kept[rank])
+    def said(self, rank: int) -> tuple[str, ...]:
+        """What the rank of that number said, its last HEARD_LINES lines."""
+        return tuple(self._kept[rank])
 
     def _listen(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -123,26 +124,48 @@ LOOKS_PER_S = 100
 
 
 class Deaths:
-    """In which order the processes that this one started have ended: the first `count` of them, from when it is made.
+    """In which order, and when, the processes that this one started have ended: the first `count` of them, from when
+    it is made.
 
-    Linux alone tells, by pidfds: of those that became ready since it was last asked epoll tells the first first, so it
-    does not matter how late one looks. Elsewhere no order is known.
+    Linux alone tells, by pidfds: of those that became ready since it was last asked epoll tells the first first, so the
+    order does not depend on how soon one looks. Elsewhere no order is known.
     """
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._order: list[int] = []
+        self._ended_s: dict[int, float] = {}  # in the order in which they ended
         self._pids: dict[int, int] = {}
+        self._lock = threading.Lock()
         self._epoll = select.epoll() if hasattr(os, "pidfd_open") and hasattr(select, "epoll") else None
         if self._epoll is not None:
             children = Path(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/children")
-            threading.Thread(target=self._find, args=(self._epoll, children), name="deaths", daemon=True).start()
+            for work in (partial(self._find, self._epoll, children), partial(self._watch, self._epoll)):
+                threading.Thread(target=work, name="deaths", daemon=True).start()
 
     def place(self, pid: int) -> int:
         """How many ended before it; for one of which nothing is known, all."""
-        if self._epoll is not None and self._pids:
-            self._order += [one for number, _ in self._epoll.poll(0) if (one := self._pids[number]) not in self._order]
-        return self._order.index(pid) if pid in self._order else len(self._order)
+        self._look()
+        return list(self._ended_s).index(pid) if pid in self._ended_s else len(self._ended_s)
+
+    def at_s(self, pid: int) -> float:
+        """When it ended, by `time.monotonic`; for one of which nothing is known, now."""
+        self._look()
+        return self._ended_s.get(pid, time.monotonic())
+
+    def _look(self) -> None:
+        """Note who has ended since this was last asked."""
+        if self._epoll is None:
+            return
+        with self._lock:
+            for number, _ in self._epoll.poll(0):
+                self._epoll.unregister(number)
+                self._ended_s[self._pids[number]] = time.monotonic()
+
+    def _watch(self, epoll: select.epoll) -> None:
+        """Look whenever somebody ends."""
+        while True:
+            if select.select([epoll], [], []):
+                self._look()
 
     def _find(self, epoll: select.epoll, children: Path) -> None:
         """Get to know the children, which are those of the thread that made this."""

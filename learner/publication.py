@@ -123,7 +123,7 @@ class Publisher:
             files = _open_model(directory, opened)
             self.names.learn(names or {})
             tables = self.names.describe(files, directory, look)
-            beside = directory.with_name(f"{directory.name}.patches")
+            beside = patches_of(directory)
             patches = _write_patches(bases, files, tables, beside, _room_for_patches(manifest_of(tables)), look)
             sources = {
                 base: source_of(opened.enter_context(path.open("rb")), path.name) for base, path in patches.items()
@@ -131,6 +131,11 @@ class Publisher:
             tables = with_patches(tables, sources)
         signed = sign_manifest(self.learner, self.authority, manifest_of(tables))
         return Published(signed=signed, patches=list(patches.values()))
+
+
+def patches_of(directory: Path) -> Path:
+    """Where the patches of the version in `directory` are written: beside it. Not there where there are none."""
+    return directory.with_name(f"{directory.name}.patches")
 
 
 def new_bytes(manifest: Manifest, before: Manifest | None) -> int:
@@ -152,15 +157,16 @@ def _write_patches(
     room: int,
     look: Callable[[], None],
 ) -> dict[ManifestHash, Path]:
-    """Write the patches that are worth it into `beside`, of at most `room` chunks together; return them by base."""
+    """Write the patches that are worth it into `beside`, of at most `room` chunks together; return them by base. Where
+    none is, `beside` is not there."""
     patches: dict[ManifestHash, Path] = {}
     for base in bases:
-        beside.mkdir(exist_ok=True)
         path = beside / base.manifest.hash.hex()
         fresh = _new_bytes(tables, base.manifest.manifest)
         worth = round(PATCH_WORTH * fresh)
         if fresh < PATCH_LEAST * sum(file.size for file in tables.files):
             continue
+        beside.mkdir(exist_ok=True)
         if not _write_patch(base, files, path, min(worth, room * MAX_CUT_BYTES), look):
             continue
         if (num_chunks := num_patch_chunks(path.stat().st_size)) > room:
@@ -168,6 +174,8 @@ def _write_patches(
             continue
         patches[base.manifest.hash] = path
         room -= num_chunks
+    if not patches and beside.exists():
+        beside.rmdir()
     return patches
 
 

@@ -17,7 +17,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -29,11 +29,14 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.rendezvous import rendezvous
 
 from learner.durable import new_directory, partial_of
 from learner.failures import BadRequest, Elsewhere, agreed, explain
+from learner.joining import connecting, wait_for_all
+from learner.machines.interfaces import stay_here
 from learner.requests import ComputeDtype, Device
 
 TIMEOUT = timedelta(minutes=30)
@@ -45,6 +48,9 @@ HEARTBEAT_S = 60.0
 
 MESSAGE_BYTES = 4096
 """What a rank may say about its failure: a paragraph."""
+
+LAUNCHER = "VOLERY_LAUNCHER"
+"""Environment variable in which ranks find the id of the process that started them: it may be gone before they ask."""
 
 PR_SET_PDEATHSIG = 1
 
@@ -86,7 +92,7 @@ class Ranks:
             self.mesh = None  # a plain module: nothing to shard, nothing to convert
             return
         if not dist.is_initialized():
-            _begin_group(0, 1, alone=True)
+            _begin_group(0, 1)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         if self.mesh is None or self.mesh.device_type != self.device.type:
@@ -191,13 +197,23 @@ def is_ranked() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def open_ranks() -> Ranks:
-    """Join the other ranks if torchrun started us; otherwise be alone. Waits for all ranks."""
+def is_first() -> bool:
+    """Whether this process is rank 0, or alone."""
+    return not is_ranked() or os.environ["RANK"] == "0"
+
+
+def open_ranks(tell: Callable[[str], None] = lambda text: None) -> Ranks:
+    """Join the other ranks if torchrun started us; otherwise be alone. Waits for all ranks, and tells of it when that
+    takes long. Raises NotHere when one does not come.
+    """
     if not is_ranked():
         return Ranks()
     end_with_parent()
     number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    _begin_group(number, count)
+    store, _, _ = next(rendezvous("env://", timeout=TIMEOUT))
+    wait_for_all(store, number, count, tell)
+    with connecting(tell):
+        _begin_group(number, count, store)
     return Ranks(number=number, count=count, aside=dist.new_group(backend="gloo", timeout=TIMEOUT))
 
 
@@ -206,17 +222,18 @@ def end_with_parent() -> None:
     node's signal to torchrun's group does not reach them.
     """
     if sys.platform == "linux":
-        parent = os.getppid()
+        parent = int(os.environ.get(LAUNCHER, os.getppid()))
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it was gone before we asked
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _begin_group(number: int, count: int, *, alone: bool = False) -> None:
-    """Meet where torchrun's environment says; alone, in memory, so that no port is opened."""
+def _begin_group(number: int, count: int, store: Store | None = None) -> None:
+    """Meet in `store`; alone, in memory, so that no port is opened."""
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    store = HashStore() if alone else None
-    dist.init_process_group(backend, timeout=TIMEOUT, store=store, rank=number, world_size=count)
+    if store is None:
+        stay_here()
+    dist.init_process_group(backend, timeout=TIMEOUT, store=store or HashStore(), rank=number, world_size=count)
 
 
 def _device(device: Device) -> torch.device:
@@ -225,9 +242,10 @@ def _device(device: Device) -> torch.device:
         return torch.device("cpu")
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if local >= available:
+        fewer = f"[trainer] ranks = {available}, or " if available else ""
         raise BadRequest(
             f"device: {device!r} wants a GPU for each rank of this machine, and there are {available}; "
-            'set [trainer] ranks to the number of its GPUs, or device = "cpu"'
+            f'set {fewer}device = "cpu"'
         )
     return torch.device("cuda", local)
 

@@ -9,7 +9,8 @@ node is gone, the next one may want the memory, and nobody will know of a checkp
 but to report seconds, and never touches the network but to meet its other ranks. Where torchrun starts it several times
 (`learner.launcher`), rank 0 has the pipe and every rank does every request.
 
-    event    {"event": "ready", "torch": str, "threads": n, "ranks": n}
+    event    {"event": "waiting", "text": str}      before it is ready: what it waits for
+             {"event": "ready", "torch": str, "threads": n, "ranks": n}
              {"event": "saved", "directory": str, "bytes": n} | {"event": "save_failed", "directory": str, "error": str}
     request  {"id": n, "op": ..., fields of the struct in learner/requests.py}
     reply    {"id": n, "ok": true, "seconds": s, ...}
@@ -21,11 +22,13 @@ from __future__ import annotations
 
 import sys
 
+from learner.dying import die, tell_deaths
 from learner.pipes import claim_pipes, decoded, frames_of
 
 if __name__ == "__main__":
-    # Before the imports that take seconds, some of which may print.
+    # Before the imports that take seconds, some of which may print, or fail.
     PIPES = claim_pipes()
+    tell_deaths()
 
 import os
 import queue
@@ -45,11 +48,12 @@ import torch
 from learner.checkpoint import BadCheckpoint, CheckpointHead, Saving, read_checkpoint
 from learner.export import export
 from learner.failures import BadRequest, explain, is_agreed
+from learner.joining import NotHere
 from learner.models import make_model, quiet_transformers
 from learner.policy import load_policy
 from learner.presets import UnknownName, recipe_of
 from learner.probing import coarsest, probe_batch, told
-from learner.ranks import HEARTBEAT_S, Ranks, open_ranks
+from learner.ranks import HEARTBEAT_S, Ranks, is_first, open_ranks
 from learner.requests import (
     AnyRequest,
     Export,
@@ -262,15 +266,15 @@ def _hyperparameters_of(directory: Path, head: CheckpointHead) -> Hyperparameter
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     """Answer requests until they end. Raises BadFrame when they cannot be read, BrokenPipeError when nobody listens."""
-    ranks = open_ranks()
     sending = threading.Lock()
 
     def send(header: Header, arrays: Arrays | None = None) -> None:
-        if ranks.is_first:
+        if is_first():
             with sending:
                 replies.write(encode_frame(header, arrays))
                 replies.flush()
 
+    ranks = open_ranks(lambda text: send({"event": "waiting", "text": text}))
     if not ranks.is_first:
         requests.close()  # only rank 0 may be woken by the node, or keep it waiting
         replies.close()
@@ -342,16 +346,16 @@ def main(requests: BinaryIO, replies: BinaryIO) -> int:
     quiet_transformers()
     try:
         serve(requests, replies)
-    except BadFrame as error:
-        print(f"trainer: {error}", file=sys.stderr)
-        return 1
+    except (BadFrame, NotHere) as error:
+        die(str(error))
     except BrokenPipeError:
         os._exit(1)  # the thread that reads requests would keep us, and torchrun, at 0, wait for a rank that hangs
     except RankFailed as error:
-        print(f"trainer: rank {os.environ['RANK']} cannot go on, so no rank can: {error}", file=sys.stderr, flush=True)
-        os._exit(1)  # threads that wait for other ranks would keep us
+        die(f"it cannot go on, so no rank can: {error}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*PIPES))
+    status = main(*PIPES)
+    sys.stderr.flush()
+    os._exit(status)  # at once: an interpreter that frees all that torch holds takes a second, and nobody needs it

@@ -21,14 +21,13 @@ from typing import Protocol, TypeVar
 
 import trio
 
+from learner.last_words import HEARD_LINES
 from node.child_outcomes import ChildCrashed, ChildError, ChildExit, ChildRefused, ChildSaid, OnEvent, OnFrame
 from node.child_spec import ChildSpec, child_environment
 from node.memory_watch import offer_first, wait_over
 from node.visible import visible
 from protocol.pipe import PREFIX, Arrays, BadFrame, Header, decode_frame, encode_frame, frame_sizes
 
-STDERR_TAIL_LINES = 20
-"""Lines of stderr that a crash report quotes: a Python traceback's end and the message."""
 MAX_STDERR_LINE_BYTES = 4096
 """A longer line is cut into several; a progress bar without newlines must not grow without bound."""
 READ_BYTES = 1 << 20
@@ -104,10 +103,11 @@ class Life:
         self._slots = trio.Semaphore(spec.max_in_flight)
         self._outgoing, self._to_write = trio.open_memory_channel[bytes](0)
         self._stderr_ended = trio.Event()
-        self._tail: deque[str] = deque(maxlen=STDERR_TAIL_LINES)
+        self._tail: deque[str] = deque(maxlen=HEARD_LINES)
         self._reason: str | None = None
         self._exit: ChildExit | None = None
         self._silent_s = 0.0
+        self._waits = ""
         self._carrying: trio.CancelScope | None = None
         self._dismissed = False
 
@@ -168,7 +168,8 @@ class Life:
         with trio.move_on_after(self._spec.ready_timeout_s) as scope:
             await self._ready.wait()
         if scope.cancelled_caught:
-            self.condemn(f"not ready within {self._spec.ready_timeout_s:.0f} s")
+            waits = f": {self._waits}" if self._waits else ""
+            self.condemn(f"not ready within {self._spec.ready_timeout_s:.0f} s{waits}")
             return False
         try:
             if prepare is not None:
@@ -196,7 +197,10 @@ class Life:
                         nursery.start_soon(self._watch_memory, self._spec.memory_bytes)
                     await self._read_frames()
                     nursery.cancel_scope.cancel()
-                await _end_process(self._process, self._spec.grace_s)
+                wait_s = self._spec.grace_s if self._dismissed else self._spec.dying_s
+                if not await _end_process(self._process, wait_s) and not self._dismissed:
+                    # Our own signal is not what ended it: it had gone away before.
+                    self._reason = self._reason or f"it closed its pipe, and had not ended {wait_s:g} s later"
                 with trio.move_on_after(KILL_S):
                     await self._stderr_ended.wait()
                 outer.cancel_scope.cancel()
@@ -280,6 +284,9 @@ class Life:
         match header:
             case {"event": "ready"}:
                 self._ready.set()
+            case {"event": "waiting", "text": str(text)} if not self._ready.is_set():
+                self._waits = text
+                self._on_frame(header, arrays)
             case {"event": str()}:
                 self._on_frame(header, arrays)
             case {"id": int(request)} if (waiting := self._waiting.pop(request, None)) is not None:
@@ -311,16 +318,20 @@ def _piped(stream: Stream | None) -> Stream:
     return stream
 
 
-async def _end_process(process: trio.Process, grace_s: float) -> None:
-    """End a process and whatever it left in its group: close stdin and wait, then SIGTERM and wait, then SIGKILL."""
+async def _end_process(process: trio.Process, grace_s: float) -> bool:
+    """End a process and whatever it left in its group: close stdin and wait, then SIGTERM and wait, then SIGKILL.
+    Return whether it ended without a signal of ours."""
     await _piped(process.stdin).aclose()
+    by_itself = True
     for wait_s, then in ((grace_s, signal.SIGTERM), (TERM_S, signal.SIGKILL), (KILL_S, signal.SIGKILL)):
         with trio.move_on_after(wait_s):
             await process.wait()
             break
+        by_itself = False
         _signal_group(process.pid, then)
     # A trainer's ranks or a data loader's workers may have outlived the process that was to end them.
     _signal_group(process.pid, signal.SIGKILL)
+    return by_itself
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:

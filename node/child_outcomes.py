@@ -10,9 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import takewhile
 
-from learner.last_words import LAST_WORDS, cut, how_ended, last_words
+from learner.last_words import FATAL, LAST_WORDS, LastWords, cut, explained, how_ended
 from node.child_spec import RestartLimits
 from protocol.pipe import Arrays, Header
+
+QUOTED_LINES = 20
+"""Lines of stderr that a crash report quotes: a Python traceback's end and the message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,27 +30,32 @@ class ChildExit:
 
     def __str__(self) -> str:
         words = " / ".join(self.last_words)
-        lines = [f"the {self.name} process {self.told}{f'; its last words: {words}' if words else ''}"]
-        lines += [f"  | {line}" for line in self.stderr_tail]
-        return "\n".join(lines)
+        told = f"the {self.name} process {self.told}{f'; its last words: {words}' if words else ''}"
+        own = f"{self.name}: ", FATAL
+        # What stands in the sentence above need not be said again.
+        quoted = [line for line in self.stderr_tail[-QUOTED_LINES:] if not line.startswith(own)]
+        return "\n".join([told, *(f"  | {line}" for line in quoted)])
 
     @property
     def told(self) -> str:
         """How it ended, to be said of it; and why, if it said that itself."""
-        return f"{self._how()}: {self._causes[0]}" if self._causes else self._how()
+        return f"{self._how()}: {self._words.cause}" if self._words.cause else self._how()
 
     @property
     def last_words(self) -> tuple[str, ...]:
         """What it said last, a few lines that are not blank."""
-        return self._causes[1:] if self._causes else last_words(self.stderr_tail)
+        return self._words.quoted
 
     @property
-    def _causes(self) -> tuple[str, ...]:
-        """Its own word on why it ended: the last lines, as far as they begin with its name, as a launcher's do; none
-        when the last does not."""
+    def _words(self) -> LastWords:
+        """Its own word on why it ended: the last lines, as far as they begin with its name, as a launcher's do; or what
+        dying processes say."""
         name = f"{self.name}: "
         own = list(takewhile(lambda line: line.startswith(name), reversed(self.stderr_tail)))[: LAST_WORDS + 1]
-        return tuple(cut(line.removeprefix(name)) for line in reversed(own))
+        if own:
+            cause, *quoted = [cut(line.removeprefix(name)) for line in reversed(own)]
+            return LastWords(cause=cause, quoted=tuple(quoted))
+        return explained(self.returncode, self.stderr_tail)
 
     def _how(self) -> str:
         if self.reason is not None:

@@ -26,6 +26,15 @@ ENVIRONMENT = {
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
+READY_S = 300.0
+"""How long a child may take to be ready: its imports, from a cold disk."""
+
+
+DYING_S = 10.0
+"""How long a child that closed its pipe unasked may take to end, before it is ended: an interpreter that has an
+exception to tell frees a GPU first, or waits for threads, and what it says last would be lost."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RestartLimits:
     """How patiently a crashing child is restarted: after `max_restarts` restarts within `window_s` we give up.
@@ -55,6 +64,7 @@ class ChildSpec:
     at a time, those of cancelled callers included, and further callers wait; `cancel_op`: tell the child when a caller
     is cancelled. A child that holds more than `memory_bytes` with all below it is ended as if it had crashed
     (`node.memory_watch`); None: no bound. One that `yields_memory` is what the kernel ends first when memory runs out.
+    One that closes its pipe unasked has `dying_s` to end, and one that is asked to has `grace_s`.
     Its temporary files lie in `scratch` (`node.scratch`); None: where the system has them. One that owes a reply and
     sends no frame for `silence_s` hangs, and is ended as if it had crashed; a call may allow it more.
     """
@@ -65,8 +75,9 @@ class ChildSpec:
     threads: int = 1
     nice: int = 0
     max_in_flight: int = 256
-    ready_timeout_s: float = 300.0
+    ready_timeout_s: float = READY_S
     grace_s: float = 2.0
+    dying_s: float = DYING_S
     cancel_op: str | None = None
     memory_bytes: int | None = None
     yields_memory: bool = False

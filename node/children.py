@@ -4,7 +4,8 @@ The engine and the trainer run as children, so that neither torch nor an out-of-
 conversation:
 
     node -> child   {"id": n, "op": name, ...}; {"op": cancel_op, "target": n}, only if the spec names a cancel op
-    child -> node   {"id": n, "ok": true, ...} | {"id": n, "ok": false, "kind": word, "error": sentence}
+    child -> node   {"event": "waiting", "text": sentence} as often as it likes, before it is ready
+                    {"id": n, "ok": true, ...} | {"id": n, "ok": false, "kind": word, "error": sentence}
                     {"event": "ready", ...} once, when its imports are done; other events as it likes
 
 What always holds: one that dies is started again, as patiently as its spec says, but not while it rests; each life is

@@ -19,7 +19,7 @@ import trio
 from learner.ledger import Ledger
 from learner.ledger_rows import TallyRow
 from learner.provisioning.recording import Published
-from learner.publication import Base, Publisher, new_bytes
+from learner.publication import Base, Publisher, new_bytes, patches_of
 from node.child_outcomes import ChildRefused
 from node.errors import RunError
 from node.events import EventLog
@@ -230,7 +230,7 @@ class Publishing:
             raise RunError(
                 f"Version {version} cannot be published: {error}. Check the disk, then start again."
             ) from error
-        for made in (export, *{path.parent for path in published.patches}):  # the store has its own links to the files
+        for made in (export, patches_of(export)):  # the store has its own links to the files
             shutil.rmtree(made, ignore_errors=True)
         fresh_bytes = new_bytes(signed.manifest, before.manifest if before else None)
         self.ledger.version_published(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import msgspec
 
 from learner.presets import recipe_of
 from learner.requests import Hyperparameters
-from node.child_spec import ChildSpec
+from node.child_spec import READY_S, ChildSpec
 from node.config import SwarmConfig, TrainerSection
 
 TRAINER = (sys.executable, "-m", "learner.trainer")
@@ -59,6 +60,8 @@ def child_spec(argv: Sequence[str], config: SwarmConfig) -> ChildSpec:
         argv=launched(argv, config.trainer),
         threads=_threads(config.learn.threads),
         grace_s=GRACE_S,
+        # Other machines are started by people: they are waited for as long as it takes, and named (`learner.machines`).
+        ready_timeout_s=math.inf if config.trainer.machines > 1 else READY_S,
     )
 
 

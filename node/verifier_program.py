@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from learner.dying import tell_deaths
 from learner.pipes import claim_pipes, requests_of
 from protocol.pipe import Header, encode_frame
 
@@ -38,6 +39,7 @@ GB = 1_000_000_000
 def main() -> None:
     """Serve until stdin ends."""
     requests, replies = claim_pipes()
+    tell_deaths()
     # Only now, since some tasks' packages print while they are imported.
     from node.errors import NodeError
 

@@ -28,6 +28,8 @@ TRAINING_MODULES = frozenset(
         "learner.export",
         "learner.launcher",
         "learner.listening",
+        "learner.machines.board",
+        "learner.machines.meeting",
         "learner.minibatches",
         "learner.models",
         "learner.objective",

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from learner.last_words import explained, how_ended
 from node.metrics.board import Row
 from node.metrics.tensorboard import tag
 
@@ -45,6 +46,7 @@ class WandbSink:
     name: str = "wandb"
     command: tuple[str, ...] = (sys.executable, "-m", "node.metrics.wandb_child")
     _child: subprocess.Popen[bytes] | None = None
+    _log_begins: int = 0
     _run: str = ""
     _last: int = field(default=-1)
 
@@ -56,6 +58,7 @@ class WandbSink:
         self._run = run if run and last <= base else f"{self.group}-{incarnation}"
         self._last = max(base, 0)
         with (self.directory / LOG).open("ab") as log:
+            self._log_begins = log.tell()
             self._child = subprocess.Popen(
                 self.command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
             )
@@ -86,13 +89,22 @@ class WandbSink:
             self._child.stdin.write(json.dumps(what).encode() + b"\n")
             self._child.stdin.flush()
         except BrokenPipeError:
-            raise RuntimeError(f"its process ended: {self._last_words()} (all of it: {self.directory / LOG})") from None
+            raise RuntimeError(f"its process {self._end()} (all of it: {self.directory / LOG})") from None
 
-    def _last_words(self) -> str:
-        with suppress(OSError):
-            lines = (self.directory / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            return lines[-1][:TOLD_CHARS] if lines else "without a word"
-        return "without a word"
+    def _end(self) -> str:
+        """How the child ended, and why: of the log, what this child said, and not one before it."""
+        assert self._child is not None
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(WAIT_S)
+        lines: list[str] = []
+        with suppress(OSError), (self.directory / LOG).open("rb") as log:
+            log.seek(self._log_begins)
+            lines = log.read().decode(errors="replace").splitlines()
+        code = self._child.returncode
+        how = "closed its pipe and goes on" if code is None else how_ended(code)
+        said = explained(code, lines)
+        words = said.cause or (said.quoted[-1] if said.quoted else "without a word")
+        return f"{how}: {words}"[:TOLD_CHARS]
 
     def _before(self) -> tuple[str, int]:
         """The run that rows went to last, and the last step that it has; ("", -1) if there was none."""

@@ -12,6 +12,8 @@ import sys
 from threading import Timer
 from typing import Any
 
+from learner.dying import tell_deaths
+
 UPLOAD_S = 120.0
 """What is left may be uploaded for so long after the learner ended. What is not, stays in the directory for `wandb
 sync`."""
@@ -19,6 +21,7 @@ sync`."""
 
 def main() -> None:
     """Serve one run."""
+    tell_deaths()
     lines = iter(sys.stdin.buffer)
     terms = json.loads(next(lines))
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # the operator asked for metrics to be sent, nothing else

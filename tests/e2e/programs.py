@@ -67,6 +67,7 @@ threads = 1
 [trainer]
 learning_rate = {learning_rate}
 ranks = {ranks}
+{trainer}
 
 [evaluate]
 every_versions = 3
@@ -304,17 +305,18 @@ class Swarm:
         learning_rate: float = 1e-3,
         weights_dtype: str = "float32",
         ranks: int = 1,
+        trainer: str = "",
         audits: bool = False,
     ) -> None:
         """Write swarm.toml. A learner that is to be found again after a restart needs a `port`. No audit passes what
-        the fake engine makes.
+        the fake engine makes. `trainer`: more lines of that section.
         """
         self.directory.mkdir(exist_ok=True)
         text = SWARM_TOML.format(
             name=self.directory.name, model=self.model, steps=steps, mode=mode, staleness=staleness,
             publish_every=publish_every, held_out=held_out, task=task, lease_s=lease_s, token=token, port=port,
             heartbeat_s=heartbeat_s, learning_rate=learning_rate, weights_dtype=weights_dtype,
-            ranks=ranks, audits=str(audits).lower(),
+            ranks=ranks, trainer=trainer, audits=str(audits).lower(),
         )  # fmt: skip
         self.config.write_text(text, encoding="utf-8")
 

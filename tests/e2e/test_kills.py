@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from random import Random
 
 import psutil
 import pytest
 
 from tests.e2e.ledger_rules import HONEST, Run, check_ledger, check_receipts, peer_of, reasons
-from tests.e2e.programs import Program, Swarm, free_port, stopped, wait_done, wait_event, wait_for, wait_gone
+from tests.e2e.programs import (
+    DEADLINE_S,
+    Program,
+    Swarm,
+    free_port,
+    stopped,
+    wait_done,
+    wait_event,
+    wait_for,
+    wait_gone,
+)
+
+ROOT = Path(__file__).parents[2]
 
 STEPS = 60
 """Some seconds of training, so that there is a middle in which somebody can be killed."""
@@ -187,6 +205,42 @@ def test_one_rank_of_two_is_killed_in_the_middle_of_its_work(swarm: Swarm, victi
     check_ledger(swarm, Run(steps=STEPS, incarnations=2, verdicts=AFTER_A_CRASH))
     check_receipts(swarm, node)
     assert f"the trainer process ended with exit code 1: rank {victim} was killed by SIGKILL" in learner.out.read_text()
+
+
+@contextmanager
+def second_machine(meeting: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The launcher of machine 1, as an operator starts it there; here both machines are this one."""
+    command = [sys.executable, "-m", "learner.launcher", "1", "2", "1", meeting]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, env=environment, cwd=ROOT, start_new_session=True) as launcher:
+        try:
+            yield launcher
+        finally:
+            launcher.kill()
+
+
+@pytest.mark.slow
+def test_a_second_machine_comes_late_goes_and_comes_back(swarm: Swarm) -> None:
+    meeting = f"127.0.0.1:{free_port()}"
+    swarm.configure(steps=STEPS, trainer=f'machines = 2\nrendezvous = "{meeting}"')
+    learner = swarm.learn()
+    waits = wait_event(learner, "trainer_waits")
+    assert waits["text"].endswith(f"for machine 1 of 2. Run there: python -m learner.launcher 1 2 1 {meeting}")
+    node = swarm.join("node")
+    with second_machine(meeting) as launcher:
+        swarm.wait_steps(5, learner, node)
+        [rank] = psutil.Process(launcher.pid).children()
+        rank.kill()
+        died = wait_event(learner, "child_died", node)
+        assert launcher.wait(DEADLINE_S) == 1
+    cause = "machine 1 (127.0.0.1): rank 1 was killed by SIGKILL"
+    assert died["reason"].startswith(f"ended with exit code 1: {cause}")
+    wait_event(learner, "trainer_waits", node, after=1)
+    with second_machine(meeting) as launcher:
+        wait_done(learner, node)
+        launcher.wait(DEADLINE_S)  # well, or because the learner's machine took longer to end than children may
+    check_ledger(swarm, Run(steps=STEPS, incarnations=2, verdicts=AFTER_A_CRASH))
+    assert learner.out.read_text().count(cause) == 1, "a person was told, once"
 
 
 @pytest.mark.slow

@@ -127,4 +127,5 @@ def test_patches_that_the_manifest_has_no_room_to_list_are_not_offered(
     ]
     assert len(published.signed.manifest.chunks) == listed + offered
     assert [path.exists() for path in published.patches] == [True] * offered
-    assert len(list((tmp_path / "export.patches").iterdir())) == offered, "nothing is left of the others"
+    assert len(list(tmp_path.glob("export.patches/*"))) == offered, "nothing is left of the others"
+    assert (tmp_path / "export.patches").exists() is (offered > 0)

@@ -336,6 +336,85 @@ async def test_a_child_that_prints_on_stdout_is_ended_with_a_hint(make_spec: Mak
             await child.call("babble")
 
 
+WAITING = """
+import sys, time
+from protocol.pipe import encode_frame
+def say(**header):
+    sys.stdout.buffer.write(encode_frame(header))
+    sys.stdout.buffer.flush()
+say(event="waiting", text="rank 1 of 2 has not come")
+if sys.argv[1] == "comes":
+    say(event="ready")
+    say(event="waiting", text="after that it is an event like others")
+sys.stdin.buffer.read()
+"""
+
+
+@pytest.mark.parametrize("comes", [True, False])
+async def test_what_a_child_waits_for_is_told_and_is_why_it_was_not_ready(
+    tmp_path: Path, recorder: Recorder, mock_clock: trio.testing.MockClock, comes: bool
+) -> None:
+    (tmp_path / "waiting.py").write_text(WAITING)
+    argv = (sys.executable, str(tmp_path / "waiting.py"), "comes" if comes else "never")
+    spec = ChildSpec(name="trainer", argv=argv, env={"PYTHONPATH": str(ROOT)}, ready_timeout_s=60.0)
+
+    async def open_it() -> None:
+        async with open_child(spec, on_frame=recorder.on_frame):
+            if comes:
+                await recorder.wait_frame("waiting")
+
+    async with trio.open_nursery() as nursery:
+
+        async def expect() -> None:
+            if comes:
+                await open_it()
+                return
+            with pytest.raises(ChildCrashed) as crash:
+                await open_it()
+            assert crash.value.exit.told == "was ended: not ready within 60 s: rank 1 of 2 has not come"
+
+        nursery.start_soon(expect)
+        await recorder.wait_frame("waiting")
+        if not comes:
+            mock_clock.jump(61)
+    assert recorder.frames[0]["text"] == "rank 1 of 2 has not come"
+
+
+LINGERING = """
+import os, sys, time
+from protocol.pipe import encode_frame
+os.write(1, encode_frame({"event": "ready"}))
+sys.stdin.buffer.read(1)
+print("RuntimeError: the tensor is sad", file=sys.stderr, flush=True)
+os.close(1)  # as an interpreter does that an exception ends, and that waits for something then
+sys.stdin.buffer.read()
+time.sleep(600)
+"""
+
+
+async def test_our_own_signal_is_not_told_as_what_ended_a_child_that_had_gone_away(
+    tmp_path: Path, mock_clock: trio.testing.MockClock, recorder: Recorder
+) -> None:
+    (tmp_path / "lingering.py").write_text(LINGERING)
+    argv = (sys.executable, str(tmp_path / "lingering.py"))
+    spec = ChildSpec(name="engine", argv=argv, env={"PYTHONPATH": str(ROOT)}, restarts=RestartLimits(max_restarts=0))
+    async with open_child(spec, on_event=recorder.on_event) as child:
+
+        async def call() -> None:
+            with pytest.raises(ChildCrashed) as crash:
+                await child.call("echo")
+            assert str(crash.value).splitlines()[0] == (
+                "the engine process was ended: it closed its pipe, and had not ended 10 s later; its last words: "
+                "RuntimeError: the tensor is sad"
+            )
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            while not any(isinstance(event, ChildSaid) for event in recorder.events):
+                await trio.sleep(0)
+            mock_clock.rate = 20.0
+
+
 async def test_every_life_is_prepared_before_others_may_call(make_spec: Make) -> None:
     prepared: list[int | None] = []
 

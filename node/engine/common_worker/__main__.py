@@ -38,12 +38,11 @@ def load(name: str, path: Path) -> ModuleType:
     return module
 
 
-def name_modules(sampling_path: str) -> ModuleType:
-    """Make the workers' packages importable below ROOT, and the sampler, which is returned, as SAMPLING."""
+def name_packages() -> None:
+    """Make the workers' packages importable below ROOT."""
     root = ModuleType(ROOT)
     root.__path__ = [str(Path(__file__).parent.parent)]
     sys.modules[ROOT] = root
-    return load(SAMPLING, Path(sampling_path))
 
 
 def take_stdout() -> BinaryIO:
@@ -63,7 +62,9 @@ def end_with_parent() -> None:
 def main(argv: Sequence[str]) -> None:
     output = take_stdout()
     worker, sampling_path, settings_json = argv
-    sampling = name_modules(sampling_path)
+    name_packages()
+    importlib.import_module(f"{ROOT}.common_worker.dying").tell_deaths()  # also of what is imported from now on
+    sampling = load(SAMPLING, Path(sampling_path))
     importlib.import_module(f"{ROOT}.{worker}.server").work(json.loads(settings_json), sampling, output)
 
 
@@ -71,4 +72,5 @@ if __name__ == "__main__":
     main(sys.argv[1:])
 elif __name__ == "__mp_main__":  # multiprocessing's name for it in what was spawned
     end_with_parent()
-    name_modules(sys.argv[2])
+    name_packages()
+    load(SAMPLING, Path(sys.argv[2]))

@@ -1,4 +1,4 @@
-"""What arrives from the node, read by a thread of its own, with which the process ends."""
+"""What arrives from the node, read by a thread of its own, with which the process ends: well, or saying why."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import BinaryIO
 
+from .dying import die_of
 from .frames import Arrays, Header, read_frame
 
 
@@ -13,14 +14,15 @@ def start_reading(stream: BinaryIO, take: Callable[[Header, Arrays], None], end:
     """Call `take` with every frame of an unbuffered `stream`, then `end`, in a thread that outlives nothing.
 
     `end` must end the process: nobody listens any more, and whatever the other threads do is not worth outliving the
-    node.
+    node. An error here ends it, too: nobody would be heard any more.
     """
 
     def read() -> None:
         try:
             while (frame := read_frame(stream)) is not None:
                 take(*frame)
-        finally:
-            end()
+        except BaseException as error:
+            die_of(error)
+        end()
 
     threading.Thread(target=read, name="intake", daemon=True).start()

@@ -19,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 from ..common_worker.alive import Alive
 from ..common_worker.calls import Call, Row
+from ..common_worker.dying import die
 from ..common_worker.frames import Arrays, Header, encode_frame
 from ..common_worker.refusal import Broken, Refused
 from .generation import Generator
@@ -218,9 +219,9 @@ def work(settings: dict[str, Any], sampling: Any, output: BinaryIO) -> NoReturn:
     try:
         choose_device(wanted.device)
     except Refused as refusal:
-        sys.exit(str(refusal))
+        die(str(refusal))
     intake = Intake(os.fdopen(0, "rb", buffering=0))
     try:
         Server(wanted, sampling, intake, output).serve()
     except Broken as error:
-        sys.exit(str(error))
+        die(str(error))

@@ -17,6 +17,7 @@ import asyncio
 import os
 import sys
 import time
+import traceback
 from collections import deque
 from itertools import count
 from pathlib import Path
@@ -28,6 +29,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from ..common_worker.alive import Alive
 from ..common_worker.calls import Call, Row
+from ..common_worker.dying import FATAL, described
 from ..common_worker.frames import Arrays, Header, encode_frame
 from ..common_worker.intake import start_reading
 from ..common_worker.refusal import Broken, Refused
@@ -284,7 +286,7 @@ def _soon(loop: asyncio.AbstractEventLoop, take: Any, header: Header, arrays: Ar
 def leave(code: int, why: str = "") -> NoReturn:
     """End this process and whatever it spawned, at once."""
     if why:
-        print(why, file=sys.stderr, flush=True)
+        print(f"{FATAL}{' '.join(why.split())}", file=sys.stderr, flush=True)
     for child in psutil.Process().children(recursive=True):
         child.kill()
     os._exit(code)
@@ -310,5 +312,6 @@ def work(settings: dict[str, Any], sampling: Any, output: BinaryIO) -> NoReturn:
     except Refused as refusal:
         leave(1, str(refusal))
     except BaseException as error:
-        leave(1, f"{type(error).__name__}: {error}")
+        traceback.print_exception(error)
+        leave(1, described(error))
     leave(0)

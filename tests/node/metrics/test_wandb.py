@@ -60,7 +60,7 @@ def test_a_child_that_ends_is_a_failure_with_its_last_words(tmp_path: Path) -> N
     sink.begin(1, 0)
     assert sink._child is not None
     sink._child.wait(300)
-    with pytest.raises(RuntimeError, match="its process ended: wandb: not logged in"):
+    with pytest.raises(RuntimeError, match="its process ended with exit code 1: wandb: not logged in"):
         sink.write(row(1))
     sink.close()
 

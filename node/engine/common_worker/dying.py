@@ -1,0 +1,46 @@
+"""The last that a worker does when it cannot go on: to say why, and to end at once.
+
+A copy of the few lines of `learner.dying`, which see. A test holds the two together.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import traceback
+from types import TracebackType
+from typing import NoReturn
+
+FATAL = "fatal: "
+STATUS = 1
+
+
+def tell_deaths() -> None:
+    """From now on an exception that nobody catches in the main thread, and a fault in a library, are told."""
+    faulthandler.enable()
+    sys.excepthook = _die
+
+
+def die(reason: str) -> NoReturn:
+    """Say why this process ends, and end it, from any thread."""
+    print(f"{FATAL}{' '.join(reason.split())}", file=sys.stderr, flush=True)
+    os._exit(STATUS)
+
+
+def die_of(error: BaseException) -> NoReturn:
+    """Say that `error` ends this process, and end it, from any thread."""
+    traceback.print_exception(error)
+    die(described(error))
+
+
+def described(error: BaseException) -> str:
+    """`error` in one line: its kind, its message, and where it was raised."""
+    message = " ".join(str(error).split())
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" (at {frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+    return f"{type(error).__name__}{f': {message}' if message else ''}{place}"
+
+
+def _die(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    die_of(error.with_traceback(trace))

@@ -36,7 +36,7 @@ from node.presence import machine_name, open_transport
 from node.proofs import ProofKeeper, tally_in
 from node.receipts import PeerTraffic, Receipts, ReceiptsError
 from node.revisions import Revisions
-from node.rollout_role import RolloutRole
+from node.rollout_role import RolloutCounts, RolloutRole
 from node.shift import Shift
 from node.volunteer import VolunteerHome, open_volunteer_home
 from protocol import exchange
@@ -73,12 +73,11 @@ INTRODUCTIONS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutOutcome:
-    """How a node's part in a run ended."""
+    """How a node's part in a run ended, and what it did since it started."""
 
     state: Path
     reason: str
-    admitted: int
-    refused: int
+    counts: RolloutCounts
 
 
 async def run_rollout(
@@ -129,9 +128,7 @@ async def run_rollout(
                 on_ready(home, node.role)
                 await node.work()
     except (RunFinished, Drained) as ended:
-        return RolloutOutcome(
-            state=home.root, reason=str(ended), admitted=node.role.counts.admitted, refused=node.role.counts.refused
-        )
+        return RolloutOutcome(state=home.root, reason=str(ended), counts=node.role.counts)
     except NotWelcome as refused:
         raise UsageError(f"The learner refused this node: {refused}") from None
     except ListenFailed as error:

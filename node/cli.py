@@ -6,7 +6,7 @@ trouble in one paragraph that names what is concerned and the next step. Nothing
 
 from __future__ import annotations
 
-from node.first_signals import remember
+from node.first_signals import loaded, remember
 
 remember()
 
@@ -27,6 +27,8 @@ from node.outlet import complain, keep_outlet
 from node.owner_commands import drain, pause, resume
 from node.receipt_commands import prove, receipts
 from node.reputation_commands import reputation
+
+loaded()
 
 app = typer.Typer(
     name="volery",
@@ -560,10 +562,12 @@ def _run(program: Any, *args: Any, **options: Any) -> None:
 
     from node.collector import look_seldom
     from node.stopping import STOPPED_EXIT_CODE
+    from swarm.causes import first_cause
 
     look_seldom()
     try:
-        code = trio.run(partial(program, *args, **options))
+        with first_cause():
+            code = trio.run(partial(program, *args, **options))
     except KeyboardInterrupt:  # before the program was ready to be told; typer would say nothing
         typer.echo("\nStopped. What was acknowledged is on disk; to go on, start the same command again.", err=True)
         code = STOPPED_EXIT_CODE

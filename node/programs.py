@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from node.app_learner import run_learner
-from node.app_rollout import run_rollout
+from node.app_learner import LearnerOutcome, run_learner
+from node.app_rollout import RolloutOutcome, run_rollout
 from node.base_model import base_note
 from node.config import NodeConfig, PriceSection, SwarmConfig
 from node.config_file import read_node_config, read_swarm_config, replaced, require_hours
-from node.console import Terminal, open_terminal, run_shown
+from node.console import open_terminal, run_shown
 from node.door import open_invite, require_addresses, require_model
 from node.errors import NodeError, about_keys_of
 from node.events import Clock, EventLog
@@ -25,9 +27,9 @@ from node.metrics.opening import require_sinks
 from node.orders import owner_signals
 from node.reports.facts import Role
 from node.resuming import LEDGER, fork, require_checkpoint, require_memory, require_one, unfork
-from node.rollout_role import RolloutRole
+from node.rollout_role import RolloutCounts, RolloutRole
 from node.schooling import Schooling, open_schooling
-from node.stopping import STOPPED_EXIT_CODE, Stopped
+from node.stopping import Stopped
 from node.trainer_process import TRAINER
 from node.verifiers import require_here
 from node.view import ViewState
@@ -74,20 +76,24 @@ async def learn(
             if running is not None:
                 await running.leave()
 
+        outcome: LearnerOutcome | None = None
         try:
-            with about_keys_of(path):
+            with about_keys_of(path), suppress(Stopped):
                 outcome = await run_shown(
                     terminal, lambda: run_learner(config, schooling, events, ready, trainer=trainer), leave=leave
                 )
-        except Stopped:
-            return _stopped(terminal, f"volery learn {path}")
         except NodeError:
             if fork_from and (running is None or not running.opened.is_set()):
                 unfork(state_directory)
             raise
         finally:
             events.close()
-    terminal.say(f"Finished after {outcome.steps} steps. Who did what: volery report {path}")
+    told = f"Since this start: {state.sum}. Who did what: volery report {shlex.quote(str(path))}"
+    if outcome is None:
+        after = f"Stopped after step {state.step} of {state.steps}. " if state.step else ""
+        again = _go_on(f"volery learn {shlex.quote(str(path))}")
+        return terminal.say_stopped("" if running is None else f"{after}{told}", again)
+    terminal.say(f"Finished after {outcome.steps} steps. {told}")
     return 0
 
 
@@ -145,32 +151,32 @@ async def join(
     follow(view, events)
     with owner_signals() as signals, open_terminal(view, plain=plain) as terminal:
         node: RolloutRole | None = None
+        root = Path()
 
         def ready(home: VolunteerHome, role: RolloutRole) -> None:
-            nonlocal node
-            node = role
+            nonlocal node, root
+            node, root = role, home.root
             terminal.say(f"Joined {word.name or 'the swarm'}. State: {home.root}")
 
         async def leave() -> None:
             if node is not None:
                 await node.leave()
 
+        outcome: RolloutOutcome | None = None
         try:
-            outcome = await run_shown(
-                terminal,
-                lambda: run_rollout(
-                    word, settings, events, state=state, wait_s=wait_s, on_ready=ready, signals=signals
-                ),
-                leave=leave,
-            )
-        except Stopped:
-            return _stopped(terminal, "the same command")
+            with suppress(Stopped):
+                outcome = await run_shown(
+                    terminal,
+                    lambda: run_rollout(
+                        word, settings, events, state=state, wait_s=wait_s, on_ready=ready, signals=signals
+                    ),
+                    leave=leave,
+                )
         finally:
             events.close()
-    terminal.say(
-        f"{outcome.reason} This node: {outcome.admitted} rollouts admitted, {outcome.refused} refused. "
-        f"Its report: volery report {outcome.state}"
-    )
+    if outcome is None:
+        return terminal.say_stopped("" if node is None else _work_of(node.counts, root), _go_on("the same command"))
+    terminal.say(f"{outcome.reason} {_work_of(outcome.counts, outcome.state)}")
     return 0
 
 
@@ -202,7 +208,13 @@ def adjusted(
     return msgspec.structs.replace(config, **changes)
 
 
-def _stopped(terminal: Terminal, again: str) -> int:
-    terminal.refresh()  # what happened before comes before
-    terminal.say(f"Stopped. What was acknowledged is on disk; to go on, start {again} again.")
-    return STOPPED_EXIT_CODE
+def _work_of(counts: RolloutCounts, state: Path) -> str:
+    """What a node did since it started, and where more is told."""
+    return (
+        f"This node: {counts.admitted} rollouts admitted, {counts.refused} refused. "
+        f"Its report: volery report {shlex.quote(str(state))}"
+    )
+
+
+def _go_on(again: str) -> str:
+    return f"Stopped. What was acknowledged is on disk; to go on, start {again} again."

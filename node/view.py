@@ -151,6 +151,11 @@ class ViewState:
             peer.rate.sample(now_s, peer.admitted)
 
     @property
+    def sum(self) -> str:
+        """What was judged since the program started, as a part of a sentence."""
+        return f"{words.count(self.admitted)} rollouts admitted, {words.count(self.rejected)} refused"
+
+    @property
     def present(self) -> list[PeerView]:
         return [peer for peer in self.peers.values() if not peer.gone]
 

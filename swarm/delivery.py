@@ -219,6 +219,7 @@ class WorkLine:
     _ask: _Ask | None = None
     _question: _Question | None = None
     _reason: str = ""
+    _leaving: bool = False
 
     async def run(self) -> None:
         """Keep the line up until cancelled.
@@ -229,6 +230,8 @@ class WorkLine:
         while True:
             began = trio.current_time()
             reason, wanted_s = await self._one_line()
+            if self._leaving:
+                await trio.sleep_forever()
             if trio.current_time() - began > LONGEST_PAUSE_S:
                 backoff = FIRST_PAUSE_S
             pause = max(wanted_s, backoff * self.rng.uniform(0.75, 1.25))
@@ -315,8 +318,9 @@ class WorkLine:
     async def leave(self, reason: str) -> None:
         """Say goodbye and wait until the learner has ended the line; at once when there is none.
 
-        Bound it with a timeout, and then cancel `run`, which would dial again.
+        Bound it with a timeout, and then cancel `run`, which does nothing from now on.
         """
+        self._leaving = True
         if (line := self._line) is not None:
             line.say(Goodbye(reason=reason[:MAX_REASON_CHARS]))
             await line.down.wait()

@@ -15,13 +15,13 @@ import shlex
 from enum import Enum
 from importlib.metadata import version as distribution_version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from node.arguments import whole_text
 from node.drill.attacks import Attack
-from node.errors import NodeError, UsageError
+from node.errors import NodeError, UsageError, of_file
 from node.operator_commands import ban, pardon
 from node.outlet import complain, keep_outlet
 from node.owner_commands import drain, pause, resume
@@ -151,7 +151,10 @@ def learn(
 
 @app.command()
 def join(
-    invite: Annotated[str, typer.Argument(help="The string that begins with volery1, or a file that holds it.")],
+    invite: Annotated[
+        list[str],
+        typer.Argument(metavar="INVITE", help="The string that begins with volery1, or a file that holds it."),
+    ],
     config: Annotated[
         Path | None, typer.Option("--config", help="A node.toml: name, addresses, limits, engine, price.")
     ] = None,
@@ -176,7 +179,7 @@ def join(
 
     _run(
         program,
-        invite,
+        " ".join(invite),  # of a line that was pasted whole, or was broken by who sent it
         config=config,
         state=state,
         name=name,
@@ -580,9 +583,14 @@ def main() -> None:
     try:
         app(standalone_mode=True, prog_name="volery")
     except NodeError as error:
-        kind = "usage" if isinstance(error, UsageError) else "error"
-        complain(f"volery: {kind}: {error}")
-        raise SystemExit(error.exit_code) from None
-    except PermissionError as error:  # whatever was only to be looked at: a state directory, a ledger, a key
-        complain(f"volery: error: {error.filename} cannot be used: {error.strerror}. Do this as the user who owns it.")
-        raise SystemExit(1) from None
+        _fail(error)
+    except OSError as error:
+        # What a user named, or what was only to be looked at: a state directory, a ledger, a key.
+        if not isinstance(error.filename, str | bytes):
+            raise
+        _fail(of_file(error))
+
+
+def _fail(error: NodeError) -> NoReturn:
+    complain(f"volery: {'usage' if isinstance(error, UsageError) else 'error'}: {error}")
+    raise SystemExit(error.exit_code) from None

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from node.errors import UsageError
-from protocol.invite import Invite, InviteError, read_invite
 from swarm.libp2p import BadAddress, parse_address
 
 INDEX = "model.safetensors.index.json"
@@ -64,13 +63,3 @@ def _shards(index: Path) -> list[str]:
         return sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         raise UsageError(f"[model] directory: {index} is not an index of weights; {SAVE_AGAIN}.") from None
-
-
-def open_invite(text: str, *, now_ms: int) -> Invite:
-    """Read an invite, or the file that holds one; at 0 none has expired. Raises UsageError."""
-    if not text.startswith("volery1") and len(text) < 4096 and Path(text).is_file():
-        text = Path(text).read_text(encoding="utf-8", errors="replace")
-    try:
-        return read_invite(text, now_ms=now_ms)
-    except InviteError as error:
-        raise UsageError(str(error)) from None

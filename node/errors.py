@@ -6,9 +6,17 @@ configuration, an invite), 1 for trouble at run time (disk, network, a child tha
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+SHOWN_CHARS = 80
+"""Of what somebody typed: a line, which is enough to know it again."""
+
+WRONG_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EINVAL, errno.ENXIO)
+"""Errors of the system that say that a name was wrong, where others say that the disk or a right is."""
 
 
 class NodeError(Exception):
@@ -25,6 +33,25 @@ class UsageError(NodeError):
 
 class RunError(NodeError):
     """Something failed while running. What was durable stays so; starting again resumes."""
+
+
+def shortened(text: str) -> str:
+    """What somebody typed, as much of it as a message has room for."""
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
+
+
+def of_file(error: OSError) -> NodeError:
+    """What is said of an `error` with a file's name that nobody expected: a path of the user's cannot be used."""
+    from protocol.invite import holds_invite
+
+    name, why = shortened(os.fsdecode(error.filename)), error.strerror
+    if holds_invite(name):
+        return UsageError(f"{name} is an invite, which `volery join` takes. Name a file or a directory here.")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return RunError(f"{name} cannot be used: {why}. Do this as the user who owns it.")
+    if error.errno in WRONG_NAMES:
+        return UsageError(f"{name} cannot be used: {why}. Name another file or directory.")
+    return RunError(f"{name} cannot be used: {why}. Mend that, and do the same again.")
 
 
 @contextmanager

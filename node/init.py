@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 
 from node.errors import RunError, UsageError
+from node.user_paths import real_path
 from protocol.digest import digest_of
 from protocol.limits import MAX_NAME_CHARS
 
@@ -170,7 +171,7 @@ def write_swarm_config(directory: Path, *, name: str, port: int) -> Path:
     Raises UsageError when it exists, RunError when it cannot be written.
     """
     path = directory / "swarm.toml"
-    name = name or directory.resolve().name
+    name = name or real_path(directory).name
     if '"' in name or "\\" in name or not name.isprintable() or not 0 < len(name) <= MAX_NAME_CHARS:
         raise UsageError(
             f"--name {name!r}: use 1 to {MAX_NAME_CHARS} printable characters without quotes or backslashes."
@@ -200,7 +201,7 @@ def free_port(directory: Path = Path()) -> int:
     The search begins at a place that follows from the directory: two swarms that are founded before either is started
     should not be given the same port.
     """
-    first = int.from_bytes(digest_of(str(directory.resolve()).encode())[:8], "big") % len(PORTS)
+    first = int.from_bytes(digest_of(str(real_path(directory)).encode())[:8], "big") % len(PORTS)
     for port in chain(PORTS[first:], PORTS[:first]):
         with socket.socket() as probe:
             try:

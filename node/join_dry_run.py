@@ -29,7 +29,7 @@ from node.keys import KEY_BYTES, load_key
 from node.limits import in_force
 from node.presence import machine_name, open_transport
 from node.reports.words import plain_name, size
-from node.volunteer import data_directory
+from node.volunteer import swarm_directory
 from protocol import exchange
 from protocol.announcement import open_announcement
 from protocol.errors import PeerError
@@ -194,7 +194,7 @@ def _model(newest: SignedManifest | None, config: NodeConfig) -> list[tuple[str,
 def _node(
     invite: Invite, config: NodeConfig, state: Path | None, why: str, terms: exchange.TellTerms | None
 ) -> list[tuple[str, str]]:
-    home = state or data_directory() / invite.swarm.hex()[:16] / "node-1"
+    home = state or swarm_directory(invite.authority.swarm) / "node-1"
     key = home / "node.key"
     free = shutil.disk_usage(next(parent for parent in (home, *home.absolute().parents) if parent.exists())).free
     engine = config.engine

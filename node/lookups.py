@@ -25,6 +25,7 @@ from node.door import require_addresses
 from node.errors import RunError, UsageError
 from node.events import Clock
 from node.home import INVITE_FILE
+from node.invites import is_invite, open_invite
 from node.keys import load_key
 from node.orders import Orders
 from node.outlet import complain, is_screen, screen_width
@@ -39,13 +40,13 @@ from node.reports.why import Answer, why_in_ledger, why_in_receipts
 from node.standing import standing_of
 from node.tasks.options import usage
 from node.tasks.registry import list_kinds
-from node.volunteer import data_directory
+from node.volunteer import data_directory, swarm_directory
 from node.whole_file import PAGE, PICTURE, cannot_write, require_place
 from protocol.energy import JOULES_PER_KWH
 from protocol.errors import PeerError
 from protocol.genesis import read_genesis
 from protocol.ids import PeerId
-from protocol.invite import read_invite, write_invite
+from protocol.invite import Invite, read_invite, write_invite
 from protocol.manifest import SignedManifest, open_manifest
 
 DEFAULT_CONFIG = Path("swarm.toml")
@@ -69,9 +70,13 @@ class Place:
 
 
 def find_place(target: Path | None) -> Place:
-    """The place that `target` names; without one ./swarm.toml, or the only node on this machine. Raises UsageError."""
+    """The place that `target` names; without one ./swarm.toml, or the only node on this machine. An invite names the
+    only node on this machine that has joined its swarm. Raises UsageError.
+    """
     if target is None:
         return _usual_place()
+    if is_invite(str(target)):
+        return _place_of(open_invite(str(target), now_ms=0))
     if target.is_dir():
         if (target / "swarm.toml").exists():
             return find_place(target / "swarm.toml")
@@ -381,16 +386,33 @@ def list_tasks() -> str:
     return "\n".join(lines)
 
 
+def _place_of(invite: Invite) -> Place:
+    """The only node on this machine that has joined the invite's swarm. Raises UsageError."""
+    places = [place for place in known_places() if place.state.parent == swarm_directory(invite.authority.swarm)]
+    if not places:
+        name = words.plain_name(invite.name)
+        raise UsageError(
+            f"That is an invite to {name!r}, and no node in the usual places of this machine has joined it. {NAME_ONE} "
+            "To join: volery join INVITE."
+        )
+    return _only(places)
+
+
 def _usual_place() -> Place:
     if DEFAULT_CONFIG.exists():
         return find_place(DEFAULT_CONFIG)
     places = list(known_places())
-    if len(places) == 1:
-        return places[0]
     if not places:
         raise UsageError(
             "There is no swarm.toml here and no node on this machine. Name one: a swarm.toml or a state directory."
         )
+    return _only(places)
+
+
+def _only(places: Sequence[Place]) -> Place:
+    """Raises UsageError where there are several."""
+    if len(places) == 1:
+        return places[0]
     listed = "\n  ".join(str(place.state) for place in places)
     raise UsageError(f"There are {len(places)} nodes on this machine; name one of:\n  {listed}")
 

@@ -16,11 +16,12 @@ from node.base_model import base_note
 from node.config import NodeConfig, PriceSection, SwarmConfig
 from node.config_file import read_node_config, read_swarm_config, replaced, require_hours
 from node.console import open_terminal, run_shown
-from node.door import open_invite, require_addresses, require_model
+from node.door import require_addresses, require_model
 from node.errors import NodeError, about_keys_of
 from node.events import Clock, EventLog
 from node.footprint import require_targets
 from node.home import require_state
+from node.invites import open_invite
 from node.join_dry_run import show_join
 from node.learner_run import LearnerRun
 from node.metrics.opening import require_sinks

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.door import open_invite
 from node.errors import RunError, UsageError
 from node.events import Clock
+from node.invites import open_invite
 from node.lookups import find_place
 from node.outlet import is_screen, screen_width
 from node.statements.books import as_receipt, head_of, open_books, peer_named, reputation_lines

@@ -48,6 +48,10 @@ State = Annotated[Path | None, typer.Option("--state", help="Directory with the 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+MAX_EXPIRES_H = 24 * 366 * 100
+"""A hundred years: beyond that an invite may as well never expire."""
+
+
 class DemoEngine(Enum):
     """Engines that can teach the demo's model something."""
 
@@ -231,7 +235,9 @@ def invite(
     announce: Annotated[
         list[str] | None, typer.Option(help="Address to put into the invite instead of the learner's own; repeatable.")
     ] = None,
-    expires: Annotated[float, typer.Option(min=0, help="Hours after which it is refused; 0 is never.")] = 0.0,
+    expires: Annotated[
+        float, typer.Option(min=0, max=MAX_EXPIRES_H, help="Hours after which it is refused; 0 is never.")
+    ] = 0.0,
 ) -> None:
     """Print an invite to a swarm that `volery learn` has founded."""
     from node.lookups import show_invite

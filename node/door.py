@@ -7,13 +7,15 @@ checks the model again, tensor by tensor; here it is only asked whether there is
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from node.errors import UsageError
-from swarm.libp2p import BadAddress, parse_address
+from swarm.libp2p import Address, BadAddress, parse_address, why_no_host, why_undialable
 
 INDEX = "model.safetensors.index.json"
+ANNOUNCE = "[network] announce"
+
 SAVE_AGAIN = "load it with transformers once and write it with save_pretrained"
 
 
@@ -41,14 +43,22 @@ def require_model(directory: Path) -> None:
         )
 
 
-def require_addresses(listen: Sequence[str], announce: Sequence[str]) -> None:
-    """Refuse what is no address; whether one can be listened on is found out by listening."""
-    for key, addresses in (("listen", listen), ("announce", announce)):
-        for address in addresses:
-            try:
-                parse_address(address)
-            except BadAddress as error:
-                raise UsageError(f"[network] {key}: {error}. For example /ip4/0.0.0.0/tcp/4001.") from None
+def require_addresses(listen: Sequence[str], announce: Sequence[str], *, announced_by: str = ANNOUNCE) -> None:
+    """Refuse what is no address, and what nobody could dial; whether one can be listened on is found out by listening.
+
+    `announced_by` is the key or the option that `announce` comes from.
+    """
+    _require_each(listen, "[network] listen", why_no_host, "/ip4/0.0.0.0/tcp/4001")
+    _require_each(announce, announced_by, why_undialable, "/ip4/203.0.113.7/tcp/4001, or /dns/learner.example/tcp/4001")
+
+
+def _require_each(addresses: Sequence[str], where: str, objection: Callable[[Address], str], example: str) -> None:
+    for text in addresses:
+        try:
+            if why := objection(parse_address(text)):
+                raise BadAddress(f"{text!r}: {why}")
+        except BadAddress as error:
+            raise UsageError(f"{where}: {error}. For example {example}.") from None
 
 
 def shards_of(directory: Path) -> list[str]:

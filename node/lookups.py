@@ -43,7 +43,7 @@ from node.tasks.registry import list_kinds
 from node.volunteer import data_directory, swarm_directory
 from node.whole_file import PAGE, PICTURE, cannot_write, require_place
 from protocol.energy import JOULES_PER_KWH
-from protocol.errors import PeerError
+from protocol.errors import LocalProtocolError, PeerError
 from protocol.genesis import read_genesis
 from protocol.ids import PeerId
 from protocol.invite import Invite, read_invite, write_invite
@@ -110,20 +110,37 @@ def show_invite(config: Path, *, announce: Sequence[str], expires_h: float) -> s
     """
     path = find_place(config).state / INVITE_FILE
     if not path.exists():
-        raise UsageError(f"{path} does not exist yet: start the swarm once with `volery learn {config}`.")
+        raise UsageError(
+            f"{path} does not exist yet: start the swarm once with `volery learn {config}`. Where [network] listen = "
+            "[] nobody can join, and there is no invite."
+        )
     text = path.read_text(encoding="ascii").strip()
     if not announce and not expires_h:
         return text
-    require_addresses([], list(announce))
-    invite = read_invite(text, now_ms=Clock.now_ms())
-    suffix = "/p2p/" + invite.addresses[0].rpartition("/p2p/")[2]
-    return write_invite(
-        msgspec.structs.replace(
-            invite,
-            addresses=[address + suffix for address in announce] or invite.addresses,
-            expires_ms=Clock.now_ms() + round(expires_h * HOUR_MS) if expires_h else 0,
+    require_addresses([], list(announce), announced_by="--announce")
+    invite = read_invite(text, now_ms=0)
+    learner = invite.addresses[0].rpartition("/p2p/")[2]
+    addresses = [_of_learner(address, learner) for address in announce]
+    try:
+        return write_invite(
+            msgspec.structs.replace(
+                invite,
+                addresses=addresses or invite.addresses,
+                expires_ms=Clock.now_ms() + round(expires_h * HOUR_MS) if expires_h else 0,
+            )
         )
-    )
+    except LocalProtocolError as error:
+        raise UsageError(
+            f"--announce: {len(addresses)} addresses do not fit one invite ({error}). Name fewer."
+        ) from None
+
+
+def _of_learner(address: str, learner: str) -> str:
+    """The address with the learner's name, which it may have already. Raises UsageError where it is another's."""
+    where, _, peer = address.partition("/p2p/")
+    if peer not in ("", learner):
+        raise UsageError(f"--announce {address}: {peer} is not this learner, which is {learner}. Leave /p2p/ away.")
+    return f"{where}/p2p/{learner}"
 
 
 def identities(state: Path | None) -> list[str]:

@@ -39,6 +39,8 @@ from node.volunteer import VolunteerHome
 
 EVENTS_FILE = "events.jsonl"
 
+NOBODY_JOINS = "There is no invite: [network] listen = [] lets nobody join, and all of each batch comes from logs."
+
 
 async def learn(
     path: Path, *, plain: bool, resume: bool = False, fork_from: str = "", trainer: Sequence[str] = TRAINER
@@ -71,7 +73,9 @@ async def learn(
         def ready(invite: str, run: LearnerRun) -> None:
             nonlocal running
             running = run
-            terminal.say(f"Invite for volunteers (run it there):\n\n  volery join {invite}\n")
+            terminal.say(
+                f"Invite for volunteers (run it there):\n\n  volery join {invite}\n" if invite else NOBODY_JOINS
+            )
 
         async def leave() -> None:
             if running is not None:

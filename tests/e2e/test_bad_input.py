@@ -141,6 +141,39 @@ def test_a_mistake_is_found_at_the_door(swarm: Swarm, name: str) -> None:
     assert not swarm.state.exists()
 
 
+UNDIALABLE = ["/ip4/0.0.0.0/tcp/4001", "/ip4/192.0.2.1/tcp/0", "/dns/exa mple/tcp/1", "/ip6/fe80::1%eth0/tcp/1"]
+
+
+@pytest.mark.parametrize("address", UNDIALABLE)
+def test_what_nobody_can_dial_is_not_announced(swarm: Swarm, address: str) -> None:
+    swarm.configure()
+    swarm.state.mkdir()
+    (swarm.state / "invite").write_text(LONG_INVITE)
+    (swarm.state / "learner.key").write_text("")
+    outcome = swarm.machine.call("invite", swarm.config, "--announce", address)
+    check_refusal(outcome, USAGE, f"--announce: '{address}'", "For example")
+    edit("heartbeat_s", f'announce = ["{address}"]\nheartbeat_s')(swarm)
+    check_refusal(swarm.machine.call("learn", swarm.config), USAGE, "[network] announce", address)
+    (swarm.directory / "node.toml").write_text(f'[network]\nannounce = ["{address}"]\n')
+    outcome = swarm.machine.call("join", LONG_INVITE, "--config", swarm.directory / "node.toml", "--wait", "0")
+    check_refusal(outcome, USAGE, "[network] announce", address)
+
+
+def test_an_invite_names_the_learner_once_and_only_what_fits(swarm: Swarm) -> None:
+    swarm.configure()
+    swarm.state.mkdir()
+    (swarm.state / "invite").write_text(LONG_INVITE)
+    learner = invite_of(1).addresses[0].rpartition("/")[2]
+    full = f"/ip4/192.0.2.1/tcp/1/p2p/{learner}"
+    told = swarm.machine.call("invite", swarm.config, "--announce", full).out
+    assert read_invite(told, now_ms=0).addresses == [full]
+    other = invite_of(2).addresses[0]
+    check_refusal(swarm.machine.call("invite", swarm.config, "--announce", other), USAGE, "is not this learner")
+    many = [word for number in range(17) for word in ("--announce", f"/ip4/192.0.2.{number}/tcp/1")]
+    check_refusal(swarm.machine.call("invite", swarm.config, *many), USAGE, "--announce", "Name fewer")
+    assert swarm.machine.call("invite", swarm.config, "--expires", "inf").code == USAGE
+
+
 def test_a_file_that_is_not_there(machine: Machine) -> None:
     check_refusal(machine.call("learn", "nowhere.toml"), USAGE, "nowhere.toml", "volery init")
     check_refusal(machine.call("report", "nowhere"), USAGE, "nowhere", "swarm.toml")

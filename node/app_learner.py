@@ -76,6 +76,7 @@ from protocol.staleness import Chain
 from protocol.tally import tally_of
 from swarm.causes import first_cause
 from swarm.distribution import Distribution
+from swarm.doubles import Doubles
 from swarm.membership import HEARTBEATS_MISSED, Membership
 from swarm.reception import INBOX, Incoming, Reception
 from swarm.serving import Knowledge, Serving
@@ -363,7 +364,14 @@ class _Learner:
         train to the end.
         """
         inbox_send, inbox_receive = trio.open_memory_channel[Incoming](INBOX)
-        reception = Reception(transport=self.transport, desk=self.desk, inbox=inbox_send, report=self._report)
+        reception = Reception(
+            transport=self.transport,
+            desk=self.desk,
+            inbox=inbox_send,
+            report=self._report,
+            doubles=Doubles(heartbeat_s=self.config.network.heartbeat_s),
+            copied=self.desk.copied,
+        )
         self.desk.reception = reception
         self.desk.recover_leases()
         stay = await self.presence.note()

@@ -7,6 +7,7 @@ from there.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -47,10 +48,19 @@ from protocol.identity import Keypair
 from protocol.ids import ManifestHash, PeerId
 from protocol.invite import Invite
 from protocol.limits import PROTOCOL_VERSION
-from protocol.work import LEASE_RECALLS, PROOFS, RECEIPT_REVISIONS, Heartbeat, Hello, Introduction
+from protocol.work import (
+    INSTANCE,
+    INSTANCE_BYTES,
+    LEASE_RECALLS,
+    PROOFS,
+    RECEIPT_REVISIONS,
+    Heartbeat,
+    Hello,
+    Introduction,
+)
 from swarm.asking import ask
 from swarm.causes import first_cause
-from swarm.delivery import NotWelcome, RunFinished, WorkLine
+from swarm.delivery import KeyInUse, NotWelcome, RunFinished, WorkLine
 from swarm.distribution import Distribution, Fetched
 from swarm.following import Arrival, Following
 from swarm.obtaining import Obtained
@@ -129,6 +139,12 @@ async def run_rollout(
                 await node.work()
     except (RunFinished, Drained) as ended:
         return RolloutOutcome(state=home.root, reason=str(ended), counts=node.role.counts)
+    except KeyInUse:
+        raise UsageError(
+            f"Another node that runs now has the key of this one, {home.key}, and was here first. One key is one peer. "
+            f"If {home.root} was copied from another machine, remove node.key from the copy: the next start makes a "
+            "new one. Else end the other node."
+        ) from None
     except NotWelcome as refused:
         raise UsageError(f"The learner refused this node: {refused}") from None
     except ListenFailed as error:
@@ -194,7 +210,7 @@ class _Rollout:
         signals: OwnerSignals,
     ) -> None:
         self.config, self.transport, self.events, self.store, self.invite = config, transport, events, store, invite
-        self.receipts = receipts
+        self.receipts, self.instance = receipts, secrets.token_bytes(INSTANCE_BYTES)
         self.price = Price(micros_per_hour=round(config.price.per_hour * MICROS), currency=config.price.currency)
         self.revisions = Revisions(receipts=receipts, events=events)
         self.introductions, self._introduced = trio.open_memory_channel[Introduction](INTRODUCTIONS)
@@ -333,7 +349,14 @@ class _Rollout:
             engine=self.config.engine.kind,
             machine=machine_name(),
             leases=sorted(self.role.holding),
-            ext={LEASE_RECALLS: b"", PROOFS: b"", RECEIPT_REVISIONS: b"", **quantized, **computed},
+            ext={
+                INSTANCE: self.instance,
+                LEASE_RECALLS: b"",
+                PROOFS: b"",
+                RECEIPT_REVISIONS: b"",
+                **quantized,
+                **computed,
+            },
         )
 
     def heartbeat(self) -> Heartbeat:

@@ -51,8 +51,8 @@ def line_reporter(
                 newest = str(welcome.newest) if welcome.newest else None
                 events.emit("joined", learner=learner, staleness=welcome.staleness, newest=newest)
                 meet(Introduction(peers=welcome.peers))
-            case Disconnected(reason=reason, pause_s=pause):
-                events.emit("learner_unreachable", reason=reason, retry_s=round(pause, 1))
+            case Disconnected(reason=reason, pause_s=pause, refused=refused):
+                events.emit("turned_away" if refused else "learner_unreachable", reason=reason, retry_s=round(pause, 1))
             case Introduction():
                 meet(event)
             case LeaseRecall():

@@ -33,6 +33,7 @@ SENTENCES: Mapping[str, str] = {
     "resumed": "at work again",
     "drain_began": "takes no more work, and ends when {leases} leases are delivered",
     "learner_unreachable": "the learner cannot be reached: {reason}; again in {retry_s} s",
+    "turned_away": "the learner turned this node away for now: {reason}; again in {retry_s} s",
     "task_opened": "{task}: {note}",
     "evaluation_failed": "version {version} could not be evaluated: {reason}",
     "evaluation_skipped": "version {version} is not evaluated: {reason}",
@@ -91,6 +92,11 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
             state.note(f"{leases} leases of {_called(_peer(state, fields))} recalled: {rollouts} rollouts are too late")
         case "peer_fault":
             state.note(f"{_called(_peer(state, fields))}: {fields.get('fault')}, {fields.get('detail')}")
+        case "key_copied":
+            peer = _peer(state, fields)
+            state.note(
+                f"{_called(peer)}: a second node uses its key, and was turned away; its node.key was copied, or stolen"
+            )
         case "peer_banned":
             state.note(f"{_called(_peer(state, fields))} BANNED: {fields.get('reason')}")
         case "group_doubted":
@@ -130,7 +136,7 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
         state.greedy, state.sampled = _figure(fields, "greedy"), _figure(fields, "sampled")
         passes = {name.removeprefix("pass_"): value for name, value in fields.items() if name.startswith("pass_")}
         state.pass_at = {k: float(value) for k, value in passes.items() if isinstance(value, int | float) and k != "1"}
-    if event in ("learner_unreachable", "finished"):
+    if event in ("learner_unreachable", "turned_away", "finished"):
         state.activity = event.replace("_", " ")
     if (sentence := SENTENCES.get(event)) is not None:
         state.note(sentence.format_map(_Told(fields)))

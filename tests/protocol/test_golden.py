@@ -60,6 +60,8 @@ from protocol.reputation import Band, ObservedDay
 from protocol.reputation_note import ReputationNote
 from protocol.tally import Proof, Tally, TrainedRecord
 from protocol.work import (
+    INSTANCE,
+    KEY_IN_USE,
     Acknowledgement,
     Delivery,
     Farewell,
@@ -918,6 +920,18 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
         """,
     ),
     (
+        Hello(protocol=1, price=Price(), ext={INSTANCE: bytes(range(16))}),
+        """
+        84                                                          # Hello: map of 4
+          a4 74797065 a5 68656c6c6f                                 # type: "hello"
+          a3 657874 81                                              # ext: map of 1
+            af 766f6c6572792e696e7374616e6365                       # "volery.instance"
+              c4 10 000102030405060708090a0b0c0d0e0f                # 16 bytes
+          a8 70726f746f636f6c 01                                    # protocol: 1
+          a5 7072696365 80                                          # price: Price, an empty map
+        """,
+    ),
+    (
         Heartbeat(installed=PolicyVersion(2, 700), pending=16, bytes_up=1_000_000, bytes_down=300, engine_s=2.5),
         """
         86                                                          # Heartbeat: map of 6
@@ -1091,6 +1105,16 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
           a4 74797065 a7 72656675736564                             # type: "refused"
           a6 726561736f6e b0 77726f6e67206a6f696e20746f6b656e       # reason: "wrong join token"
           ae 72657472795f61667465725f6d73 cd ea60                   # retry_after_ms: 60_000
+        """,
+    ),
+    (
+        Refused(reason="copied", ext={KEY_IN_USE: b""}),
+        """
+        83                                                          # Refused: map of 3
+          a4 74797065 a7 72656675736564                             # type: "refused"
+          a3 657874 81                                              # ext: map of 1
+            b1 766f6c6572792e6b65792d696e2d757365 c4 00             # "volery.key-in-use": no bytes
+          a6 726561736f6e a6 636f70696564                           # reason: "copied"
         """,
     ),
     (

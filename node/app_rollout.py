@@ -25,6 +25,7 @@ from node.engine_choice import choose_engine, look
 from node.engines import open_engine
 from node.errors import RunError, UsageError
 from node.events import Clock, EventLog
+from node.first_contact import ask_terms, find_swarm, require_certified
 from node.home import write_durably
 from node.hours import parse_hours
 from node.keys import load_or_create_key
@@ -42,7 +43,7 @@ from node.shift import Shift
 from node.volunteer import VolunteerHome, open_volunteer_home
 from protocol import exchange
 from protocol.cost import MICROS, Price
-from protocol.errors import Fault, PeerError
+from protocol.errors import Fault
 from protocol.genesis import read_genesis
 from protocol.identity import Keypair
 from protocol.ids import ManifestHash, PeerId
@@ -58,7 +59,6 @@ from protocol.work import (
     Hello,
     Introduction,
 )
-from swarm.asking import ask
 from swarm.causes import first_cause
 from swarm.delivery import KeyInUse, NotWelcome, RunFinished, WorkLine
 from swarm.distribution import Distribution, Fetched
@@ -66,13 +66,10 @@ from swarm.following import Arrival, Following
 from swarm.obtaining import Obtained
 from swarm.serving import Knowledge, Serving
 from swarm.store import ChunkStore, StoreError
-from swarm.transport import DialFailed, ListenFailed, StreamBroken, StreamRefused, Transport
+from swarm.transport import ListenFailed, Transport
 
 ABOUT_FILE = "about.json"
 """What this node last said of itself, for its own report."""
-
-DIAL_EVERY_S = 1.0
-"""Pause between attempts to reach the learner for the first time."""
 
 SESSION_S = 2.0
 """How often the node's own presence is written, beside its end; what a kill loses of it at most."""
@@ -119,7 +116,10 @@ async def run_rollout(
                 receipts = Receipts(home.receipts)
                 stack.callback(receipts.close)
                 transport = await stack.enter_async_context(open_transport(keypair.seed, config.network))
-                genesis = (await find_swarm(transport, invite, wait_s))[1].genesis
+                learner, told = await find_swarm(transport, invite, wait_s)
+                genesis = told.genesis
+                if (terms := await ask_terms(transport, learner, told, invite)) is not None:
+                    require_certified(terms, learner, invite, now_ms=Clock.now_ms())
                 store.remember_genesis(genesis)
                 events.emit("swarm_found", name=read_genesis(genesis)[0].name, swarm=invite.swarm.hex()[:16])
                 engine = await stack.enter_async_context(
@@ -152,44 +152,6 @@ async def run_rollout(
     except (StoreError, ReceiptsError, EngineError) as error:
         raise RunError(str(error)) from error
     raise AssertionError("a node's loops end only by raising")
-
-
-async def find_swarm(transport: Transport, invite: Invite, wait_s: float) -> tuple[PeerId, exchange.TellGenesis]:
-    """Dial the invite's addresses until one answers as the invite's swarm; return who does, and its genesis.
-
-    Raises RunError when nobody answers in time, UsageError when somebody answers for another swarm.
-    """
-    reason = "no attempt was made"
-    with trio.move_on_after(wait_s):
-        while True:
-            try:
-                peer = await transport.dial(invite.addresses)
-                answer = await ask(transport, peer, exchange.AskGenesis())
-                if isinstance(answer, exchange.TellGenesis):
-                    require_swarm(answer.genesis, invite)
-                    return peer, answer
-                reason = "it did not say which swarm it belongs to"
-            except (DialFailed, StreamRefused, StreamBroken, trio.TooSlowError) as error:
-                reason = str(error) or "it did not answer in time"
-            except PeerError as error:
-                raise UsageError(
-                    f"Who answers at the invite's address does not speak for its swarm: {error.detail}."
-                ) from None
-            await trio.sleep(DIAL_EVERY_S)
-    raise RunError(
-        f"The learner cannot be reached at {', '.join(invite.addresses)} (tried for {wait_s:.0f} s; {reason}). "
-        "Check that it runs, that the address can be reached from here, and that no firewall is in the way."
-    )
-
-
-def require_swarm(raw: bytes, invite: Invite) -> None:
-    """Raise UsageError unless `raw` is the genesis of the invite's swarm."""
-    genesis, authority = read_genesis(raw)
-    if authority != invite.authority:
-        raise UsageError(
-            f"The invite is for another swarm than the one that answers at its address ({genesis.name!r}, "
-            f"{authority.swarm.hex()[:8]} instead of {invite.swarm.hex()[:8]}). Ask the operator for a new invite."
-        )
 
 
 class _Rollout:

@@ -11,9 +11,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from node.errors import UsageError
+from protocol.dates import moment
 from swarm.libp2p import Address, BadAddress, parse_address, why_no_host, why_undialable
 
 INDEX = "model.safetensors.index.json"
+YOUNGEST_MS = 1_769_904_000_000
+"""2026-02-01: there was no volery before."""
+
 ANNOUNCE = "[network] announce"
 
 SAVE_AGAIN = "load it with transformers once and write it with save_pretrained"
@@ -59,6 +63,15 @@ def _require_each(addresses: Sequence[str], where: str, objection: Callable[[Add
                 raise BadAddress(f"{text!r}: {why}")
         except BadAddress as error:
             raise UsageError(f"{where}: {error}. For example {example}.") from None
+
+
+def require_clock(now_ms: int) -> None:
+    """Refuse a clock that has lost its time, as that of a machine without a battery: nobody would believe its dates."""
+    if now_ms < YOUNGEST_MS:
+        raise UsageError(
+            f"This machine's clock says {moment(now_ms)}, which is before this program was written. Set it, and start "
+            "again."
+        )
 
 
 def shards_of(directory: Path) -> list[str]:

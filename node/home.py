@@ -20,6 +20,7 @@ from typing import BinaryIO
 
 from node.errors import RunError, UsageError
 from node.keys import load_key, load_or_create_key, load_or_create_secret, sync_directory
+from protocol.dates import DAY_MS, moment
 from protocol.errors import PeerError
 from protocol.genesis import Authority, certify_learner, found_swarm, open_certificate, read_genesis
 from protocol.identity import Keypair
@@ -28,7 +29,6 @@ from protocol.ids import PublicKey
 INVITE_FILE = "invite"
 """In a state directory: the string for volunteers, written when peers can join."""
 
-DAY_MS = 86_400_000
 RENEW_BEFORE_MS = 7 * DAY_MS
 """A certificate that ends within a week is renewed at start if the operator's key is here."""
 
@@ -153,6 +153,11 @@ def _certificate(root: Path, authority: Authority, learner: Keypair, days: float
             word = open_certificate(raw, authority)
         except PeerError as error:
             raise UsageError(f"{path} is not a certificate of this swarm ({error}). Restore it from a copy.") from None
+        if word.not_before_ms > now_ms:
+            raise RunError(
+                f"This machine's clock is probably wrong: it says {moment(now_ms)}, and {path} holds from "
+                f"{moment(word.not_before_ms)} on. Set it. If it is right, move that file away, and a new one is made."
+            )
         ends_ms = word.not_after_ms if word.learner == learner.public else 0
         if ends_ms > now_ms + RENEW_BEFORE_MS:
             return raw

@@ -16,7 +16,7 @@ from node.base_model import base_note
 from node.config import NodeConfig, PriceSection, SwarmConfig
 from node.config_file import read_node_config, read_swarm_config, replaced, require_hours
 from node.console import open_terminal, run_shown
-from node.door import require_addresses, require_model
+from node.door import require_addresses, require_clock, require_model
 from node.errors import NodeError, about_keys_of
 from node.events import Clock, EventLog
 from node.footprint import require_targets
@@ -50,6 +50,7 @@ async def learn(
     With `resume` it refuses to begin anew; `fork_from` names the run, RUN or RUN@STEP, that it begins with.
     """
     config = read_swarm_config(path)
+    require_clock(Clock.now_ms())
     schooling = checked(config, path)
     state_directory = Path(config.swarm.state)
     require_one(resume=resume, fork_from=fork_from)
@@ -136,6 +137,7 @@ async def join(
     dry_run: bool = False,
 ) -> int:
     """`volery join`; with `dry_run` only what that would mean is printed."""
+    require_clock(Clock.now_ms())
     word = open_invite(invite, now_ms=Clock.now_ms())
     settings = adjusted(
         read_node_config(config),

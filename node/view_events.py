@@ -40,6 +40,7 @@ SENTENCES: Mapping[str, str] = {
     "evaluated_task": "version {version}, {task}: greedy {greedy}, sampled {sampled}",
     "evaluated": "version {version}: greedy {greedy}, sampled {sampled}",
     "period_changed": "{reason}",
+    "clock_differs": "this machine's clock is {text}: set it, if it is wrong; your hours follow it",
     "no_lease": "no lease: {reason}",
     "audit_failed": "an audit of lease {lease} failed: {reason}",
     "peer_pardoned": "{peer} is pardoned: it may come back, as a newcomer",

@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from protocol.codec import Address, Bytes32, Count, Millis, Name, checked, decode
+from protocol.dates import ago, moment
 from protocol.digest import digest_of
 from protocol.errors import LocalProtocolError, PeerError
 from protocol.genesis import Authority
@@ -151,9 +152,9 @@ def _decode(body: bytes, now_ms: int) -> Invite:
     except PeerError as error:
         raise InviteError(f"The invite cannot be read ({error.detail}). Ask the operator for a new one.") from None
     if invite.expires_ms and invite.expires_ms < now_ms:
-        hours = (now_ms - invite.expires_ms) / 3_600_000
         raise InviteError(
-            f"The invite expired {hours:.1f} hours ago. Ask the operator for a new one (`volery invite`)."
+            f"The invite expired {ago(now_ms - invite.expires_ms)} ago, at {moment(invite.expires_ms)}: this machine's "
+            f"clock says {moment(now_ms)}. Set the clock if that is wrong; else ask the operator for a new invite."
         )
     return invite
 

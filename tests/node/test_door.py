@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.door import require_addresses
+from node.door import YOUNGEST_MS, require_addresses, require_clock
 from node.errors import UsageError
 
 
@@ -25,3 +25,9 @@ def test_what_nobody_can_dial_is_refused(listen: list[str], announce: list[str],
 
 def test_what_may_be_listened_on_need_not_be_dialled() -> None:
     require_addresses(["/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/4001"], ["/dns/learner.example/tcp/4001"])
+
+
+def test_a_clock_that_has_lost_its_time_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"This machine's clock says 1970-01-01 00:02:03 UTC, which is before"):
+        require_clock(123_000)
+    require_clock(YOUNGEST_MS)

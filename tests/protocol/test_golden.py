@@ -439,9 +439,10 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
             group_size=16,
             max_new_tokens=512,
             max_turns=4,
+            now_ms=1_700_000_000_000,
         ),
         """
-        8a                                                          # TellTerms: map of 10
+        8b                                                          # TellTerms: map of 11
           a4 74797065 a5 7465726d73                                 # type: "terms"
           ab 6365727469666963617465 c4 02 e47e                      # certificate: STUB
           a5 6d6f64656c a5 5177656e33                               # model: "Qwen3"
@@ -454,6 +455,7 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
           aa 67726f75705f73697a65 10                                # group_size: 16
           ae 6d61785f6e65775f746f6b656e73 cd 0200                   # max_new_tokens: 512
           a9 6d61785f7475726e73 04                                  # max_turns: 4
+          a6 6e6f775f6d73 cf 0000018bcfe56800                       # now_ms: 1_700_000_000_000
         """,
     ),
     (

@@ -25,7 +25,7 @@ from swarm.transport import DialFailed, StreamBroken, StreamRefused, Transport
 DIAL_EVERY_S = 1.0
 """Pause between attempts to reach the learner for the first time."""
 
-SET_CLOCK = "Set it (where systemd keeps it: timedatectl set-ntp true)"
+SET_CLOCK = "Set it (with systemd: timedatectl set-ntp true)"
 
 
 async def find_swarm(transport: Transport, invite: Invite, wait_s: float) -> tuple[PeerId, exchange.TellGenesis]:
@@ -112,8 +112,8 @@ def _out_of_time(word: LearnerCertificate, *, here_ms: int, there_ms: int) -> st
     if _holds(word, there_ms):
         return (
             f"This machine's clock is probably wrong: it says {moment(here_ms)} and is {apart(here_ms, there_ms)}, "
-            f"which says {moment(there_ms)}. And {holds}, which fits the learner's clock and not this one. {SET_CLOCK}, and join again. If your watch agrees with this machine, "
-            "tell the operator."
+            f"which says {moment(there_ms)}. And {holds}, which fits the learner's clock and not this one. {SET_CLOCK}."
+            " Then join again. If your watch agrees with this machine, tell the operator."
         )
     theirs = f", the learner's {moment(there_ms)}" if there_ms else ""
     return (

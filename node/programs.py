@@ -26,6 +26,7 @@ from node.join_dry_run import show_join
 from node.learner_run import LearnerRun
 from node.metrics.opening import require_sinks
 from node.orders import owner_signals
+from node.reports import words
 from node.reports.facts import Role
 from node.resuming import LEDGER, fork, require_checkpoint, require_memory, require_one, unfork
 from node.rollout_role import RolloutCounts, RolloutRole
@@ -218,7 +219,7 @@ def adjusted(
 def _work_of(counts: RolloutCounts, state: Path) -> str:
     """What a node did since it started, and where more is told."""
     return (
-        f"This node: {counts.admitted} rollouts admitted, {counts.refused} refused. "
+        f"This node: {words.count(counts.admitted)} rollouts admitted, {words.count(counts.refused)} refused. "
         f"Its report: volery report {shlex.quote(str(state))}"
     )
 

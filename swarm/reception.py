@@ -81,8 +81,8 @@ COPIED = (
     "directory was copied, remove node.key from the copy: the next start makes a new one. Else end the other node."
 )
 UNSETTLED = (
-    "a node with the key of this one is here already. If that was this node before it was started again, its place is "
-    "free in a moment; else the key was copied"
+    "its key is in use here: by this node before it was started again, which is forgotten in a moment, or by another "
+    "that has a copy"
 )
 """What a second process with the key of a peer is told, at the end, and before that is sure."""
 

@@ -58,7 +58,7 @@ def test_a_swarm_is_stopped_and_goes_on(swarm: Swarm) -> None:
 
 CTRL_C = b"\x03"
 LEFT = "left in good order"
-DONE = r"This node: (\d+) rollouts admitted, \d+ refused\. Its report: volery report (\S+)"
+DONE = r"This node: ([\d,]+) rollouts admitted, [\d,]+ refused\. Its report: volery report (\S+)"
 
 
 def shown_last(text: str) -> str:
@@ -83,14 +83,14 @@ def test_ctrl_c_in_a_terminal_ends_with_the_sum_and_no_trouble(swarm: Swarm) -> 
     assert "learner unreachable" not in text
     done = re.search(DONE, shown_last(text))
     assert done is not None, shown_last(text)
-    assert int(done[1]) == sum(event["admitted"] for event in node.events("receipt")) > 0
+    assert int(done[1].replace(",", "")) == sum(event["admitted"] for event in node.events("receipt")) > 0
     assert done[2] == str(node.state)
     assert shown_last(text).endswith("start the same command again.")
     learner.interrupt()
     assert learner.wait() == 130, learner.story()
     said = learner.out.read_text()
     assert re.search(
-        r"Stopped after step \d+ of 4000\. Since this start: [1-9]\d* rollouts admitted, \d+ refused\.", said
+        r"Stopped after step \d+ of 4000\. Since this start: [1-9][\d,]* rollouts admitted, [\d,]+ refused\.", said
     )
     assert f"Who did what: volery report {swarm.config}" in said
 

@@ -50,6 +50,7 @@ SENTENCES: Mapping[str, str] = {
     "alarm_raised": "ALARM at step {step}: {text}",
     "alarm_cleared": "{text}",
     "metrics_failed": "metrics do not get to {sink}: {reason}; again in {retry_s} s",
+    "metrics_noticed": "{text}",
     "standing_still": "{text}",
     "trouble": "{text}",
 }

@@ -90,11 +90,11 @@ class Notice:
 class ViewState:
     """See the module's paragraph. Versions are in their text form ("1.14"); None or 0 is not known, or not this role's.
 
-    `resting` says why nothing is made, outside the owner's hours or paused; `lags` counts rollouts by lag; `buffered`
-    of `batch` rollouts wait for the next step; `joules` were taken of the mains, `watts` of late; `figures` are the
-    objective's of the last step; `alarms` those that stand, with the step that raised each; `fetching` is (bytes here,
-    bytes in all) of a version under way. Call `tick`
-    about once a second: it moves the clock and the rates.
+    `resting` says why nothing is made, outside the owner's hours or paused; `draining`: the node takes no more, and
+    ends; `lags` counts rollouts by lag; `buffered` of `batch` rollouts wait for the next step; `joules` were taken of
+    the mains, `watts` of late; `figures` are the objective's of the last step; `alarms` those that stand, with the step
+    that raised each; `fetching` is (bytes here, bytes in all) of a version under way. Call `tick` about once a second:
+    it moves the clock and the rates.
     """
 
     role: Role
@@ -102,6 +102,7 @@ class ViewState:
     me: PeerId | None = None
     activity: str = "starting"
     resting: str = ""
+    draining: bool = False
     newest: str | None = None
     installed: str | None = None
     fetching: tuple[int, int] | None = None

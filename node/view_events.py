@@ -126,14 +126,15 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
         case "receipt":
             _receipt(state, fields)
         case "joined":
-            state.activity = state.resting or "at work"
+            state.activity = _activity(state)
             state.newest = str(fields["newest"]) if fields.get("newest") else state.newest
             state.note("joined the swarm")
         case "hours_ended" | "hours_began" | "paused" | "resumed":
             state.resting = _resting(event, fields)
-            state.activity = state.resting or "at work"
+            state.activity = _activity(state)
         case "drain_began":
-            state.activity = state.resting = "draining"
+            state.draining = True
+            state.activity = _activity(state)
     if event == "evaluated":
         state.greedy, state.sampled = _figure(fields, "greedy"), _figure(fields, "sampled")
         passes = {name.removeprefix("pass_"): value for name, value in fields.items() if name.startswith("pass_")}
@@ -155,6 +156,11 @@ def _resting(event: str, fields: Mapping[str, Field]) -> str:
         case "paused":
             return str(fields.get("why"))
     return ""
+
+
+def _activity(state: ViewState) -> str:
+    """What a node does whose line is up."""
+    return "draining" if state.draining else state.resting or "at work"
 
 
 class _Told(dict[str, Field]):

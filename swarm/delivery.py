@@ -227,6 +227,11 @@ class WorkLine:
     _reason: str = ""
     _leaving: bool = False
 
+    @property
+    def is_up(self) -> bool:
+        """Whether the learner has welcomed us, on a line that is up."""
+        return self._line is not None
+
     async def run(self) -> None:
         """Keep the line up until cancelled.
 

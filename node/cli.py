@@ -116,13 +116,21 @@ def init(
     ),
     name: Annotated[str, typer.Option(help="The swarm's name; the directory's by default.")] = "",
     port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port to listen on; a free one by default.")] = 0,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="The model to begin with; by default the one in DIRECTORY/model, if it is there."),
+    ] = None,
 ) -> None:
-    """Write a commented swarm.toml to start a swarm with."""
-    from node.init import write_swarm_config
+    """Write a commented swarm.toml to start a swarm with, with figures that its model can work with."""
+    from node.init import model_beside, write_swarm_config
 
-    path = write_swarm_config(directory, name=name, port=port)
+    model = model or model_beside(directory)
+    path = write_swarm_config(directory, name=name, port=port, model=model)
     start = f"volery learn {shlex.quote(str(path))}"
-    typer.echo(f"Wrote {path}.\nSet [model] directory and [task] spec in it, then: {start}")
+    if model is None:
+        typer.echo(f"Wrote {path}.\nSet [model] directory and [task] spec in it, then: {start}")
+    else:
+        typer.echo(f"Wrote {path}, for the model in {model}.\nSet [task] spec and [learn] steps in it, then: {start}")
 
 
 @app.command()

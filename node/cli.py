@@ -600,9 +600,9 @@ def main() -> None:
         _fail(error)
     except OSError as error:
         # What a user named, or what was only to be looked at: a state directory, a ledger, a key.
-        if not isinstance(error.filename, str | bytes):
+        if (said := of_file(error)) is None:
             raise
-        _fail(of_file(error))
+        _fail(said)
 
 
 def _fail(error: NodeError) -> NoReturn:

@@ -28,7 +28,7 @@ from node.config import (
     TrainerSection,
 )
 from node.config_errors import explain_validation, lower, types_of
-from node.errors import UsageError, shortened
+from node.errors import UsageError, naming, shortened
 from node.hours import HoursError, parse_hours
 from node.idle_keys import idle_key, idle_key_of_node
 from node.invites import refuse_invite
@@ -65,17 +65,24 @@ def read_swarm_config(path: Path) -> SwarmConfig:
             "every peer is your own."
         )
     _require_reference(path, config.cost)
-    base = path.resolve().parent
     config = msgspec.structs.replace(
         config,
         learn=learn,
         trainer=_over_the_run(config.trainer, learn.steps),
         offline=_as_shared(config.offline),
-        swarm=msgspec.structs.replace(config.swarm, state=str(base / as_path(config.swarm.state))),
-        model=msgspec.structs.replace(config.model, directory=str(base / as_path(config.model.directory))),
+        swarm=msgspec.structs.replace(config.swarm, state=_placed(path, "[swarm] state", config.swarm.state)),
+        model=msgspec.structs.replace(
+            config.model, directory=_placed(path, "[model] directory", config.model.directory)
+        ),
     )
     _require_apart(path, config)
     return config
+
+
+def _placed(file: Path, key: str, value: str) -> str:
+    """The path at `key`, absolute: relative ones begin where the file lies. Raises UsageError naming both."""
+    with naming(f"{file}: {key}"):
+        return str(real_path(file).parent / as_path(value))
 
 
 def _in_force(learn: LearnSection) -> LearnSection:

@@ -19,6 +19,9 @@ WRONG_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, err
 """Errors of the system that say that a name was wrong, where others say that the disk or a right is."""
 
 
+HERE_IS_GONE = "The directory that this was started in is gone. Go to another one (cd), and do the same again."
+
+
 class NodeError(Exception):
     """Base. `exit_code` is what the program ends with."""
 
@@ -40,10 +43,12 @@ def shortened(text: str) -> str:
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
 
 
-def of_file(error: OSError) -> NodeError:
-    """What is said of an `error` with a file's name that nobody expected: a path of the user's cannot be used."""
+def of_file(error: OSError) -> NodeError | None:
+    """What is said of an unexpected `error`: a path of the user's cannot be used. None if it names no file."""
     from protocol.invite import holds_invite
 
+    if not isinstance(error.filename, str | bytes):
+        return UsageError(HERE_IS_GONE) if error.errno == errno.ENOENT and _here_is_gone() else None
     name, why = shortened(os.fsdecode(error.filename)), error.strerror
     if holds_invite(name):
         return UsageError(f"{name} is an invite, which `volery join` takes. Name a file or a directory here.")
@@ -52,6 +57,14 @@ def of_file(error: OSError) -> NodeError:
     if error.errno in WRONG_NAMES:
         return UsageError(f"{name} cannot be used: {why}. Name another file or directory.")
     return RunError(f"{name} cannot be used: {why}. Mend that, and do the same again.")
+
+
+def _here_is_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 @contextmanager

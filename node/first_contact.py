@@ -25,6 +25,9 @@ from swarm.transport import DialFailed, StreamBroken, StreamRefused, Transport
 DIAL_EVERY_S = 1.0
 """Pause between attempts to reach the learner for the first time."""
 
+FIRST_TRY_S = 10.0
+"""Of a wait of 0 s, which is one try: a connection over a bad line takes two seconds."""
+
 SET_CLOCK = "Set it (with systemd: timedatectl set-ntp true)"
 
 
@@ -33,8 +36,8 @@ async def find_swarm(transport: Transport, invite: Invite, wait_s: float) -> tup
 
     Raises RunError when nobody answers in time, UsageError when somebody answers for another swarm.
     """
-    reason = "no attempt was made"
-    with trio.move_on_after(wait_s):
+    reason, began_s = "it did not answer in time", trio.current_time()
+    with trio.move_on_after(wait_s or FIRST_TRY_S):
         while True:
             try:
                 peer = await transport.dial(invite.addresses)
@@ -49,9 +52,12 @@ async def find_swarm(transport: Transport, invite: Invite, wait_s: float) -> tup
                 raise UsageError(
                     f"Who answers at the invite's address does not speak for its swarm: {error.detail}."
                 ) from None
+            if trio.current_time() - began_s >= wait_s:
+                break
             await trio.sleep(DIAL_EVERY_S)
+    tried_s = trio.current_time() - began_s
     raise RunError(
-        f"The learner cannot be reached at {', '.join(invite.addresses)} (tried for {wait_s:.0f} s; {reason}). "
+        f"The learner cannot be reached at {', '.join(invite.addresses)} (tried for {tried_s:.0f} s; {reason}). "
         "Check that it runs, that the address can be reached from here, and that no firewall is in the way."
     )
 

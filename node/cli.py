@@ -6,7 +6,7 @@ trouble in one paragraph that names what is concerned and the next step. Nothing
 
 from __future__ import annotations
 
-from node.first_signals import loaded, remember
+from node.first_signals import STOPPED_EXIT_CODE, loaded, remember
 
 remember()
 
@@ -578,7 +578,6 @@ def _run(program: Any, *args: Any, **options: Any) -> None:
     import trio
 
     from node.collector import look_seldom
-    from node.stopping import STOPPED_EXIT_CODE
     from swarm.causes import first_cause
 
     look_seldom()
@@ -586,7 +585,7 @@ def _run(program: Any, *args: Any, **options: Any) -> None:
         with first_cause():
             code = trio.run(partial(program, *args, **options))
     except KeyboardInterrupt:  # before the program was ready to be told; typer would say nothing
-        typer.echo("\nStopped. What was acknowledged is on disk; to go on, start the same command again.", err=True)
+        complain("\nStopped. What was acknowledged is on disk; to go on, start the same command again.")
         code = STOPPED_EXIT_CODE
     raise typer.Exit(code)
 
@@ -596,6 +595,8 @@ def main() -> None:
     keep_outlet()
     try:
         app(standalone_mode=True, prog_name="volery")
+    except KeyboardInterrupt:  # before typer listens, or when it listens no more
+        raise SystemExit(STOPPED_EXIT_CODE) from None
     except NodeError as error:
         _fail(error)
     except OSError as error:

@@ -155,6 +155,19 @@ DEFAULTS = {
 }
 
 
+def test_told_while_commands_are_made_a_program_ends_without_a_word() -> None:
+    program = """
+import os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import typer.main
+from node.cli import main
+typer.main.get_command = lambda app: os.kill(os.getpid(), signal.SIGINT)
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program, "tasks"], capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
 def test_once_imported_all_three_are_ctrl_c_to_who_waits_for_nothing() -> None:
     program = """
 import signal

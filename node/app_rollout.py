@@ -7,6 +7,7 @@ from there.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from node.engine_choice import choose_engine, look
 from node.engines import open_engine
 from node.errors import RunError, UsageError
 from node.events import Clock, EventLog
+from node.first_contact import ask_terms, find_swarm, require_certified
 from node.home import write_durably
 from node.hours import parse_hours
 from node.keys import load_or_create_key
@@ -38,33 +40,38 @@ from node.presence import machine_name, open_transport
 from node.proofs import ProofKeeper, tally_in
 from node.receipts import PeerTraffic, Receipts, ReceiptsError
 from node.revisions import Revisions
-from node.rollout_role import GaveUp, RolloutRole
+from node.rollout_role import GaveUp, RolloutCounts, RolloutRole
 from node.shift import Shift
 from node.volunteer import VolunteerHome, open_volunteer_home
 from protocol import exchange
 from protocol.cost import MICROS, Price
-from protocol.errors import Fault, PeerError
+from protocol.errors import Fault
 from protocol.genesis import read_genesis
 from protocol.identity import Keypair
 from protocol.ids import ManifestHash, PeerId
 from protocol.invite import Invite
 from protocol.limits import PROTOCOL_VERSION
-from protocol.work import LEASE_RECALLS, PROOFS, RECEIPT_REVISIONS, Heartbeat, Hello, Introduction
-from swarm.asking import ask
+from protocol.work import (
+    INSTANCE,
+    INSTANCE_BYTES,
+    LEASE_RECALLS,
+    PROOFS,
+    RECEIPT_REVISIONS,
+    Heartbeat,
+    Hello,
+    Introduction,
+)
 from swarm.causes import first_cause
-from swarm.delivery import NotWelcome, RunFinished, WorkLine
+from swarm.delivery import KeyInUse, NotWelcome, RunFinished, WorkLine
 from swarm.distribution import Distribution, Fetched
 from swarm.following import Arrival, Following
 from swarm.obtaining import Obtained
 from swarm.serving import Knowledge, Serving
 from swarm.store import ChunkStore, StoreError
-from swarm.transport import DialFailed, ListenFailed, StreamBroken, StreamRefused, Transport
+from swarm.transport import ListenFailed, Transport
 
 ABOUT_FILE = "about.json"
 """What this node last said of itself, for its own report."""
-
-DIAL_EVERY_S = 1.0
-"""Pause between attempts to reach the learner for the first time."""
 
 SESSION_S = 2.0
 """How often the node's own presence is written, beside its end; what a kill loses of it at most."""
@@ -75,12 +82,11 @@ INTRODUCTIONS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutOutcome:
-    """How a node's part in a run ended."""
+    """How a node's part in a run ended, and what it did since it started."""
 
     state: Path
     reason: str
-    admitted: int
-    refused: int
+    counts: RolloutCounts
 
 
 async def run_rollout(
@@ -113,7 +119,10 @@ async def run_rollout(
                 stack.callback(receipts.close)
                 loop = stack.enter_context(watched_loop(events))
                 transport = await stack.enter_async_context(open_transport(keypair.seed, config.network))
-                genesis = (await find_swarm(transport, invite, wait_s))[1].genesis
+                learner, told = await find_swarm(transport, invite, wait_s)
+                genesis = told.genesis
+                if (terms := await ask_terms(transport, learner, told, invite)) is not None:
+                    require_certified(terms, learner, invite, now_ms=Clock.now_ms())
                 store.remember_genesis(genesis)
                 events.emit("swarm_found", name=read_genesis(genesis)[0].name, swarm=invite.swarm.hex()[:16])
                 engine = await stack.enter_async_context(
@@ -143,9 +152,13 @@ async def run_rollout(
                 on_ready(home, node.role)
                 await node.work()
     except (RunFinished, Drained) as ended:
-        return RolloutOutcome(
-            state=home.root, reason=str(ended), admitted=node.role.counts.admitted, refused=node.role.counts.refused
-        )
+        return RolloutOutcome(state=home.root, reason=str(ended), counts=node.role.counts)
+    except KeyInUse:
+        raise UsageError(
+            f"Another node that runs now has the key of this one, {home.key}, and was here first. One key is one peer. "
+            f"If {home.root} was copied from another machine, remove node.key from the copy: the next start makes a "
+            "new one. Else end the other node."
+        ) from None
     except NotWelcome as refused:
         raise UsageError(f"The learner refused this node: {refused}") from None
     except ListenFailed as error:
@@ -153,44 +166,6 @@ async def run_rollout(
     except (StoreError, ReceiptsError, EngineError, GaveUp) as error:
         raise RunError(str(error)) from error
     raise AssertionError("a node's loops end only by raising")
-
-
-async def find_swarm(transport: Transport, invite: Invite, wait_s: float) -> tuple[PeerId, exchange.TellGenesis]:
-    """Dial the invite's addresses until one answers as the invite's swarm; return who does, and its genesis.
-
-    Raises RunError when nobody answers in time, UsageError when somebody answers for another swarm.
-    """
-    reason = "no attempt was made"
-    with trio.move_on_after(wait_s):
-        while True:
-            try:
-                peer = await transport.dial(invite.addresses)
-                answer = await ask(transport, peer, exchange.AskGenesis())
-                if isinstance(answer, exchange.TellGenesis):
-                    require_swarm(answer.genesis, invite)
-                    return peer, answer
-                reason = "it did not say which swarm it belongs to"
-            except (DialFailed, StreamRefused, StreamBroken, trio.TooSlowError) as error:
-                reason = str(error) or "it did not answer in time"
-            except PeerError as error:
-                raise UsageError(
-                    f"Who answers at the invite's address does not speak for its swarm: {error.detail}."
-                ) from None
-            await trio.sleep(DIAL_EVERY_S)
-    raise RunError(
-        f"The learner cannot be reached at {', '.join(invite.addresses)} (tried for {wait_s:.0f} s; {reason}). "
-        "Check that it runs, that the address can be reached from here, and that no firewall is in the way."
-    )
-
-
-def require_swarm(raw: bytes, invite: Invite) -> None:
-    """Raise UsageError unless `raw` is the genesis of the invite's swarm."""
-    genesis, authority = read_genesis(raw)
-    if authority != invite.authority:
-        raise UsageError(
-            f"The invite is for another swarm than the one that answers at its address ({genesis.name!r}, "
-            f"{authority.swarm.hex()[:8]} instead of {invite.swarm.hex()[:8]}). Ask the operator for a new invite."
-        )
 
 
 class _Rollout:
@@ -212,7 +187,7 @@ class _Rollout:
         loop: LoopWatch,
     ) -> None:
         self.config, self.transport, self.events, self.store, self.invite = config, transport, events, store, invite
-        self.receipts, self.loop = receipts, loop
+        self.receipts, self.loop, self.instance = receipts, loop, secrets.token_bytes(INSTANCE_BYTES)
         self.price = Price(micros_per_hour=round(config.price.per_hour * MICROS), currency=config.price.currency)
         self.revisions = Revisions(receipts=receipts, events=events)
         self.introductions, self._introduced = trio.open_memory_channel[Introduction](INTRODUCTIONS)
@@ -361,7 +336,14 @@ class _Rollout:
             engine=self.config.engine.kind,
             machine=machine_name(),
             leases=sorted(self.role.holding),
-            ext={LEASE_RECALLS: b"", PROOFS: b"", RECEIPT_REVISIONS: b"", **quantized, **computed},
+            ext={
+                INSTANCE: self.instance,
+                LEASE_RECALLS: b"",
+                PROOFS: b"",
+                RECEIPT_REVISIONS: b"",
+                **quantized,
+                **computed,
+            },
         )
 
     def heartbeat(self) -> Heartbeat:

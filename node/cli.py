@@ -6,7 +6,7 @@ trouble in one paragraph that names what is concerned and the next step. Nothing
 
 from __future__ import annotations
 
-from node.first_signals import remember
+from node.first_signals import STOPPED_EXIT_CODE, loaded, remember
 
 remember()
 
@@ -15,18 +15,20 @@ import shlex
 from enum import Enum
 from importlib.metadata import version as distribution_version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from node.arguments import whole_text
 from node.drill.attacks import Attack
-from node.errors import NodeError, UsageError
+from node.errors import NodeError, UsageError, of_file
 from node.operator_commands import ban, pardon
 from node.outlet import complain, keep_outlet
 from node.owner_commands import drain, pause, resume
 from node.receipt_commands import prove, receipts
 from node.reputation_commands import reputation
+
+loaded()
 
 app = typer.Typer(
     name="volery",
@@ -44,6 +46,10 @@ app = typer.Typer(
 
 State = Annotated[Path | None, typer.Option("--state", help="Directory with the node's or learner's state.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+MAX_EXPIRES_H = 24 * 366 * 100
+"""A hundred years: beyond that an invite may as well never expire."""
 
 
 class DemoEngine(Enum):
@@ -110,13 +116,21 @@ def init(
     ),
     name: Annotated[str, typer.Option(help="The swarm's name; the directory's by default.")] = "",
     port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port to listen on; a free one by default.")] = 0,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="The model to begin with; by default the one in DIRECTORY/model, if it is there."),
+    ] = None,
 ) -> None:
-    """Write a commented swarm.toml to start a swarm with."""
-    from node.init import write_swarm_config
+    """Write a commented swarm.toml to start a swarm with, with figures that its model can work with."""
+    from node.init import model_beside, write_swarm_config
 
-    path = write_swarm_config(directory, name=name, port=port)
+    model = model or model_beside(directory)
+    path = write_swarm_config(directory, name=name, port=port, model=model)
     start = f"volery learn {shlex.quote(str(path))}"
-    typer.echo(f"Wrote {path}.\nSet [model] directory and [task] spec in it, then: {start}")
+    if model is None:
+        typer.echo(f"Wrote {path}.\nSet [model] directory and [task] spec in it, then: {start}")
+    else:
+        typer.echo(f"Wrote {path}, for the model in {model}.\nSet [task] spec and [learn] steps in it, then: {start}")
 
 
 @app.command()
@@ -156,7 +170,10 @@ def learn(
 
 @app.command()
 def join(
-    invite: Annotated[str, typer.Argument(help="The string that begins with volery1, or a file that holds it.")],
+    invite: Annotated[
+        list[str],
+        typer.Argument(metavar="INVITE", help="The string that begins with volery1, or a file that holds it."),
+    ],
     config: Annotated[
         Path | None, typer.Option("--config", help="A node.toml: name, addresses, limits, engine, price.")
     ] = None,
@@ -181,7 +198,7 @@ def join(
 
     _run(
         program,
-        invite,
+        " ".join(invite),  # of a line that was pasted whole, or was broken by who sent it
         config=config,
         state=state,
         name=name,
@@ -233,7 +250,9 @@ def invite(
     announce: Annotated[
         list[str] | None, typer.Option(help="Address to put into the invite instead of the learner's own; repeatable.")
     ] = None,
-    expires: Annotated[float, typer.Option(min=0, help="Hours after which it is refused; 0 is never.")] = 0.0,
+    expires: Annotated[
+        float, typer.Option(min=0, max=MAX_EXPIRES_H, help="Hours after which it is refused; 0 is never.")
+    ] = 0.0,
 ) -> None:
     """Print an invite to a swarm that `volery learn` has founded."""
     from node.lookups import show_invite
@@ -566,13 +585,14 @@ def _run(program: Any, *args: Any, **options: Any) -> None:
     import trio
 
     from node.collector import look_seldom
-    from node.stopping import STOPPED_EXIT_CODE
+    from swarm.causes import first_cause
 
     look_seldom()
     try:
-        code = trio.run(partial(program, *args, **options))
+        with first_cause():
+            code = trio.run(partial(program, *args, **options))
     except KeyboardInterrupt:  # before the program was ready to be told; typer would say nothing
-        typer.echo("\nStopped. What was acknowledged is on disk; to go on, start the same command again.", err=True)
+        complain("\nStopped. What was acknowledged is on disk; to go on, start the same command again.")
         code = STOPPED_EXIT_CODE
     raise typer.Exit(code)
 
@@ -582,10 +602,17 @@ def main() -> None:
     keep_outlet()
     try:
         app(standalone_mode=True, prog_name="volery")
+    except KeyboardInterrupt:  # before typer listens, or when it listens no more
+        raise SystemExit(STOPPED_EXIT_CODE) from None
     except NodeError as error:
-        kind = "usage" if isinstance(error, UsageError) else "error"
-        complain(f"volery: {kind}: {error}")
-        raise SystemExit(error.exit_code) from None
-    except PermissionError as error:  # whatever was only to be looked at: a state directory, a ledger, a key
-        complain(f"volery: error: {error.filename} cannot be used: {error.strerror}. Do this as the user who owns it.")
-        raise SystemExit(1) from None
+        _fail(error)
+    except OSError as error:
+        # What a user named, or what was only to be looked at: a state directory, a ledger, a key.
+        if (said := of_file(error)) is None:
+            raise
+        _fail(said)
+
+
+def _fail(error: NodeError) -> NoReturn:
+    complain(f"volery: {'usage' if isinstance(error, UsageError) else 'error'}: {error}")
+    raise SystemExit(error.exit_code) from None

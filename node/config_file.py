@@ -28,9 +28,11 @@ from node.config import (
     TrainerSection,
 )
 from node.config_errors import explain_validation, lower, types_of
-from node.errors import UsageError
+from node.errors import UsageError, naming, shortened
 from node.hours import HoursError, parse_hours
 from node.idle_keys import idle_key, idle_key_of_node
+from node.invites import refuse_invite
+from node.user_paths import as_path, real_path
 from protocol.limits import MAX_WORK_BYTES
 
 MAX_PORT = 65_535
@@ -63,17 +65,24 @@ def read_swarm_config(path: Path) -> SwarmConfig:
             "every peer is your own."
         )
     _require_reference(path, config.cost)
-    base = path.resolve().parent
     config = msgspec.structs.replace(
         config,
         learn=learn,
         trainer=_over_the_run(config.trainer, learn.steps),
         offline=_as_shared(config.offline),
-        swarm=msgspec.structs.replace(config.swarm, state=str(base / Path(config.swarm.state).expanduser())),
-        model=msgspec.structs.replace(config.model, directory=str(base / Path(config.model.directory).expanduser())),
+        swarm=msgspec.structs.replace(config.swarm, state=_placed(path, "[swarm] state", config.swarm.state)),
+        model=msgspec.structs.replace(
+            config.model, directory=_placed(path, "[model] directory", config.model.directory)
+        ),
     )
     _require_apart(path, config)
     return config
+
+
+def _placed(file: Path, key: str, value: str) -> str:
+    """The path at `key`, absolute: relative ones begin where the file lies. Raises UsageError naming both."""
+    with naming(f"{file}: {key}"):
+        return str(real_path(file).parent / as_path(value))
 
 
 def _in_force(learn: LearnSection) -> LearnSection:
@@ -161,7 +170,7 @@ def _require_reference(path: Path, cost: CostSection) -> None:
 
 def _require_apart(path: Path, config: SwarmConfig) -> None:
     """The model is read and never written: what a run makes lies elsewhere."""
-    state, model = Path(config.swarm.state).resolve(), Path(config.model.directory).resolve()
+    state, model = real_path(Path(config.swarm.state)), real_path(Path(config.model.directory))
     if state == model or model in state.parents:
         raise UsageError(
             f"{path}: [swarm] state: {config.swarm.state} lies in [model] directory, where nothing may be written. "
@@ -265,7 +274,21 @@ def replaced(section: S, **values: float | str) -> S:
     return msgspec.structs.replace(section, **values)
 
 
+def _key_with_nul(value: object, place: str = "") -> str | None:
+    """The first key, as [section] key, whose text holds a NUL: the system takes none in a path."""
+    if isinstance(value, str):
+        return place if "\0" in value else None
+    if isinstance(value, dict):
+        parts = ((f"{place} {key}".strip() if place else f"[{key}]", part) for key, part in value.items())
+    elif isinstance(value, list):
+        parts = ((place, part) for part in value)
+    else:
+        return None
+    return next((found for name, part in parts if (found := _key_with_nul(part, name)) is not None), None)
+
+
 def _read(path: Path, kind: type[C]) -> C:
+    refuse_invite(path, "a swarm.toml" if kind is SwarmConfig else "a node.toml")
     try:
         raw = parse_toml(path.read_bytes())
     except FileNotFoundError:
@@ -274,11 +297,13 @@ def _read(path: Path, kind: type[C]) -> C:
     except IsADirectoryError:
         raise UsageError(f"{path} is a directory; name the TOML file in it.") from None
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+        raise UsageError(f"{shortened(str(path))} cannot be read: {error.strerror}. Name a TOML file.") from None
     except NotText as error:
         raise UsageError(f"{path} {error}.") from None
     except ValueError as error:
         raise UsageError(f"{path} is not valid TOML: {error}.") from None
+    if (key := _key_with_nul(raw)) is not None:
+        raise UsageError(f"{path}: {key} holds a NUL character, which no name and no text here may have. Remove it.")
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:

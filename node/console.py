@@ -11,7 +11,8 @@ from typing import TypeVar
 import rich.console
 import trio
 
-from node.stopping import stop_when_told
+from node.errors import RunError
+from node.stopping import STOPPED_EXIT_CODE, Stopped, stop_when_told
 from node.view import ViewState, shown
 from swarm.causes import first_cause
 
@@ -43,6 +44,13 @@ class Terminal:
             self.refresh()
             await trio.sleep(REFRESH_S)
 
+    def say_stopped(self, *lines: str) -> int:
+        """Say what the program did until somebody stopped it; return the exit code. Call it when the live view is over,
+        so that it stands below that, and stays in sight.
+        """
+        self.say("\n".join(line for line in lines if line))
+        return STOPPED_EXIT_CODE
+
     @property
     def is_live(self) -> bool:
         return self.console.is_terminal
@@ -53,14 +61,28 @@ async def run_shown(
 ) -> T:
     """Run `program` to its end while `terminal` is kept fresh, and return its outcome.
 
-    Raises what ends it by its own type; Stopped, after `leave`, when somebody asks the program to stop.
+    Raises what ends it by its own type; Stopped, after `leave`, when somebody asks the program to stop. An output that
+    cannot be written any more is raised, too, after `leave`.
     """
-    with first_cause():
-        async with trio.open_nursery() as nursery:
-            await nursery.start(stop_when_told, leave)
-            nursery.start_soon(terminal.keep_fresh)
-            outcome = await program()
-            nursery.cancel_scope.cancel()
+
+    async def keep_fresh() -> None:
+        try:
+            await terminal.keep_fresh()
+        except (OSError, RunError):  # a reader who went away (`| head`), or a full disk: leave in order all the same
+            if leave is not None:
+                await leave()
+            raise
+
+    try:
+        with first_cause():
+            async with trio.open_nursery() as nursery:
+                await nursery.start(stop_when_told, leave)
+                nursery.start_soon(keep_fresh)
+                outcome = await program()
+                nursery.cancel_scope.cancel()
+    except Stopped:
+        terminal.state.activity = "stopped"
+        raise
     return outcome
 
 
@@ -70,4 +92,7 @@ def open_terminal(state: ViewState, *, plain: bool, aside: bool = False) -> Iter
     what another program reads."""
     console = rich.console.Console(file=sys.stderr if aside else sys.stdout, force_terminal=False if plain else None)
     with shown(console, state) as refresh:
-        yield Terminal(console=console, state=state, refresh=refresh)
+        try:
+            yield Terminal(console=console, state=state, refresh=refresh)
+        finally:
+            refresh()  # what happened last comes before what is said next

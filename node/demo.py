@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,12 +32,13 @@ from node.reports import as_terminal, as_text, draw_reward, roads_taken, summary
 from node.reports.facts import Role, SwarmReport
 from node.reports.trust import ban_in_words
 from node.starting_model import StartingModel
-from node.stopping import STOPPED_EXIT_CODE, Stopped
+from node.stopping import Stopped
 from node.view import ViewState
 from node.view_events import apply
 from node.warm_start import TINY_QWEN3, VLLM_HEAD_DIM
 from node.whole_file import cannot_write
 
+CONFIG_FILE = "swarm.toml"
 TASK = "reverse:letters=6"
 HELD_OUT = 512
 MAX_NEW_TOKENS = 8
@@ -218,14 +220,16 @@ async def run_demo(
         staleness=staleness,
     )
     with open_terminal(state, plain=plain) as console:
+        is_done = False
         try:
-            await run_shown(console, lambda: demo.run(console))
-        except Stopped:
-            console.refresh()
-            console.say(f"Stopped. What there is lies in {out}; starting the demo again replaces it.")
-            return STOPPED_EXIT_CODE
+            with suppress(Stopped):
+                await run_shown(console, lambda: demo.run(console))
+                is_done = True
         finally:
             events.close()
+    if not is_done:
+        again = f"Stopped. What there is lies in {out}; starting the demo again replaces it."
+        return console.say_stopped(demo.so_far(state), again)
     return demo.conclude(console)
 
 
@@ -271,6 +275,13 @@ class Demo:
     @property
     def ledger(self) -> Path:
         return self.out / "learner" / "ledger.sqlite"
+
+    def so_far(self, state: ViewState) -> str:
+        """What a demo that was stopped had done; empty where its learner had not begun."""
+        if not self.ledger.exists():
+            return ""
+        report = f"volery report {shlex.quote(str(self.out / CONFIG_FILE))}"
+        return f"After step {state.step} of {state.steps}: {state.sum}. Who did what: {report}"
 
     async def run(self, console: Terminal) -> None:
         """Make the model, run the swarm, measure both."""
@@ -334,7 +345,7 @@ class Demo:
         return self.engine if self.engine != "mixed" else "vllm" if number == 1 else "transformers"
 
     def _learner(self) -> NodeProcess:
-        config = self.out / "swarm.toml"
+        config = self.out / CONFIG_FILE
         # A fixed port, so that the nodes find a learner that was started again.
         port = free_port(self.out)
         text = swarm_toml(self.recipe, port=port, staleness=self.staleness, seed=self.seed, objective=self.objective)

@@ -6,15 +6,20 @@ checks the model again, tensor by tensor; here it is only asked whether there is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from learner.handed_text import NotText, parse_json, text_of
+from learner.handed_text import parse_json
 from node.errors import UsageError
-from protocol.invite import Invite, InviteError, read_invite
-from swarm.libp2p import BadAddress, parse_address
+from protocol.dates import moment
+from swarm.libp2p import Address, BadAddress, parse_address, why_no_host, why_undialable
 
 INDEX = "model.safetensors.index.json"
+YOUNGEST_MS = 1_769_904_000_000
+"""2026-02-01: there was no volery before."""
+
+ANNOUNCE = "[network] announce"
+
 SAVE_AGAIN = "load it with transformers once and write it with save_pretrained"
 
 
@@ -42,14 +47,31 @@ def require_model(directory: Path) -> None:
         )
 
 
-def require_addresses(listen: Sequence[str], announce: Sequence[str]) -> None:
-    """Refuse what is no address; whether one can be listened on is found out by listening."""
-    for key, addresses in (("listen", listen), ("announce", announce)):
-        for address in addresses:
-            try:
-                parse_address(address)
-            except BadAddress as error:
-                raise UsageError(f"[network] {key}: {error}. For example /ip4/0.0.0.0/tcp/4001.") from None
+def require_addresses(listen: Sequence[str], announce: Sequence[str], *, announced_by: str = ANNOUNCE) -> None:
+    """Refuse what is no address, and what nobody could dial; whether one can be listened on is found out by listening.
+
+    `announced_by` is the key or the option that `announce` comes from.
+    """
+    _require_each(listen, "[network] listen", why_no_host, "/ip4/0.0.0.0/tcp/4001")
+    _require_each(announce, announced_by, why_undialable, "/ip4/203.0.113.7/tcp/4001, or /dns/learner.example/tcp/4001")
+
+
+def _require_each(addresses: Sequence[str], where: str, objection: Callable[[Address], str], example: str) -> None:
+    for text in addresses:
+        try:
+            if why := objection(parse_address(text)):
+                raise BadAddress(f"{text!r}: {why}")
+        except BadAddress as error:
+            raise UsageError(f"{where}: {error}. For example {example}.") from None
+
+
+def require_clock(now_ms: int) -> None:
+    """Refuse a clock that has lost its time, as that of a machine without a battery: nobody would believe its dates."""
+    if now_ms < YOUNGEST_MS:
+        raise UsageError(
+            f"This machine's clock says {moment(now_ms)}, which is before this program was written. Set it, and start "
+            "again."
+        )
 
 
 def shards_of(directory: Path) -> list[str]:
@@ -64,22 +86,3 @@ def _shards(index: Path) -> list[str]:
         return sorted(set(parse_json(index.read_bytes())["weight_map"].values()))
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         raise UsageError(f"[model] directory: {index} is not an index of weights; {SAVE_AGAIN}.") from None
-
-
-def open_invite(text: str, *, now_ms: int) -> Invite:
-    """Read an invite, or the file that holds one; at 0 none has expired. Raises UsageError."""
-    if not text.startswith("volery1") and len(text) < 4096 and Path(text).is_file():
-        text = _invite_in(Path(text))
-    try:
-        return read_invite(text, now_ms=now_ms)
-    except InviteError as error:
-        raise UsageError(str(error)) from None
-
-
-def _invite_in(path: Path) -> str:
-    try:
-        return text_of(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}. Name the file that holds the invite.") from None
-    except NotText as error:
-        raise UsageError(f"{path} {error}, or give the invite itself.") from None

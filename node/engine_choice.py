@@ -9,12 +9,12 @@ from __future__ import annotations
 import importlib.util
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
 from node.config import EngineSection
 from node.errors import UsageError
+from node.user_paths import as_path
 from node.vllm_environment import VllmEnvironment, has_gpu, has_vllm, recorded
 
 INSTALL = "volery engines install vllm"
@@ -41,7 +41,7 @@ def look(section: EngineSection) -> Here:
     """What there is here for `section`: an environment that it names goes before the one that was installed."""
     transformers = all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
     if section.python:
-        named = Path(section.python).expanduser()
+        named = as_path(section.python)
         vllm = VllmEnvironment(python=named, build=None) if has_vllm(named) else None
     else:
         vllm = recorded()

@@ -20,6 +20,7 @@ from node.engine.vllm import VllmConfig, open_vllm_engine
 from node.engine.worker_engine import WorkerEngine
 from node.events import EventLog
 from node.scratch import FOLDER
+from node.user_paths import as_path
 
 NO_LIMITS = LimitsSection()
 
@@ -130,7 +131,7 @@ def vllm_config(section: EngineSection, limits: LimitsSection, *, name: str, scr
 
 
 def _python(section: EngineSection) -> Path:
-    return Path(section.python or sys.executable).expanduser()
+    return as_path(section.python or sys.executable)
 
 
 def _ram_bytes(limits: LimitsSection) -> int | None:

@@ -6,9 +6,20 @@ configuration, an invite), 1 for trouble at run time (disk, network, a child tha
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+SHOWN_CHARS = 80
+"""Of what somebody typed: a line, which is enough to know it again."""
+
+WRONG_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EINVAL, errno.ENXIO)
+"""Errors of the system that say that a name was wrong, where others say that the disk or a right is."""
+
+
+HERE_IS_GONE = "The directory that this was started in is gone. Go to another one (cd), and do the same again."
 
 
 class NodeError(Exception):
@@ -25,6 +36,35 @@ class UsageError(NodeError):
 
 class RunError(NodeError):
     """Something failed while running. What was durable stays so; starting again resumes."""
+
+
+def shortened(text: str) -> str:
+    """What somebody typed, as much of it as a message has room for."""
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
+
+
+def of_file(error: OSError) -> NodeError | None:
+    """What is said of an unexpected `error`: a path of the user's cannot be used. None if it names no file."""
+    from protocol.invite import holds_invite
+
+    if not isinstance(error.filename, str | bytes):
+        return UsageError(HERE_IS_GONE) if error.errno == errno.ENOENT and _here_is_gone() else None
+    name, why = shortened(os.fsdecode(error.filename)), error.strerror
+    if holds_invite(name):
+        return UsageError(f"{name} is an invite, which `volery join` takes. Name a file or a directory here.")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return RunError(f"{name} cannot be used: {why}. Do this as the user who owns it.")
+    if error.errno in WRONG_NAMES:
+        return UsageError(f"{name} cannot be used: {why}. Name another file or directory.")
+    return RunError(f"{name} cannot be used: {why}. Mend that, and do the same again.")
+
+
+def _here_is_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 @contextmanager

@@ -1,27 +1,49 @@
-"""The owner's signals from the program's first line on: the last of them is remembered until a node can heed it.
+"""Heed signals from the program's first line on, before there is anybody to hear them in order.
 
-What always holds: it is imported before anything that takes time, and imports nothing itself but `signal`, so that a
-node which is told to pause while Python still imports is not ended by that; programs that are none of a node, and
-children, which take nothing of it over, lose nothing.
+    SIGUSR1, SIGUSR2           the owner's word: the last one is remembered until a node can heed it
+    SIGINT, SIGTERM, SIGHUP    end the program as Ctrl-C does: with nothing half-written, and without a traceback
+
+SIGHUP says that the terminal was closed. `nohup` has it ignored, and then it stays ignored.
+
+Invariants:
+- The module is imported before anything that takes time, and imports nothing but the standard library.
+- A signal that somebody handles or ignores already is left as it is.
+- Programs that are none of a node, and children, which take nothing of it over, lose nothing.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 from types import FrameType
+
+STOPPED_EXIT_CODE = 130
+"""128 + SIGINT, as shells have it; also after SIGTERM and SIGHUP, which end the program in the same order."""
 
 _last: int | None = None
 
 
 def remember() -> None:
-    """From now on SIGUSR1 and SIGUSR2 end nothing; what is already handled stays so."""
+    """Handle all five from now on; what is already handled stays so. Until `loaded`, the last three end it at once."""
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _note)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _end)
+
+
+def loaded() -> None:
+    """The imports are done: from now on SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is _end:
+            signal.signal(number, _interrupt)
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def remembered() -> int | None:
-    """The last that came, None if none did; it is forgotten."""
+    """The last of SIGUSR1 and SIGUSR2 that came, None if none did; it is forgotten."""
     global _last
     number, _last = _last, None
     return number
@@ -30,3 +52,17 @@ def remembered() -> int | None:
 def _note(number: int, _frame: FrameType | None) -> None:
     global _last
     _last = number
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    """End while Python imports: nothing was begun. An exception would be printed, or lost in a callback."""
+    os._exit(STOPPED_EXIT_CODE)
+
+
+def _interrupt(_number: int, frame: FrameType | None) -> None:
+    """Do what Ctrl-C would do now: trio has a handler of its own, which keeps its inner loop whole."""
+    handler = signal.getsignal(signal.SIGINT)
+    if callable(handler):
+        handler(signal.SIGINT, frame)
+    else:
+        raise KeyboardInterrupt

@@ -20,6 +20,7 @@ from typing import BinaryIO
 
 from node.errors import RunError, UsageError
 from node.keys import load_key, load_or_create_key, load_or_create_secret, sync_directory
+from protocol.dates import DAY_MS, moment
 from protocol.errors import PeerError
 from protocol.genesis import Authority, certify_learner, found_swarm, open_certificate, read_genesis
 from protocol.identity import Keypair
@@ -30,7 +31,6 @@ INVITE_FILE = "invite"
 
 OPERATOR_KEY, LEARNER_KEY, SECRET = KEYS = ("operator.key", "learner.key", "lease.secret")
 
-DAY_MS = 86_400_000
 RENEW_BEFORE_MS = 7 * DAY_MS
 """A certificate that ends within a week is renewed at start if the operator's key is here."""
 
@@ -203,6 +203,11 @@ def _valid_certificate(root: Path, authority: Authority, learner: Keypair | None
             word = open_certificate(raw, authority)
         except PeerError as error:
             raise UsageError(f"{path} is not a certificate of this swarm ({error}). Restore it from a copy.") from None
+        if word.not_before_ms > now_ms:
+            raise RunError(
+                f"This machine's clock is probably wrong: it says {moment(now_ms)}, and {path} holds from "
+                f"{moment(word.not_before_ms)} on. Set it. If it is right, move that file away, and a new one is made."
+            )
         ends_ms = word.not_after_ms if learner is not None and word.learner == learner.public else 0
         if ends_ms > now_ms + RENEW_BEFORE_MS:
             return raw

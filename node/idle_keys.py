@@ -107,6 +107,9 @@ def _offline(offline: OfflineSection) -> Iterable[Rule]:
 
 
 def _around(config: SwarmConfig) -> Iterable[Rule]:
+    if not config.network.listen:
+        why = "listen = [] lets nobody dial this learner. Set listen"
+        yield Rule(section="network", keys=("announce", "join_token"), why=why)
     if not config.metrics.wandb:
         why = "without wandb nothing goes to Weights & Biases. Set wandb to a project"
         yield Rule(section="metrics", keys=("wandb_offline",), why=why)

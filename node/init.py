@@ -1,19 +1,23 @@
 """`volery init`: the swarm.toml that an operator begins with, every key explained where it stands.
 
 What always holds: an existing file is never overwritten; the file is there whole or not at all; what is written reads
-back through `node.config`, and its defaults are those of the code.
+back through `node.config`, and its defaults are those of the code, but for what a model is known to want.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import secrets
 import shlex
 import socket
 from itertools import chain
 from pathlib import Path
 
+from node.config import LearnSection
 from node.errors import RunError, UsageError
+from node.user_paths import real_path
 from protocol.digest import digest_of
 from protocol.limits import MAX_NAME_CHARS
 
@@ -23,7 +27,7 @@ PORTS = range(4001, 5001)
 TEMPLATE = """\
 # A Volery swarm. Start it:   volery learn {path}
 # It prints an invite; whoever runs   volery join INVITE   lends a machine to it.
-# Every value below is the default, but for the port and what is marked (set this).
+# Every value below is the default, but for the port and what is marked (set this) or (of the model).
 
 [swarm]
 name = {name} # (set this)
@@ -164,19 +168,32 @@ report = true              # joules that the learner's machine takes, where they
 """
 
 
-def write_swarm_config(directory: Path, *, name: str, port: int) -> Path:
-    """Write `directory`/swarm.toml and return its path.
+MODEL = "model"
+"""Where a model is looked for beside swarm.toml, and where the template says that it is."""
 
-    Raises UsageError when it exists, RunError when it cannot be written.
+MAX_NEW_TOKENS = LearnSection(steps=1).max_new_tokens
+"""The default, which wants a model that takes twice as much: a prompt needs room, too."""
+
+SMALL_PARAMETERS = 100_000_000
+SMALL_RATE = "3e-4"
+"""Below so many parameters the default rate, which suits models of 0.5 B and more, moves next to nothing."""
+
+
+def write_swarm_config(directory: Path, *, name: str, port: int, model: Path | None = None) -> Path:
+    """Write `directory`/swarm.toml and return its path. With `model`, what that wants is in it.
+
+    Raises UsageError when it exists or there is no model, RunError when it cannot be written.
     """
     path = directory / "swarm.toml"
-    name = name or directory.resolve().name
+    name = name or real_path(directory).name
     if '"' in name or "\\" in name or not name.isprintable() or not 0 < len(name) <= MAX_NAME_CHARS:
         raise UsageError(
             f"--name {name!r}: use 1 to {MAX_NAME_CHARS} printable characters without quotes or backslashes."
         )
     shown = shlex.quote(str(path)) if str(path).isprintable() else path.name
     text = TEMPLATE.format(path=shown, name=f'"{name}"', port=port or free_port(directory))
+    if model is not None:
+        text = _fitted(text, model, directory)
     draft = directory / f".swarm.toml.{secrets.token_hex(8)}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -194,13 +211,52 @@ def write_swarm_config(directory: Path, *, name: str, port: int) -> Path:
     return path
 
 
+def model_beside(directory: Path) -> Path | None:
+    """The model that lies where the template looks for one; None if there is none (yet)."""
+    model = directory / MODEL
+    return model if (model / "config.json").is_file() else None
+
+
+def _fitted(text: str, model: Path, directory: Path) -> str:
+    """The template for the model in that directory. Raises UsageError, naming what is wrong with it."""
+    from node.door import require_model
+    from node.footprint import read_facts
+    from node.tasks.text import positions_of
+
+    try:
+        require_model(model)
+    except UsageError as error:
+        raise UsageError(str(error).replace("[model] directory", "--model", 1)) from None
+    positions, parameters = positions_of(model), read_facts(model).parameters
+    path = str(model) if model.is_absolute() else os.path.relpath(real_path(model), real_path(directory))
+    text = _with(text, "directory", json.dumps(path, ensure_ascii=False), "")
+    if positions is not None and positions < 2 * MAX_NEW_TOKENS:
+        note = f"(of the model: half of its {positions} positions)"
+        text = _with(text, "max_new_tokens", str(max(1, positions // 2)), note)
+    if parameters < SMALL_PARAMETERS:
+        text = _with(text, "learning_rate", SMALL_RATE, f"(of the model: it has {parameters:,} parameters)")
+    return text
+
+
+def _with(text: str, key: str, value: str, note: str) -> str:
+    """The template with another value for a key that stands once in it, and a note before what it says of that."""
+
+    def line(found: re.Match[str]) -> str:
+        comment = " ".join(filter(None, (note, found["comment"])))
+        return f"{key} = {value}" + (f"  # {comment}" if comment else "")
+
+    changed, count = re.subn(rf"(?m)^{key} = \S+ *(?:# (?P<comment>.*))?$", line, text)
+    assert count == 1, (key, count)
+    return changed
+
+
 def free_port(directory: Path = Path()) -> int:
     """A port nobody listens on right now.
 
     The search begins at a place that follows from the directory: two swarms that are founded before either is started
     should not be given the same port.
     """
-    first = int.from_bytes(digest_of(str(directory.resolve()).encode())[:8], "big") % len(PORTS)
+    first = int.from_bytes(digest_of(str(real_path(directory)).encode())[:8], "big") % len(PORTS)
     for port in chain(PORTS[first:], PORTS[:first]):
         with socket.socket() as probe:
             try:

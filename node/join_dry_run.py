@@ -20,20 +20,19 @@ import msgspec
 import trio
 
 from node import engine_choice
-from node.app_rollout import find_swarm
 from node.config import GB, NodeConfig
 from node.engine_terms import accepted_dtypes
-from node.errors import UsageError
 from node.events import Clock
+from node.first_contact import ask_terms, find_swarm, require_certified
 from node.keys import KEY_BYTES, load_key
 from node.limits import in_force
 from node.presence import machine_name, open_transport
 from node.reports.words import plain_name, size
-from node.volunteer import data_directory
+from node.volunteer import swarm_directory
 from protocol import exchange
 from protocol.announcement import open_announcement
 from protocol.errors import PeerError
-from protocol.genesis import Genesis, LearnerCertificate, learner_of, open_certificate, read_genesis
+from protocol.genesis import Genesis, LearnerCertificate, read_genesis
 from protocol.identity import peer_id_of
 from protocol.ids import PeerId, PublicKey
 from protocol.invite import Invite
@@ -71,34 +70,10 @@ async def look(invite: Invite, config: NodeConfig, wait_s: float) -> Found:
     async with open_transport(secrets.token_bytes(KEY_BYTES), network) as transport:
         learner, told = await find_swarm(transport, invite, wait_s)
         genesis, _ = read_genesis(told.genesis)
-        terms = await _terms(transport, learner, invite) if exchange.TERMS in told.ext else None
-        certificate = None if terms is None else _certified(terms, learner, invite)
+        terms = await ask_terms(transport, learner, told, invite)
+        certificate = None if terms is None else require_certified(terms, learner, invite, now_ms=Clock.now_ms())
         newest = await _newest(transport, learner, invite)
     return Found(genesis=genesis, learner=learner, certificate=certificate, terms=terms, newest=newest)
-
-
-async def _terms(transport: Transport, learner: PeerId, invite: Invite) -> exchange.TellTerms | None:
-    try:
-        answer = await ask(transport, learner, exchange.AskTerms(token=invite.token))
-    except (StreamRefused, StreamBroken, trio.TooSlowError, PeerError):
-        return None
-    if isinstance(answer, exchange.NotTold):
-        raise UsageError(f"The learner refused this node: {plain_name(answer.reason, 400)}")
-    return answer if isinstance(answer, exchange.TellTerms) else None
-
-
-def _certified(terms: exchange.TellTerms, learner: PeerId, invite: Invite) -> LearnerCertificate:
-    """The operator's word for who told the terms. Raises UsageError unless it is one, and holds now."""
-    try:
-        word = open_certificate(terms.certificate, invite.authority)
-    except PeerError as error:
-        raise UsageError(f"Who answers at the invite's address does not speak for its swarm: {error.detail}.") from None
-    if learner_of(word) != learner or not word.not_before_ms <= Clock.now_ms() <= word.not_after_ms:
-        raise UsageError(
-            "Who answers at the invite's address does not speak for its swarm: the operator's certificate is for "
-            "another key, or another time. Ask the operator."
-        )
-    return word
 
 
 async def _newest(transport: Transport, learner: PeerId, invite: Invite) -> SignedManifest | None:
@@ -194,7 +169,7 @@ def _model(newest: SignedManifest | None, config: NodeConfig) -> list[tuple[str,
 def _node(
     invite: Invite, config: NodeConfig, state: Path | None, why: str, terms: exchange.TellTerms | None
 ) -> list[tuple[str, str]]:
-    home = state or data_directory() / invite.swarm.hex()[:16] / "node-1"
+    home = state or swarm_directory(invite.authority.swarm) / "node-1"
     key = home / "node.key"
     free = shutil.disk_usage(next(parent for parent in (home, *home.absolute().parents) if parent.exists())).free
     engine = config.engine

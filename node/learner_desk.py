@@ -246,6 +246,10 @@ class LearnerDesk:
         for peer in dict.fromkeys(self.leases.recover()):
             self.run.membership.handle(Joined(peer=peer), trio.current_time())
 
+    def copied(self, peer: PeerId, hello: Hello) -> None:
+        """A second process with the key of a peer that is here was turned away."""
+        self.events.emit("key_copied", peer=peer, name=hello.name, machine=hello.machine)
+
     def farewell(self, reason: str) -> None:
         """Tell everybody that the run is over: whose line ends now has left."""
         self._over = True

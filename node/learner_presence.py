@@ -15,11 +15,13 @@ import trio
 from learner.ledger import Ledger
 from learner.ledger_rows import PeerRow, StayRow
 from node.config import SwarmConfig
+from node.errors import UsageError
 from node.events import Clock, EventLog
 from node.home import INVITE_FILE, LearnerHome, write_durably
 from node.presence import machine_name
 from protocol.cost import MICROS
 from protocol.energy import EnergySource
+from protocol.errors import LocalProtocolError
 from protocol.invite import Invite, write_invite
 
 PRESENCE_S = 2.0
@@ -40,9 +42,16 @@ class LearnerPresence:
     joules: Callable[[], Mapping[EnergySource, float]] = dict
 
     def write_invite(self, addresses: list[str]) -> str:
-        """Write the invite to the state directory, and return it. Raises RunError."""
+        """Write the invite to the state directory, and return it. Raises UsageError, RunError.
+
+        Where nobody can dial us there is none, and an earlier one, which leads nowhere, is removed.
+        """
+        path = self.home.root / INVITE_FILE
+        if not addresses:
+            path.unlink(missing_ok=True)
+            return ""
         invite = make_invite(self.config, self.home, addresses)
-        write_durably(self.home.root / INVITE_FILE, invite.encode() + b"\n")
+        write_durably(path, invite.encode() + b"\n")
         return invite
 
     async def note(self) -> int:
@@ -72,13 +81,15 @@ class LearnerPresence:
 
 
 def make_invite(config: SwarmConfig, home: LearnerHome, addresses: list[str]) -> str:
-    """The string for volunteers: where we may be dialled, announced addresses first."""
-    return write_invite(
-        Invite(
-            operator=home.authority.operator,
-            swarm=home.authority.swarm,
-            addresses=addresses,
-            token=config.network.join_token,
-            name=config.swarm.name,
-        )
+    """The string for volunteers: where we may be dialled, announced addresses first. Raises UsageError."""
+    invite = Invite(
+        operator=home.authority.operator,
+        swarm=home.authority.swarm,
+        addresses=addresses,
+        token=config.network.join_token,
+        name=config.swarm.name,
     )
+    try:
+        return write_invite(invite)
+    except LocalProtocolError as error:
+        raise UsageError(f"[network] announce: the invite cannot be written: {error}. Announce fewer.") from None

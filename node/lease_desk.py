@@ -257,7 +257,10 @@ class LeaseDesk:
             case Held.STANDBY:
                 return self.run.worker(peer).standby
             case Held.HOURS:
-                return "Your hours are over, or end before you could deliver more. Ask again when they begin."
+                return (
+                    "By what your node told last, your machine is not lent now (outside your hours, or paused), or not "
+                    "for as long as more would take."
+                )
             case Held.DEBT:
                 return DEBT
             case Held.AUDIT:

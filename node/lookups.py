@@ -25,6 +25,7 @@ from node.door import require_addresses
 from node.errors import RunError, UsageError
 from node.events import Clock
 from node.home import INVITE_FILE
+from node.invites import is_invite, open_invite
 from node.keys import load_key
 from node.loop_delay import LoopFigures
 from node.orders import Orders
@@ -40,13 +41,13 @@ from node.reports.why import Answer, why_in_ledger, why_in_receipts
 from node.standing import standing_of
 from node.tasks.options import usage
 from node.tasks.registry import list_kinds
-from node.volunteer import data_directory
+from node.volunteer import data_directory, swarm_directory
 from node.whole_file import PAGE, PICTURE, cannot_write, require_place
 from protocol.energy import JOULES_PER_KWH
-from protocol.errors import PeerError
+from protocol.errors import LocalProtocolError, PeerError
 from protocol.genesis import read_genesis
 from protocol.ids import PeerId
-from protocol.invite import read_invite, write_invite
+from protocol.invite import Invite, read_invite, write_invite
 from protocol.manifest import SignedManifest, open_manifest
 
 DEFAULT_CONFIG = Path("swarm.toml")
@@ -70,9 +71,13 @@ class Place:
 
 
 def find_place(target: Path | None) -> Place:
-    """The place that `target` names; without one ./swarm.toml, or the only node on this machine. Raises UsageError."""
+    """The place that `target` names; without one ./swarm.toml, or the only node on this machine. An invite names the
+    only node on this machine that has joined its swarm. Raises UsageError.
+    """
     if target is None:
         return _usual_place()
+    if is_invite(str(target)):
+        return _place_of(open_invite(str(target), now_ms=0))
     if target.is_dir():
         if (target / "swarm.toml").exists():
             return find_place(target / "swarm.toml")
@@ -106,20 +111,37 @@ def show_invite(config: Path, *, announce: Sequence[str], expires_h: float) -> s
     """
     path = find_place(config).state / INVITE_FILE
     if not path.exists():
-        raise UsageError(f"{path} does not exist yet: start the swarm once with `volery learn {config}`.")
+        raise UsageError(
+            f"{path} does not exist yet: start the swarm once with `volery learn {config}`. Where [network] listen = "
+            "[] nobody can join, and there is no invite."
+        )
     text = path.read_text(encoding="ascii").strip()
     if not announce and not expires_h:
         return text
-    require_addresses([], list(announce))
-    invite = read_invite(text, now_ms=Clock.now_ms())
-    suffix = "/p2p/" + invite.addresses[0].rpartition("/p2p/")[2]
-    return write_invite(
-        msgspec.structs.replace(
-            invite,
-            addresses=[address + suffix for address in announce] or invite.addresses,
-            expires_ms=Clock.now_ms() + round(expires_h * HOUR_MS) if expires_h else 0,
+    require_addresses([], list(announce), announced_by="--announce")
+    invite = read_invite(text, now_ms=0)
+    learner = invite.addresses[0].rpartition("/p2p/")[2]
+    addresses = [_of_learner(address, learner) for address in announce]
+    try:
+        return write_invite(
+            msgspec.structs.replace(
+                invite,
+                addresses=addresses or invite.addresses,
+                expires_ms=Clock.now_ms() + round(expires_h * HOUR_MS) if expires_h else 0,
+            )
         )
-    )
+    except LocalProtocolError as error:
+        raise UsageError(
+            f"--announce: {len(addresses)} addresses do not fit one invite ({error}). Name fewer."
+        ) from None
+
+
+def _of_learner(address: str, learner: str) -> str:
+    """The address with the learner's name, which it may have already. Raises UsageError where it is another's."""
+    where, _, peer = address.partition("/p2p/")
+    if peer not in ("", learner):
+        raise UsageError(f"--announce {address}: {peer} is not this learner, which is {learner}. Leave /p2p/ away.")
+    return f"{where}/p2p/{learner}"
 
 
 def identities(state: Path | None) -> list[str]:
@@ -397,16 +419,33 @@ def list_tasks() -> str:
     return "\n".join(lines)
 
 
+def _place_of(invite: Invite) -> Place:
+    """The only node on this machine that has joined the invite's swarm. Raises UsageError."""
+    places = [place for place in known_places() if place.state.parent == swarm_directory(invite.authority.swarm)]
+    if not places:
+        name = words.plain_name(invite.name)
+        raise UsageError(
+            f"That is an invite to {name!r}, and no node in the usual places of this machine has joined it. {NAME_ONE} "
+            "To join: volery join INVITE."
+        )
+    return _only(places)
+
+
 def _usual_place() -> Place:
     if DEFAULT_CONFIG.exists():
         return find_place(DEFAULT_CONFIG)
     places = list(known_places())
-    if len(places) == 1:
-        return places[0]
     if not places:
         raise UsageError(
             "There is no swarm.toml here and no node on this machine. Name one: a swarm.toml or a state directory."
         )
+    return _only(places)
+
+
+def _only(places: Sequence[Place]) -> Place:
+    """Raises UsageError where there are several."""
+    if len(places) == 1:
+        return places[0]
     listed = "\n  ".join(str(place.state) for place in places)
     raise UsageError(f"There are {len(places)} nodes on this machine; name one of:\n  {listed}")
 

@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from node.events import EventLog
+from node.events import Clock, EventLog
+from node.first_contact import apart
 from protocol.ids import PeerId
 from protocol.work import Introduction, LeaseRecall
 from swarm.delivery import Connected, Disconnected, LineEvent, NoLease, ReceiptRevised
 from swarm.transport import DialFailed, Transport
+
+CLOCK_TOLERATED_MS = 5 * 60 * 1000
+"""Between our clock and the learner's, before it is said: leases are reckoned by the learner's, hours by ours."""
 
 
 @dataclass(kw_only=True)
@@ -42,17 +46,30 @@ def line_reporter(
     meet: Callable[[Introduction], None],
     recalled: Callable[[LeaseRecall], None],
     revised: Callable[[ReceiptRevised], None],
+    now_ms: Callable[[], int] = Clock.now_ms,
 ) -> Callable[[LineEvent], None]:
-    """What the work line's events become: log lines, introductions to peers, dropped leases, later receipts."""
+    """What the work line's events become: log lines, introductions to peers, dropped leases, later receipts.
+
+    How far our clock is from the learner's is said once.
+    """
+    is_clock_told = False
+
+    def tell_clock(learners_ms: int) -> None:
+        nonlocal is_clock_told
+        offset_ms = learners_ms - (here_ms := now_ms())
+        if abs(offset_ms) > CLOCK_TOLERATED_MS and not is_clock_told:
+            is_clock_told = True
+            events.emit("clock_differs", offset_s=round(offset_ms / 1000), text=apart(here_ms, learners_ms))
 
     def on_event(event: LineEvent) -> None:
         match event:
             case Connected(learner=learner, welcome=welcome):
+                tell_clock(welcome.now_ms)
                 newest = str(welcome.newest) if welcome.newest else None
                 events.emit("joined", learner=learner, staleness=welcome.staleness, newest=newest)
                 meet(Introduction(peers=welcome.peers))
-            case Disconnected(reason=reason, pause_s=pause):
-                events.emit("learner_unreachable", reason=reason, retry_s=round(pause, 1))
+            case Disconnected(reason=reason, pause_s=pause, refused=refused):
+                events.emit("turned_away" if refused else "learner_unreachable", reason=reason, retry_s=round(pause, 1))
             case Introduction():
                 meet(event)
             case LeaseRecall():

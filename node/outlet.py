@@ -5,11 +5,13 @@ options say, and that would stand in the middle of a live view, or of JSON for a
 1, it would stand in whichever file got that number. What always holds after `keep_outlet`: `sys.stdout` writes to where
 it did, descriptor 1 leads nowhere, and 0 to 2 are of no file of ours. Output that cannot be written is a RunError, told
 once; a reader who has gone away (`| head`) is none, and is raised as BrokenPipeError, at which the program ends without
-a word. What an encoding lacks is written as an escape.
+a word. A terminal that was closed is none either: what would go there is dropped, since the program is told by SIGHUP,
+or is to go on without (`nohup`, `disown`). What an encoding lacks is written as an escape.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
@@ -79,7 +81,10 @@ class _Outlet(io.FileIO):
     """The descriptor that output goes to. Once it has failed the rest is dropped, or Python would fail again at its
     end, with what it still holds."""
 
-    _failed = False
+    def __init__(self, descriptor: int, mode: str) -> None:
+        super().__init__(descriptor, mode)
+        self._failed = False
+        self._is_terminal = self.isatty()
 
     def write(self, data: Any, /) -> int:
         if self._failed:
@@ -91,6 +96,8 @@ class _Outlet(io.FileIO):
             raise
         except OSError as error:
             self._failed = True
+            if self._is_terminal and error.errno == errno.EIO:
+                return memoryview(data).nbytes
             raise RunError(
                 f"standard output cannot be written: {error.strerror}. Free the disk, or let it go elsewhere."
             ) from None

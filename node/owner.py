@@ -102,6 +102,8 @@ class Owner:
             return f"draining, {len(self.role.holding)} leases to deliver"
         shift = self.role.shift
         if shift.is_on:
-            return in_words(self.role.patience.told) or "at work"
+            return in_words(self.role.patience.told) or (
+                "at work" if self.role.line.is_up else "not connected to the learner"
+            )
         why = shift.held or f"outside its hours, until {shift.turns_at}"
         return f"{why}; the engine's memory is free" if self.role.service.has_freed_memory else why

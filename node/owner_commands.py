@@ -40,7 +40,8 @@ def resume(state: Target = None, all_nodes: All = False) -> None:
         was_paused, running = bool(orders.paused_by), standing_of(root)
         orders.resume()
         said = "Resumed" if was_paused else "Was not paused"
-        typer.echo(f"{said}: {root}. The node {f'hears within {LOOK_S:.0f} s' if running else 'is not running'}.")
+        hears = f"hears within {LOOK_S:.0f} s; `volery status {root}` says what it does then"
+        typer.echo(f"{said}: {root}. The node {hears if running else 'is not running'}.")
 
 
 def drain(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,23 +12,25 @@ from typing import Any
 import msgspec
 
 from learner.ledger_rows import CheckpointRow
-from node.app_learner import run_learner
-from node.app_rollout import run_rollout
+from node.app_learner import LearnerOutcome, run_learner
+from node.app_rollout import RolloutOutcome, run_rollout
 from node.base_model import base_note
 from node.config import NodeConfig, PriceSection, SwarmConfig
 from node.config_file import read_node_config, read_swarm_config, replaced, require_hours
-from node.console import Terminal, open_terminal, run_shown
-from node.door import open_invite, require_addresses, require_model
+from node.console import open_terminal, run_shown
+from node.door import require_addresses, require_clock, require_model
 from node.errors import NodeError, about_keys_of
 from node.events import Clock, EventLog
 from node.fixed_settings import GROUP, SEED, TASKS, require_fixed
 from node.footprint import require_targets
 from node.home import require_home, require_state
+from node.invites import open_invite
 from node.join_dry_run import show_join
 from node.learner_run import LearnerRun
 from node.loop_watch import spare_collections
 from node.metrics.opening import require_sinks
 from node.orders import owner_signals
+from node.reports import words
 from node.reports.facts import Role
 from node.resuming import (
     CHECKPOINTS,
@@ -41,9 +45,9 @@ from node.resuming import (
     require_one,
     unfork,
 )
-from node.rollout_role import RolloutRole
+from node.rollout_role import RolloutCounts, RolloutRole
 from node.schooling import Schooling, open_schooling
-from node.stopping import STOPPED_EXIT_CODE, Stopped
+from node.stopping import Stopped
 from node.trainer_process import TRAINER
 from node.verifiers import require_here
 from node.view import ViewState
@@ -51,6 +55,8 @@ from node.view_events import follow
 from node.volunteer import VolunteerHome
 
 EVENTS_FILE = "events.jsonl"
+
+NOBODY_JOINS = "There is no invite: [network] listen = [] lets nobody join, and all of each batch comes from logs."
 
 
 async def learn(
@@ -86,29 +92,35 @@ async def learn(
         def ready(invite: str, run: LearnerRun) -> None:
             nonlocal running
             running = run
-            terminal.say(f"Invite for volunteers (run it there):\n\n  volery join {invite}\n")
+            terminal.say(
+                f"Invite for volunteers (run it there):\n\n  volery join {invite}\n" if invite else NOBODY_JOINS
+            )
 
         async def leave() -> None:
             if running is not None:
                 await running.leave()
 
         spare_collections()
+        outcome: LearnerOutcome | None = None
         try:
-            with about_keys_of(path):
+            with about_keys_of(path), suppress(Stopped):
                 outcome = await run_shown(
                     terminal,
                     lambda: run_learner(config, schooling, events, ready, trainer=trainer, trial=trial),
                     leave=leave,
                 )
-        except Stopped:
-            return _stopped(terminal, f"volery learn {path}")
         except NodeError:
             if fork_from and (running is None or not running.opened.is_set()):
                 unfork(state_directory)
             raise
         finally:
             events.close()
-    terminal.say(f"Finished after {outcome.steps} steps. Who did what: volery report {path}")
+    told = f"Since this start: {state.sum}. Who did what: volery report {shlex.quote(str(path))}"
+    if outcome is None:
+        after = f"Stopped after step {state.step} of {state.steps}. " if state.step else ""
+        again = _go_on(f"volery learn {shlex.quote(str(path))}")
+        return terminal.say_stopped("" if running is None else f"{after}{told}", again)
+    terminal.say(f"Finished after {words.counted(outcome.steps, 'step')}. {told}")
     return 0
 
 
@@ -134,6 +146,7 @@ def look_at(path: Path, *, resume: bool = False, fork_from: str = "") -> Start:
     in the same words. Makes nothing. Raises UsageError, TaskError and RunError.
     """
     config = read_swarm_config(path)
+    require_clock(Clock.now_ms())
     schooling = checked(config, path)
     state = Path(config.swarm.state)
     authority = require_home(state, now_ms=Clock.now_ms())
@@ -204,6 +217,7 @@ async def join(
     dry_run: bool = False,
 ) -> int:
     """`volery join`; with `dry_run` only what that would mean is printed."""
+    require_clock(Clock.now_ms())
     word = open_invite(invite, now_ms=Clock.now_ms())
     settings = adjusted(
         read_node_config(config),
@@ -224,10 +238,11 @@ async def join(
     follow(view, events)
     with owner_signals() as signals, open_terminal(view, plain=plain) as terminal:
         node: RolloutRole | None = None
+        root = Path()
 
         def ready(home: VolunteerHome, role: RolloutRole) -> None:
-            nonlocal node
-            node = role
+            nonlocal node, root
+            node, root = role, home.root
             terminal.say(f"Joined {word.name or 'the swarm'}. State: {home.root}")
 
         async def leave() -> None:
@@ -235,22 +250,21 @@ async def join(
                 await node.leave()
 
         spare_collections()
+        outcome: RolloutOutcome | None = None
         try:
-            outcome = await run_shown(
-                terminal,
-                lambda: run_rollout(
-                    word, settings, events, state=state, wait_s=wait_s, on_ready=ready, signals=signals
-                ),
-                leave=leave,
-            )
-        except Stopped:
-            return _stopped(terminal, "the same command")
+            with suppress(Stopped):
+                outcome = await run_shown(
+                    terminal,
+                    lambda: run_rollout(
+                        word, settings, events, state=state, wait_s=wait_s, on_ready=ready, signals=signals
+                    ),
+                    leave=leave,
+                )
         finally:
             events.close()
-    terminal.say(
-        f"{outcome.reason} This node: {outcome.admitted} rollouts admitted, {outcome.refused} refused. "
-        f"Its report: volery report {outcome.state}"
-    )
+    if outcome is None:
+        return terminal.say_stopped("" if node is None else _work_of(node.counts, root), _go_on("the same command"))
+    terminal.say(f"{outcome.reason} {_work_of(outcome.counts, outcome.state)}")
     return 0
 
 
@@ -282,7 +296,13 @@ def adjusted(
     return msgspec.structs.replace(config, **changes)
 
 
-def _stopped(terminal: Terminal, again: str) -> int:
-    terminal.refresh()  # what happened before comes before
-    terminal.say(f"Stopped. What was acknowledged is on disk; to go on, start {again} again.")
-    return STOPPED_EXIT_CODE
+def _work_of(counts: RolloutCounts, state: Path) -> str:
+    """What a node did since it started, and where more is told."""
+    return (
+        f"This node: {words.counted(counts.admitted, 'rollout')} admitted, {words.count(counts.refused)} refused. "
+        f"Its report: volery report {shlex.quote(str(state))}"
+    )
+
+
+def _go_on(again: str) -> str:
+    return f"Stopped. What was acknowledged is on disk; to go on, start {again} again."

@@ -53,7 +53,8 @@ LEASE, ENGINE = TroubleKind.LEASE, TroubleKind.ENGINE
 GOODBYE_S = 1.0
 """How long a goodbye may take when we leave."""
 
-LATE = "they would be late: this node takes longer than is left until their deadline, or of its owner's hours"
+LATE = "they would be late: this node takes longer than is left until their deadline"
+LATE_IN_HOURS = f"{LATE}, or of its owner's hours"
 OVER = "the hours are over in which this machine's owner lends it"
 HELD = "this machine's owner needs it"
 """What the learner is told of a pause; why is the owner's business."""
@@ -320,7 +321,7 @@ class RolloutRole:
                 self._failed(granted, failed)
                 continue
             if late := self._late(granted):
-                self._give_up(late, LATE)
+                self._give_up(late, LATE if self.shift.left_s is None else LATE_IN_HOURS)
                 granted = granted[: -len(late)]
             if not granted:
                 self._asks_again_s = trio.current_time() + ASK_AGAIN_S

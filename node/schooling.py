@@ -33,6 +33,7 @@ from node.tasks.logs import Logs, read_logs
 from node.tasks.port import Chat, TaskError
 from node.tasks.registry import open_task
 from node.tasks.text import TextCodec, positions_of, vocabulary_of
+from node.user_paths import as_path
 
 LOOKED_AT = 64
 """Training prompts of each task that are looked at before a start: where none of them leaves room for an answer, hardly
@@ -254,7 +255,7 @@ def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
     if config.offline.path is not None:
         with naming("[offline] path"):
             logs = read_logs(
-                base / Path(config.offline.path).expanduser(),
+                base / as_path(config.offline.path),
                 codec,
                 Chat(config.offline.chat),
                 positions=positions_of(directory),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node.config import SwarmConfig
+from node.events import Clock
 from node.tasks.registry import find_kind
 from protocol.exchange import NotTold, TaskTerms, TellTerms
 from protocol.limits import MAX_NAME_CHARS, MAX_REASON_CHARS
@@ -26,12 +27,15 @@ def is_token(given: str, wanted: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerTerms:
-    """Answers `AskTerms`. `step` is asked how many training steps were taken; `max_turns` is 1 without turns."""
+    """Answers `AskTerms`. `step` is asked how many training steps were taken; `max_turns` is 1 without turns; `now_ms`
+    is the learner's clock.
+    """
 
     config: SwarmConfig
     certificate: bytes
     max_turns: int
     step: Callable[[], int]
+    now_ms: Callable[[], int] = Clock.now_ms
 
     def answer(self, token: str) -> TellTerms | NotTold:
         """What whoever brings this join token is told."""
@@ -48,6 +52,7 @@ class LearnerTerms:
             group_size=learn.group_size,
             max_new_tokens=learn.max_new_tokens,
             max_turns=self.max_turns,
+            now_ms=self.now_ms(),
             ext=self.config.engines.ext,
         )
 

@@ -93,19 +93,21 @@ class Notice:
 class ViewState:
     """See the module's paragraph. Versions are in their text form ("1.14"); None or 0 is not known, or not this role's.
 
-    `resting` says why nothing is made, outside the owner's hours or paused; `lags` counts rollouts by lag; `buffered`
-    of `batch` rollouts wait for the next step; `joules` were taken of the mains, `watts` of late; `figures` are the
-    objective's of the last step; `alarms` those that stand, with the step that raised each; `unable` says which nodes
-    cannot work and why, "" if all can, and `nobody_works` that none can; `fetching` is (bytes here,
-    bytes in all) of a version under way. Call `tick`
-    about once a second: it moves the clock and the rates.
+    `is_open`: a learner has published a version since its trainer was last loaded. `resting` says why nothing is made,
+    outside the owner's hours or paused; `draining`: the node takes no more, and ends; `lags` counts rollouts by lag;
+    `buffered` of `batch` rollouts wait for the next step; `joules` were taken of the mains, `watts` of late; `figures`
+    are the objective's of the last step; `alarms` those that stand, with the step that raised each; `unable` says which
+    nodes cannot work and why, "" if all can, and `nobody_works` that none can; `fetching` is (bytes here, bytes in all)
+    of a version under way. Call `tick` about once a second: it moves the clock and the rates.
     """
 
     role: Role
     title: str = ""
     me: PeerId | None = None
     activity: str = "starting"
+    is_open: bool = False
     resting: str = ""
+    draining: bool = False
     newest: str | None = None
     installed: str | None = None
     fetching: tuple[int, int] | None = None
@@ -155,6 +157,11 @@ class ViewState:
         self.rate.sample(now_s, self.admitted)
         for peer in self.peers.values():
             peer.rate.sample(now_s, peer.admitted)
+
+    @property
+    def sum(self) -> str:
+        """What was judged since the program started, as a part of a sentence."""
+        return f"{words.count(self.admitted)} rollouts admitted, {words.count(self.rejected)} refused"
 
     @property
     def present(self) -> list[PeerView]:
@@ -228,7 +235,7 @@ def _rollout_lines(state: ViewState) -> Iterator[tuple[str, Text]]:
         policy += f", fetching {bar(here / max(1, whole), 12)} {words.size(here)} of {words.size(whole)}"
     yield "policy", Text(policy)
     yield "rollouts", _rollouts(state)
-    yield "pending", Text(f"{state.pending} leased, generating or under way")
+    yield "pending", Text(f"{words.counted(state.pending, 'rollout')} leased, generating or under way")
     yield "traffic", _traffic(state)
     yield from _energy(state)
 
@@ -241,7 +248,7 @@ def _energy(state: ViewState) -> Iterator[tuple[str, Text]]:
 def _rollouts(state: ViewState) -> Text:
     text = Text(f"{words.rate(state.rate.per_s)} per s, {state.admitted:,} admitted, ")
     text.append(f"{state.rejected:,} rejected", style="yellow" if state.rejected else "")
-    return text.append(f", {state.tokens:,} tokens")
+    return text.append(f", {words.counted(state.tokens, 'token')}")
 
 
 def _traffic(state: ViewState) -> Text:
@@ -343,7 +350,8 @@ def status_line(state: ViewState) -> str:
         pairs += [("pending", state.pending)]
     pairs += [("admitted", state.admitted), ("rejected", state.rejected), ("per-s", words.rate(state.rate.per_s))]
     if state.role is Role.LEARNER:
-        pairs += [("buffer", f"{state.buffered}/{state.batch}"), ("peers", len(state.present))]
+        pairs += [("buffer", f"{state.buffered}/{state.batch}")] if state.batch else []
+        pairs += [("peers", len(state.present))]
         pairs += [("ALARM", " and ".join(state.alarms))] if state.alarms else []
         pairs += [("NODES", words.plain_name(state.unable, UNABLE_CHARS))] if state.unable else []
     pairs += [("up", words.size(state.bytes_up)), ("down", words.size(state.bytes_down))]

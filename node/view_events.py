@@ -35,12 +35,14 @@ SENTENCES: Mapping[str, str] = {
     "resumed": "at work again",
     "drain_began": "takes no more work, and ends when {leases} leases are delivered",
     "learner_unreachable": "the learner cannot be reached: {reason}; again in {retry_s} s",
+    "turned_away": "the learner turned this node away for now: {reason}; again in {retry_s} s",
     "task_opened": "{task}: {note}",
     "evaluation_failed": "version {version} could not be evaluated: {reason}",
     "evaluation_skipped": "version {version} is not evaluated: {reason}",
     "evaluated_task": "version {version}, {task}: greedy {greedy}, sampled {sampled}",
     "evaluated": "version {version}: greedy {greedy}, sampled {sampled}",
     "period_changed": "{reason}",
+    "clock_differs": "this machine's clock is {text}: set it, if it is wrong; your hours follow it",
     "no_lease": "no lease: {reason}",
     "audit_failed": "an audit of lease {lease} failed: {reason}",
     "peer_pardoned": "{peer} is pardoned: it may come back, as a newcomer",
@@ -50,6 +52,7 @@ SENTENCES: Mapping[str, str] = {
     "alarm_raised": "ALARM at step {step}: {text}",
     "alarm_cleared": "{text}",
     "metrics_failed": "metrics do not get to {sink}: {reason}; again in {retry_s} s",
+    "metrics_noticed": "{text}",
     "standing_still": "{text}",
     "nodes_unable": "{text}",
     "nodes_able": "all nodes can work again",
@@ -95,6 +98,11 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
             state.note(f"{leases} leases of {_called(_peer(state, fields))} recalled: {rollouts} rollouts are too late")
         case "peer_fault":
             state.note(f"{_called(_peer(state, fields))}: {fields.get('fault')}, {fields.get('detail')}")
+        case "key_copied":
+            peer = _peer(state, fields)
+            state.note(
+                f"{_called(peer)}: a second node uses its key, and was turned away; its node.key was copied, or stolen"
+            )
         case "peer_banned":
             state.note(f"{_called(_peer(state, fields))} BANNED: {fields.get('reason')}")
         case "group_doubted":
@@ -126,19 +134,20 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
         case "receipt":
             _receipt(state, fields)
         case "joined":
-            state.activity = state.resting or "at work"
+            state.activity = _activity(state)
             state.newest = str(fields["newest"]) if fields.get("newest") else state.newest
             state.note("joined the swarm")
         case "hours_ended" | "hours_began" | "paused" | "resumed":
             state.resting = _resting(event, fields)
-            state.activity = state.resting or "at work"
+            state.activity = _activity(state)
         case "drain_began":
-            state.activity = state.resting = "draining"
+            state.draining = True
+            state.activity = _activity(state)
     if event == "evaluated":
         state.greedy, state.sampled = _figure(fields, "greedy"), _figure(fields, "sampled")
         passes = {name.removeprefix("pass_"): value for name, value in fields.items() if name.startswith("pass_")}
         state.pass_at = {k: float(value) for k, value in passes.items() if isinstance(value, int | float) and k != "1"}
-    if event in ("learner_unreachable", "finished"):
+    if event in ("learner_unreachable", "turned_away", "finished"):
         state.activity = event.replace("_", " ")
     if (sentence := SENTENCES.get(event)) is not None:
         state.note(sentence.format_map(_Told(fields)))
@@ -155,6 +164,11 @@ def _resting(event: str, fields: Mapping[str, Field]) -> str:
         case "paused":
             return str(fields.get("why"))
     return ""
+
+
+def _activity(state: ViewState) -> str:
+    """What a node does whose line is up."""
+    return "draining" if state.draining else state.resting or "at work"
 
 
 class _Told(dict[str, Field]):

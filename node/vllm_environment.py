@@ -24,6 +24,7 @@ from typing import Literal
 from learner.last_words import how_ended
 from node.errors import RunError, UsageError
 from node.home import write_durably
+from node.user_paths import as_path, real_path
 from node.volunteer import data_directory
 
 VLLM_VERSION = "0.32.0"
@@ -70,7 +71,7 @@ def _record() -> VllmEnvironment | None:
 
 def has_vllm(python: Path) -> bool:
     """Whether the environment of this interpreter has vLLM, told without starting it."""
-    if python.resolve() == Path(sys.executable).resolve() and python.parent == Path(sys.executable).parent:
+    if real_path(python) == real_path(Path(sys.executable)) and python.parent == Path(sys.executable).parent:
         return _is_installed_here("vllm")
     packages = python.parent.parent.glob("lib/python3*/site-packages/vllm/__init__.py")
     return python.is_file() and any(packages)
@@ -93,7 +94,7 @@ def install(at: Path | None, build: Build, say: Callable[[str], None]) -> VllmEn
     """Build the environment, start it once, and record it. Takes minutes. Raises UsageError, RunError."""
     if not sys.platform.startswith("linux"):
         raise UsageError("vLLM has no builds for this system; the engine on transformers works here.")
-    directory = (at or record_path().with_suffix("")).expanduser().absolute()
+    directory = as_path(at or record_path().with_suffix("")).absolute()
     if directory.exists() and not (directory / "pyvenv.cfg").is_file() and any(directory.iterdir()):
         raise UsageError(f"{directory} is no virtual environment, and not empty. Name another directory with --at.")
     was_there = directory.exists()
@@ -181,7 +182,7 @@ def _require_numa(say: Callable[[str], None]) -> None:
 
 def _forget(directory: Path) -> None:
     """What is about to be built anew is not to be found meanwhile, nor what an interruption leaves of it."""
-    if (found := _record()) is not None and found.python.parent.parent.resolve() == directory.resolve():
+    if (found := _record()) is not None and real_path(found.python.parent.parent) == real_path(directory):
         record_path().unlink(missing_ok=True)
 
 

@@ -53,7 +53,7 @@ def open_volunteer_home(state: Path | None, swarm: SwarmId) -> VolunteerHome:
         if home is None:
             raise RunError(f"{state} is used by another volery node. Choose another directory with --state.")
         return home
-    base = data_directory() / swarm.hex()[:16]
+    base = swarm_directory(swarm)
     for number in range(1, MAX_NODES + 1):
         if (home := _take(base / f"node-{number}")) is not None:
             return home
@@ -61,10 +61,23 @@ def open_volunteer_home(state: Path | None, swarm: SwarmId) -> VolunteerHome:
 
 
 def data_directory() -> Path:
-    """Where nodes keep their state unless told otherwise: $VOLERY_HOME, or volery below the user's data directory."""
+    """Where nodes keep their state unless told otherwise: $VOLERY_HOME, or volery below the user's data directory.
+
+    Raises UsageError when there is neither.
+    """
     if home := os.environ.get("VOLERY_HOME"):
         return Path(home)
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "volery"
+    try:
+        return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "volery"
+    except RuntimeError:  # in a container, with a user that nobody has heard of
+        raise UsageError(
+            "This user has no home directory to keep a node's state in. Set VOLERY_HOME to a directory that it may use."
+        ) from None
+
+
+def swarm_directory(swarm: SwarmId) -> Path:
+    """Where the nodes of one swarm keep their state unless told otherwise."""
+    return data_directory() / swarm.hex()[:16]
 
 
 def _take(root: Path) -> VolunteerHome | None:

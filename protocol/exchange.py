@@ -21,7 +21,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from protocol.codec import Address, Bytes32, Bytes36, Count, Message, Name, PeerText, Reason
+from protocol.codec import Address, Bytes32, Bytes36, Count, Message, Millis, Name, PeerText, Reason
 from protocol.envelope import OVERHEAD_BYTES
 from protocol.genesis import MAX_CERTIFICATE_BYTES, MAX_GENESIS_BYTES
 from protocol.limits import (
@@ -136,7 +136,7 @@ class TellTerms(Message, frozen=True, kw_only=True, tag="terms"):
 
     `certificate`: the operator's word that who answers is the learner, which the asker checks. `model` is what the
     operator calls it; `step` of `steps` are done; S = `staleness`; a prompt has `group_size` completions of
-    `max_new_tokens` at most, and an episode `max_turns`.
+    `max_new_tokens` at most, and an episode `max_turns`. `now_ms` is the learner's clock, 0 if it is not told.
     """
 
     certificate: Annotated[bytes, Meta(max_length=MAX_CERTIFICATE_BYTES)]
@@ -148,6 +148,7 @@ class TellTerms(Message, frozen=True, kw_only=True, tag="terms"):
     group_size: Count = 0
     max_new_tokens: Count = 0
     max_turns: Count = 0
+    now_ms: Millis = 0
 
 
 class NotTold(Message, frozen=True, kw_only=True, tag="not-told"):

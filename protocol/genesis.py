@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from protocol.codec import Bytes16, Bytes32, Count, Message, Millis, Name, checked, decode, encode
+from protocol.dates import moment
 from protocol.envelope import NO_SWARM, OVERHEAD_BYTES, Envelope, Kind, open_envelope, seal
 from protocol.errors import Fault, PeerError
 from protocol.identity import Keypair, peer_id_of
@@ -59,7 +60,11 @@ class Authority:
             named = peer_id_of(PublicKey(word.learner))
             raise PeerError(Fault.UNAUTHORISED, f"{envelope.signer} shows a certificate for {named}")
         if not word.not_before_ms <= now_ms <= word.not_after_ms:
-            raise PeerError(Fault.UNAUTHORISED, f"the certificate of {envelope.signer} is not valid now")
+            raise PeerError(
+                Fault.UNAUTHORISED,
+                f"the certificate of {envelope.signer} is not valid now: it holds from {moment(word.not_before_ms)} "
+                f"until {moment(word.not_after_ms)}, and it is judged at {moment(now_ms)}",
+            )
 
 
 def found_swarm(operator: Keypair, *, name: str, created_ms: int, nonce: bytes) -> tuple[bytes, Authority]:

@@ -87,6 +87,12 @@ MAX_NOTES = 64
 """Credit notes in one answer: of 255 relays each they take 1.3 MB."""
 RECEIPT_REVISIONS = "volery.receipt-revisions"
 """The extension of Hello, empty, by which a rollout node says that it understands Revised."""
+INSTANCE = "volery.instance"
+"""The extension of Hello by which a rollout node tells its process from others with the same key: INSTANCE_BYTES that
+it drew when it started."""
+INSTANCE_BYTES = 16
+KEY_IN_USE = "volery.key-in-use"
+"""The extension of Refused, empty: another process with the same key is here, and was first."""
 MAX_HOURS_LEFT_S = 7 * 86_400
 """Owner's hours are those of days and weeks; whoever stays for longer has no need to say so."""
 

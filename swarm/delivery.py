@@ -24,6 +24,7 @@ from protocol.genesis import Authority
 from protocol.ids import LeaseId, PeerId, short
 from protocol.limits import MAX_LEASES_PER_GRANT, MAX_REASON_CHARS, MAX_WORK_BYTES
 from protocol.work import (
+    KEY_IN_USE,
     MAX_LEASES_HELD,
     PROOFS,
     RELAY_RECEIPTS,
@@ -91,6 +92,10 @@ class NotWelcome(Exception):
     """The learner refused us for good. The message is its reason, and what to do."""
 
 
+class KeyInUse(NotWelcome):
+    """It refused us because another process with our key is at work."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Connected:
     """The line is up; `welcome` are the learner's terms."""
@@ -101,10 +106,11 @@ class Connected:
 
 @dataclass(frozen=True, kw_only=True)
 class Disconnected:
-    """The line is down; it is tried again in `pause_s` seconds."""
+    """The line is down; it is tried again in `pause_s` seconds. `refused`: the learner answered, and wants us later."""
 
     reason: str
     pause_s: float
+    refused: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +225,12 @@ class WorkLine:
     _ask: _Ask | None = None
     _question: _Question | None = None
     _reason: str = ""
+    _leaving: bool = False
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the learner has welcomed us, on a line that is up."""
+        return self._line is not None
 
     async def run(self) -> None:
         """Keep the line up until cancelled.
@@ -229,10 +241,12 @@ class WorkLine:
         while True:
             began = trio.current_time()
             reason, wanted_s = await self._one_line()
+            if self._leaving:
+                await trio.sleep_forever()
             if trio.current_time() - began > LONGEST_PAUSE_S:
                 backoff = FIRST_PAUSE_S
-            pause = max(wanted_s, backoff * self.rng.uniform(0.75, 1.25))
-            self.on_event(Disconnected(reason=reason, pause_s=pause))
+            pause = max(wanted_s or 0.0, backoff * self.rng.uniform(0.75, 1.25))
+            self.on_event(Disconnected(reason=reason, pause_s=pause, refused=wanted_s is not None))
             await trio.sleep(pause)
             backoff = min(2 * backoff, LONGEST_PAUSE_S)
 
@@ -315,8 +329,9 @@ class WorkLine:
     async def leave(self, reason: str) -> None:
         """Say goodbye and wait until the learner has ended the line; at once when there is none.
 
-        Bound it with a timeout, and then cancel `run`, which would dial again.
+        Bound it with a timeout, and then cancel `run`, which does nothing from now on.
         """
+        self._leaving = True
         if (line := self._line) is not None:
             line.say(Goodbye(reason=reason[:MAX_REASON_CHARS]))
             await line.down.wait()
@@ -326,23 +341,24 @@ class WorkLine:
         if self._line is not None:
             self._line.say(message)
 
-    async def _one_line(self) -> tuple[str, float]:
-        """Dial, greet and serve one line until it ends; return why, and how long the learner wants us to wait."""
+    async def _one_line(self) -> tuple[str, float | None]:
+        """Dial, greet and serve one line until it ends; return why, and how long the learner wants us to wait if it
+        refused us for now."""
         try:
             learner = await self.transport.dial(self.learner)
             stream = await self.transport.open_stream(learner, WORK)
             with first_cause():
                 async with framed(stream, MAX_WORK_BYTES) as frames:
-                    return await self._serve(frames, learner), 0.0
+                    return await self._serve(frames, learner), None
         except (DialFailed, StreamRefused, StreamBroken) as error:
-            return str(error), 0.0
+            return str(error), None
         except trio.TooSlowError:
-            return f"the learner did not answer within {GREETING_TIMEOUT_S:.0f} s", 0.0
+            return f"the learner did not answer within {GREETING_TIMEOUT_S:.0f} s", None
         except _NotNow as refusal:
             return str(refusal), refusal.retry_s
         except PeerError as error:
             self.report(stream.remote, error.fault, error.detail)
-            return str(error), 0.0
+            return str(error), None
 
     async def _serve(self, frames: FrameStream, learner: PeerId) -> str:
         """Greet, then talk until the line ends in order or by ourselves; return why."""
@@ -500,5 +516,5 @@ class WorkLine:
 
 def _refusal(refused: Refused) -> Exception:
     if refused.retry_after_ms is None:
-        return NotWelcome(refused.reason)
+        return (KeyInUse if KEY_IN_USE in refused.ext else NotWelcome)(refused.reason)
     return _NotNow(refused.reason, refused.retry_after_ms / 1000)

@@ -11,6 +11,7 @@ Loops: per stream, the reader consumes what the peer says, the writer what the d
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,6 +25,8 @@ from protocol.errors import Fault, PeerError
 from protocol.ids import LeaseId, PeerId
 from protocol.limits import MAX_WORK_BYTES
 from protocol.work import (
+    INSTANCE,
+    KEY_IN_USE,
     MAX_HELLO_BYTES,
     WORK,
     Delivery,
@@ -45,6 +48,7 @@ from protocol.work import (
 )
 from swarm.blame import Report, unreported
 from swarm.causes import first_cause
+from swarm.doubles import Copied, Doubles, Standing, Unsettled
 from swarm.framing import FrameStream, framed
 from swarm.transport import Stream, StreamBroken, Transport
 
@@ -71,6 +75,16 @@ GREETING_TIMEOUT_S = 20.0
 
 MAX_GREETINGS = 4
 """Streams of one peer waiting to be welcomed: one is usual, two cross when a line breaks."""
+
+COPIED = (
+    "Another node that runs now has the key of this one, and was here first. One key is one peer. If this node's state "
+    "directory was copied, remove node.key from the copy: the next start makes a new one. Else end the other node."
+)
+UNSETTLED = (
+    "its key is in use here: by this node before it was started again, which is forgotten in a moment, or by another "
+    "that has a copy"
+)
+"""What a second process with the key of a peer is told, at the end, and before that is sure."""
 
 IN_GOOD_ORDER = "left in good order"
 """Why a peer's line ended when it said goodbye. After any other reason it may be back in a moment."""
@@ -126,6 +140,8 @@ class _Line:
     peer: PeerId
     frames: FrameStream
     outgoing: trio.MemorySendChannel[FromLearner]
+    instance: bytes
+    heard_s: float = field(default_factory=trio.current_time)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     asking: trio.CancelScope = field(default_factory=trio.CancelScope)
     reason: str = ""
@@ -152,12 +168,16 @@ class Reception:
     Args:
         inbox: where deliveries wait to be judged; INBOX is the capacity it is made for.
         report: told of peers that do not keep to the protocol.
+        doubles: judges who greets while a line of that peer is up.
+        copied: told of a peer whose key a second process uses, which was turned away.
     """
 
     transport: Transport
     desk: Desk
     inbox: trio.MemorySendChannel[Incoming]
     report: Report = unreported
+    doubles: Doubles = field(default_factory=Doubles)
+    copied: Callable[[PeerId, Hello], None] = lambda peer, hello: None
     _lines: dict[PeerId, _Line] = field(default_factory=dict)
     _greetings: Counter[PeerId] = field(default_factory=Counter)
     _waiting: Counter[PeerId] = field(default_factory=Counter)
@@ -181,13 +201,13 @@ class Reception:
     async def _handle(self, stream: Stream) -> None:
         async with framed(stream, MAX_HELLO_BYTES) as frames:
             try:
-                if (welcome := await self._greet(frames)) is not None:
-                    await self._serve(frames, welcome)
+                if (greeted := await self._greet(frames)) is not None:
+                    await self._serve(frames, *greeted)
             except PeerError as error:
                 self.report(stream.remote, error.fault, error.detail)
                 raise
 
-    async def _greet(self, frames: FrameStream) -> Welcome | None:
+    async def _greet(self, frames: FrameStream) -> tuple[Hello, Welcome] | None:
         """Hear who it is and answer; None when it is not to be served. Raises StreamBroken or PeerError."""
         peer = frames.stream.remote
         if self._greetings[peer] >= MAX_GREETINGS:
@@ -200,9 +220,9 @@ class Reception:
                     return None
                 if not isinstance(hello, Hello):
                     raise PeerError(Fault.BROKEN_PROMISE, f"said {type(hello).__name__} before Hello")
-                match await self.desk.welcome(peer, hello):
+                match self._doubled(peer, hello) or await self.desk.welcome(peer, hello):
                     case Welcome() as welcome:
-                        return welcome
+                        return hello, welcome
                     case Refused() as refused:
                         await frames.send(refused)
         finally:
@@ -211,12 +231,25 @@ class Reception:
                 del self._greetings[peer]
         return None
 
-    async def _serve(self, frames: FrameStream, welcome: Welcome) -> None:
+    def _doubled(self, peer: PeerId, hello: Hello) -> Refused | None:
+        """What a process is answered whose peer has a line already, which may be another process's."""
+        line = self._lines.get(peer)
+        standing = None if line is None else Standing(instance=line.instance, heard_s=line.heard_s)
+        match self.doubles.judge(peer, hello.ext.get(INSTANCE, b""), standing, trio.current_time()):
+            case Unsettled(retry_s=retry_s):
+                return Refused(reason=UNSETTLED, retry_after_ms=math.ceil(1000 * retry_s))
+            case Copied():
+                self.copied(peer, hello)
+                return Refused(reason=COPIED, ext={KEY_IN_USE: b""})
+            case _:
+                return None
+
+    async def _serve(self, frames: FrameStream, hello: Hello, welcome: Welcome) -> None:
         """One line, from its welcome to its end. Returns in good order, raises StreamBroken or PeerError else."""
         peer = frames.stream.remote
         frames.limit = MAX_WORK_BYTES
         send, answers = trio.open_memory_channel[FromLearner](ANSWERS)
-        line = _Line(peer=peer, frames=frames, outgoing=send)
+        line = _Line(peer=peer, frames=frames, outgoing=send, instance=hello.ext.get(INSTANCE, b""))
         if (old := self._lines.get(peer)) is not None:  # the peer came back before we noticed that it was gone
             old.end("the peer opened another line")
         self._lines[peer] = line
@@ -233,6 +266,7 @@ class Reception:
         finally:
             if self._lines.get(peer) is line:
                 del self._lines[peer]
+                self.doubles.forget(peer)
                 self.desk.left(peer, line.reason or "this node stops listening")
 
     async def _talk(self, line: _Line, answers: trio.MemoryReceiveChannel[FromLearner]) -> None:
@@ -258,6 +292,7 @@ class Reception:
 
     async def _read(self, line: _Line, nursery: trio.Nursery) -> str:
         while (message := await line.frames.receive(FromNode)) is not None:
+            line.heard_s = trio.current_time()
             match message:
                 case LeaseRequest():
                     line.asking.cancel()

@@ -61,8 +61,8 @@ def succeeds(num_ending: int, in_s: float, share: float) -> str:
 
 
 def hours_over() -> str:
-    """Its owner's hours have ended."""
-    return "released: its owner's hours are over"
+    """Its owner lends it no more for now. Whether his hours ended or he paused it, the learner is not told."""
+    return "released: it is not lent now, outside its owner's hours or paused"
 
 
 def joins(before: float, after: float, currency: str, *, on_trial_s: float | None) -> str:
@@ -103,8 +103,11 @@ def failed() -> str:
 
 
 def resting() -> str:
-    """To its owner, outside his hours."""
-    return "Standing by: your hours are over. You can be on again when they begin."
+    """To its owner; true as well when he lends it again and no plan was made since."""
+    return (
+        "Standing by: your machine was not lent when the last plan was made, outside your hours or paused. The next "
+        "plan that is made while it is lent can have it on again."
+    )
 
 
 def too_brief() -> str:

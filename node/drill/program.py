@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from node.own_directory import prepare
 from node.programs import checked
 from node.reports.facts import Role
 from node.starting_model import MODEL, StartingModel
-from node.stopping import STOPPED_EXIT_CODE, Stopped
+from node.stopping import Stopped
 from node.tasks.text import TextCodec
 from node.view import ViewState
 from node.view_events import follow
@@ -122,16 +123,20 @@ async def run_drill(terms: Terms, *, as_json_text: bool, plain: bool) -> int:
     events = EventLog(terms.out / "events.jsonl")
     view = ViewState(role=Role.LEARNER, title="drill", batch=0, steps=terms.steps, staleness=0)
     with open_terminal(view, plain=plain, aside=as_json_text) as terminal:
+        outcome: Outcome | None = None
         try:
-            outcome = await run_shown(terminal, lambda: _drill(terms, config, events, terminal))
+            with suppress(Stopped):
+                outcome = await run_shown(terminal, lambda: _drill(terms, config, events, terminal))
         except EngineError as error:
             said = str(error).rstrip(".")
             raise RunError(f"The engine of the players cannot go on: {said}. Mend that, and start again.") from None
-        except Stopped:
-            terminal.say(f"Stopped. What there is lies in {terms.out}; another drill there replaces it.")
-            return STOPPED_EXIT_CODE
         finally:
             events.close()
+    if outcome is None:
+        return terminal.say_stopped(
+            f"After step {view.step} of {view.steps}: {view.sum}." if view.step else "",
+            f"Stopped. What there is lies in {terms.out}; another drill there replaces it.",
+        )
     told = as_json(outcome)
     text = json.dumps(told, indent=2) + "\n"
     try:

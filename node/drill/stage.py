@@ -17,7 +17,6 @@ import trio
 from learner.environment import Ended as EpisodeEnded
 from node.app_learner import LearnerOutcome, run_learner
 from node.config import EngineSection, SwarmConfig
-from node.door import open_invite
 from node.drill.attacks import ABOUT, Attack, Harm
 from node.drill.foundry import Foundry
 from node.drill.hands import Common
@@ -25,6 +24,7 @@ from node.drill.relays import Relayed, Relays
 from node.drill.troupe import Played, Troupe
 from node.engines import open_verifying_engine
 from node.events import EventLog
+from node.invites import open_invite
 from node.learner_run import LearnerRun
 from node.schooling import Schooling
 from protocol.identity import Keypair

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import trio
 
@@ -24,6 +24,9 @@ QUEUE = 256
 
 RETRY_S = 30.0
 """How long a sink that failed is left alone: a full disk is not freed in less."""
+
+NOTICE_S = 2.0
+"""How often a sink is asked what it noticed: nobody waits for it with a stop watch."""
 
 MAX_REASON = 300
 """Characters of a failure that are told."""
@@ -71,6 +74,17 @@ class Sink(Protocol[R_contra]):
         ...
 
 
+@runtime_checkable
+class Noticing(Protocol):
+    """A sink that finds out by itself what people should know: that nobody answers where its rows are to go."""
+
+    def notice(self) -> str:
+        """What is new of that, one sentence or two at a time; empty if nothing is. Called from trio's thread; never
+        waits.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class _Begin:
     """Among the rows that wait: an incarnation goes on from step `base`."""
@@ -115,10 +129,14 @@ class Outlet(Generic[R]):
         self._wake.set()
 
     async def work(self) -> None:
-        """Feed the sink until cancelled."""
+        """Feed the sink until cancelled, and say what it notices."""
         is_said = False
         while True:
-            await self._wake.wait()
+            with trio.move_on_after(NOTICE_S):
+                await self._wake.wait()
+            self._say_noticed()
+            if not self._wake.is_set():
+                continue
             self._wake = trio.Event()
             await trio.to_thread.run_sync(self._turn, abandon_on_cancel=True)
             if not self._failure:
@@ -133,6 +151,11 @@ class Outlet(Generic[R]):
     async def finish(self) -> None:
         """Write what waits and close the sink. May be cancelled: a sink that hangs is left to its thread."""
         await trio.to_thread.run_sync(self._end, abandon_on_cancel=True)
+        self._say_noticed()
+
+    def _say_noticed(self) -> None:
+        while isinstance(self.sink, Noticing) and (text := self.sink.notice()):
+            self.events.emit("metrics_noticed", sink=self.sink.name, text=text)
 
     def _turn(self) -> None:
         """On a thread: write what waits."""

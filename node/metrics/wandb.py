@@ -2,9 +2,9 @@
 
 What always holds: the node imports nothing of it. wandb starts threads and a service, waits for a network and installs
 exit handlers, none of which goes with trio, so it lives in a child (`node.metrics.wandb_child`) that reads rows from
-its stdin, hears no Ctrl-C, ends when its stdin does, and is waited for no longer than WAIT_S; what it has not uploaded
-by then it goes on uploading by itself, for UPLOAD_S at most. A run at W&B has one value for a step: it goes on after a
-restart that lost no step, else another run of the same group begins.
+its stdin and tells on its stdout what people should know, hears no Ctrl-C, ends when its stdin does, and is waited for
+no longer than WAIT_S; what it has not uploaded by then it goes on uploading by itself, for UPLOAD_S at most. A run at
+W&B has one value for a step: it goes on after a restart that lost no step, else another run of the same group begins.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 
 from learner.last_words import explained, how_ended
 from node.metrics.board import Row
@@ -34,6 +36,9 @@ WAIT_S = 2.0
 
 TOLD_CHARS = 240
 
+NOTICE_CHARS = 1000
+"""Of what the child tells: two sentences with a path."""
+
 
 @dataclass(kw_only=True)
 class WandbSink:
@@ -47,6 +52,7 @@ class WandbSink:
     command: tuple[str, ...] = (sys.executable, "-m", "node.metrics.wandb_child")
     _child: subprocess.Popen[bytes] | None = None
     _log_begins: int = 0
+    _told: SimpleQueue[str] = field(default_factory=SimpleQueue)
     _run: str = ""
     _last: int = field(default=-1)
 
@@ -60,8 +66,9 @@ class WandbSink:
         with (self.directory / LOG).open("ab") as log:
             self._log_begins = log.tell()
             self._child = subprocess.Popen(
-                self.command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
             )
+        Thread(target=self._listen, args=(self._child,), daemon=True).start()
         terms = {"project": self.project, "group": self.group, "id": self._run, "offline": self.offline}
         self._send({**terms, "directory": str(self.directory.parent)})
         self._remember()
@@ -71,6 +78,19 @@ class WandbSink:
         self._send({tag(series): value for series, value in row.values.items()} | {"step": row.step})
         self._last = max(self._last, row.step)
         self._remember()
+
+    def notice(self) -> str:
+        """What the child has told that people should know, one at a time; empty if there is nothing new."""
+        with suppress(Empty):
+            return self._told.get_nowait()
+        return ""
+
+    def _listen(self, child: subprocess.Popen[bytes]) -> None:
+        """On a thread, until the child ends: keep what it tells. Its lines are our own program's, and few."""
+        assert child.stdout is not None
+        with child.stdout:
+            for line in child.stdout:
+                self._told.put(line.decode(errors="replace").strip()[:NOTICE_CHARS])
 
     def close(self) -> None:
         """Let the child finish."""

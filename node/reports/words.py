@@ -7,10 +7,11 @@ so that nobody's name can move our cursor or stretch our tables.
 from __future__ import annotations
 
 import unicodedata
-from datetime import UTC, datetime
 
 from node.config import mode_of
 from protocol.cost import MICROS
+from protocol.dates import date as date
+from protocol.dates import moment as moment
 from protocol.energy import JOULES_PER_KWH
 
 NAME_CHARS = 16
@@ -22,19 +23,6 @@ NOTHING = "-"
 def regime(staleness: int) -> str:
     """The mode of a run with its window S."""
     return f"{mode_of(staleness)}, staleness window S = {staleness}" if staleness else "sequential, S = 0"
-
-
-def date(at_ms: int) -> str:
-    """UTC; what peers sign may lie beyond what calendars hold, and is told in milliseconds then."""
-    try:
-        return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
-    except (OverflowError, ValueError, OSError):
-        return f"{at_ms} ms"
-
-
-def moment(at_ms: int) -> str:
-    """A date and time, with the zone that it is of."""
-    return f"{date(at_ms)} UTC"
 
 
 def plain_name(name: str, limit: int = NAME_CHARS) -> str:

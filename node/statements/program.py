@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from learner.handed_text import without_mark
-from node.door import open_invite
 from node.errors import RunError, UsageError
 from node.events import Clock
+from node.invites import open_invite
 from node.lookups import find_place
 from node.outlet import is_screen, screen_width
 from node.statements.books import as_receipt, head_of, open_books, peer_named, reputation_lines

@@ -21,6 +21,7 @@ from learner.handed_text import parse_line, without_mark
 from node.tasks.decontamination import Excluded, counted, read_date, read_excluded
 from node.tasks.options import CHAT
 from node.tasks.port import Chat, ChatMessage, Option, Problem, TaskArguments, TaskError
+from node.user_paths import as_path
 
 ROLES = frozenset({"system", "user", "assistant"})
 
@@ -222,7 +223,7 @@ def read_problems(arguments: TaskArguments, read: ReadProblem, right: Callable[[
 
     `right` of two problems is equal exactly where the same answers are right.
     """
-    path = arguments.directory / Path(arguments.argument).expanduser()
+    path = arguments.directory / as_path(arguments.argument)
     rules = _read_rules(arguments)
     lines: list[_Line] = []
     digest = hashlib.blake2b(digest_size=16)
@@ -262,7 +263,7 @@ def _read_rules(arguments: TaskArguments) -> _Rules:
             raise TaskError(f"{key}={arguments.text(key)}: {error}") from error
     excluded, name = None, arguments.text("exclude")
     if name:
-        excluded = read_excluded(arguments.directory / Path(name).expanduser(), arguments.integer("ngram"))
+        excluded = read_excluded(arguments.directory / as_path(name), arguments.integer("ngram"))
     return _Rules(share=arguments.number("held_out"), excluded=excluded, **days)
 
 

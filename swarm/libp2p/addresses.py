@@ -8,14 +8,22 @@ What always holds: an `Address` can be dialled as it stands, and its text form p
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import psutil
 
 from protocol.ids import PeerId
+from protocol.limits import MAX_ADDRESSES
 
 HOST_KINDS = ("ip4", "ip6", "dns", "dns4", "dns6")
+
+MAX_DNS_CHARS = 253
+_LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
+"""A part of a name (RFC 1123; underscores occur). What is not ASCII is looked up in its IDNA form."""
+
+BROADCAST = ipaddress.IPv4Address("255.255.255.255")
 
 
 class BadAddress(ValueError):
@@ -52,6 +60,29 @@ def parse_address(text: str) -> Address:
             raise BadAddress(f"{text!r} is not /ip4|ip6|dns/HOST/tcp/PORT[/p2p/PEER]")
 
 
+def why_undialable(address: Address) -> str:
+    """Why nobody else can dial the address, as a clause; empty if somebody may."""
+    if (why := why_no_host(address)) or address.port == 0:
+        return why or "port 0 stands for any free port, and nobody can dial that"
+    if address.is_wildcard:
+        return f"{address.host} stands for every interface of a machine, and nobody can dial that"
+    if address.kind == "ip6" and ipaddress.ip_address(address.host).is_link_local:
+        return f"{address.host} is link-local: which link is meant differs from machine to machine"
+    return ""
+
+
+def why_no_host(address: Address) -> str:
+    """Why no machine has the address, as a clause; empty if one may."""
+    if not address.kind.startswith("ip"):
+        return ""
+    ip = ipaddress.ip_address(address.host)
+    if ip.is_multicast:
+        return f"{ip} is a multicast address, of many machines at once"
+    if ip == BROADCAST:
+        return f"{ip} is the broadcast address, of all machines at once"
+    return ""
+
+
 def parse_dialable(texts: Sequence[str]) -> tuple[PeerId, list[Address]]:
     """Return the one peer that all `texts` name, and its addresses. Raises BadAddress."""
     addresses = [parse_address(text) for text in texts]
@@ -77,9 +108,12 @@ def from_socket(sockname: Sequence[str | int]) -> Address:
 
 
 def advertised(bound: Iterable[Address], announce: Sequence[Address], peer: PeerId) -> list[str]:
-    """Return what others may dial: `announce` when given, else what is bound, a wildcard as the interfaces it means."""
+    """Return what others may dial: `announce` when given, else what is bound, a wildcard as the interfaces it means.
+
+    At most MAX_ADDRESSES: a machine with containers has more.
+    """
     addresses = list(announce) or [one for address in bound for one in _interfaces(address)]
-    return [str(replace(address, peer=peer)) for address in addresses]
+    return [str(replace(address, peer=peer)) for address in dict.fromkeys(addresses)][:MAX_ADDRESSES]
 
 
 def _checked(text: str, kind: str, host: str, port: str, peer: PeerId | None) -> Address:
@@ -90,11 +124,24 @@ def _checked(text: str, kind: str, host: str, port: str, peer: PeerId | None) ->
     if not (port.isascii() and port.isdigit() and int(port) < 65536):
         raise BadAddress(f"{text!r}: {port!r} is not a port")
     if kind.startswith("ip"):
+        if "%" in host:
+            raise BadAddress(f"{text!r}: {host.partition('%')[2]} is an interface of one machine, which others lack")
         try:
             host = str(ipaddress.IPv4Address(host) if kind == "ip4" else ipaddress.IPv6Address(host))
         except ValueError as error:
             raise BadAddress(f"{text!r}: {error}") from error
+    elif not _is_name(host):
+        raise BadAddress(f"{text!r}: {host!r} is no name of a host")
     return Address(kind=kind, host=host, port=int(port), peer=peer)
+
+
+def _is_name(host: str) -> bool:
+    """Whether a resolver would look for it."""
+    try:
+        name = host.encode("idna").decode("ascii").removesuffix(".")
+    except UnicodeError:
+        return False
+    return len(name) <= MAX_DNS_CHARS and all(_LABEL.fullmatch(label) for label in name.split("."))
 
 
 def _interfaces(address: Address) -> list[Address]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import trio
 
 from learner.ledger import Ledger
+from node.outlet import keep_outlet
 from node.programs import learn
 from swarm.store import ChunkStore
 from tests.e2e.doom import Doom
@@ -22,6 +23,7 @@ LEDGER_CALLS = (
 )  # fmt: skip
 
 if __name__ == "__main__":
+    keep_outlet()  # as `volery` does
     doom = Doom()
     for name in LEDGER_CALLS:
         doom.surround(Ledger, name)

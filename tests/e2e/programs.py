@@ -7,14 +7,21 @@ the test is over, children included, also when the test run itself is killed (`S
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
+import pty
+import re
+import select
 import signal
 import socket
 import sqlite3
+import struct
 import subprocess
 import sys
+import termios
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout, suppress
@@ -188,6 +195,54 @@ def wait_event(program: Program, name: str, /, *others: Program, after: int = 0,
     return wait_for(f"event {name} {fields or ''} of {program.name}", found, program, *others)
 
 
+@dataclass(kw_only=True)
+class Terminal:
+    """A terminal that a program runs in. A thread keeps what it shows in the file `shown`, until it is closed."""
+
+    master: int
+    slave: int
+    shown: Path
+
+    @classmethod
+    def open(cls, shown: Path) -> Terminal:
+        """A terminal of 40 lines; `slave` is for the program, and to be closed once that has it."""
+        master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
+        shown.touch()
+        terminal = cls(master=master, slave=slave, shown=shown)
+        threading.Thread(target=terminal._read, args=(os.dup(master),), daemon=True).start()
+        return terminal
+
+    def press(self, keys: bytes) -> None:
+        """Type, as `b"\\x03"` for Ctrl-C."""
+        os.write(self.master, keys)
+
+    def close(self) -> None:
+        """Close the window: the kernel hangs up on whoever runs there, and writing there fails from now on."""
+        self._over.set()
+        os.close(self.master)
+        self._read_all.wait(DEADLINE_S)
+
+    def text(self) -> str:
+        """All that was written there, without what moves the cursor or colours."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.shown.read_text(errors="replace"))
+
+    def __post_init__(self) -> None:
+        self._over, self._read_all = threading.Event(), threading.Event()
+
+    def _read(self, master: int) -> None:
+        """Keep what is shown until the program has left the terminal, or that was closed."""
+        with open(master, "rb", buffering=0) as screen, self.shown.open("ab", buffering=0) as kept:
+            while not self._over.is_set():
+                if not select.select([screen], [], [], POLL_S)[0]:
+                    continue
+                try:
+                    kept.write(screen.read(1 << 16) or b"")
+                except OSError:  # nobody has it open any more
+                    break
+        self._read_all.set()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """How a command ended."""
@@ -224,22 +279,69 @@ class Machine:
             sys.argv = before
         raise AssertionError("the console script ended without an exit code")
 
-    def start(self, name: str, *arguments: object, state: Path | None = None, module: str = "node") -> Program:
+    def start(
+        self,
+        name: str,
+        *arguments: object,
+        state: Path | None = None,
+        module: str = "node",
+        out_to: int | None = None,
+    ) -> Program:
         """Start a command in a session of its own, as a terminal would; its output is kept in files.
 
-        `module` is what runs instead of `volery`.
+        `module` is what runs instead of `volery`; `out_to` is the descriptor that takes its standard output instead.
         """
         number = len(self.programs)
         out, err = self.root / f"{number}-{name}.out", self.root / f"{number}-{name}.err"
         with out.open("wb") as stdout, err.open("wb") as stderr:
-            process = self._popen(module, arguments, stdout, stderr)
+            process = self._popen(module, arguments, stdout if out_to is None else out_to, stderr)
         words = tuple(map(str, arguments))
         program = Program(name=name, arguments=words, process=process, out=out, err=err, state=state)
         self.programs.append(program)
         return program
 
+    def start_in_terminal(
+        self,
+        name: str,
+        *arguments: object,
+        state: Path | None = None,
+        module: str = "node",
+        hangup_ignored: bool = False,
+    ) -> tuple[Program, Terminal]:
+        """Start a command as the foreground program of a terminal of its own; what that shows is kept in a file.
+
+        With `hangup_ignored` as after `trap '' HUP` in a shell, which is what `nohup` does. The program does not watch
+        its stdin: a test run that is killed closes the terminal.
+        """
+        number = len(self.programs)
+        shown = self.root / f"{number}-{name}.screen"
+        environment = {**self.environment, "TERM": "xterm-256color", "LANG": "C.UTF-8"}
+        del environment[STOP_ON_EOF]
+        terminal = Terminal.open(shown)
+
+        def take_terminal() -> None:  # in the child, which leads a session by now
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            if hangup_ignored:
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+        with open(terminal.slave, "rb+", buffering=0) as slave:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *map(str, arguments)],
+                cwd=self.root,
+                env=environment,
+                stdin=slave,
+                stdout=slave,
+                stderr=slave,
+                start_new_session=True,
+                preexec_fn=take_terminal,
+            )
+        words = tuple(map(str, arguments))
+        program = Program(name=name, arguments=words, process=process, out=shown, err=shown, state=state)
+        self.programs.append(program)
+        return program, terminal
+
     def _popen(
-        self, module: str, arguments: Sequence[object], out: IO[bytes], err: IO[bytes]
+        self, module: str, arguments: Sequence[object], out: IO[bytes] | int, err: IO[bytes]
     ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "-m", module, *map(str, arguments)],
@@ -340,13 +442,22 @@ class Swarm:
     def invite(self) -> str:
         return (self.state / "invite").read_text(encoding="ascii").strip()
 
-    def join(self, name: str, *options: object, engine: str = "fake") -> Program:
+    def join(self, name: str, *options: object, engine: str = "fake", out_to: int | None = None) -> Program:
         """Start a rollout node with a state directory of its own beside the swarm."""
+        words = self._to_join(name, options, engine)
+        return self.machine.start(name, *words, state=self.directory / name, out_to=out_to)
+
+    def join_in_terminal(
+        self, name: str, *options: object, engine: str = "fake", hangup_ignored: bool = False
+    ) -> tuple[Program, Terminal]:
+        """The same in a terminal of its own."""
+        words, state = self._to_join(name, options, engine), self.directory / name
+        return self.machine.start_in_terminal(name, *words, state=state, hangup_ignored=hangup_ignored)
+
+    def _to_join(self, name: str, options: Sequence[object], engine: str) -> tuple[object, ...]:
         config = self.directory / f"{engine}.toml"
         config.write_text(NODE_TOML.format(engine=engine), encoding="utf-8")
-        state = self.directory / name
-        words = ("join", self.invite, "--config", config, "--name", name, "--state", state, *options)
-        return self.machine.start(name, *words, state=state)
+        return ("join", self.invite, "--config", config, "--name", name, "--state", self.directory / name, *options)
 
     @property
     def steps_taken(self) -> int:

@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from typer.main import get_command
 
 from learner.ledger import Ledger
+from node.cli import app
 from node.events import Clock
 from node.home import open_learner_home
 from protocol.identity import Keypair
@@ -194,6 +197,39 @@ def test_a_mistake_is_found_at_the_door(swarm: Swarm, name: str) -> None:
     assert not swarm.state.exists()
 
 
+UNDIALABLE = ["/ip4/0.0.0.0/tcp/4001", "/ip4/192.0.2.1/tcp/0", "/dns/exa mple/tcp/1", "/ip6/fe80::1%eth0/tcp/1"]
+
+
+@pytest.mark.parametrize("address", UNDIALABLE)
+def test_what_nobody_can_dial_is_not_announced(swarm: Swarm, address: str) -> None:
+    swarm.configure()
+    swarm.state.mkdir()
+    (swarm.state / "invite").write_text(LONG_INVITE)
+    (swarm.state / "learner.key").write_text("")
+    outcome = swarm.machine.call("invite", swarm.config, "--announce", address)
+    check_refusal(outcome, USAGE, f"--announce: '{address}'", "For example")
+    edit("heartbeat_s", f'announce = ["{address}"]\nheartbeat_s')(swarm)
+    check_refusal(swarm.machine.call("learn", swarm.config), USAGE, "[network] announce", address)
+    (swarm.directory / "node.toml").write_text(f'[network]\nannounce = ["{address}"]\n')
+    outcome = swarm.machine.call("join", LONG_INVITE, "--config", swarm.directory / "node.toml", "--wait", "0")
+    check_refusal(outcome, USAGE, "[network] announce", address)
+
+
+def test_an_invite_names_the_learner_once_and_only_what_fits(swarm: Swarm) -> None:
+    swarm.configure()
+    swarm.state.mkdir()
+    (swarm.state / "invite").write_text(LONG_INVITE)
+    learner = invite_of(1).addresses[0].rpartition("/")[2]
+    full = f"/ip4/192.0.2.1/tcp/1/p2p/{learner}"
+    told = swarm.machine.call("invite", swarm.config, "--announce", full).out
+    assert read_invite(told, now_ms=0).addresses == [full]
+    other = invite_of(2).addresses[0]
+    check_refusal(swarm.machine.call("invite", swarm.config, "--announce", other), USAGE, "is not this learner")
+    many = [word for number in range(17) for word in ("--announce", f"/ip4/192.0.2.{number}/tcp/1")]
+    check_refusal(swarm.machine.call("invite", swarm.config, *many), USAGE, "--announce", "Name fewer")
+    assert swarm.machine.call("invite", swarm.config, "--expires", "inf").code == USAGE
+
+
 def test_a_file_that_is_not_there(machine: Machine) -> None:
     check_refusal(machine.call("learn", "nowhere.toml"), USAGE, "nowhere.toml", "volery init")
     check_refusal(machine.call("report", "nowhere"), USAGE, "nowhere", "swarm.toml")
@@ -327,6 +363,95 @@ def test_an_invite_that_is_none(machine: Machine, tmp_path: Path, name: str) -> 
     (tmp_path / "invite.txt").write_text(text + "\n")
     assert machine.call("join", tmp_path / "invite.txt").err == outcome.err
     assert not (tmp_path / "home").exists()
+
+
+# --- what was pasted where a file, a directory or an invite is wanted -------------------------------------------------
+
+LONG_INVITE = write_invite(invite_of(1, addresses=4 * invite_of(1).addresses))
+PASTED = {
+    "an invite": LONG_INVITE,
+    "an invite, quoted": f'"{LONG_INVITE}"',
+    "the whole line": f"volery join {LONG_INVITE}",
+    "a long name": "a" * 300,
+    "a deep path": "x/" * 3000,
+    "a link to itself": "loop",
+    "below a file": "file/below",
+    "no text": "\udcff",
+}
+QUICK = ("the whole line", "a long name")
+GIVEN = {
+    "config": "swarm.toml", "source": "swarm.toml", "invite": LONG_INVITE, "record": "ab", "peer": "x", "name": "x",
+    "file": "file", "directory": "file", "out": "file/out",
+}  # fmt: skip
+"""What is named where another parameter is tried."""
+
+
+def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command, and the words that call it."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+TAKES_NOTHING = {("verifier",), ("engines",), ("tasks",)}
+PLACES = [
+    (words, parameter, command)
+    for words, command in commands(get_command(app))
+    for parameter in command.params
+    if words not in TAKES_NOTHING and ("Path" in str(parameter.type_descriptor) or parameter.name in GIVEN)
+]
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow) for kind in PASTED]
+)
+def test_whatever_is_pasted_into_any_command_is_answered_in_a_paragraph(machine: Machine, kind: str) -> None:
+    """Never a traceback; what is named may be of use to one or the other."""
+    open_learner_home(machine.root / "state", name="x", certificate_days=90, now_ms=Clock.now_ms()).close()
+    (machine.root / "swarm.toml").write_text(
+        '[swarm]\nname = "x"\n[model]\ndirectory = "model"\n[task]\nspec = "sort"\n'
+    )
+    (machine.root / "file").write_text("no model, no pool and no receipts")
+    (machine.root / "loop").symlink_to(machine.root / "loop")
+    assert len(PLACES) >= 50
+    for words, parameter, command in PLACES:
+        call = list(words)
+        for other in command.params:
+            if other is parameter or other.required:
+                value = PASTED[kind] if other is parameter else GIVEN[other.name]
+                call += [value] if other.param_type_name == "argument" else [other.opts[0], value]
+        call += {("join",): ["--wait", "0"], ("learn",): ["--dry-run"]}.get(words, [])
+        outcome = machine.call(*call)
+        assert outcome.code in (0, 1, 2), (words, parameter.name, outcome)
+        if outcome.code and not outcome.out and not outcome.err.startswith("Usage: "):
+            check_paragraph(outcome.err)
+
+
+def test_what_was_pasted_joins_all_the_same(machine: Machine) -> None:
+    """The words of a line that was pasted whole, too, and an invite that a mail broke."""
+    pasted = [
+        (f'"{LONG_INVITE}"',), ("volery", "join", LONG_INVITE), (f"volery join {LONG_INVITE}",),
+        (LONG_INVITE[:100], LONG_INVITE[100:]),
+    ]  # fmt: skip
+    for words in pasted:
+        outcome = machine.call("join", *words, "--wait", "0")
+        check_refusal(outcome, TROUBLE, "The learner cannot be reached at /ip4/127.0.0.1/tcp/1/")
+
+
+def test_an_invite_names_the_node_that_has_joined_its_swarm(machine: Machine) -> None:
+    """A volunteer has that string at hand, rather than a directory's name."""
+    check_refusal(machine.call("status", LONG_INVITE), USAGE, "no node in the usual places", "volery join INVITE")
+    machine.call("join", LONG_INVITE, "--wait", "0")
+    for command in ("status", "report", "identity --state"):
+        outcome = machine.call(*command.split(), f'"{LONG_INVITE}"')
+        assert outcome.code == 0, outcome
+    assert "rollout" in outcome.out
+
+
+def test_an_invite_that_is_not_written_yet(machine: Machine) -> None:
+    check_refusal(machine.call("join", "my-swarm/state/invite"), USAGE, "there is no such file (yet)", "volery learn")
 
 
 def test_a_learner_that_is_not_there(machine: Machine) -> None:

@@ -66,6 +66,24 @@ def test_a_learner_learns_preferences_from_pairs_without_any_peer(swarm: Swarm) 
     assert '[trainer] objective = "dpo" holds the policy against it. Put that model back' in outcome.err
 
 
+def test_a_learner_of_logs_alone_needs_no_address(swarm: Swarm) -> None:
+    """What the refusal of `listen = []` proposes works: nobody can join, and nobody needs to."""
+    prefer(swarm, steps=2)
+    text = swarm.config.read_text(encoding="utf-8")
+    swarm.config.write_text(text.replace('listen = ["/ip4/127.0.0.1/tcp/0"]', "listen = []"), encoding="utf-8")
+    swarm.state.mkdir()
+    (swarm.state / "invite").write_text("of an earlier start, which listened")
+    learner = swarm.machine.start("learner", "learn", swarm.config, state=swarm.state)
+    assert learner.wait() == 0, learner.story()
+    assert swarm.steps_taken == 2
+    said = learner.out.read_text()
+    assert "There is no invite: [network] listen = [] lets nobody join" in said
+    assert "volery join" not in said
+    assert not (swarm.state / "invite").exists()
+    outcome = swarm.machine.call("invite", swarm.config)
+    assert (outcome.code, "Where [network] listen = [] nobody can join" in outcome.err) == (2, True)
+
+
 @pytest.mark.slow
 def test_preferences_go_on_after_a_restart_from_the_same_reference(swarm: Swarm) -> None:
     learn(swarm, steps=STEPS // 2)

@@ -65,6 +65,16 @@ def test_a_node_is_paused_started_again_resumed_and_drained(swarm: Swarm) -> Non
     assert doing(swarm, node) == "not running"
 
 
+def test_a_node_whose_learner_is_away_is_not_said_to_be_at_work(swarm: Swarm) -> None:
+    swarm.configure(steps=STEPS)
+    learner = swarm.learn_doomed()
+    node = swarm.join("node")
+    wait_event(node, "receipt", learner)
+    wait_doing(swarm, node, "at work")
+    learner.kill()
+    wait_doing(swarm, node, "not connected to the learner")
+
+
 def test_a_node_makes_room_for_a_program_of_its_owners(swarm: Swarm) -> None:
     swarm.configure(steps=STEPS)
     learner = swarm.learn_doomed()

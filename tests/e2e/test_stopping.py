@@ -1,7 +1,11 @@
-"""Ctrl-C, wherever it strikes: nothing is left running, one line says what to do, and starting again goes on."""
+"""Ctrl-C, or a closed terminal, wherever it strikes: nothing is left running, one line says what to do, and starting
+again goes on."""
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import time
 from pathlib import Path
 
@@ -9,7 +13,7 @@ import psutil
 import pytest
 
 from tests.e2e.ledger_rules import HONEST, Run, check_ledger, check_receipts, peer_of
-from tests.e2e.programs import Machine, Program, Swarm, free_port, wait_done, wait_event, wait_for
+from tests.e2e.programs import Machine, Program, Swarm, free_port, wait_done, wait_event, wait_for, wait_gone
 
 STEPS = 60
 CHILDREN_GONE_S = 5.0
@@ -52,6 +56,102 @@ def test_a_swarm_is_stopped_and_goes_on(swarm: Swarm) -> None:
     check_receipts(swarm, node, cut_off=True, lost_leases=True)
 
 
+CTRL_C = b"\x03"
+LEFT = "left in good order"
+DONE = r"This node: ([\d,]+) rollouts admitted, [\d,]+ refused\. Its report: volery report (\S+)"
+
+
+def shown_last(text: str) -> str:
+    """The last lines of a screen, with whatever ended them."""
+    return "\n".join(line.rstrip() for line in text.replace("\r", "").splitlines()[-6:])
+
+
+def test_ctrl_c_in_a_terminal_ends_with_the_sum_and_no_trouble(swarm: Swarm) -> None:
+    """Whoever stops a node is told what it did, as at the end of a run, and not that the learner cannot be reached."""
+    swarm.configure(steps=4000, port=free_port())
+    learner = swarm.learn_doomed()
+    node, terminal = swarm.join_in_terminal("node")
+    wait_event(node, "receipt", learner)
+    terminal.press(CTRL_C)
+    assert node.wait() == 130, node.story()
+    left = wait_event(learner, "peer_left", learner)
+    assert left["reason"] == LEFT
+    assert node.events("learner_unreachable") == []
+    text = terminal.text()
+    assert "Traceback" not in text
+    assert "cannot be reached" not in text
+    assert "learner unreachable" not in text
+    done = re.search(DONE, shown_last(text))
+    assert done is not None, shown_last(text)
+    assert int(done[1].replace(",", "")) == sum(event["admitted"] for event in node.events("receipt")) > 0
+    assert done[2] == str(node.state)
+    assert shown_last(text).endswith("start the same command again.")
+    learner.interrupt()
+    assert learner.wait() == 130, learner.story()
+    said = learner.out.read_text()
+    assert re.search(
+        r"Stopped after step \d+ of 4000\. Since this start: [1-9][\d,]* rollouts admitted, [\d,]+ refused\.", said
+    )
+    assert f"Who did what: volery report {swarm.config}" in said
+
+
+def test_a_closed_terminal_stops_a_node_in_order(swarm: Swarm) -> None:
+    swarm.configure(steps=4000, port=free_port())
+    learner = swarm.learn_doomed()
+    node, terminal = swarm.join_in_terminal("node")
+    wait_event(node, "receipt", learner)
+    family = node.family()
+    terminal.close()
+    assert node.wait() == 130, node.story()
+    wait_gone(family[1:])
+    assert wait_event(learner, "peer_left", learner)["reason"] == LEFT
+
+
+def test_a_node_that_ignores_hang_ups_outlives_its_terminal(swarm: Swarm) -> None:
+    """As under `nohup`, or after `disown`; although nothing that it shows can be written any more."""
+    swarm.configure(steps=4000, port=free_port())
+    learner = swarm.learn_doomed()
+    node, terminal = swarm.join_in_terminal("node", hangup_ignored=True)
+    wait_event(node, "receipt", learner)
+    terminal.close()
+    seen = len(node.events("receipt"))
+    wait_event(node, "receipt", learner, after=seen + 3)
+    os.kill(node.pid, signal.SIGTERM)
+    assert node.wait() == 130, node.story()
+    assert wait_event(learner, "peer_left", learner)["reason"] == LEFT
+
+
+def test_a_closed_terminal_stops_a_learner_which_goes_on_when_started_again(swarm: Swarm) -> None:
+    swarm.configure(steps=STEPS, port=free_port())
+    doomed = {"module": "tests.e2e.doomed", "state": swarm.state}
+    learner, terminal = swarm.machine.start_in_terminal("learner", swarm.config, **doomed)
+    wait_for("an invite", (swarm.state / "invite").exists, learner)
+    node = swarm.join("node")
+    swarm.wait_steps(2, learner, node)
+    family = learner.family()
+    terminal.close()
+    assert learner.wait() == 130, learner.story()
+    wait_gone(family[1:])
+    ((durable,),) = swarm.rows("SELECT max(step) FROM checkpoints")
+    learner = swarm.learn_doomed()
+    wait_event(learner, "incarnation_began", incarnation=2, step=durable)
+    wait_done(learner, node)
+
+
+def test_a_reader_who_goes_away_ends_a_node_which_says_goodbye(swarm: Swarm) -> None:
+    """`volery join INVITE | head`: the pipe is closed while the node works."""
+    swarm.configure(steps=4000, port=free_port())
+    learner = swarm.learn_doomed()
+    reading, writing = os.pipe()
+    node = swarm.join("node", out_to=writing)
+    os.close(writing)
+    wait_event(node, "receipt", learner)
+    os.close(reading)
+    assert node.wait() == 1, node.story()
+    assert node.err.read_text() == ""
+    assert wait_event(learner, "peer_left", learner)["reason"] == LEFT
+
+
 def test_a_node_is_stopped_while_it_looks_for_the_learner(swarm: Swarm) -> None:
     swarm.configure(steps=STEPS)
     learner = swarm.learn()
@@ -84,6 +184,17 @@ def test_a_node_is_stopped_while_its_engine_starts(swarm: Swarm) -> None:
     interrupt(node)
     node = swarm.join("node", engine="transformers")
     wait_done(learner, node)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["demo", "drill"])
+def test_a_closed_terminal_stops_what_has_a_swarm_of_its_own(machine: Machine, tmp_path: Path, command: str) -> None:
+    program, terminal = machine.start_in_terminal(command, command, "--out", tmp_path / "out", state=tmp_path / "out")
+    program.child("learner.trainer")
+    family = program.family()
+    terminal.close()
+    assert program.wait() == 130, program.story()
+    wait_gone(family[1:])
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +38,15 @@ def test_what_is_not_utf8_is_said(arguments: tuple[str | bytes, ...], named: str
     assert done.returncode == 2
     assert done.stderr.decode().startswith(f"volery: usage: {named} is not UTF-8: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_directory_that_is_gone_is_said(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    program = f"import os, node.cli; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); node.cli.main()"
+    done = subprocess.run([sys.executable, "-c", program, "init", "x"], check=False, timeout=60, capture_output=True)
+    assert done.returncode == 2
+    assert done.stderr.decode().startswith("volery: usage: The directory that this was started in is gone.")
 
 
 @pytest.mark.parametrize("columns", [80, 120])

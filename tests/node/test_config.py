@@ -48,6 +48,31 @@ def refused(path: Path, text: str) -> str:
     return said.removeprefix(str(path / "swarm.toml")).lstrip(": ")
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[swarm]\nname = "x"\nstate = "a\\u0000b"\n', "[swarm] state holds a NUL character"),
+        ('[task]\nspec = "sort"\nmixture = [{ spec = "a\\u0000" }]\n', "[task] mixture spec holds a NUL character"),
+        (f"[learn]\nsteps = {'[' * 5000}1{']' * 5000}\n", "is nested too deeply to be read"),
+    ],
+)
+def test_what_no_path_and_no_reader_can_bear_is_said(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "swarm.toml").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_swarm_config(tmp_path / "swarm.toml")
+    assert words in str(caught.value)
+
+
+def test_a_home_of_nobody_is_refused_where_it_stands(tmp_path: Path) -> None:
+    (tmp_path / "swarm.toml").write_text(
+        '[swarm]\nname = "x"\n[model]\ndirectory = "~nobody-here/m"\n[task]\nspec = "sort"\n[learn]\nsteps = 1\n'
+    )
+    with pytest.raises(
+        UsageError, match=r"swarm\.toml: \[model\] directory: ~nobody-here/m: this machine has no user 'nobody-here'"
+    ):
+        read_swarm_config(tmp_path / "swarm.toml")
+
+
 def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
     config = read_swarm_config(swarm_file(tmp_path))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 import pytest
 import trio
 
 from node.console import open_terminal, run_shown
+from node.errors import RunError
 from node.reports.facts import Role
 from node.stopping import Stopped
 from node.view import ViewState
@@ -33,6 +35,28 @@ def test_what_ends_it_is_raised_as_it_is() -> None:
 
     with pytest.raises(OSError, match="the disk is full"):
         trio.run(run, program)
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError("nobody reads"), RunError("standard output cannot be written")])
+def test_a_screen_that_cannot_be_written_is_left_in_order(error: Exception) -> None:
+    left = []
+
+    async def leave() -> None:
+        await trio.lowlevel.checkpoint()
+        left.append("in order")
+
+    async def main() -> None:
+        with open_terminal(ViewState(role=Role.ROLLOUT, title="a swarm"), plain=True) as terminal:
+
+            def refresh() -> None:
+                raise error
+
+            broken = replace(terminal, refresh=refresh)
+            await run_shown(broken, trio.sleep_forever, leave=leave)
+
+    with pytest.raises(type(error)):
+        trio.run(main)
+    assert left == ["in order"]
 
 
 def test_asked_in_its_first_moment_it_leaves_and_stops() -> None:

@@ -164,3 +164,11 @@ def test_write_durably_writes_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"directory cannot be written: .*choose another directory"):
         write_durably(tmp_path / "directory", b"x")
     assert {one.name for one in tmp_path.iterdir()} == {"invite", "directory"}
+
+
+def test_a_clock_behind_the_certificate_is_said_to_be_wrong(tmp_path: Path) -> None:
+    """Its receipts would bear dates at which nobody had certified it, and no node would believe them."""
+    open_home(tmp_path / "state")
+    with pytest.raises(RunError, match=r"clock is probably wrong: it says 20\d\d-.* holds from 20\d\d-"):
+        open_home(tmp_path / "state", now_ms=NOW_MS - 2 * DAY_MS)
+    open_home(tmp_path / "state", now_ms=NOW_MS - DAY_MS)

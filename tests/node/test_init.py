@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import tomllib
@@ -14,7 +15,7 @@ import pytest
 from node.config import NetworkSection, Section, SwarmConfig
 from node.config_file import read_swarm_config
 from node.errors import RunError, UsageError
-from node.init import PORTS, TEMPLATE, free_port, write_swarm_config
+from node.init import PORTS, TEMPLATE, free_port, model_beside, write_swarm_config
 from tests.disks import file_limit
 
 EVERYTHING = re.sub(r"^# (\w+ = )", r"\1", TEMPLATE.format(path="swarm.toml", name='"n"', port=4001), flags=re.M)
@@ -83,6 +84,60 @@ def default_of(field: msgspec.structs.FieldInfo) -> Any:
     if field.default_factory is not msgspec.NODEFAULT:
         return field.default_factory()
     return field.default
+
+
+def a_model(directory: Path, *, positions: int | None = 64, width: int = 4) -> Path:
+    """A directory with a model of `width` parameters."""
+    directory.mkdir(parents=True)
+    config = {"model_type": "qwen3"} | ({} if positions is None else {"max_position_embeddings": positions})
+    (directory / "config.json").write_text(json.dumps(config))
+    header = json.dumps({"model.norm.weight": {"dtype": "BF16", "shape": [width], "data_offsets": [0, 2 * width]}})
+    weights = len(header).to_bytes(8, "little") + header.encode() + bytes(2 * width)
+    (directory / "model.safetensors").write_bytes(weights)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("positions", "tokens"), [(64, 32), (1023, 511), (1024, 512), (40_960, 512), (1, 1), (None, 512)]
+)
+def test_answers_are_as_long_as_the_model_takes_with_a_prompt(
+    tmp_path: Path, positions: int | None, tokens: int
+) -> None:
+    model = a_model(tmp_path / "model", positions=positions)
+    config = read_swarm_config(write_swarm_config(tmp_path, name="n", port=1, model=model))
+    assert config.learn.max_new_tokens == tokens
+    assert config.trainer.learning_rate == 3e-4, "so small a model moves little at the default"
+
+
+def test_a_models_own_figures_are_marked_and_all_else_is_as_without_it(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    model = a_model(tmp_path / "models" / 'my "Qwen"')
+    with_model = write_swarm_config(tmp_path / "a", name="n", port=1, model=model).read_text()
+    without = write_swarm_config(tmp_path / "b", name="n", port=1).read_text()
+    changed = [(old, new) for old, new in zip(without.splitlines(), with_model.splitlines(), strict=True) if old != new]
+    assert [new.partition(" = ")[0] for _, new in changed[1:]] == ["directory", "max_new_tokens", "learning_rate"]
+    assert all("(of the model: " in new for _, new in changed[2:])
+    assert read_swarm_config(tmp_path / "a" / "swarm.toml").model.directory == str(model)
+
+
+def test_the_model_is_found_from_where_the_file_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    a_model(Path("runs/demo/model"))
+    config = read_swarm_config(write_swarm_config(Path("deep/swarm"), name="n", port=1, model=Path("runs/demo/model")))
+    assert Path(config.model.directory).resolve() == (tmp_path / "runs/demo/model").resolve()
+    assert model_beside(Path("runs/demo")) == Path("runs/demo/model")
+    assert model_beside(Path("deep/swarm")) is None
+
+
+@pytest.mark.parametrize("broken", ["nowhere", "no config", "no weights"])
+def test_a_model_that_is_none_is_refused_and_nothing_is_written(tmp_path: Path, broken: str) -> None:
+    model = tmp_path / "model"
+    if broken != "nowhere":
+        a_model(model)
+        (model / ("config.json" if broken == "no config" else "model.safetensors")).unlink()
+    with pytest.raises(UsageError, match=r"^--model: "):
+        write_swarm_config(tmp_path / "swarm", name="n", port=1, model=model)
+    assert not (tmp_path / "swarm").exists()
 
 
 def test_the_swarm_is_called_like_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import trio
 
+from node.app_rollout import run_rollout
 from node.config import (
     EngineSection,
     LearnSection,
@@ -29,8 +30,10 @@ from node.config import (
     TrustSection,
 )
 from node.errors import UsageError
+from node.events import Clock, EventLog
 from node.join_dry_run import Found, look, show_join, story
 from node.keys import load_or_create_key
+from node.orders import OwnerSignals
 from node.terms import WRONG_TOKEN, LearnerTerms, tasks_of
 from protocol.exchange import NotTold, TellTerms
 from protocol.genesis import certify_learner, read_genesis
@@ -68,8 +71,12 @@ NODE = NodeConfig(
 )
 
 
-def terms_with(certificate: bytes = SWARM.certificate) -> LearnerTerms:
-    return LearnerTerms(config=CONFIG, certificate=certificate, max_turns=1, step=lambda: 7)
+NOW_MS = Clock.now_ms()
+"""What the learner's clock says, unless a test sets it."""
+
+
+def terms_with(certificate: bytes = SWARM.certificate, now_ms: int = NOW_MS) -> LearnerTerms:
+    return LearnerTerms(config=CONFIG, certificate=certificate, max_turns=1, step=lambda: 7, now_ms=lambda: now_ms)
 
 
 @asynccontextmanager
@@ -173,6 +180,42 @@ async def test_terms_of_who_is_not_the_learner_are_not_believed(
     async with learner(tmp_path, terms_with(certificate), seed=seed) as (transport, _):
         assert transport.peer_id == Keypair(seed).peer_id
         with pytest.raises(UsageError, match="does not speak for its swarm"):
+            await look(invite_to(transport), NODE, 20.0)
+
+
+DAY_MS = 86_400_000
+HOLDS = certify_learner(
+    SWARM.operator, SWARM.authority, learner=PublicKey(SWARM.learner.public), not_before_ms=NOW_MS + DAY_MS,
+    not_after_ms=NOW_MS + 90 * DAY_MS,
+)  # fmt: skip
+"""By a learner's clock that is two days ahead of ours."""
+
+
+async def test_a_clock_that_is_wrong_here_is_no_fault_of_the_operators(tmp_path: Path) -> None:
+    async with learner(tmp_path, terms_with(HOLDS, NOW_MS + 2 * DAY_MS)) as (transport, _):
+        with pytest.raises(UsageError) as caught:
+            await look(invite_to(transport), NODE, 20.0)
+    said = str(caught.value)
+    assert said.startswith("This machine's clock is probably wrong: it says 20")
+    assert "and is 2.0 days behind the learner's, which says 20" in said
+    assert "timedatectl set-ntp true" in said
+    assert "Ask the operator" not in said
+
+
+async def test_joining_says_it_in_the_same_words(tmp_path: Path) -> None:
+    config = msgspec.structs.replace(NODE, engine=EngineSection(kind="fake"))
+    async with learner(tmp_path, terms_with(HOLDS, NOW_MS + 2 * DAY_MS)) as (transport, joined):
+        with pytest.raises(UsageError, match=r"This machine's clock is probably wrong: it says .* is 2\.0 days behind"):
+            await run_rollout(
+                invite_to(transport), config, EventLog(), state=tmp_path / "state", wait_s=20.0,
+                on_ready=lambda home, role: None, signals=OwnerSignals(),
+            )  # fmt: skip
+        assert joined == []
+
+
+async def test_of_an_older_learner_whose_clock_is_not_known_both_causes_are_told(tmp_path: Path) -> None:
+    async with learner(tmp_path, terms_with(HOLDS, 0)) as (transport, _):
+        with pytest.raises(UsageError, match=r"Set this clock if it is wrong; else ask the operator"):
             await look(invite_to(transport), NODE, 20.0)
 
 

@@ -247,7 +247,7 @@ async def test_a_request_outside_the_owners_hours_is_told_so(tmp_path: Path, moc
         mock_clock.jump(GRANT_WAIT_S)
         await wait_all_tasks_blocked()
         assert answers[0].leases == []
-        assert answers[0].reason.startswith("Your hours are over, or end before you could deliver more.")
+        assert "not lent now (outside your hours, or paused)" in answers[0].reason
         nursery.start_soon(wait)
         await wait_all_tasks_blocked()
         learner.desk.heard(HERE, Heartbeat(hours_left_s=3600.0))

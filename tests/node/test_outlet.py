@@ -93,6 +93,21 @@ def test_a_reader_who_has_gone_away_is_no_trouble() -> None:
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+def test_what_is_shown_to_a_terminal_that_was_closed_is_dropped() -> None:
+    """By a program that goes on without it; a disk that fails in the same way is still told."""
+    program = (
+        "import sys; from node.outlet import keep_outlet; keep_outlet(); print('before', flush=True)\n"
+        "sys.stdin.readline(); print('after', flush=True); print('more', flush=True); sys.exit(7)"
+    )
+    master, slave = os.openpty()
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=slave, text=True) as running:
+        os.close(slave)
+        assert os.read(master, 100) == b"before\r\n"
+        os.close(master)
+        running.communicate("go on\n", timeout=60)
+    assert running.returncode == 7
+
+
 def closing(which: str, command: str) -> list[str]:
     """A shell that starts this interpreter with some descriptors closed."""
     return ["sh", "-c", f'exec "$0" -c "$1" tasks {which}', sys.executable, command]
@@ -118,15 +133,17 @@ def test_what_an_encoding_lacks_is_escaped() -> None:
     assert done.stdout == b"n\\xf6de False\n"
 
 
-@pytest.mark.parametrize("cpu_s", [0.5, 2.5])
-def test_ctrl_c_ends_a_long_simulation_with_nothing_left_behind(tmp_path: Path, cpu_s: float) -> None:
+@pytest.mark.parametrize(
+    ("cpu_s", "name"), [(0.5, "SIGINT"), (2.5, "SIGINT"), (2.5, "SIGTERM"), (2.5, "SIGHUP")], ids=str
+)
+def test_ctrl_c_ends_a_long_simulation_with_nothing_left_behind(tmp_path: Path, cpu_s: float, name: str) -> None:
     """Told by a timer of its own processor time, so that it is at work whatever else this machine does."""
     pool = tmp_path / "pool.csv"
     pool.write_text("name,price,rate,count\nbox,0,1,40\n")
     program = (
         "import signal; from node.cli import main\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored where a shell started us behind itself
-        "signal.signal(signal.SIGPROF, lambda *_: signal.raise_signal(signal.SIGINT))\n"
+        f"signal.signal(signal.SIGPROF, lambda *_: signal.raise_signal(signal.{name}))\n"
         f"signal.setitimer(signal.ITIMER_PROF, {cpu_s}); main()"
     )
     times = ("--train-s", "10", "--rollouts", "256", "--broadcast-s", "1", "--hours", "10000")

@@ -142,6 +142,9 @@ def test_a_pause_is_shown_until_it_ends() -> None:
     assert (state.activity, state.resting) == ("at work", "")
     apply(state, "drain_began", {"leases": 2, "within_s": None})
     assert state.activity == "draining"
+    for event, fields in (("paused", {"why": "paused by SIGUSR1"}), ("resumed", {}), ("joined", {"newest": "1.2"})):
+        apply(state, event, fields)
+        assert state.activity == "draining", "whatever else its owner does meanwhile"
     assert "ends when 2 leases are delivered" in text_of(state, 120)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,16 @@ def test_where_nodes_keep_their_state(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.delenv("XDG_DATA_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert data_directory() == tmp_path / ".local" / "share" / "volery"
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that was given a user's number alone."""
+    for name in ("VOLERY_HOME", "XDG_DATA_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def unknown(number: int) -> None:
+        raise KeyError(number)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(UsageError, match="Set VOLERY_HOME to a directory"):
+        data_directory()

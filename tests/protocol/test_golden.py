@@ -61,6 +61,8 @@ from protocol.reputation_note import ReputationNote
 from protocol.tally import Proof, Tally, TrainedRecord
 from protocol.trouble import Trouble, TroubleKind
 from protocol.work import (
+    INSTANCE,
+    KEY_IN_USE,
     Acknowledgement,
     Delivery,
     Farewell,
@@ -438,9 +440,10 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
             group_size=16,
             max_new_tokens=512,
             max_turns=4,
+            now_ms=1_700_000_000_000,
         ),
         """
-        8a                                                          # TellTerms: map of 10
+        8b                                                          # TellTerms: map of 11
           a4 74797065 a5 7465726d73                                 # type: "terms"
           ab 6365727469666963617465 c4 02 e47e                      # certificate: STUB
           a5 6d6f64656c a5 5177656e33                               # model: "Qwen3"
@@ -453,6 +456,7 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
           aa 67726f75705f73697a65 10                                # group_size: 16
           ae 6d61785f6e65775f746f6b656e73 cd 0200                   # max_new_tokens: 512
           a9 6d61785f7475726e73 04                                  # max_turns: 4
+          a6 6e6f775f6d73 cf 0000018bcfe56800                       # now_ms: 1_700_000_000_000
         """,
     ),
     (
@@ -919,6 +923,18 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
         """,
     ),
     (
+        Hello(protocol=1, price=Price(), ext={INSTANCE: bytes(range(16))}),
+        """
+        84                                                          # Hello: map of 4
+          a4 74797065 a5 68656c6c6f                                 # type: "hello"
+          a3 657874 81                                              # ext: map of 1
+            af 766f6c6572792e696e7374616e6365                       # "volery.instance"
+              c4 10 000102030405060708090a0b0c0d0e0f                # 16 bytes
+          a8 70726f746f636f6c 01                                    # protocol: 1
+          a5 7072696365 80                                          # price: Price, an empty map
+        """,
+    ),
+    (
         Heartbeat(installed=PolicyVersion(2, 700), pending=16, bytes_up=1_000_000, bytes_down=300, engine_s=2.5),
         """
         86                                                          # Heartbeat: map of 6
@@ -1129,6 +1145,16 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
           a4 74797065 a7 72656675736564                             # type: "refused"
           a6 726561736f6e b0 77726f6e67206a6f696e20746f6b656e       # reason: "wrong join token"
           ae 72657472795f61667465725f6d73 cd ea60                   # retry_after_ms: 60_000
+        """,
+    ),
+    (
+        Refused(reason="copied", ext={KEY_IN_USE: b""}),
+        """
+        83                                                          # Refused: map of 3
+          a4 74797065 a7 72656675736564                             # type: "refused"
+          a3 657874 81                                              # ext: map of 1
+            b1 766f6c6572792e6b65792d696e2d757365 c4 00             # "volery.key-in-use": no bytes
+          a6 726561736f6e a6 636f70696564                           # reason: "copied"
         """,
     ),
     (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import base58
 import msgspec
 import pytest
@@ -13,7 +15,7 @@ from protocol.errors import LocalProtocolError
 from protocol.genesis import Authority
 from protocol.identity import Keypair
 from protocol.ids import SwarmId
-from protocol.invite import Invite, InviteError, read_invite, write_invite
+from protocol.invite import Invite, InviteError, holds_invite, read_invite, write_invite
 from protocol.limits import MAX_ADDRESS_CHARS, MAX_ADDRESSES, MAX_INVITE_CHARS, PROTOCOL_VERSION
 
 OPERATOR = Keypair(b"\x01" * 32)
@@ -80,6 +82,59 @@ def test_it_pins_operator_and_swarm() -> None:
 def test_chats_and_terminals_may_wrap_it() -> None:
     wrapped_lines = "\n  ".join(TEXT[n : n + 40] for n in range(0, len(TEXT), 40))
     assert read_invite(f"\t{wrapped_lines} \r\n", now_ms=0) == INVITE
+
+
+LINES = [TEXT[n : n + 60] for n in range(0, len(TEXT), 60)]
+SURROUNDED = {
+    "quoted": f'"{TEXT}"',
+    "in single quotes": f"'{TEXT}'",
+    "in a word processor's quotes": f"\u201c{TEXT}\u201d",
+    "the whole line": f"volery join {TEXT}",
+    "the whole line, quoted, with options": f'  $ volery join "{TEXT}" --name atlas',
+    "in a sentence": f"Please run volery join {TEXT}. Thanks a lot, Bob",
+    "in angle brackets": f"<{TEXT}>, as agreed",
+    "in Markdown": f"**Invite:** `{TEXT}`",
+    "in a link": f"https://example.org/join#{TEXT}",
+    "broken by a mail client": "volery join\n" + "\n".join(LINES) + "\n\nYours, Ann",
+    "quoted by a mail client": "\n".join(f"> {line}" for line in ["join us:", *LINES, "see you"]),
+    "quoted twice": "\n".join(f">> {line}\r" for line in LINES),
+    "encoded as quoted-printable": "=\r\n".join(LINES),
+    "with blanks that nobody sees": TEXT[:30] + "\u200b" + TEXT[30:90] + "\u00ad" + TEXT[90:] + "\ufeff",
+    "after its prefix was named": f"the string that begins with volery1: {TEXT}",
+    "twice": f"{TEXT} {TEXT}",
+    "after one that was cut short": f"{TEXT[:90]} sorry, I mean {TEXT}",
+}
+
+
+@pytest.mark.parametrize("how", SURROUNDED)
+def test_it_is_taken_out_of_what_surrounds_it(how: str) -> None:
+    assert read_invite(SURROUNDED[how], now_ms=0) == INVITE
+    assert holds_invite(SURROUNDED[how])
+
+
+BLANKS = " \t\r\n>\"'`.,;:<()[]{}|*\u00a0\u200b\u201c"
+
+
+@settings(max_examples=200)
+@given(st.lists(st.integers(7, len(TEXT) - 1), max_size=20), st.data(), st.text(BLANKS, max_size=5))
+def test_wherever_it_is_broken(places: list[int], data: st.DataObject, around: str) -> None:
+    text = TEXT
+    for place in sorted(places, reverse=True):
+        text = text[:place] + data.draw(st.text(BLANKS, min_size=1, max_size=3)) + text[place:]
+    assert read_invite(around + text + around, now_ms=0) == INVITE
+
+
+@settings(max_examples=300)
+@given(st.text(max_size=60))
+def test_any_text_is_an_invite_or_refused(text: str) -> None:
+    for asked in (text, f"volery1{text}", f"{text}{TEXT}"):
+        with suppress(InviteError):
+            assert read_invite(asked, now_ms=0) == INVITE
+
+
+def test_a_text_without_end_is_read_in_little_time() -> None:
+    """No more of it is tried than an invite may have."""
+    assert "damaged" in refusal("volery1 " + "abc " * 100_000)
 
 
 def test_it_expires_at_its_time() -> None:

@@ -19,6 +19,7 @@ from protocol.ids import LeaseId, PeerId, PolicyVersion
 from protocol.limits import MAX_LEASES_PER_GRANT, MAX_REASON_CHARS, MAX_WORK_BYTES
 from protocol.tally import Proof
 from protocol.work import (
+    KEY_IN_USE,
     PROOFS,
     RELAY_RECEIPTS,
     WORK,
@@ -53,6 +54,7 @@ from swarm.delivery import (
     Connected,
     Disconnected,
     Granted,
+    KeyInUse,
     LineEvent,
     NotWelcome,
     RunFinished,
@@ -189,6 +191,16 @@ async def test_who_is_refused_for_good_is_told_why(world: World, autojump_clock:
         await world.line.run()
 
 
+async def test_who_is_refused_for_a_copied_key_is_told_so(world: World, autojump_clock: MockClock) -> None:
+    async def refuse(frames: FrameStream) -> None:
+        await world.next(frames, Hello)
+        await frames.send(Refused(reason="another node has your key", ext={KEY_IN_USE: b""}))
+
+    world.script(refuse)
+    with pytest.raises(KeyInUse, match="another node has your key"):
+        await world.line.run()
+
+
 async def test_who_is_refused_for_now_comes_back_when_it_was_told_to(world: World, autojump_clock: MockClock) -> None:
     async def refuse(frames: FrameStream) -> None:
         await world.next(frames, Hello)
@@ -197,7 +209,7 @@ async def test_who_is_refused_for_now_comes_back_when_it_was_told_to(world: Worl
     world.script(refuse, world.idle)
     world.start()
     await trio.sleep(39)
-    assert world.events == [Disconnected(reason="starting", pause_s=40.0)]
+    assert world.events == [Disconnected(reason="starting", pause_s=40.0, refused=True)]
     await trio.sleep(2)
     assert isinstance(world.events[1], Connected)
 
@@ -674,6 +686,8 @@ async def test_leaving_says_goodbye_and_waits_for_the_learner(world: World, auto
     assert trio.current_time() >= 3
     (goodbye,) = world.of(Goodbye)
     assert len(goodbye.reason) == MAX_REASON_CHARS
+    await trio.sleep(60)
+    assert world.disconnections() == [], "who has left misses no learner"
 
 
 async def test_introductions_are_handed_on(world: World, autojump_clock: MockClock) -> None:

@@ -21,8 +21,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocol.ids import PeerId
+from protocol.limits import MAX_ADDRESSES
 from swarm.libp2p import open_libp2p
-from swarm.libp2p.addresses import BadAddress, parse_address, parse_dialable
+from swarm.libp2p.addresses import BadAddress, advertised, parse_address, parse_dialable, why_undialable
 from swarm.libp2p.frames import (
     HEADER,
     INITIAL_WINDOW,
@@ -513,11 +515,55 @@ def test_addresses_survive(text: str) -> None:
         ("/ip4/127.0.0.1/tcp/1/p2p/", "not /ip4"),
         ("/dns//tcp/1", "no host"),
         ("/unix/a/tcp/1", "unix"),
+        ("/ip6/fe80::1%eth0/tcp/1", "eth0 is an interface of one machine"),
+        ("/dns/exa mple/tcp/1", "'exa mple' is no name"),
+        ("/dns/exam..ple/tcp/1", "no name"),
+        ("/dns/-a/tcp/1", "no name"),
+        ("/dns4/a_b!/tcp/1", "no name"),
+        (f"/dns/{'a' * 64}/tcp/1", "no name"),
+        (f"/dns/{'a.' * 127}a/tcp/1", "no name"),
+        ("/dns/a\u2028b/tcp/1", "no name"),
     ],
 )
 def test_bad_addresses_say_why(text: str, words: str) -> None:
     with pytest.raises(BadAddress, match=words):
         parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("/ip4/0.0.0.0/tcp/4001", "every interface"),
+        ("/ip6/::/tcp/4001", "every interface"),
+        ("/ip4/192.0.2.1/tcp/0", "port 0"),
+        ("/dns/learner.example/tcp/0", "port 0"),
+        ("/ip4/224.0.0.1/tcp/1", "multicast"),
+        ("/ip6/ff02::1/tcp/1", "multicast"),
+        ("/ip4/255.255.255.255/tcp/1", "broadcast"),
+        ("/ip6/fe80::1/tcp/1", "link-local"),
+    ],
+)
+def test_addresses_that_nobody_can_dial_say_why(text: str, words: str) -> None:
+    assert words in why_undialable(parse_address(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/ip4/127.0.0.1/tcp/1", "/ip4/10.0.0.1/tcp/1", "/ip4/169.254.0.1/tcp/1", "/ip6/2001:db8::1/tcp/1",
+        "/ip6/fd00::1/tcp/1", "/dns/learner.example/tcp/1", "/dns/b\u00fccher.example./tcp/1", "/dns/a_b/tcp/1",
+        "/dns/localhost/tcp/1",
+    ],
+)  # fmt: skip
+def test_addresses_that_somebody_may_dial(text: str) -> None:
+    assert why_undialable(parse_address(text)) == ""
+
+
+def test_a_machine_of_many_interfaces_tells_as_many_addresses_as_a_message_holds() -> None:
+    bound = [parse_address(f"/ip4/10.0.0.{number % 20 + 1}/tcp/1") for number in range(40)]
+    told = advertised(bound, [], PeerId("12D3KooWx"))
+    assert len(told) == MAX_ADDRESSES == len(set(told))
+    assert told[0] == "/ip4/10.0.0.1/tcp/1/p2p/12D3KooWx"
 
 
 def test_addresses_without_a_peer_cannot_be_dialled() -> None:

@@ -17,6 +17,8 @@ from protocol.errors import Fault, PeerError
 from protocol.ids import LeaseId, PeerId, PolicyVersion
 from protocol.limits import MAX_WORK_BYTES
 from protocol.work import (
+    INSTANCE,
+    KEY_IN_USE,
     MAX_HELLO_BYTES,
     WORK,
     Acknowledgement,
@@ -170,6 +172,78 @@ A = peer_of("a")
 
 
 # Greeting.
+
+
+FIRST, SECOND = {INSTANCE: b"\x01" * 16}, {INSTANCE: b"\x02" * 16}
+
+
+async def answered(here: Learner, name: str, ext: dict[str, bytes]) -> FromLearner | None:
+    """What a process that greets is answered."""
+    frames = await here.open(name)
+    await frames.send(hello_from(name, ext=ext))
+    answer: FromLearner | None = await frames.receive(FromLearner)
+    return answer
+
+
+async def test_a_second_process_with_a_peers_key_is_turned_away_and_the_first_works_on(
+    autojump_clock: MockClock,
+) -> None:
+    async with learner("a") as here:
+        copies: list[tuple[PeerId, Hello]] = []
+        here.reception.copied = lambda peer, hello: copies.append((peer, hello))
+        first = await here.open("a")
+        await first.send(hello_from("a", ext=FIRST))
+        assert isinstance(await first.receive(FromLearner), Welcome)
+        await trio.sleep(10)
+        unsure = await answered(here, "a", SECOND)
+        assert isinstance(unsure, Refused)
+        assert unsure.retry_after_ms == 6000
+        assert unsure.ext == {}
+        await trio.sleep(4)
+        await first.send(Heartbeat())
+        await trio.sleep(2)
+        sure = await answered(here, "a", SECOND)
+        assert isinstance(sure, Refused)
+        assert (sure.retry_after_ms, sure.ext) == (None, {KEY_IN_USE: b""})
+        assert "node.key" in sure.reason
+        assert copies == [(A, hello_from("a", ext=SECOND))]
+        assert here.desk.departures(A) == []
+        await first.send(LeaseRequest(rollouts=3))
+        here.desk.may_grant.set()
+        assert isinstance(await first.receive(FromLearner), Grant)
+
+
+async def test_a_process_that_lost_its_line_unseen_opens_another_at_once() -> None:
+    """Its network has changed: the old line is half-open here."""
+    async with learner("a") as here:
+        assert isinstance(await answered(here, "a", FIRST), Welcome)
+        assert isinstance(await answered(here, "a", FIRST), Welcome)
+
+
+async def test_a_node_that_was_started_again_takes_the_place_of_a_line_that_says_nothing(
+    autojump_clock: MockClock,
+) -> None:
+    """After a power cut: nobody has told the learner that the first process is gone."""
+    async with learner("a") as here:
+        assert isinstance(await answered(here, "a", FIRST), Welcome)
+        began = trio.current_time()
+        while isinstance(answer := await answered(here, "a", SECOND), Refused):
+            assert answer.retry_after_ms is not None
+            await trio.sleep(answer.retry_after_ms / 1000)
+        assert isinstance(answer, Welcome)
+        assert trio.current_time() - began == 12.0
+
+
+async def test_a_process_whose_line_ended_leaves_no_claim_behind(autojump_clock: MockClock) -> None:
+    async with learner("a") as here:
+        first = await here.open("a")
+        await first.send(hello_from("a", ext=FIRST))
+        await first.receive(FromLearner)
+        assert isinstance(await answered(here, "a", SECOND), Refused)
+        await first.send(Goodbye())
+        while not here.desk.departures(A):
+            await trio.sleep(0.1)
+        assert isinstance(await answered(here, "a", SECOND), Welcome)
 
 
 async def test_who_greets_is_welcomed_and_the_desk_hears_the_greeting() -> None:

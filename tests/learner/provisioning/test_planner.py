@@ -503,8 +503,8 @@ def test_whose_hours_end_is_replaced_before_within_its_successors_start(start_s:
     (reason,) = story.reasons("spare")
     assert reason.startswith("on: the hours of 1 machine's owner end in")
     assert "the others supply 90 % of what the learner takes" in reason
-    assert story.reasons("a")[-1] == "released: its owner's hours are over"
-    assert story.planner.explain("a").startswith("Standing by: your hours are over.")
+    assert story.reasons("a")[-1] == "released: it is not lent now, outside its owner's hours or paused"
+    assert story.planner.explain("a").startswith("Standing by: your machine was not lent")
     assert decision.active == {"b", "c", "d", "spare"}
     story.hours.clear()
     assert "a" in story.go_on(LOOK_REVIEWS + BETTER_REVIEWS + 2).active, "it is back, and cheaper"
@@ -517,7 +517,7 @@ def test_who_is_not_missed_has_no_successor() -> None:
     assert len(story.review().active) == 5
     story.train_s = TRAIN_S
     assert story.go_on(10).active == {"a", "b", "c", "d"}
-    assert story.reasons("spare")[-1] == "released: its owner's hours are over"
+    assert story.reasons("spare")[-1] == "released: it is not lent now, outside its owner's hours or paused"
 
 
 def test_several_that_end_together_are_all_replaced() -> None:

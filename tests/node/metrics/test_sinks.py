@@ -12,7 +12,7 @@ import trio.testing
 from node.events import EventLog, Field
 from node.metrics import sinks
 from node.metrics.board import Row, Series
-from node.metrics.sinks import QUEUE, RETRY_S, Outlet, fed
+from node.metrics.sinks import NOTICE_S, QUEUE, RETRY_S, Outlet, fed
 
 
 def row(step: int, incarnation: int = 1) -> Row:
@@ -58,6 +58,28 @@ class Stage:
 
     def count(self, rows: int) -> None:
         self.lost += rows
+
+
+@dataclass(kw_only=True)
+class NoticingSink(ListSink):
+    """Has something to tell, too."""
+
+    notices: list[str] = field(default_factory=list)
+
+    def notice(self) -> str:
+        return self.notices.pop(0) if self.notices else ""
+
+
+async def test_what_a_sink_notices_is_said_once_also_while_no_row_comes(autojump_clock: trio.testing.MockClock) -> None:
+    sink = NoticingSink()
+    stage = Stage(sink)
+    async with fed([stage.outlet]):
+        sink.notices.append("nobody answers there")
+        await trio.sleep(2 * NOTICE_S)
+        assert stage.log == [("metrics_noticed", {"sink": "list", "text": "nobody answers there"})]
+        await trio.sleep(10 * NOTICE_S)
+        sink.notices.append("somebody does again")
+    assert [fields["text"] for _, fields in stage.log] == ["nobody answers there", "somebody does again"]
 
 
 async def test_rows_arrive_in_order_and_what_waits_at_the_end_as_well() -> None:

@@ -1,9 +1,14 @@
-"""Weights & Biases: the real package offline, in its own process; and what becomes of the node when it misbehaves."""
+"""Weights & Biases: the real package in its own process, offline, and before servers that do not answer; and what
+becomes of the node when it misbehaves."""
 
 from __future__ import annotations
 
 import json
+import socket
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +17,10 @@ import pytest
 from node.metrics import wandb
 from node.metrics.board import Row, Series
 from node.metrics.wandb import LOG, STATE, WandbSink
+from node.metrics.wandb_child import unreachable
+
+DEADLINE_S = 180.0
+real = pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is an extra")
 
 
 def row(step: int, incarnation: int = 1) -> Row:
@@ -80,7 +89,7 @@ def test_a_child_that_does_not_end_is_not_waited_for(tmp_path: Path, monkeypatch
         child.wait()
 
 
-@pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is an extra")
+@real
 def test_the_real_package_keeps_a_run_offline(tmp_path: Path) -> None:
     sink = WandbSink(directory=tmp_path / "wandb", project="volery-tests", group="swarm-ab", offline=True)
     sink.begin(1, 0)
@@ -92,3 +101,78 @@ def test_the_real_package_keeps_a_run_offline(tmp_path: Path) -> None:
     assert child.wait(300) == 0, (tmp_path / "wandb" / LOG).read_text()
     [kept] = (tmp_path / "wandb").glob("offline-run-*/run-swarm-ab-1.wandb")
     assert b"objective/entropy" in kept.read_bytes()
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """Of a server that takes calls and answers none."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        yield int(server.getsockname()[1])
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        return int(server.getsockname()[1])
+
+
+def noticed(sink: WandbSink) -> str:
+    """What it has to tell, once it has."""
+    ends = time.monotonic() + DEADLINE_S
+    while not (text := sink.notice()):
+        assert time.monotonic() < ends, (sink.directory / LOG).read_text()
+        time.sleep(0.05)
+    return text
+
+
+def check_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int, why: str) -> None:
+    """The real package and a server at `port`: nothing waits for it, that is said, and rows are where it is said."""
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
+    sink = WandbSink(directory=tmp_path / "wandb", project="volery-tests", group="swarm-ab")
+    sink.begin(1, 0)
+    for step in (1, 2, 3):
+        sink.write(row(step))
+    text = noticed(sink)
+    assert text.startswith(f"Weights & Biases gets nothing of this run: {why}"), text
+    child = sink._child
+    assert child is not None
+    sink.close()
+    assert child.wait(DEADLINE_S) == 0, (tmp_path / "wandb" / LOG).read_text()
+    assert sink.notice() == ""
+    [directory] = (tmp_path / "wandb").glob("offline-run-*")
+    assert f"`wandb sync {directory}`" in text
+    kept = (directory / "run-swarm-ab-1.wandb").read_bytes()
+    assert b"objective/entropy" in kept
+
+
+@real
+def test_a_server_that_cannot_be_reached_is_said_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed_port: int
+) -> None:
+    check_kept(tmp_path, monkeypatch, closed_port, f"127.0.0.1:{closed_port} cannot be reached (")
+
+
+@real
+@pytest.mark.slow
+def test_a_server_that_never_answers_is_said_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent_port: int
+) -> None:
+    check_kept(tmp_path, monkeypatch, silent_port, "")
+
+
+def test_what_is_looked_for_is_the_server_or_the_proxy_before_it(
+    monkeypatch: pytest.MonkeyPatch, silent_port: int, closed_port: int
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    assert unreachable(f"http://127.0.0.1:{silent_port}") == ""
+    assert unreachable(f"https://127.0.0.1:{closed_port}").startswith(f"127.0.0.1:{closed_port} cannot be reached (")
+    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{silent_port}")
+    assert unreachable("https://nowhere.invalid") == "", "the proxy is there; what lies behind is its business"
+    monkeypatch.setenv("https_proxy", f"127.0.0.1:{closed_port}")
+    assert unreachable("https://nowhere.invalid").startswith(f"the proxy 127.0.0.1:{closed_port} cannot be reached (")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    assert unreachable(f"https://127.0.0.1:{silent_port}") == ""
+    assert "cannot be reached" in unreachable("https://")

@@ -1,0 +1,51 @@
+"""A state directory that was copied to a second machine: one of the two nodes works, and the other is told why not."""
+
+from __future__ import annotations
+
+import shutil
+
+from tests.e2e.programs import Swarm, wait_event
+
+
+def test_of_two_nodes_with_one_key_the_second_is_told_and_the_first_works_on(swarm: Swarm) -> None:
+    swarm.configure(steps=4000)
+    learner = swarm.learn_doomed()
+    first = swarm.join("first")
+    wait_event(first, "receipt", learner)
+    (swarm.directory / "second").mkdir()
+    shutil.copy(swarm.directory / "first" / "node.key", swarm.directory / "second" / "node.key")
+    second = swarm.join("second")
+    assert second.wait() == 2, second.story()
+    said = second.err.read_text()
+    assert said.startswith("volery: usage: Another node that runs now has the key of this one, "), said
+    assert str(swarm.directory / "second" / "node.key") in said
+    assert "remove node.key from the copy" in said
+    assert all(event["reason"].startswith("its key is in use") for event in second.events("turned_away"))
+    told = wait_event(learner, "key_copied", first, name="second")
+    assert told["peer"] == learner.events("peer_joined")[0]["peer"]
+    seen = len(first.events("receipt"))
+    wait_event(first, "receipt", learner, after=seen + 2)
+    assert first.events("learner_unreachable") == []
+    assert len(learner.events("peer_joined")) == 1
+    learner.interrupt()
+    assert learner.wait() == 130
+    assert "a second node uses its key, and was turned away" in learner.out.read_text()
+
+    # With a key of its own it is welcome.
+    learner = swarm.learn_doomed()
+    (swarm.directory / "second" / "node.key").unlink()
+    second = swarm.join("second")
+    wait_event(second, "receipt", learner)
+
+
+def test_a_node_that_was_killed_is_welcome_again_at_once(swarm: Swarm) -> None:
+    """The system closes what a killed process had open, so nobody need wait to be sure."""
+    swarm.configure(steps=4000)
+    learner = swarm.learn_doomed()
+    node = swarm.join("node")
+    wait_event(node, "receipt", learner)
+    node.kill()
+    node = swarm.join("node")
+    wait_event(node, "joined", learner, after=1)
+    assert node.events("turned_away") == []
+    assert learner.events("key_copied") == []

@@ -120,6 +120,8 @@ class Server:
             if row.call.answered or not self._accept(row):
                 self._queue.popleft()
                 continue
+            if batch and not self._policy.habits.pads and len(row.prompt) != longest:
+                break
             prompts.add(row.prompt)
             longest, room = max(longest, len(row.prompt)), max(room, row.budget)
             kv_bytes = (len(batch) + 1) * (longest + room) * self._policy.kv_token_bytes

@@ -31,6 +31,7 @@ NAMED = (
     "minimax",  # keeps what it has read in a cache of its own
     "mpt",
     "phimoe",  # its routers compute with the jitter that others only draw
+    "recurrent_gemma",  # changes the cache that it is given, and gives none back
     "rwkv",
 )
 """Mechanisms that have failed once, each to agree from now on."""

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from learner.positions import Positions, first_position, positions_in
+from learner.positions import Positions, first_position, original_lengths, positions_in, text_part
+from node.engine.common_worker.rotary import original_lengths as workers_rule
 
 SHORT, LONG = [1.0, 1.1], [1.5, 9.0]
 
@@ -64,6 +65,8 @@ def test_factors_that_change_with_the_length_are_a_limit(config: dict[str, Any],
     assert found is not None
     assert found.tokens == tokens
     assert bool(found.why) == (tokens == 24)
+    # The engines' workers, which know nothing of ours but their own folders, have the rule as well.
+    assert sorted(workers_rule({**named, **config, **inner})) == sorted(original_lengths(text_part(config)))
     if found.why:
         assert "original_max_position_embeddings" in found.why
         assert "write the values of long_factor into short_factor" in found.why

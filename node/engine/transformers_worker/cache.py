@@ -119,11 +119,11 @@ class Memory:
         return {"use_cache": True} if self._kept is None else {"use_cache": True, self._name: self._kept}
 
     def take(self, output: Any) -> None:
-        """Keep what a forward pass gave back. Raises TypeError if it gave nothing."""
+        """Keep what a forward pass gave back, or else what it was given. Raises TypeError if that is nothing."""
         kept = getattr(output, self._name, None)
-        if kept is None:
+        self._kept = self._kept if kept is None else kept
+        if self._kept is None:
             raise TypeError(f"{type(output).__name__} has no {self._name} to go on with")
-        self._kept = kept
 
     def select(self, rows: torch.Tensor) -> None:
         """Keep `rows` (B',), in that order; a row may be named any number of times. Raises TypeError where rows cannot

@@ -9,13 +9,13 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..common_worker.refusal import Refused
+from ..common_worker.rotary import original_lengths
 from .cache import Keeping, ways_of_keeping
 from .forward import read_on
 from .memory import is_out_of_memory
@@ -139,17 +139,7 @@ def _positions(config: Any, first: int) -> int | None:
     config = config.get_text_config(decoder=True)
     named = (getattr(config, name, None) for name in POSITIONS)
     known = [size - first for size in named if isinstance(size, int) and size > 0][:1]
-    return min([*known, *_original_lengths(config)], default=None)
-
-
-def _original_lengths(config: Any) -> Iterator[int]:
-    """Lengths at which LongRoPE changes factors for a whole sequence, while a cache holds keys of the first ones."""
-    ropes = getattr(config, "rope_parameters", None)
-    for rope in [ropes, *ropes.values()] if isinstance(ropes, Mapping) else []:
-        if not isinstance(rope, Mapping) or rope.get("rope_type") != "longrope":
-            continue
-        if any(rope.get(f"short_{name}") != rope.get(f"long_{name}") for name in ("factor", "mscale")):
-            yield int(rope["original_max_position_embeddings"])
+    return min([*known, *original_lengths(config.to_dict())], default=None)
 
 
 def _counts_columns(config: Any) -> bool:

@@ -138,7 +138,8 @@ class Policy:
                 if adapter is not None:
                     adapter.require_fits(_shapes(model))
                     adapter.merge_into(model)
-                self._model, self._habits, self._config = model, habits_of(model), described
+                known = self._habits if described == self._config else None
+                self._model, self._habits, self._config = model, known or habits_of(model), described
         except Refused:
             raise
         except Exception as error:  # libraries of strangers, which raise anything over a directory from the network

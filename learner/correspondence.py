@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -30,7 +30,8 @@ from learner.directories import BadModel, ModelDirectory
 @dataclass(kw_only=True)
 class Part:
     """Tensors that are converted together. `sources` are names of the directory with the pattern that each matched,
-    `targets` names of the model; `converter` None is a plain copy of one to one.
+    `targets` names of the model, the one that the sources' names matched first; `converter` None is a plain copy of
+    one to one.
     """
 
     sources: list[tuple[str, str]]
@@ -76,14 +77,16 @@ def _paired(model: Any, tensors: Mapping[str, Tensor], directory: ModelDirectory
         part.shapes[name] = directory.shapes[name]
     model._weight_conversions = [one for one in transforms if one.was_used()]  # what `revert_weight_conversion` undoes
     for target, part in parts.items():
-        part.targets = list(_on_shapes(model, part, target, directory)) if part.converter else [target]
+        made = _on_shapes(model, part, target, directory) if part.converter else {}
+        part.targets = [target, *(name for name in made if name != target)]
     return list(parts.values())
 
 
 def _on_shapes(model: Any, part: Part, target: str, directory: ModelDirectory) -> dict[str, Tensor]:
-    part.targets = [target]
+    """What `part`, whose tensors are matched by the name of `target`, makes of empty tensors of its shapes."""
+    by_name = replace(part, targets=[target])  # a copy: one source may make several targets, and `part` keeps them all
     try:
-        return read(model, part, lambda name: torch.empty(part.shapes[name], device="meta"))
+        return read(model, by_name, lambda name: torch.empty(part.shapes[name], device="meta"))
     except (ValueError, RuntimeError, LookupError) as error:
         raise BadModel(
             f"{directory.path} could not be loaded as a causal language model: {target!r} cannot be made of "

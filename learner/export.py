@@ -11,7 +11,7 @@ Shards are dealt to ranks in turn, and their tensors gathered in turn, so that a
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, zip_longest
@@ -33,7 +33,7 @@ from learner.policy import Policy
 from learner.ranks import Ranks, new_shared_directory
 from learner.requests import ExportDtype
 from learner.sharding import whole
-from learner.weight_files import DIGEST_BYTES, WeightFile
+from learner.weight_files import DIGEST_BYTES, NotFinite, WeightFile, not_finite
 from protocol.pipe import Arrays
 from protocol.tensors import LayoutError
 
@@ -86,7 +86,7 @@ def export(policy: Policy, directory: Path, dtype: ExportDtype, max_shard_bytes:
     """
     if policy.attached is not None:
         return _export_adapter(policy, policy.attached, directory, dtype)
-    tensors = dict(policy.tensors())
+    tensors = policy.by_name
     shards = cut_shards([_unit(part, tensors, getattr(torch, dtype)) for part in policy.parts], max_shard_bytes)
     names = _shard_names(len(shards))
     small = {CONFIG: json_bytes(policy.directory.config_as(dtype)), **policy.directory.companions}
@@ -116,6 +116,9 @@ def _export_adapter(policy: Policy, attached: Attached, directory: Path, dtype: 
     with new_shared_directory(policy.ranks, directory) as partial:
         values = [whole(parameters[name], wanted).cpu().contiguous().reshape(-1) for name, _ in listed]
         with policy.ranks.agreeing():
+            for (name, _), flat in zip(listed, values, strict=True):
+                if not_finite(flat):
+                    raise BadModel(f"{name!r} holds values that are not finite as {dtype}; take an earlier checkpoint")
             if policy.ranks.is_first:
                 link_base(policy.directory, partial)
                 shutil.copyfile(policy.directory.path / CONFIG, partial / CONFIG)
@@ -143,7 +146,7 @@ def cut_shards(units: Sequence[Unit], max_shard_bytes: int) -> list[list[Unit]]:
     return shards
 
 
-def _unit(part: Part, tensors: dict[str, Tensor], wanted: torch.dtype) -> Unit:
+def _unit(part: Part, tensors: Mapping[str, Tensor], wanted: torch.dtype) -> Unit:
     stored = tensors[part.targets[0]].dtype
     dtype = wanted if stored.is_floating_point else stored
     entries = tuple(
@@ -185,7 +188,7 @@ def _plan(name: str, units: Sequence[Unit]) -> _Plan:
 
 
 def _write(
-    policy: Policy, plans: Sequence[_Plan], cuts: Cuts, directory: Path, tensors: dict[str, Tensor]
+    policy: Policy, plans: Sequence[_Plan], cuts: Cuts, directory: Path, tensors: Mapping[str, Tensor]
 ) -> dict[str, NDArray[np.uint8]]:
     """Gather every unit on all ranks, one after the other; whoever the shard was dealt to writes it meanwhile. Returns
     the digests of each file's pieces.
@@ -229,7 +232,7 @@ class _Writer:
         self._file: WeightFile | None = None
         self._name = ""
         self._digests: dict[str, NDArray[np.uint8]] = {}
-        self._failed: OSError | None = None
+        self._failed: OSError | NotFinite | None = None
 
     def __enter__(self) -> _Writer:
         return self
@@ -244,15 +247,18 @@ class _Writer:
         if self._failed is None:
             try:
                 self._take(plan, unit, tensors)
-            except OSError as error:
+            except (OSError, NotFinite) as error:
                 # Later, when all ranks have come through their collectives.
                 self._failed = error
 
     def finish(self) -> dict[str, NDArray[np.uint8]]:
-        """Flush everything to the disk; return the digests of each file's pieces. Raises OSError."""
-        if self._failed is not None:
-            raise self._failed
-        self._close()
+        """Flush everything to the disk; return the digests of each file's pieces. Raises OSError, BadModel."""
+        try:
+            if self._failed is not None:
+                raise self._failed
+            self._close()
+        except NotFinite as error:
+            raise BadModel(f"{error}, so no node could generate with it; go on from an earlier checkpoint") from error
         return self._digests
 
     def _take(self, plan: _Plan, unit: Unit, tensors: dict[str, Tensor]) -> None:
@@ -262,7 +268,7 @@ class _Writer:
             self._file = WeightFile(self._directory / plan.name, plan.header, self._cuts[plan.name], self._threads)
         self._file.settle(self._waiting_bytes)
         for entry in unit.entries:
-            self._file.add(tensors.pop(entry.name), unit.dtype)
+            self._file.add(entry.name, tensors.pop(entry.name), unit.dtype)
 
     def _close(self) -> None:
         if self._file is not None:

@@ -18,12 +18,14 @@ import transformers
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from learner.correspondence import Part, read
 from learner.directories import CONFIG, WEIGHTS, BadModel, ModelDirectory, one_line
+from learner.positions import positions_in
 from learner.sharding import fill, fill_rows, place
+from learner.weight_files import not_finite
 
 ARCHITECTURES = {"qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe"}
 """What `make_model` makes, by the model type that a config names."""
@@ -49,6 +51,7 @@ def outline(directory: ModelDirectory) -> Any:
     """
     try:
         config = AutoConfig.from_pretrained(directory.path, trust_remote_code=False, local_files_only=True)
+        _require_generator(config, directory)
         _still(config)
         with _parameters_on_meta(), no_init_weights():
             model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
@@ -58,13 +61,28 @@ def outline(directory: ModelDirectory) -> Any:
     return model
 
 
+def _require_generator(config: Any, directory: ModelDirectory) -> None:
+    """Refuse what transformers makes no causal model of, or one without half of the weights. Raises BadModel."""
+    said = ", ".join(map(str, config.architectures or ())) or type(config).__name__
+    if getattr(config, "is_encoder_decoder", False):
+        raise BadModel(
+            f"{directory.path} is an encoder-decoder ({said}): its decoder generates from what its encoder has read, "
+            "and here a prompt has no reader but the decoder; use a model that only decodes"
+        )
+    if type(config) not in AutoModelForCausalLM._model_mapping:
+        raise BadModel(
+            f"{directory.path} is no causal language model: transformers {transformers.__version__} knows none of type "
+            f"{config.model_type!r} ({said}); use a model that generates text token by token"
+        )
+
+
 def _still(config: Any) -> None:
-    """Turn off all that is drawn by chance in training, which engines do not have: dropout, of layers as well, and the
-    jitter of routers. In the config, since many models ask no module of theirs for it but a number.
+    """Turn dropout off, of layers as well: engines have none. In the config, since many models ask no module of theirs
+    for it but a number. Nothing else: routers also compute with their jitter where they draw nothing (Phi-3.5-MoE).
     """
     for part in {id(part): part for part in (config, config.get_text_config())}.values():
         for name, value in part.to_dict().items():
-            if isinstance(value, float) and ("drop" in name or "jitter" in name):
+            if isinstance(value, float) and "drop" in name:
                 setattr(part, name, 0.0)
 
 
@@ -77,6 +95,30 @@ def windows_of(config: Any) -> list[int]:
 def caps_logits(config: Any) -> bool:
     """Whether a model of this config bends its logits after the head, or those of its attention."""
     return any(value for name, value in _fields(config) if "logit" in name and "cap" in name)
+
+
+def first_position(model: Any) -> int:
+    """The position of a sequence's first token, as `model` counts them: the descendants of fairseq's models (RoBERTa)
+    begin behind the id of the padding token. Left to themselves they pass over every token of that id as well, which a
+    cache does not, so they are told.
+    """
+    for module in model.modules():
+        if hasattr(type(module), "create_position_ids_from_input_ids") and hasattr(module, "position_embeddings"):
+            return int(module.padding_idx) + 1
+    return 0
+
+
+def positions_of(model: Any) -> int | None:
+    """Tokens of the longest sequence that `model` takes, None when nothing says so."""
+    found = positions_in(model.config.to_dict())
+    return None if found is None else found.tokens
+
+
+def body_of(model: Any) -> Any:
+    """What of `model` gives hidden states: all of it but the head. Some name another part than the one they have."""
+    if model.base_model is not model:
+        return model.base_model
+    return next((part for part in model.children() if isinstance(part, PreTrainedModel)), model)
 
 
 def _fields(config: Any) -> Iterator[tuple[str, Any]]:
@@ -112,7 +154,9 @@ def give_memory(model: Any) -> None:
 
 
 def load_weights(model: Any, parts: Sequence[Part], tensors: Mapping[str, Tensor], directory: ModelDirectory) -> None:
-    """Read the directory's tensors into `tensors`, those of `model`. Raises BadModel when a file cannot be read."""
+    """Read the directory's tensors into `tensors`, those of `model`. Raises BadModel when a file cannot be read, or
+    holds values that are not finite.
+    """
     with ExitStack() as opened:
         try:
             files = {file: opened.enter_context(safe_open(file, "pt")) for file in set(directory.files.values())}
@@ -127,15 +171,30 @@ def _load(
 ) -> None:
     if part.converter is None:
         [(source, _)], [target] = part.sources, part.targets
-        stored, (offsets, sizes) = files[directory.files[source]].get_slice(source), place(tensors[target])
+        file = directory.files[source]
+        stored, (offsets, sizes) = files[file].get_slice(source), place(tensors[target])
         if not offsets:
-            fill(tensors[target], files[directory.files[source]].get_tensor(source))
+            fill(tensors[target], _sound(files[file].get_tensor(source), source, file))
         elif sizes[0]:
-            fill_rows(tensors[target], stored[offsets[0] : offsets[0] + sizes[0]])
+            fill_rows(tensors[target], _sound(stored[offsets[0] : offsets[0] + sizes[0]], source, file))
         return
-    found = read(model, part, lambda name: files[directory.files[name]].get_tensor(name))
+
+    def get(name: str) -> Tensor:
+        return _sound(files[directory.files[name]].get_tensor(name), name, directory.files[name])
+
+    found = read(model, part, get)
     for target, values in found.items():
         fill(tensors[target], values)
+
+
+def _sound(values: Tensor, name: str, file: Path) -> Tensor:
+    """`values` of the tensor called `name` if all of them are finite. Raises BadModel."""
+    if not_finite(values):
+        raise BadModel(
+            f"{file}: {name!r} holds values that are not finite (NaN or infinity), so no node could generate with it; "
+            "copy the file again, or take an earlier checkpoint of that training"
+        )
+    return values
 
 
 def prepare(model: Any, *, gradient_checkpointing: bool) -> None:
@@ -144,9 +203,16 @@ def prepare(model: Any, *, gradient_checkpointing: bool) -> None:
         if isinstance(module, nn.Dropout):
             module.p = 0.0
     model.eval()
-    if gradient_checkpointing:
+    if not gradient_checkpointing:
+        return
+    try:
         model.activation_checkpointing_enable({"use_reentrant": False})
-        model.train()  # transformers checkpoints in this mode only; with nothing left to chance it computes the same
+    except ValueError as error:
+        raise BadModel(f"activation_checkpointing = true: {one_line(error)} Leave it out for this model") from error
+    for module in model.modules():
+        # transformers checkpoints only what believes to be in training. The modules inside a layer do not: routers
+        # would draw their experts by chance.
+        module.training = bool(getattr(module, "gradient_checkpointing", False))
 
 
 def make_model(directory: Path, config: Mapping[str, Any], seed: int, architecture: str = "qwen3") -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,8 +24,20 @@ from torch.utils.checkpoint import checkpoint
 from learner.adapters import Attached, attach, identity_of, initialise
 from learner.attention import NAME
 from learner.correspondence import Part, correspond
-from learner.directories import ModelDirectory, read_directory
-from learner.models import caps_logits, give_memory, load_weights, outline, prepare, windows_of
+from learner.directories import BadModel, ModelDirectory, one_line, read_directory
+from learner.independence import moved, share
+from learner.models import (
+    NO_MODEL,
+    body_of,
+    caps_logits,
+    first_position,
+    give_memory,
+    load_weights,
+    outline,
+    positions_of,
+    prepare,
+    windows_of,
+)
 from learner.packing import MAX_SHARED_WIDTH, Layout, Microbatch, dealt_microbatches, microbatches
 from learner.ranks import Ranks
 from learner.requests import Lora
@@ -42,6 +55,13 @@ SAME_LOGITS = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 """Two ways to the same logits differ by rounding, about 1e-6 of the largest in float32 and 1e-2 in bfloat16; a mask or
 a scale that was ignored, by far more.
 """
+
+REGROUPED = 4
+"""How many times as far logits of a mixture of experts may move in one layout as in another when tokens that they do
+not depend on change: it is rounding both times, and of few tokens it varies that much."""
+
+TRIED = 12
+"""Tokens of a sequence on which a model is tried: enough to fill a convolution and a block of heads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,25 +82,30 @@ class Forward(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
+        self.first_position = first_position(model)
         self.head_applies_alone = False
         self.scored: Scored = _scored
 
     def forward(self, batch: Microbatch, temperature: float | None) -> tuple[Tensor, Tensor]:
         """Logprobs and entropies of the batch's targets; with temperature None all logits of its predictors, twice."""
         inputs: dict[str, Any] = {"input_ids": batch.inputs, "use_cache": False}
+        if batch.positions is not None:
+            inputs["position_ids"] = batch.positions + self.first_position
+        elif self.first_position:  # or it would count them by itself, and pass over what looks like padding
+            columns = torch.arange(batch.inputs.shape[1], device=batch.inputs.device)
+            inputs["position_ids"] = (columns + self.first_position).expand(batch.inputs.shape)
         if batch.visible is not None:
-            inputs |= {"attention_mask": batch.visible, "position_ids": batch.positions}
+            inputs["attention_mask"] = batch.visible
         elif batch.ends is not None:
             lengths = {"cu_seq_lens_q": batch.ends, "cu_seq_lens_k": batch.ends}
-            longest = {"max_length_q": batch.longest, "max_length_k": batch.longest}
-            inputs |= {"position_ids": batch.positions, **lengths, **longest}
+            inputs |= {"max_length_q": batch.longest, "max_length_k": batch.longest, **lengths}
         if not self.head_applies_alone:
             logits = _rows(self.model(**inputs).logits, batch.predictors)
             if temperature is None:
                 return logits.float(), logits.float()
             return self.scored(logits, batch.tokens, temperature)
         # The head is the widest layer by far: it sees predictors only, no prompts and no padding.
-        hidden = _rows(self.model.base_model(**inputs).last_hidden_state, batch.predictors)
+        hidden = _rows(body_of(self.model)(**inputs).last_hidden_state, batch.predictors)
         head = self.model.get_output_embeddings()
         if temperature is None:
             logits = head(hidden).float()
@@ -111,9 +136,12 @@ class Policy:
         self.parameters: list[tuple[str, nn.Parameter]] = [
             (name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad
         ]
-        self.vocab_size = int(self.model.get_input_embeddings().weight.shape[0])
+        self.vocab_size = int(self.model.get_input_embeddings().weight.shape[0])  # until the first logits are seen
+        self.positions = positions_of(self.model)
         self._tensors = _tensors(self.model, attached)
         self._forward = forward
+        self._has_experts = any("expert" in name for name, _ in self.model.named_parameters())
+        self._require_causal()
         forward.head_applies_alone = self._head_applies_alone()
         shares_prompts = self._heeds_masks()
         packs = ranks.device.type == "cuda" and ranks.compute_dtype == torch.bfloat16 and self.lay_end_to_end()
@@ -162,9 +190,57 @@ class Policy:
                 seen.add(id(tensor))
                 yield name, tensor
 
+    @property
+    def by_name(self) -> Mapping[str, Tensor]:
+        """The model's tensors by all of its own names: tied ones under each of theirs; no adapters."""
+        return self._tensors
+
+    @torch.no_grad()
+    def _require_causal(self) -> None:
+        """Refuse a model whose logits are not a function of the tokens before them, in their own sequence, tried on two
+        sequences. Nodes, which have no later tokens and other neighbours, would generate from another distribution than
+        is trained. Raises BadModel.
+        """
+        probe = self._two_rows()
+        length = probe.inputs.shape[1]
+        logits = self._first_logits(probe)
+        mine, last = torch.arange(length), torch.tensor([length - 1])
+        tolerance = SAME_LOGITS[self.ranks.compute_dtype if self._has_experts else torch.float32]
+        self._regrouped = self._moves(probe, mine + length, mine)
+        if not self._regrouped <= tolerance:
+            raise self._unfit("what it says of a sequence depends on the other sequences in its batch")
+        if not self._moves(probe, last, mine[:-1]) <= tolerance:
+            later = "it is no causal language model: a later token changes what it says of earlier ones"
+            raise self._unfit(later + _masked(self.model))
+        shorter = self._logits(_probe(1, length // 2 + 1, self.vocab_size))
+        if not self._same(shorter, logits[: len(shorter)]):
+            raise self._unfit("what it says of a token depends on how many tokens follow")
+
+    def _two_rows(self) -> Microbatch:
+        return _probe(2, min(TRIED, self.positions or TRIED), self.vocab_size)
+
+    def _first_logits(self, probe: Microbatch) -> Tensor:
+        """The logits (N, V) of the first batch of all. Raises BadModel where there are none, or no numbers."""
+        try:
+            logits = self._logits(probe)
+        except torch.OutOfMemoryError:
+            raise
+        except NO_MODEL as error:
+            raise self._unfit(f"transformers fails on {probe.inputs.numel()} tokens: {one_line(error)}") from error
+        if logits.isnan().any():
+            raise self._unfit("its logits are not numbers, though its weights are")
+        columns = logits.shape[1]
+        if columns > self.vocab_size:
+            raise self._unfit(f"its head tells {columns} tokens apart, and {self.vocab_size} of them have an embedding")
+        self.vocab_size = columns  # the others can be read, and are never said
+        return logits
+
+    def _unfit(self, why: str) -> BadModel:
+        return BadModel(f"{self.directory.path} cannot be trained here ({type(self.model).__name__}): {why}")
+
     @torch.no_grad()
     def _heeds_masks(self) -> bool:
-        """Tell whether siblings may share a row, by scoring two of them both ways.
+        """Tell whether siblings may share a row, by scoring two of them both ways, and one beside two others.
 
         Architectures with windows, recurrent layers or positions of their own may not honour a mask that hides
         siblings; they get a row for each sequence. So do those with a window that a row is wider than: a mask of ours
@@ -179,14 +255,16 @@ class Policy:
             next(microbatches(pair, np.ones(2, np.bool_), 64, share_prompts=share)) for share in (True, False)
         )
         expected = self._logits(apart)
+        own = [together.predictors[together.segments == one][1:] for one in (0, 1)]  # the first is the prompt's last
         try:
-            return self._same(self._logits(together), expected)
+            return self._same(self._logits(together), expected) and self._are_alone(together, own)
         except (TypeError, ValueError, AssertionError, RuntimeError):
             return False  # it takes no masks of this shape, as architectures whose positions are in the mask
 
     @torch.no_grad()
     def lay_end_to_end(self) -> bool:
-        """Let sequences lie end to end if the model gives the same logits then, and tell whether it does.
+        """Let sequences lie end to end if the model gives the same logits then, and no sequence sees another; tell
+        whether it does.
 
         On a CPU rows of about equal width waste a twentieth of the positions, and siblings that share a prompt save
         more than that, so this is for GPUs, whose kernels take no masks.
@@ -201,20 +279,36 @@ class Policy:
             for layout in (Layout.END_TO_END, Layout.ROWS)
         )
         assert together is not None
+        assert together.ends is not None
         assert apart is not None
         order = [torch.from_numpy(np.argsort(part.numbers)) for part in (together, apart)]
         expected = self._logits(apart)[order[1]]
+        own = torch.split(torch.arange(int(together.ends[-1])), together.ends.diff().tolist())
         self.model.set_attn_implementation(NAME)
         try:
-            found = self._logits(together)[order[0]]
+            fits = self._same(self._logits(together)[order[0]], expected) and self._are_alone(together, own)
         except (TypeError, AssertionError, RuntimeError):
             # The architecture does not hand down what it is told of sequences, or the GPU is too old for the kernel.
-            found = torch.full_like(expected, torch.inf)
-        if self._same(found, expected):
+            fits = False
+        if fits:
             self.layout = Layout.END_TO_END
-            return True
-        self.model.set_attn_implementation(before)
-        return False
+        else:
+            self.model.set_attn_implementation(before)
+        return fits
+
+    def _are_alone(self, pair: Microbatch, own: Sequence[Tensor]) -> bool:
+        """Whether each of the two sequences of `pair` keeps its logits when the other's tokens, at its `own` positions,
+        become others. Equality of both layouts' logits does not show that: in bfloat16 these differ by more.
+        """
+        tolerance = SAME_LOGITS[torch.float32]
+        if self._has_experts:  # who are given other tokens together then, as they are where rows are apart
+            tolerance = max(tolerance, REGROUPED * self._regrouped)
+        watched = [torch.nonzero(pair.segments == one)[:, 0] for one in (0, 1)]
+        return all(self._moves(pair, own[one], watched[1 - one]) <= tolerance for one in (0, 1))
+
+    def _moves(self, batch: Microbatch, changed: Tensor, watched: Tensor) -> float:
+        found = moved(self._logits, batch, changed, watched, self.vocab_size)
+        return self.ranks.largest([found if found == found else math.inf])[0]
 
     @torch.no_grad()
     def _head_applies_alone(self) -> bool:
@@ -227,15 +321,19 @@ class Policy:
             return False
         logits = self._logits(_probe(2, 5, self.vocab_size))
         self._forward.head_applies_alone = True
-        return self._same(self._logits(_probe(2, 5, self.vocab_size)), logits)
+        try:
+            found = self._logits(_probe(2, 5, self.vocab_size))
+        except (AttributeError, TypeError, RuntimeError):
+            return False  # it gives no hidden states, or its head takes others
+        return found.shape == logits.shape and self._same(found, logits)
 
     def _logits(self, batch: Microbatch) -> Tensor:
         logits: Tensor = self._forward(batch.to(self.ranks.device), None)[0]
         return logits
 
     def _same(self, logits: Tensor, expected: Tensor) -> bool:
-        share = float((logits - expected).abs().max() / expected.abs().max())
-        return self.ranks.largest([share])[0] <= SAME_LOGITS[self.ranks.compute_dtype]
+        found = share(logits, expected)
+        return self.ranks.largest([found if found == found else math.inf])[0] <= SAME_LOGITS[self.ranks.compute_dtype]
 
 
 def load_policy(
@@ -276,6 +374,15 @@ def load_policy(
             layer.forward = torch.compile(layer.forward)
         forward.scored = torch.compile(_scored, dynamic=True)
     return policy
+
+
+def _masked(model: Any) -> str:
+    """What a config says that may explain why later tokens count."""
+    said = ", ".join(map(str, model.config.architectures or ()))
+    named = f"; its config.json names {said}" if said else ""
+    if getattr(model.config, "is_decoder", True):
+        return named
+    return f"{named}, and is_decoder = false: set that to true only if the weights were trained to generate"
 
 
 def _tensors(model: Any, attached: Attached | None) -> dict[str, Tensor]:

@@ -97,8 +97,9 @@ class MakeModel(Request, tag="make_model", frozen=True, kw_only=True):
 
 
 class Load(Request, tag="load", frozen=True, kw_only=True):
-    """Load a Hugging Face directory and forget what was loaded. Reply: `parameters`, `vocab_size`, `fingerprint`,
-    `ranks`, and what "auto" came to: `device`, `compute_dtype`.
+    """Load a Hugging Face directory and forget what was loaded. Reply: `parameters`, `vocab_size`, `positions` (tokens
+    of the longest sequence, null when nothing says so), `fingerprint`, `ranks`, and what "auto" came to: `device`,
+    `compute_dtype`.
 
     With `compile` layers and the head's last steps are compiled by torch on first use, which takes a minute or so. With
     `lora` only an adapter is trained and saved, and an export is the directory's own weight files beside it.

@@ -84,9 +84,11 @@ SWARM, OFFLINE = 0, 1
 """Where a sequence comes from: a rollout of the swarm, or a log, whose policy nobody vouches for."""
 
 
-def supervised_batch(arrays: Arrays, vocab_size: int) -> Ragged:
-    """Read `tokens` int32 [M], `lengths` int32 [B], `mask` uint8 [M] (1: the token is learnt). Raises BadBatch."""
-    tokens, lengths = _sequences(arrays, vocab_size)
+def supervised_batch(arrays: Arrays, vocab_size: int, positions: int | None = None) -> Ragged:
+    """Read `tokens` int32 [M], `lengths` int32 [B], `mask` uint8 [M] (1: the token is learnt). Raises BadBatch, also
+    for a sequence of more than `positions` tokens.
+    """
+    tokens, lengths = _sequences(arrays, vocab_size, positions)
     mask = _array(arrays, "mask", "uint8")
     if mask.shape != tokens.shape or mask.max() > 1:
         raise BadBatch(f"mask must hold a 0 or 1 for each of the {len(tokens)} tokens")
@@ -98,14 +100,15 @@ def supervised_batch(arrays: Arrays, vocab_size: int) -> Ragged:
     return Ragged(tokens=tokens, lengths=lengths, targets=targets)
 
 
-def rollout_batch(arrays: Arrays, vocab_size: int) -> Rollouts:
-    """Read one training batch of B sequences in G groups, of whose M tokens a policy generated C. Raises BadBatch.
+def rollout_batch(arrays: Arrays, vocab_size: int, positions: int | None = None) -> Rollouts:
+    """Read one training batch of B sequences in G groups, of whose M tokens a policy generated C. Raises BadBatch, also
+    for a sequence of more than `positions` tokens.
 
     Arrays: `tokens` int32 [M], `lengths` int32 [B], `mask` uint8 [M] (1: generated, and trained on; a sequence begins
     with one 0 at least and holds one 1 at least), `behaviour_logprobs` float32 [C], `lags` int32 [C], `rewards`
     float32 [B], `group_sizes` int32 [G], `origins` uint8 [B] (0: a rollout of the swarm, 1: from a log).
     """
-    sequences = supervised_batch(arrays, vocab_size)
+    sequences = supervised_batch(arrays, vocab_size, positions)
     if not sequences.target_counts.all():
         raise BadBatch("mask marks no token of some sequence, so its reward belongs to nothing")
     count, tokens = len(sequences), int(sequences.targets.sum())
@@ -152,13 +155,15 @@ def _array(arrays: Arrays, name: str, dtype: str) -> NDArray[Any]:
     return array
 
 
-def _sequences(arrays: Arrays, vocab_size: int) -> tuple[Ints, Ints]:
+def _sequences(arrays: Arrays, vocab_size: int, positions: int | None) -> tuple[Ints, Ints]:
     tokens = _array(arrays, "tokens", "int32").astype(np.int64)
     lengths = _array(arrays, "lengths", "int32").astype(np.int64)
     if lengths.min() < SHORTEST or int(lengths.sum()) != len(tokens):
         raise BadBatch(f"lengths must each be at least {SHORTEST} and sum to the {len(tokens)} values of tokens")
     if tokens.min() < 0 or tokens.max() >= vocab_size:
         raise BadBatch(f"tokens holds an id outside the model's vocabulary of {vocab_size}")
+    if positions is not None and lengths.max() > positions:
+        raise BadBatch(f"a sequence has {lengths.max()} tokens, and the model takes {positions}")
     return tokens, lengths
 
 

@@ -40,10 +40,16 @@ def shard(root: nn.Module, model: Any, ranks: Ranks) -> None:
 
 
 def layers_of(model: Any) -> list[nn.Module]:
-    """The blocks that transformers says must not be split: the decoder's layers, whether they are cut or not."""
+    """The blocks that transformers says must not be split: the decoder's layers, whether they are cut or not.
+
+    Without those that hold the embedding, which BERT's descendants name as well: it may be tied to the head, and the
+    two must be gathered together.
+    """
     names = set(model._no_split_modules or ())
+    embedding = model.get_input_embeddings()
     # Of a module that is cut FSDP makes a class of another name, whose base is the module's own.
     layers = [module for module in model.modules() if names & {one.__name__ for one in type(module).__mro__}]
+    layers = [layer for layer in layers if embedding not in layer.modules()]
     inner = {id(one) for layer in layers for one in layer.modules() if one is not layer}
     return [layer for layer in layers if id(layer) not in inner]
 

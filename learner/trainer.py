@@ -134,15 +134,17 @@ class Trainer:
                 reply = self._load(request)
             case Supervised():
                 training = self._require_training()
-                reply = training.supervised(supervised_batch(arrays, training.policy.vocab_size), request.learning_rate)
+                bounds = training.policy.vocab_size, training.policy.positions
+                reply = training.supervised(supervised_batch(arrays, *bounds), request.learning_rate)
             case Step():
                 training = self._require_training()
-                reply, found = training.step(rollout_batch(arrays, training.policy.vocab_size))
+                bounds = training.policy.vocab_size, training.policy.positions
+                reply, found = training.step(rollout_batch(arrays, *bounds))
                 reply["steps"] = training.steps
             case Logprobs():
                 training = self._require_training()
-                batch = supervised_batch(arrays, training.policy.vocab_size)
-                found = training.logprobs(batch, request.temperature, request.weights)
+                bounds = training.policy.vocab_size, training.policy.positions
+                found = training.logprobs(supervised_batch(arrays, *bounds), request.temperature, request.weights)
                 reply = {}
             case Export():
                 policy = self._require_training().policy
@@ -191,6 +193,7 @@ class Trainer:
         return {
             "parameters": policy.num_parameters,
             "vocab_size": policy.vocab_size,
+            "positions": policy.positions,
             "fingerprint": policy.fingerprint,
             "ranks": self._ranks.count,
             "device": self._ranks.device.type,

@@ -2,7 +2,8 @@
 
 What always holds: a file's bytes are its header and its tensors in the order given, whoever was faster; each piece is
 named from the very memory that it was written from, so what is published need not be read again; pieces are where
-the publication cuts; memory beside the tensors handed in is a piece for each thread.
+the publication cuts; memory beside the tensors handed in is a piece for each thread; a number that is not finite is
+never written: no node could generate with it.
 
 Each thread takes a piece through all three while it is in its core's cache: converting a whole tensor first would take
 new memory, which a virtual machine may wait for longer than for its disk.
@@ -32,24 +33,38 @@ WRITE_BACK_BYTES = 1 << 24
 """Sent to the disk together: piece by piece costs a fifth more of the processor, all at the end a third more time."""
 
 
+class NotFinite(ArithmeticError):
+    """Weights hold a number that is not finite in the file's format; the message names the tensor."""
+
+
+def not_finite(values: Tensor) -> bool:
+    """Whether `values`, of any dtype, hold a NaN or an infinity; without memory of their size."""
+    if not values.is_floating_point() or not values.numel():
+        return False
+    if values.dtype.itemsize == 1:  # torch finds no least and largest of 8-bit floats
+        values = values.float()
+    return not all(bool(one.isfinite()) for one in torch.aminmax(values))
+
+
 class WeightFile:
     """One file of which tensors are given in order. `cuts` are the ends of its pieces, the last one the file's end."""
 
     def __init__(self, path: Path, header: bytes, cuts: Sequence[int], threads: ThreadPoolExecutor) -> None:
         """Raises OSError."""
+        self._path = path
         self._threads = threads
         self._ends: Iterator[int] = iter(cuts)
         self._start = self._reached = 0
         self._end = next(self._ends, 0)
-        self._parts: list[tuple[Tensor, torch.dtype]] = []
+        self._parts: list[tuple[str, Tensor, torch.dtype]] = []
         self._digests: list[Future[bytes]] = []
         self._given: list[int] = []
         self._awaited = 0
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        self.add(torch.frombuffer(bytearray(header), dtype=torch.uint8), torch.uint8)
+        self.add("header", torch.frombuffer(bytearray(header), dtype=torch.uint8), torch.uint8)
 
-    def add(self, tensor: Tensor, dtype: torch.dtype) -> None:
-        """Append `tensor` as `dtype`; it must not change before `settle` has returned for it.
+    def add(self, name: str, tensor: Tensor, dtype: torch.dtype) -> None:
+        """Append `tensor`, called `name`, as `dtype`; it must not change before `settle` has returned for it.
 
         Raises:
             ValueError: the cuts are not those of a file with this tensor.
@@ -59,7 +74,7 @@ class WeightFile:
             count = min(len(flat), (self._end - self._reached) // dtype.itemsize)
             if not count:
                 raise ValueError(f"a cut at {self._end} lies inside an element, or {tensor.shape} lies behind the last")
-            self._parts.append((flat[:count], dtype))
+            self._parts.append((name, flat[:count], dtype))
             self._reached += count * dtype.itemsize
             flat = flat[count:]
             if self._reached == self._end:
@@ -69,14 +84,22 @@ class WeightFile:
                 self._start, self._end = self._end, next(self._ends, self._end)
 
     def settle(self, waiting_bytes: int = 0) -> None:
-        """Return once all whole pieces are written, but for the last `waiting_bytes` of them. Raises OSError."""
+        """Return once all whole pieces are written, but for the last `waiting_bytes` of them. Raises OSError,
+        NotFinite.
+        """
         while self._awaited < len(self._digests) and self._given[-1] - self._given[self._awaited] >= waiting_bytes:
             self._digests[self._awaited].result()
             self._awaited += 1
 
     def finish(self) -> NDArray[np.uint8]:
-        """Flush to the disk and close; return the SHA-256 of each piece, uint8 (P, 32). Raises OSError."""
+        """Flush to the disk and close; return the SHA-256 of each piece, uint8 (P, 32). Raises OSError, NotFinite.
+
+        Raises:
+            ValueError: fewer tensors were given than the cuts have room for.
+        """
         self.settle()
+        if self._reached != self._end:
+            raise ValueError(f"{self._path} ends at {self._reached} bytes, and its header speaks of more")
         os.fsync(self._handle)
         self.close()
         return np.frombuffer(b"".join(one.result() for one in self._digests), np.uint8).reshape(-1, DIGEST_BYTES)
@@ -87,7 +110,7 @@ class WeightFile:
             os.close(self._handle)
         self._handle = -1
 
-    def _write(self, start: int, end: int, parts: Sequence[tuple[Tensor, torch.dtype]]) -> bytes:
+    def _write(self, start: int, end: int, parts: Sequence[tuple[str, Tensor, torch.dtype]]) -> bytes:
         view = memoryview(_bytes_of(parts, end - start))  # type: ignore[arg-type]  # numpy's arrays are buffers
         digest, offset = sha256(view).digest(), start
         while view:
@@ -121,22 +144,31 @@ class _Buffer(threading.local):
 _buffer = _Buffer()
 
 
-def _bytes_of(parts: Sequence[tuple[Tensor, torch.dtype]], size_bytes: int) -> NDArray[np.uint8]:
-    """The parts as they are in the file; valid until this thread asks again."""
-    if len(parts) == 1 and parts[0][0].dtype == parts[0][1] and parts[0][0].device.type == "cpu":
-        return parts[0][0].view(torch.uint8).numpy()
+def _bytes_of(parts: Sequence[tuple[str, Tensor, torch.dtype]], size_bytes: int) -> NDArray[np.uint8]:
+    """The parts as they are in the file; valid until this thread asks again. Raises NotFinite."""
+    if len(parts) == 1 and parts[0][1].dtype == parts[0][2] and parts[0][1].device.type == "cpu":
+        _require_finite(parts[0][0], parts[0][1])
+        return parts[0][1].view(torch.uint8).numpy()
     if len(_buffer.data) < size_bytes:
         _buffer.data = torch.empty(size_bytes, dtype=torch.uint8)
     offset = 0
-    for tensor, dtype in parts:
+    for name, tensor, dtype in parts:
         place = _buffer.data[offset : offset + len(tensor) * dtype.itemsize]
         misplaced = offset % dtype.itemsize
         offset += len(place)
         if misplaced:  # behind a tensor of odd size; no view of the buffer can begin there
-            place.copy_(tensor.to(dtype).view(torch.uint8))
+            converted = tensor.to(dtype)
+            _require_finite(name, converted)
+            place.copy_(converted.view(torch.uint8))
             continue
         values = place.view(dtype)
         step = SERIAL if tensor.device.type == "cpu" else len(tensor)
         for first in range(0, len(tensor), step):
             values[first : first + step].copy_(tensor[first : first + step])
+            _require_finite(name, values[first : first + step])
     return _buffer.data[:offset].numpy()
+
+
+def _require_finite(name: str, values: Tensor) -> None:
+    if any(map(not_finite, torch.split(values, SERIAL))):
+        raise NotFinite(f"{name!r} holds values that are not finite as {str(values.dtype).removeprefix('torch.')}")

@@ -32,7 +32,7 @@ from node.tasks.gate import Gate
 from node.tasks.logs import Logs, read_logs
 from node.tasks.port import Chat, TaskError
 from node.tasks.registry import open_task
-from node.tasks.text import TextCodec, positions_of, vocabulary_of
+from node.tasks.text import TextCodec, limit_of, vocabulary_of
 from node.user_paths import as_path
 
 LOOKED_AT = 64
@@ -205,14 +205,16 @@ def _written(name: str, encoded: EncodedTask, index: int) -> Written:
         return f"task {name}: {error}"
 
 
-def _require_room(name: str, encoded: EncodedTask, limits: EpisodeLimits) -> None:
-    """Raises TaskError when no prompt that is looked at can be written, or none leaves room for an answer."""
+def _require_room(name: str, encoded: EncodedTask, limits: EpisodeLimits, reason: str) -> None:
+    """Raises TaskError when no prompt that is looked at can be written, or none leaves room for an answer. `reason`
+    says why the model takes no longer sequence; "" where that is its size.
+    """
     found = [_written(name, encoded, index) for index in range(LOOKED_AT)]
     lengths = [len(one) for one in found if not isinstance(one, str)]
     if not lengths:
         raise TaskError(f"{found[0]}; so it is with all {LOOKED_AT} prompts that were looked at")
     if why := _too_long(name, min(lengths), limits):
-        raise TaskError(f"{why}, and it is the shortest of {LOOKED_AT}. {SHORTER}")
+        raise TaskError(f"{why}, and it is the shortest of {LOOKED_AT}. {SHORTER}{reason}")
 
 
 def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
@@ -223,7 +225,9 @@ def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
     directory = Path(config.model.directory)
     with naming("[model] directory"):
         codec = TextCodec.load(directory)
-    limits = episode_limits(config.learn, positions_of(directory))
+        limit = limit_of(directory)
+    positions, reason = (limit.tokens, limit.why and f" {limit.why}.") if limit else (None, "")
+    limits = episode_limits(config.learn, positions, reason)
     parts, tasks, held_out, origins = [], {}, [], {}
     for number, one in enumerate(config.task.tasks):
         with naming("[task] spec" if config.task.spec else f"[task] mixture[{number}].spec"):
@@ -234,7 +238,7 @@ def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
             parts.append(part_of_mixture(one, task.gate, config.curriculum, config.learn.seed))
             tasks[one.title] = task
             origins[one.title] = {"spec": one.spec, "directory": str(base.resolve()), "seed": config.learn.seed}
-            _require_room(one.title, tasks[one.title], limits)
+            _require_room(one.title, tasks[one.title], limits, reason)
             held_out += held_out_of(tasks[one.title], config.task.held_out, limits, name=one.title)
     gates = [encoded.gate for encoded in tasks.values()]
     if idle := idle_key_of_tasks(
@@ -258,7 +262,7 @@ def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
                 base / as_path(config.offline.path),
                 codec,
                 Chat(config.offline.chat),
-                positions=positions_of(directory),
+                positions=positions,
                 vocabulary=vocabulary_of(directory),
             )
             _require_pairs(config, logs)
@@ -280,13 +284,15 @@ def _require_pairs(config: SwarmConfig, logs: Logs) -> None:
         )
 
 
-def episode_limits(learn: LearnSection, positions: int | None) -> EpisodeLimits:
-    """How far an episode may go with a model of so many positions. Raises TaskError when that is not far enough."""
+def episode_limits(learn: LearnSection, positions: int | None, reason: str = "") -> EpisodeLimits:
+    """How far an episode may go with a model of so many positions, which has no more for that `reason`. Raises
+    TaskError when that is not far enough.
+    """
     most = min(positions or MAX_EPISODE_TOKENS, MAX_EPISODE_TOKENS)
     if (tokens := learn.max_episode_tokens or most) > most:
         raise TaskError(
             f"[learn] max_episode_tokens = {tokens} is more than the {most} positions of the model. Lower it, or leave "
-            "it out to take them all."
+            f"it out to take them all.{reason}"
         )
     return EpisodeLimits(turns=learn.max_turns, tokens=tokens, turn_tokens=learn.max_new_tokens)
 

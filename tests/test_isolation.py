@@ -26,6 +26,7 @@ TRAINING_MODULES = frozenset(
         "learner.correspondence",
         "learner.critic",
         "learner.export",
+        "learner.independence",
         "learner.launcher",
         "learner.listening",
         "learner.machines.board",

@@ -24,6 +24,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from learner.handed_text import NotText, text_of
+from learner.positions import Positions, positions_in
 from node.tasks.port import Answer, Chat, ChatMessage, Completion, Problem, TaskError
 from node.tasks.tokenizer_files import read_object, read_tokenizer
 from protocol.limits import MAX_PROMPT_TOKENS, MAX_STOP_IDS
@@ -45,7 +46,9 @@ CHARACTER_VOCABULARY = 64
 
 @dataclass(frozen=True, kw_only=True)
 class TextCodec:
-    """The tokenizer of one model. `eos_id` ends reference answers; it is one of `stop_ids`, which end generation."""
+    """The tokenizer of one model. `eos_id` ends reference answers; it is one of `stop_ids`, which end generation. The
+    model's embedding has `rows`, None when it does not say: no engine takes an id beyond them.
+    """
 
     directory: Path
     tokenizer: Tokenizer
@@ -53,6 +56,7 @@ class TextCodec:
     chat_template: str | None
     eos_id: int
     stop_ids: frozenset[int]
+    rows: int | None = None
 
     @classmethod
     def load(cls, directory: Path) -> TextCodec:
@@ -67,6 +71,12 @@ class TextCodec:
         stop_ids = declared | ({eos} if eos is not None else set())
         if len(stop_ids) > MAX_STOP_IDS:
             raise TaskError(f"{directory}: {len(stop_ids)} tokens end a text; a lease carries at most {MAX_STOP_IDS}")
+        rows = vocabulary_of(directory)
+        if rows is not None and max(stop_ids) >= rows:
+            raise TaskError(
+                f"{directory}: token id {max(stop_ids)} ends a text, and {_embedded(rows)}, so it is never generated. "
+                "Correct eos_token_id in generation_config.json and config.json, or eos_token in tokenizer_config.json."
+            )
         return cls(
             directory=directory,
             tokenizer=files.tokenizer,
@@ -74,6 +84,7 @@ class TextCodec:
             chat_template=_read_chat_template(directory, files.settings),
             eos_id=eos if eos is not None else min(declared),
             stop_ids=frozenset(stop_ids),
+            rows=rows,
         )
 
     def encode_prompt(self, problem: Problem) -> tuple[int, ...]:
@@ -174,20 +185,36 @@ class TextCodec:
         unknown = self.special_tokens.get("unk_token")
         if unknown is not None and unknown not in text and self.tokenizer.token_to_id(unknown) in ids:
             raise TaskError(f"{self.directory}: its tokenizer has no token for a character of {text[:80]!r}")
+        if self.rows is not None and max(ids, default=0) >= self.rows:
+            raise TaskError(
+                f"{self.directory}: its tokenizer writes {self.tokenizer.id_to_token(max(ids))!r} as token id "
+                f"{max(ids)}, and {_embedded(self.rows)}. Take the tokenizer and the chat template that belong to "
+                "these weights, or weights whose embedding was resized for them."
+            )
         return tuple(ids)
 
     def _decode_known(self, tokens: list[int]) -> str:
         return str(self.tokenizer.decode(tokens, skip_special_tokens=False)) if tokens else ""
 
 
+def limit_of(directory: Path) -> Positions | None:
+    """How long a sequence the model in `directory` takes, and why no longer; None when it does not say."""
+    return positions_in(read_object(directory / "config.json"))
+
+
 def positions_of(directory: Path) -> int | None:
     """Tokens of the longest sequence that the model in `directory` takes; None when it does not say."""
-    return _size_of(directory, "max_position_embeddings")
+    limit = limit_of(directory)
+    return None if limit is None else limit.tokens
 
 
 def vocabulary_of(directory: Path) -> int | None:
     """Token ids that the model in `directory` has embeddings for; None when it does not say."""
     return _size_of(directory, "vocab_size")
+
+
+def _embedded(rows: int) -> str:
+    return f"the model's embedding has {rows} rows (vocab_size), for ids 0 to {rows - 1}"
 
 
 def _size_of(directory: Path, key: str) -> int | None:

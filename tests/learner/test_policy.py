@@ -16,6 +16,7 @@ from transformers import (
     Gemma2Config,
     LlamaConfig,
     OPTConfig,
+    PhimoeConfig,
     Qwen2Config,
     Qwen3Config,
 )
@@ -199,10 +200,21 @@ def test_logits_that_are_capped_softly_are_capped_in_bfloat16_as_well(tmp_path: 
 
 SMALL: dict[str, Any] = {"vocab_size": 40, "hidden_size": 32, "num_attention_heads": 4}
 BY_CHANCE = {
+    "phimoe": PhimoeConfig(
+        **SMALL,
+        num_hidden_layers=2,
+        intermediate_size=48,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        router_jitter_noise=0.3,
+        input_jitter_noise=0.3,
+        initializer_range=0.3,
+    ),
     "opt": OPTConfig(**SMALL, num_hidden_layers=2, ffn_dim=48, word_embed_proj_dim=32, dropout=0.3, layerdrop=0.3),
     "bloom": BloomConfig(**SMALL, n_layer=2, hidden_dropout=0.3, attention_dropout=0.3),
 }
-"""Models that leave something to chance in training; what BLOOM makes of masks is its own besides."""
+"""Models that leave something to chance in training; what BLOOM makes of masks is its own besides, and what the routers
+of Phi-3.5-MoE make of their jitter where they draw nothing."""
 
 
 @pytest.mark.parametrize("kind", BY_CHANCE)
@@ -292,14 +304,19 @@ def test_compiled_layers_compute_the_same(qwen3: Path) -> None:
 def test_gradient_checkpointing_computes_the_same(qwen3: Path) -> None:
     batch = siblings()
     (part,) = microbatches(batch, np.ones(4, np.bool_), 1000, share_prompts=True)
-    gradients = []
+    gradients, passes = [], []
     for checkpointing in (False, True):
         policy = load_policy(qwen3, gradient_checkpointing=checkpointing)
+        counted: list[None] = []
+        norm = policy.model.model.layers[0].input_layernorm
+        norm.register_forward_hook(lambda *_, counted=counted: counted.append(None))
         policy.score(part, 1.0).logprobs.sum().backward()
+        passes.append(len(counted))
         gradients.append(
             torch.cat([tensor.grad.flatten() for _, tensor in policy.parameters if tensor.grad is not None])
         )
     torch.testing.assert_close(*gradients)
+    assert passes == [1, 2], "what was not kept is computed again in the backward pass"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

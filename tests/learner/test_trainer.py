@@ -482,6 +482,23 @@ def test_a_model_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
     assert f"{tmp_path} has no config.json" in said
 
 
+def test_a_sequence_that_the_model_does_not_reach_is_refused(model: Path) -> None:
+    """Beyond its positions a model fails, or computes something else than nodes do."""
+    trainer = Trainer()
+    reply = ok(trainer, "load", directory=str(model), hyperparameters=HYPERPARAMETERS)
+    assert reply["positions"] == CONFIG["max_position_embeddings"]
+    length = CONFIG["max_position_embeddings"] + 1
+    arrays = {
+        "tokens": np.ones(length, np.int32),
+        "lengths": np.array([length], np.int32),
+        "mask": np.arange(length, dtype=np.uint8).clip(max=1),
+    }
+    for request in ({"op": "logprobs"}, {"op": "supervised", "learning_rate": 1e-3}):
+        reply, _ = trainer.answer({"id": 2, **request}, arrays)
+        assert reply["kind"] == "bad_request"
+        assert f"a sequence has {length} tokens, and the model takes {length - 1}" in reply["error"]
+
+
 def test_arrays_that_do_not_fit_are_named(trainer: Trainer) -> None:
     arrays = rollouts(7)
     assert "rewards" in refused(trainer, "bad_request", "step", arrays | {"rewards": np.zeros(3, np.float32)})

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from learner.weight_files import WeightFile
+from learner.weight_files import NotFinite, WeightFile
 
 HEADER = b"seven b"
 
@@ -21,7 +21,7 @@ def write(path: Path, cuts: list[int], tensors: list[tuple[Tensor, torch.dtype]]
         file = WeightFile(path, HEADER, cuts, threads)
         try:
             for tensor, dtype in tensors:
-                file.add(tensor, dtype)
+                file.add("some.weight", tensor, dtype)
             return [digest.tobytes() for digest in file.finish()]
         finally:
             file.close()
@@ -46,3 +46,26 @@ def test_pieces_are_the_bytes_in_order(tmp_path: Path, many: list[int]) -> None:
 def test_cuts_of_another_file_are_refused(tmp_path: Path, cuts: list[int]) -> None:
     with pytest.raises(ValueError, match="lies inside an element, or"):
         write(tmp_path / "weights", cuts, [(torch.zeros(12), torch.uint8), (torch.randn(400), torch.bfloat16)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("cuts", [[12807], [807, 12807]])
+def test_a_number_that_is_not_finite_is_never_written(
+    tmp_path: Path, dtype: torch.dtype, odd: float, cuts: list[int]
+) -> None:
+    values = torch.randn(12800 // dtype.itemsize)
+    values[-1] = odd
+    with pytest.raises(NotFinite, match=r"'some.weight' holds values that are not finite as b?float"):
+        write(tmp_path / "weights", cuts, [(values, dtype)])
+
+
+def test_a_number_that_the_format_has_no_room_for_is_never_written(tmp_path: Path) -> None:
+    with pytest.raises(NotFinite, match="as float16"):
+        write(tmp_path / "weights", [11], [(torch.tensor([1.0, 1e5]), torch.float16)])
+
+
+def test_a_file_that_was_given_too_little_is_never_finished(tmp_path: Path) -> None:
+    """A header that speaks of more than was written makes a file that nobody can read."""
+    with pytest.raises(ValueError, match="ends at 47 bytes, and its header speaks of more"):
+        write(tmp_path / "weights", [47, 87], [(torch.randn(10), torch.float32)])

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tokenizers import AddedToken, Tokenizer
 
 from learner.curriculum.levels import MASTERED, WINDOW
 from learner.environment import Answered, Ended, EpisodeLimits
@@ -61,6 +62,49 @@ def text(base: Path, tokens: tuple[int, ...]) -> str:
 def test_an_episode_goes_no_further_than_the_model(asked: int | None, positions: int | None, limit: int) -> None:
     learn = LearnSection(steps=1, max_turns=5, max_episode_tokens=asked, max_new_tokens=7)
     assert episode_limits(learn, positions) == EpisodeLimits(turns=5, tokens=limit, turn_tokens=7)
+
+
+def write_config(base: Path, **config: object) -> None:
+    (base / "model" / "config.json").write_text(json.dumps(config))
+
+
+def test_a_run_that_goes_beyond_gpt2s_positions_is_refused(base: Path) -> None:
+    write_config(base, model_type="gpt2", n_positions=24, vocab_size=64)
+    school(base, max_new_tokens=4)
+    with pytest.raises(TaskError, match=r"max_new_tokens = 40 are more than the 24 that the model"):
+        school(base, max_new_tokens=40)
+
+
+def test_a_run_that_goes_beyond_longropes_first_factors_is_told_why(base: Path) -> None:
+    rope = {"type": "longrope", "short_factor": [1.0], "long_factor": [4.0]}
+    sizes = {"max_position_embeddings": 4096, "original_max_position_embeddings": 24, "vocab_size": 64}
+    write_config(base, model_type="phi3", rope_scaling=rope, **sizes)
+    school(base, max_new_tokens=4)
+    with pytest.raises(
+        TaskError, match=r"more than the 24 .*Beyond 24 tokens .*LongRoPE.*write the values of long_factor"
+    ):
+        school(base, max_new_tokens=30)
+    write_config(base, model_type="phi3", rope_scaling={**rope, "short_factor": [4.0]}, **sizes)
+    school(base, max_new_tokens=30)
+
+
+def test_a_template_beyond_the_embedding_is_refused_at_the_start(base: Path) -> None:
+    """A tokenizer with 65 ids for an embedding of 64 rows."""
+    file = base / "model" / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.add_special_tokens([AddedToken("<|asks|>", special=True, normalized=False)])
+    tokenizer.save(str(file))
+    (base / "model" / "chat_template.jinja").write_text("<|asks|>{{ messages[0].content }}")
+    (base / "t.jsonl").write_text(
+        "".join(json.dumps({"prompt": f"say {n}", "answer": str(n)}) + "\n" for n in range(9))
+    )
+    write_config(base, vocab_size=65)
+    school(base, "jsonl:t.jsonl:chat=always", held_out=0)
+    write_config(base, vocab_size=64)
+    school(base, "jsonl:t.jsonl:chat=never", held_out=0)
+    with pytest.raises(TaskError, match="as token id 64, and the model's embedding has 64 rows") as caught:
+        school(base, "jsonl:t.jsonl:chat=always", held_out=0)
+    assert "[task] spec" in str(caught.value)
 
 
 def test_more_than_the_model_takes_is_refused() -> None:

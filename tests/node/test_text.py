@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer
 
 from learner.environment import Answered, Ended, EpisodeLimits
 from node.tasks.encoded import EncodedTask
@@ -383,11 +384,58 @@ def test_a_task_that_answers_otherwise_than_it_did_is_named(codec: TextCodec) ->
 
 @pytest.mark.parametrize(
     ("config", "positions"),
-    [({}, None), ({"max_position_embeddings": 64}, 64), ({"text_config": {"max_position_embeddings": 32}}, 32)],
+    [
+        ({}, None),
+        ({"max_position_embeddings": 64}, 64),
+        ({"n_positions": 24}, 24),
+        ({"text_config": {"max_position_embeddings": 32}}, 32),
+    ],
 )
 def test_how_long_a_sequence_a_model_takes(tmp_path: Path, config: dict[str, object], positions: int | None) -> None:
     write_json(tmp_path / "config.json", **config)
     assert positions_of(tmp_path) == positions
+
+
+# --- ids that the embedding does not reach ----------------------------------------------------------------------------
+
+SAYS_MORE = "<|asks|>{{ messages[0].content }}"
+
+
+@pytest.fixture
+def further(own_model: Path) -> Path:
+    """A tokenizer with one id more than the character tokenizer, 64, which its chat template uses."""
+    file = own_model / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.add_special_tokens([AddedToken("<|asks|>", special=True, normalized=False)])
+    tokenizer.save(str(file))
+    (own_model / "chat_template.jinja").write_text(SAYS_MORE)
+    return own_model
+
+
+def test_an_id_beyond_the_embedding_is_refused_with_ids_and_rows(further: Path) -> None:
+    """A chat template that goes further than the weights do."""
+    write_json(further / "config.json", vocab_size=64)
+    codec = TextCodec.load(further)
+    assert codec.encode_prompt(plain("abc"))
+    with pytest.raises(TaskError) as caught:
+        codec.encode_prompt(Problem(prompt="abc", chat=Chat.ALWAYS))
+    assert "its tokenizer writes '<|asks|>' as token id 64" in str(caught.value)
+    assert "the model's embedding has 64 rows (vocab_size), for ids 0 to 63" in str(caught.value)
+    assert str(further) in str(caught.value)
+
+
+@pytest.mark.parametrize("config", [{"vocab_size": 65}, {}, {"text_config": {"vocab_size": 65}}])
+def test_every_id_that_the_embedding_has_is_written(further: Path, config: dict[str, object]) -> None:
+    write_json(further / "config.json", **config)
+    assert 64 in TextCodec.load(further).encode_prompt(Problem(prompt="abc", chat=Chat.ALWAYS))
+
+
+def test_what_ends_a_text_must_be_what_a_model_can_say(own_model: Path) -> None:
+    write_json(own_model / "config.json", vocab_size=64, eos_token_id=2)
+    assert TextCodec.load(own_model).stop_ids == {2}
+    write_json(own_model / "generation_config.json", eos_token_id=[2, 64])
+    with pytest.raises(TaskError, match=r"token id 64 ends a text, and the model's embedding has 64 rows .* 0 to 63"):
+        TextCodec.load(own_model)
 
 
 class Odd:

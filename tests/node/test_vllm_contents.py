@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from pathlib import Path
@@ -46,3 +47,15 @@ def test_what_most_parameters_are_stored_in_is_what_it_is_computed_in(models: Mo
     }
     (directory / "model.safetensors").write_bytes(safetensors_file(tensors))
     assert read_contents(directory).computes_in == "float16"
+
+
+def test_longrope_goes_no_further_than_where_its_factors_change(models: Models, tmp_path: Path) -> None:
+    """vLLM takes the factors of long sequences for all of them once it may be asked for long ones."""
+    directory = tmp_path / "changed"
+    shutil.copytree(models.first, directory)
+    assert read_contents(directory).original_length is None
+    config = json.loads((directory / "config.json").read_text())
+    rope = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}
+    changed = {**config, "rope_parameters": {**rope, "original_max_position_embeddings": 24}}
+    (directory / "config.json").write_text(json.dumps(changed))
+    assert read_contents(directory).original_length == 24

@@ -1,11 +1,20 @@
-"""A KV cache that a step appends to, instead of copying all that came before."""
+"""What a model keeps of a batch from one step to the next: a KV cache that a step appends to instead of copying all
+that came before, or whatever else the architecture has (the states of recurrent layers).
+
+Invariants:
+- a model is given its memory under the name that its forward pass has for it: transformers' models take any other name
+  without a word, and would begin anew at every step;
+- rows are dropped and doubled in all that is kept, or the memory says that it cannot.
+"""
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers.cache_utils import DynamicCache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 MIN_CAPACITY = 64
 """First size of a KV buffer beyond the prompt, in tokens; it grows by half, so that a long budget that is rarely used
@@ -69,3 +78,62 @@ def new_cache(config: Any, room: int) -> DynamicCache:
     cache = DynamicCache(config=config)
     cache.layers = [GrowingLayer(room) if type(layer) is DynamicLayer else layer for layer in cache.layers]
     return cache
+
+
+KEPT_AS = ("past_key_values", "cache_params", "state")
+"""What forward passes call it, as transformers' generation knows them (`ALL_CACHE_NAMES`): attention, Mamba, RWKV.
+XLNet and Reformer keep something that two passes do not agree on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeping:
+    """How an architecture keeps what it has read: the argument's `name`, and whether the model `makes_own`."""
+
+    name: str
+    makes_own: bool
+
+    def new(self, config: Any, room: int) -> Memory:
+        """Return an empty memory for rows that may grow by `room` tokens after the prompt."""
+        return Memory(self.name, None if self.makes_own else new_cache(config, room))
+
+
+def ways_of_keeping(model: Any) -> list[Keeping]:
+    """Return how `model` may be given a memory, ours first: appending to it copies nothing."""
+    taken = inspect.signature(model.forward).parameters
+    name = next((name for name in KEPT_AS if name in taken), None)
+    if name is None:
+        return []
+    own = Keeping(name=name, makes_own=True)
+    return [Keeping(name=name, makes_own=False), own] if name == KEPT_AS[0] else [own]
+
+
+class Memory:
+    """What is kept of a batch: nothing before the first pass, unless a cache of ours is filled."""
+
+    def __init__(self, name: str, kept: Any) -> None:
+        self._name = name
+        self._kept = kept
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what a forward pass is given."""
+        return {"use_cache": True} if self._kept is None else {"use_cache": True, self._name: self._kept}
+
+    def take(self, output: Any) -> None:
+        """Keep what a forward pass gave back, or else what it was given. Raises TypeError if that is nothing."""
+        kept = getattr(output, self._name, None)
+        self._kept = self._kept if kept is None else kept
+        if self._kept is None:
+            raise TypeError(f"{type(output).__name__} has no {self._name} to go on with")
+
+    def select(self, rows: torch.Tensor) -> None:
+        """Keep `rows` (B',), in that order; a row may be named any number of times. Raises TypeError where rows cannot
+        be told apart."""
+        match self._kept:
+            case list():
+                self._kept = [state.index_select(0, rows) for state in self._kept]
+            case Cache() if "batch_select_indices" in vars(type(self._kept)):
+                self._kept.batch_select_indices(rows)  # it has more than layers, and says so here alone
+            case Cache():
+                self._kept.reorder_cache(rows)
+            case kept:
+                raise TypeError(f"no rows can be dropped from a {type(kept).__name__}")

@@ -1,7 +1,7 @@
 """Batches decoded: each distinct prompt prefilled once, then one token for all rows at a time.
 
 What always holds: a completion is a function of the installed weights, the prompt and the seed, whatever else is in its
-batch, up to float rounding. Prompts are padded on the left; rows are dropped as they finish.
+batch, up to float rounding. Prompts are padded on the left where the model heeds that; rows are dropped as they finish.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers.cache_utils import DynamicCache
 
 from ..common_worker.calls import Row
 from ..common_worker.refusal import Refused
-from .cache import new_cache
+from .cache import Memory
+from .forward import read_on
 from .policy import Policy
 
 COMPACT_BELOW = 0.75
@@ -61,14 +61,15 @@ class Generator:
 
     @torch.inference_mode()
     def run(self, rows: Sequence[Row]) -> None:
-        """Generate `rows` and fill in their results, but for those whose call was answered meanwhile."""
+        """Generate `rows` and fill in their results, but for those whose call was answered meanwhile. Their prompts
+        have one length where the model `pads` none."""
         started = time.perf_counter()
         budget = max(row.budget for row in rows)
         tokens = torch.zeros(len(rows), budget, dtype=torch.int64, device=self._sampler_device)
         logprobs = torch.zeros(len(rows), budget, dtype=torch.float32, device=self._sampler_device)
         longest = max(len(row.prompt) for row in rows)
-        cache = new_cache(self._policy.model.config, budget)
-        live, logits = self._prefill(rows, longest, budget, cache)
+        memory = self._policy.habits.keeping.new(self._policy.model.config, budget)
+        live, logits = self._prefill(rows, longest, budget, memory)
         for step in range(budget):
             chosen, chosen_logprobs = self._choose(logits, live, step)
             tokens[live.order, step] = chosen
@@ -85,16 +86,14 @@ class Generator:
                 break
             if len(left) <= COMPACT_BELOW * len(live.done):
                 live.keep(left)
-                cache.reorder_cache(left.to(self._policy.device))
+                memory.select(left.to(self._policy.device))
                 chosen = chosen.index_select(0, left)
-            logits = self._decode(chosen, live, longest + step + 1, cache)
+            logits = self._decode(chosen, live, longest + step + 1, memory)
         _store(rows, tokens.cpu().numpy(), logprobs.cpu().numpy())
         _share_time(rows, time.perf_counter() - started)
 
-    def _prefill(
-        self, rows: Sequence[Row], longest: int, budget: int, cache: DynamicCache
-    ) -> tuple[Live, torch.Tensor]:
-        """Run each distinct prompt once, into `cache`; return the state of all rows and their first logits (B, V)."""
+    def _prefill(self, rows: Sequence[Row], longest: int, budget: int, memory: Memory) -> tuple[Live, torch.Tensor]:
+        """Run each distinct prompt once, into `memory`; return the state of all rows and their first logits (B, V)."""
         prompts = list(dict.fromkeys(row.prompt for row in rows))
         padding = torch.tensor([[longest - len(prompt)] for prompt in prompts])  # (P, 1)
         columns = torch.arange(longest + budget)[None]
@@ -102,11 +101,11 @@ class Generator:
         mask = (columns >= padding).long().to(self._policy.device) if padding.any() else None
         ids = torch.tensor([(0,) * (longest - len(prompt)) + prompt for prompt in prompts])
         positions = (columns[:, :longest] - padding).clamp(min=0)
-        logits = self._forward(ids, None if mask is None else mask[:, :longest], positions, cache)
+        logits = self._step(ids, None if mask is None else mask[:, :longest], positions, memory)
         if len(prompts) < len(rows):
             index = {prompt: number for number, prompt in enumerate(prompts)}
             owner = torch.tensor([index[row.prompt] for row in rows], device=self._policy.device)
-            cache.reorder_cache(owner)
+            memory.select(owner)
             logits = logits.index_select(0, owner)
             mask = None if mask is None else mask.index_select(0, owner)
         return self._live(rows, mask), logits
@@ -144,25 +143,19 @@ class Generator:
             return drawn
         return torch.where(live.greedy, likely[0], drawn[0]), torch.where(live.greedy, likely[1], drawn[1])
 
-    def _decode(self, chosen: torch.Tensor, live: Live, length: int, cache: DynamicCache) -> torch.Tensor:
+    def _decode(self, chosen: torch.Tensor, live: Live, length: int, memory: Memory) -> torch.Tensor:
         """Append one token to every row, which then has `length` columns; return the logits of the next (B, V)."""
         mask = None if live.mask is None else live.mask[:, :length]
-        logits = self._forward(chosen.clamp(min=0)[:, None], mask, live.positions, cache)
+        logits = self._step(chosen.clamp(min=0)[:, None], mask, live.positions, memory)
         live.positions += 1
         return logits
 
-    def _forward(
-        self, ids: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor, cache: DynamicCache
+    def _step(
+        self, ids: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor, memory: Memory
     ) -> torch.Tensor:
-        output = self._policy.model(
-            input_ids=ids.to(self._policy.device),
-            attention_mask=mask,
-            position_ids=positions.to(self._policy.device),
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        return output.logits[:, -1]  # type: ignore[no-any-return]
+        device = self._policy.device
+        first = self._policy.habits.first_position
+        return read_on(self._policy.model, ids.to(device), mask, positions.to(device), memory, first)
 
 
 def _store(rows: Sequence[Row], tokens: np.ndarray[Any, Any], logprobs: np.ndarray[Any, Any]) -> None:

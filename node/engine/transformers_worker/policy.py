@@ -20,6 +20,7 @@ from ..common_worker.adapter import Adapter, open_adapter, without_adapter
 from ..common_worker.frames import Header
 from ..common_worker.refusal import Broken, Refused
 from ..common_worker.weight_files import PLAIN_DTYPES, weight_files
+from .habits import Habits, habits_of
 from .memory import bound_memory, is_out_of_memory
 from .products import quicken
 
@@ -33,7 +34,6 @@ class Settings:
 
     device: str = "auto"
     compute_dtype: str = "auto"
-    attention: str = "sdpa"
     threads: int = 1
     max_batch: int = 256
     kv_cache_bytes: int = 0
@@ -65,6 +65,7 @@ class Policy:
         bound_memory(self.device, settings.vram_share)
         self.version: Header | None = None
         self._model: Any = None
+        self._habits: Habits | None = None
         self._config: Header = {}
 
     @property
@@ -74,27 +75,46 @@ class Policy:
         return self._model
 
     @property
+    def habits(self) -> Habits:
+        """How the installed architecture is used."""
+        _ = self.model
+        assert self._habits is not None, "they come with the model"
+        return self._habits
+
+    @property
     def vocab_size(self) -> int:
-        return int(self.model.get_input_embeddings().num_embeddings)
+        return int(self.model.get_input_embeddings().weight.shape[0])
 
     @property
     def kv_token_bytes(self) -> int:
         """Bytes that one token of one row keeps in the KV cache; an upper estimate for architectures that store
-        less."""
+        less. 0 where the config names no attention heads: states of recurrent layers do not grow with a sequence."""
         config = self.model.config.get_text_config(decoder=True)
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return int(2 * config.num_hidden_layers * heads * head_dim * self.model.dtype.itemsize)
+        heads = _number(config, "num_key_value_heads") or _number(config, "num_attention_heads")
+        queries = _number(config, "num_attention_heads") or heads
+        if not heads:
+            return 0
+        head_dim = _number(config, "head_dim") or _number(config, "hidden_size") // queries
+        return int(2 * _number(config, "num_hidden_layers") * heads * head_dim * self.model.dtype.itemsize)
 
     def require_generable(self, prompt: Sequence[int], budget: int) -> None:
         """Raise Refused when the installed model cannot go on from `prompt` for `budget` tokens."""
-        if not 0 <= min(prompt) <= max(prompt) < self.vocab_size:
-            # On a GPU an id outside the table would end the process, not the request.
-            raise Refused("bad_request", f"a prompt token id is outside the model's vocabulary of {self.vocab_size}")
-        limit = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
-        if limit is not None and len(prompt) + budget > limit:
-            error = f"{len(prompt)} prompt and {budget} new tokens are over the model's {limit} positions"
+        self.require_known(min(prompt), max(prompt))
+        self.require_length(len(prompt) + budget, f"{len(prompt)} prompt and {budget} new tokens")
+
+    def require_known(self, least: int, largest: int) -> None:
+        """Raise Refused when ids from `least` to `largest` are not all the model's."""
+        # On a GPU an id outside the table would end the process, not the request.
+        if not 0 <= least <= largest < self.vocab_size:
+            odd = least if least < 0 else largest
+            error = f"token id {odd} is outside the model's vocabulary: its embedding has {self.vocab_size} rows"
             raise Refused("bad_request", error)
+
+    def require_length(self, length: int, of_what: str) -> None:
+        """Raise Refused when a sequence of `length` tokens, which are those `of_what`, is too long for the model."""
+        limit = self.habits.positions
+        if limit is not None and length > limit:
+            raise Refused("bad_request", f"{of_what} are over the model's {limit} positions")
 
     def install(self, directory: Path, version: Header) -> bool:
         """Load a model directory; returns whether the weights went into the model already there.
@@ -118,7 +138,8 @@ class Policy:
                 if adapter is not None:
                     adapter.require_fits(_shapes(model))
                     adapter.merge_into(model)
-                self._model, self._config = model, described
+                known = self._habits if described == self._config else None
+                self._model, self._habits, self._config = model, known or habits_of(model), described
         except Refused:
             raise
         except Exception as error:  # libraries of strangers, which raise anything over a directory from the network
@@ -138,7 +159,6 @@ class Policy:
             plain,
             config=config,
             dtype=self._dtype(config),
-            attn_implementation=self.settings.attention,
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,
@@ -200,6 +220,12 @@ class Policy:
             "parameters": 0 if model is None else sum(p.numel() for p in model.parameters()),
             "version": self.version,
         }
+
+
+def _number(config: Any, name: str) -> int:
+    """A whole number that `config` has under `name`, else 0: some have a list, one for each layer."""
+    found = getattr(config, name, None)
+    return found if isinstance(found, int) else 0
 
 
 def _shapes(model: Any) -> dict[str, torch.Size]:

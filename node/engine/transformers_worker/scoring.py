@@ -84,11 +84,10 @@ class Scorer:
         sequences = np.split(arrays["tokens"].astype(np.int64), ends[:-1])
         if min(prompts) < 1:
             raise Refused("bad_request", "an empty prompt: the first completion token would have no distribution")
-        if (
-            len(arrays["tokens"])
-            and not 0 <= arrays["tokens"].min() <= arrays["tokens"].max() < self._policy.vocab_size
-        ):
-            raise Refused("bad_request", f"a token id is outside the vocabulary of {self._policy.vocab_size}")
+        if len(arrays["tokens"]):
+            self._policy.require_known(int(arrays["tokens"].min()), int(arrays["tokens"].max()))
+        longest = max(map(len, sequences))
+        self._policy.require_length(longest, f"{longest} tokens")
         for batch in self._batches([len(sequence) for sequence in sequences]):
             self._poll()
             kept = max(len(sequences[i]) - prompts[i] for i in batch) + 1
@@ -117,11 +116,14 @@ class Scorer:
         ids = np.zeros((len(sequences), max(map(len, sequences))), np.int64)
         for row, sequence in zip(ids, sequences, strict=True):
             row[: len(sequence)] = sequence
-        model = self._policy.model
-        return model(  # type: ignore[no-any-return]
+        told: dict[str, Any] = {}
+        if first := self._policy.habits.first_position:
+            told["position_ids"] = (torch.arange(ids.shape[1]) + first).expand(ids.shape).to(self._policy.device)
+        return self._policy.model(  # type: ignore[no-any-return]
             input_ids=torch.from_numpy(ids).to(self._policy.device),
             use_cache=False,
             logits_to_keep=min(kept, ids.shape[1]),
+            **told,
         ).logits
 
 

@@ -112,21 +112,26 @@ class Server:
 
     def _form_batch(self) -> list[Row]:
         """Take queued rows, in order, until one more would pass a bound; at least one. Rows that cannot be generated
-        are refused."""
+        are refused; where no prompt can be padded, those of other lengths than the first wait."""
         batch: list[Row] = []
+        waiting: list[Row] = []
         prompts: set[tuple[int, ...]] = set()
         longest = room = 0
         while self._queue and len(batch) < self._settings.max_batch:
-            row = self._queue[0]
+            row = self._queue.popleft()
             if row.call.answered or not self._accept(row):
-                self._queue.popleft()
+                continue
+            if batch and len(row.prompt) != longest and not self._policy.habits.pads:
+                waiting.append(row)
                 continue
             prompts.add(row.prompt)
             longest, room = max(longest, len(row.prompt)), max(room, row.budget)
             kv_bytes = (len(batch) + 1) * (longest + room) * self._policy.kv_token_bytes
             if batch and (kv_bytes > self._kv_limit_bytes or len(prompts) * longest > MAX_PREFILL_TOKENS):
+                waiting.append(row)
                 break
-            batch.append(self._queue.popleft())
+            batch.append(row)
+        self._queue.extendleft(reversed(waiting))
         return batch
 
     def _accept(self, row: Row) -> bool:

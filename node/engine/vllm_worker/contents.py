@@ -22,6 +22,7 @@ from safetensors import safe_open
 
 from ..common_worker.adapter import Adapter, open_adapter
 from ..common_worker.refusal import Refused
+from ..common_worker.rotary import original_lengths
 from ..common_worker.weight_files import PLAIN_DTYPES, weight_files
 
 HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
@@ -59,6 +60,12 @@ class Contents:
             sizes[dtype] += math.prod(shape)
         [(most, _)] = sizes.most_common(1) or [("", 0)]
         return NAMES.get(most, "auto")
+
+    @property
+    def original_length(self) -> int | None:
+        """Tokens that no sequence may exceed, None where that is the model's size: beyond them LongRoPE computes
+        otherwise, and vLLM does so for every sequence once it may take longer ones."""
+        return min(original_lengths(self.config), default=None)
 
     def require_like(self, other: Contents) -> None:
         """Raise Refused unless the tensors have the names and shapes of `other`'s."""

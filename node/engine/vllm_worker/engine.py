@@ -160,6 +160,7 @@ class Engine:
         dtype = settings.compute_dtype
         if dtype == "auto":
             dtype = "float32" if is_cpu else contents.computes_in
+        lengths = [length for length in (settings.max_model_len, contents.original_length) if length]
         return {
             "skip_tokenizer_init": True,
             "trust_remote_code": False,
@@ -167,7 +168,7 @@ class Engine:
             "load_format": "safetensors",
             "dtype": dtype,
             "quantization": settings.quantization or None,
-            "max_model_len": settings.max_model_len or -1,
+            "max_model_len": min(lengths, default=-1),
             "max_num_seqs": settings.max_batch,
             "tensor_parallel_size": settings.tensor_parallel_size,
             "gpu_memory_utilization": settings.gpu_memory_utilization,

@@ -1,0 +1,147 @@
+"""What an engine must know of an architecture: how it keeps what it has read, how it counts positions, and whether it
+heeds padding. Found out by trying it on a few tokens, since transformers' models take arguments that they do not know
+without a word.
+
+Invariants:
+- a model that cannot generate token by token is refused here, with its reason, and not at the first lease;
+- prompts are padded only if that leaves a prompt's logits as they are, also when the padding is of other tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..common_worker.refusal import Refused
+from ..common_worker.rotary import original_lengths
+from .cache import Keeping, ways_of_keeping
+from .forward import read_on
+from .memory import is_out_of_memory
+
+SAME_LOGITS = {torch.float32: 1e-4}
+"""Two ways to the same logits differ by rounding, about 1e-6 of the largest in float32."""
+SAME_ROUNDED = 5e-2
+"""The same in bfloat16 and float16: about 1e-2."""
+
+SHORT, LONG = 3, 7
+"""Tokens of the two prompts that are tried together."""
+STEPS = 2
+"""Tokens that go on from each."""
+
+POSITIONS = ("max_position_embeddings", "max_target_positions", "max_seq_len")
+"""What configs call the number of tokens of the longest sequence; transformers maps more names to the first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Habits:
+    """`keeping`: how the model keeps what it has read. `pads`: whether prompts of several lengths may share a batch.
+    `first_position`: the position of a sequence's first token. `positions`: tokens of the longest sequence, or None."""
+
+    keeping: Keeping
+    pads: bool
+    first_position: int
+    positions: int | None
+
+
+def habits_of(model: Any) -> Habits:
+    """Try `model` on a few tokens. Refused("bad_model") when it cannot generate."""
+    first = _first_position(model)
+    keeping, alone = _keeping(model, first)
+    return Habits(
+        keeping=keeping,
+        pads=not _counts_columns(model.config) and _heeds_padding(model, keeping, first, alone),
+        first_position=first,
+        positions=_positions(model.config, first),
+    )
+
+
+@torch.inference_mode()
+def _keeping(model: Any, first: int) -> tuple[Keeping, torch.Tensor]:
+    """The first way of keeping that works, and the logits (STEPS + 1, V) of the short prompt by it."""
+    why = "it keeps nothing of what it has read that its next pass would take"
+    for keeping in ways_of_keeping(model):
+        try:
+            return keeping, _logits(model, keeping, first, [_prompt(model, SHORT)])
+        except Exception as error:  # of a stranger's code, which raises anything
+            if is_out_of_memory(error):
+                raise
+            why = " ".join(str(error).split())[:400] or type(error).__name__
+    raise Refused("bad_model", f"{type(model).__name__} cannot generate token by token in this engine: {why}")
+
+
+@torch.inference_mode()
+def _heeds_padding(model: Any, keeping: Keeping, first: int, alone: torch.Tensor) -> bool:
+    """Whether the short prompt has the logits `alone` also beside a long one, whatever it is padded with."""
+    prompts = [_prompt(model, SHORT), _prompt(model, LONG)]
+    try:
+        padded, otherwise = (_logits(model, keeping, first, prompts, pad) for pad in (0, 1))
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        return False
+    # What does not see the padding is the same number, bit for bit, unless experts group the tokens of a batch anew.
+    has_experts = any("expert" in name for name, _ in model.named_parameters())
+    rounding = SAME_LOGITS.get(alone.dtype, SAME_ROUNDED)
+    exactly = rounding if has_experts else SAME_LOGITS[torch.float32]
+    return _share(padded, alone) <= rounding and _share(otherwise, padded) <= exactly
+
+
+def _logits(model: Any, keeping: Keeping, first: int, prompts: list[list[int]], pad: int = 0) -> torch.Tensor:
+    """The logits (STEPS + 1, V) of the first prompt, padded on the left with token `pad` to the longest, and of what
+    goes on from it; the rows are doubled after the prompts, and the second of them is dropped, as in a batch."""
+    device = model.get_input_embeddings().weight.device
+    longest = max(map(len, prompts))
+    columns = torch.arange(longest + STEPS, device=device)[None]
+    padding = torch.tensor([[longest - len(prompt)] for prompt in prompts], device=device)
+    mask = (columns >= padding).long() if len(prompts) > 1 else None
+    ids = torch.tensor([[pad] * (longest - len(prompt)) + prompt for prompt in prompts], device=device)
+    memory = keeping.new(model.config, STEPS)
+    positions = (columns[:, :longest] - padding).clamp(min=0)
+    found = [read_on(model, ids, None if mask is None else mask[:, :longest], positions, memory, first)[0]]
+    rows = torch.tensor([0, 0, *range(1, len(prompts))], device=device)
+    memory.select(rows)
+    kept = torch.tensor([0, *range(2, len(rows))], device=device)
+    memory.select(kept)
+    for token in range(STEPS):
+        end = longest + token + 1
+        nexts = torch.full((len(kept), 1), token + 2, device=device)
+        told = None if mask is None else mask[:, :end]
+        found.append(read_on(model, nexts, told, end - 1 - padding, memory, first)[0])
+    return torch.stack(found).float() if model.dtype == torch.float32 else torch.stack(found)
+
+
+def _prompt(model: Any, length: int) -> list[int]:
+    vocabulary = int(model.get_input_embeddings().weight.shape[0])
+    return [(3 * length + place) % vocabulary for place in range(length)]
+
+
+def _share(logits: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest difference as a share of the largest expected logit; what is infinite in both is equal."""
+    logits, expected = logits.float(), expected.float()
+    apart = torch.where(logits == expected, 0.0, (logits - expected).abs())
+    finite = expected[expected.isfinite()]
+    return float(apart.max() / finite.abs().max()) if len(finite) else 0.0
+
+
+def _first_position(model: Any) -> int:
+    """Descendants of fairseq's models (RoBERTa) begin behind the id of the padding token. Left to themselves they pass
+    over every token of that id as well, which a cache does not."""
+    for module in model.modules():
+        if hasattr(type(module), "create_position_ids_from_input_ids") and hasattr(module, "position_embeddings"):
+            return int(module.padding_idx) + 1
+    return 0
+
+
+def _positions(config: Any, first: int) -> int | None:
+    """Tokens of the longest sequence, None when nothing says so (`learner.positions` reads it from config.json)."""
+    config = config.get_text_config(decoder=True)
+    named = (getattr(config, name, None) for name in POSITIONS)
+    known = [size - first for size in named if isinstance(size, int) and size > 0][:1]
+    return min([*known, *original_lengths(config.to_dict())], default=None)
+
+
+def _counts_columns(config: Any) -> bool:
+    """Whether attention sees chunks that begin at certain columns, which padding shifts; no short prompt shows that."""
+    return bool(getattr(config.get_text_config(decoder=True), "attention_chunk_size", None))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from node.learner_run import LearnerRun
+from node.reports.words import counted
 
 STILL_S = 300.0
 """Peers that join, or a model of some size that is loaded, take minutes, and nobody need hear of it."""
@@ -57,14 +58,15 @@ def waits_for(run: LearnerRun) -> str:
         return "All steps are taken; the last checkpoint is being written."
     if run.busy:
         return f"The trainer is at step {run.collecting}, or loads what it goes on from: see what its process does."
+    leased = run.leasing.open_rollouts
     told = (
-        f"{len(run.buffer)} of {run.batch} rollouts are there, {run.leasing.open_rollouts} are leased, to "
-        f"{len(run.present)} peers."
+        f"{len(run.buffer)} of {counted(run.batch, 'rollout')} {'is' if len(run.buffer) == 1 else 'are'} there, "
+        f"{leased} {'is' if leased == 1 else 'are'} leased, to {counted(len(run.present), 'peer')}."
     )
     if run.asked:
         return (
-            f"{told} What {run.asked} completions are worth is being asked: see `reward_failed` and what became of the "
-            "verifiers."
+            f"{told} What {counted(run.asked, 'completion')} {'is' if run.asked == 1 else 'are'} worth is being asked: "
+            "see `reward_failed` and what became of the verifiers."
         )
     if not run.present:
         return f"{told} Nobody is here: hand out the invite, and dial its addresses from outside."

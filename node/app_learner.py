@@ -19,6 +19,7 @@ from learner.buffer import Buffer
 from learner.leasing import LeaseTerms, Leasing
 from learner.ledger import Ledger
 from learner.ledger_file import DamagedValue, LedgerError
+from learner.milestones import Keep
 from learner.provisioning.planner import Planner
 from learner.provisioning.recording import FILE, Began
 from learner.provisioning.review import Settings
@@ -298,6 +299,7 @@ class _Learner:
             trust=self.trust,
             used=self.relays.used,
             ended=self.leases.ended,
+            closing=self.leases.write,
             now_ms=Clock.now_ms,
             events=events,
         )
@@ -532,7 +534,7 @@ class _Learner:
             terms=TrainingTerms(
                 steps=learn.steps,
                 weights_dtype=self.config.model.weights_dtype,
-                keep_checkpoints=learn.keep_checkpoints,
+                keep=keep_of(self.config),
                 load=load_request(self.config),
             ),
             checkpoints=home.checkpoints,
@@ -542,6 +544,7 @@ class _Learner:
             restore_curriculum=self.schooling.restore,
             offline=self.schooling.offline,
             observe=self.schooling.observe,
+            evaluating=lambda: self.evaluation.evaluating if self.evaluation is not None else (),
             opened=self._opened,
             stepped=self.watch.stepped,
             adopted=self._seed,
@@ -590,6 +593,17 @@ class _Learner:
     def _peers(self) -> list[PeerAddresses]:
         me = PeerAddresses(peer=self.transport.peer_id, addresses=self.transport.addresses())
         return [me, *self.desk.peers()]
+
+
+def keep_of(config: SwarmConfig) -> Keep:
+    """Which checkpoints stay."""
+    learn = config.learn
+    return Keep(
+        newest=learn.keep_checkpoints,
+        every=learn.keep_every,
+        best=config.evaluate.keep_best,
+        most=learn.keep_milestones,
+    )
 
 
 def run_terms(config: SwarmConfig, batch: int) -> Began:

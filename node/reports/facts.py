@@ -239,6 +239,19 @@ class Incarnation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeptCheckpoint:
+    """A durable state that is kept: of which training step, since when, and what that is worth on held-out prompts:
+    the scores of the version of step `evaluated`, this one or one shortly before it. None where none was evaluated."""
+
+    step: int
+    incarnation: int
+    at_s: float
+    evaluated: int | None = None
+    greedy: float | None = None
+    sampled: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """Who was to be on from when on, for how much an hour, how often versions were published, and what changed."""
 
@@ -259,7 +272,7 @@ class SwarmReport:
     `later_turns` of the admitted ones go on with an episode that another began. `alarms` are those
     that were raised and cleared, oldest first. `history` is there where it was asked for. `terms` are what costs are
     held against, `accounts` the same costs by version, start and day. `engine_s`: seconds that an engine was used to
-    verify, by what for ("audits", "choices").
+    verify, by what for ("audits", "choices"). `checkpoints` are those that are kept, from the oldest on.
     """
 
     swarm: SwarmId
@@ -280,6 +293,7 @@ class SwarmReport:
     terms: CostTerms = NO_TERMS
     accounts: Accounts = NO_ACCOUNTS
     engine_s: Mapping[str, float] = field(default_factory=dict)
+    checkpoints: tuple[KeptCheckpoint, ...] = ()
 
     @property
     def verifying_share(self) -> float | None:

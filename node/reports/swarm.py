@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,19 @@ from learner.buffer import UNINFORMATIVE
 from learner.ledger_file import has_table, snapshot
 from learner.ledger_reputation import observed_days
 from learner.ledger_values import from_json
+from learner.milestones import checkpoints_of
 from node.reports.accounts import CostTerms
 from node.reports.chronicle import read_history
-from node.reports.facts import Evaluation, Incarnation, LeaseCounts, Plan, Publication, Step, SwarmReport
+from node.reports.facts import (
+    Evaluation,
+    Incarnation,
+    KeptCheckpoint,
+    LeaseCounts,
+    Plan,
+    Publication,
+    Step,
+    SwarmReport,
+)
 from node.reports.objective import changes_of
 from node.reports.peers import PeerFacts, in_order, peer_report
 from node.reports.reckoning import Received, accounts_of
@@ -100,6 +110,7 @@ def swarm_report(
             history=history,
             terms=terms or CostTerms(),
             engine_s=_engine_s(db),
+            checkpoints=_checkpoints(db, started_ms, evaluations),
             accounts=accounts_of(
                 peers,
                 started_ms=started_ms,
@@ -123,6 +134,25 @@ def _engine_s(db: sqlite3.Connection) -> dict[str, float]:
     if not has_table(db, "engine_time"):
         return {}
     return dict(db.execute("SELECT what, seconds FROM engine_time ORDER BY what"))
+
+
+def _checkpoints(
+    db: sqlite3.Connection, started_ms: int, evaluations: Sequence[Evaluation]
+) -> tuple[KeptCheckpoint, ...]:
+    rows = db.execute("SELECT step, incarnation, made_ms FROM checkpoints ORDER BY step").fetchall()
+    scores = {score.version.version: score for score in evaluations if score.survives}
+    near = {step: scores[mark] for mark, step in checkpoints_of([row[0] for row in rows], scores).items()}
+    return tuple(
+        KeptCheckpoint(
+            step=step,
+            incarnation=incarnation,
+            at_s=(at_ms - started_ms) / 1000,
+            evaluated=near[step].version.version if step in near else None,
+            greedy=near[step].greedy if step in near else None,
+            sampled=near[step].sampled if step in near else None,
+        )
+        for step, incarnation, at_ms in rows
+    )
 
 
 def last_moment_ms(db: sqlite3.Connection) -> int:

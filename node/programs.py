@@ -24,6 +24,7 @@ from node.learner_run import LearnerRun
 from node.metrics.opening import require_sinks
 from node.orders import owner_signals
 from node.reports.facts import Role
+from node.reports.words import counted
 from node.resuming import LEDGER, fork, require_checkpoint, require_memory, require_one, unfork
 from node.rollout_role import RolloutRole
 from node.schooling import Schooling, open_schooling
@@ -87,7 +88,7 @@ async def learn(
             raise
         finally:
             events.close()
-    terminal.say(f"Finished after {outcome.steps} steps. Who did what: volery report {path}")
+    terminal.say(f"Finished after {counted(outcome.steps, 'step')}. Who did what: volery report {path}")
     return 0
 
 
@@ -168,7 +169,7 @@ async def join(
         finally:
             events.close()
     terminal.say(
-        f"{outcome.reason} This node: {outcome.admitted} rollouts admitted, {outcome.refused} refused. "
+        f"{outcome.reason} This node: {counted(outcome.admitted, 'rollout')} admitted, {outcome.refused:,} refused. "
         f"Its report: volery report {outcome.state}"
     )
     return 0

@@ -90,6 +90,7 @@ class Notice:
 class ViewState:
     """See the module's paragraph. Versions are in their text form ("1.14"); None or 0 is not known, or not this role's.
 
+    `is_open`: a learner has published a version since its trainer was last loaded.
     `resting` says why nothing is made, outside the owner's hours or paused; `lags` counts rollouts by lag; `buffered`
     of `batch` rollouts wait for the next step; `joules` were taken of the mains, `watts` of late; `figures` are the
     objective's of the last step; `alarms` those that stand, with the step that raised each; `fetching` is (bytes here,
@@ -101,6 +102,7 @@ class ViewState:
     title: str = ""
     me: PeerId | None = None
     activity: str = "starting"
+    is_open: bool = False
     resting: str = ""
     newest: str | None = None
     installed: str | None = None
@@ -219,7 +221,7 @@ def _rollout_lines(state: ViewState) -> Iterator[tuple[str, Text]]:
         policy += f", fetching {bar(here / max(1, whole), 12)} {words.size(here)} of {words.size(whole)}"
     yield "policy", Text(policy)
     yield "rollouts", _rollouts(state)
-    yield "pending", Text(f"{state.pending} leased, generating or under way")
+    yield "pending", Text(f"{words.counted(state.pending, 'rollout')} leased, generating or under way")
     yield "traffic", _traffic(state)
     yield from _energy(state)
 
@@ -232,7 +234,7 @@ def _energy(state: ViewState) -> Iterator[tuple[str, Text]]:
 def _rollouts(state: ViewState) -> Text:
     text = Text(f"{words.rate(state.rate.per_s)} per s, {state.admitted:,} admitted, ")
     text.append(f"{state.rejected:,} rejected", style="yellow" if state.rejected else "")
-    return text.append(f", {state.tokens:,} tokens")
+    return text.append(f", {words.counted(state.tokens, 'token')}")
 
 
 def _traffic(state: ViewState) -> Text:
@@ -334,7 +336,8 @@ def status_line(state: ViewState) -> str:
         pairs += [("pending", state.pending)]
     pairs += [("admitted", state.admitted), ("rejected", state.rejected), ("per-s", words.rate(state.rate.per_s))]
     if state.role is Role.LEARNER:
-        pairs += [("buffer", f"{state.buffered}/{state.batch}"), ("peers", len(state.present))]
+        pairs += [("buffer", f"{state.buffered}/{state.batch}")] if state.batch else []
+        pairs += [("peers", len(state.present))]
         pairs += [("ALARM", " and ".join(state.alarms))] if state.alarms else []
     pairs += [("up", words.size(state.bytes_up)), ("down", words.size(state.bytes_down))]
     return ", ".join(f"{key} {value}" for key, value in pairs)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from statistics import median
+from itertools import takewhile
+from statistics import fmean, median
 
 from learner.alarm_limits import MEDIAN_VARIANCE, SCORES, Alarm, Finding, Limits, Observation
 
@@ -107,30 +108,56 @@ def clipped(steps: Steps, limits: Limits) -> Finding | None:
 
 def gradient_spikes(steps: Steps, limits: Limits) -> Finding | None:
     """Gradients of another size than usual."""
-    past = _past(steps, limits, lambda s: s.grad_norm)
-    now = steps[-1].grad_norm
+    past, now = _past(steps, limits, _log_norm), _log_norm(steps[-1])
     if past is None or now is None:
         return None
     usual, spread = past
-    bound = usual + max(limits.gradient_spreads * spread, (limits.gradient_relative - 1) * usual)
-    said = f"The gradient's norm is {now:.3g} before clipping, where {usual:.3g} is usual."
-    return Finding(severity=now / bound if bound else 0.0, measured=now, usual=usual, said=said)
+    bound = max(limits.gradient_spreads * spread, math.log(limits.gradient_relative))
+    measured, norm = math.exp(now), math.exp(usual)
+    said = f"The gradient's norm is {measured:.3g} before clipping, where {norm:.3g} is usual."
+    return Finding(severity=(now - usual) / bound, measured=measured, usual=norm, said=said)
+
+
+def _log_norm(step: Observation) -> float | None:
+    return math.log(step.grad_norm) if step.grad_norm else None
 
 
 def reward_falls(steps: Steps, limits: Limits) -> Finding | None:
     """The batches' own reward, by more than their problems are harder."""
-    past, now = _past(steps, limits, lambda s: s.reward), _recent(steps, limits, lambda s: s.reward)
+    newest = limits.reward_recent
+    past, now = _past(steps, limits, _reward, newest), _recent(steps, limits, _reward, newest)
     if past is None or now is None:
         return None
     usual, spread = past
     scale = _scale([s.reward for s in steps])
     # The median of few batches spreads less than one batch does.
-    bound = max(limits.reward_spreads * spread / math.sqrt(limits.recent), limits.reward_absolute * scale)
+    noise = _noise(steps, limits, spread) / math.sqrt(newest)
+    bound = max(limits.reward_spreads * noise, limits.reward_absolute * scale)
     harder = _harder(steps, limits)
     said = f"The mean reward of the batches fell to {now:.3f}, where {usual:.3f} was usual."
     if harder > 0:
         said += f" Problems that are harder explain {harder:.3f} of it."
     return Finding(severity=(usual - now - harder) / bound, measured=now, usual=usual, said=said)
+
+
+def _reward(step: Observation) -> float | None:
+    return step.reward
+
+
+def _noise(steps: Steps, limits: Limits, spread: float) -> float:
+    """Standard deviation of one batch's mean reward, by chance alone: as the batches of before spread, and no less than
+    what they and the newest tell of their own error.
+
+    The spread alone is an estimate of few values, which is now and then far too small: in simulated runs of 1000 steps
+    that learn, with 16 groups of 16, it raised a false alarm in one of four, and both together in none of 400; both
+    told a reward that falls by 40 % within five steps in all of 150, seven steps after it began to.
+    """
+    newest = limits.reward_recent
+    before = _values(steps[:-newest][-limits.window :], lambda s: s.reward_error)
+    now = _values(steps[-newest:], lambda s: s.reward_error)
+    if not before or not now:
+        return limits.reward_unsure * spread
+    return max(spread, *(math.sqrt(fmean(error**2 for error in errors)) for errors in (before, now)))
 
 
 def _harder(steps: Steps, limits: Limits) -> float:
@@ -139,7 +166,9 @@ def _harder(steps: Steps, limits: Limits) -> float:
     Never below: what is known of a problem is the best that was seen of it, which only grows, so problems seem to
     become easier although the policy stays what it is.
     """
-    past, now = _past(steps, limits, lambda s: s.difficulty), _recent(steps, limits, lambda s: s.difficulty)
+    newest = limits.reward_recent
+    past = _past(steps, limits, lambda s: s.difficulty, newest)
+    now = _recent(steps, limits, lambda s: s.difficulty, newest)
     return 0.0 if past is None or now is None else max(0.0, now - past[0])
 
 
@@ -227,6 +256,26 @@ def batches_dropped(steps: Steps, limits: Limits) -> Finding | None:
     return Finding(severity=float(number), measured=number, usual=0.0, said=said)
 
 
+def nothing_learnt(steps: Steps, limits: Limits) -> Finding | None:
+    """No completion was better than another, step after step, or the gradient was 0 all the same."""
+    barren = list(takewhile(lambda step: step.taught == 0 or step.grad_norm == 0, reversed(steps)))
+    if not barren and steps[-1].taught is None and steps[-1].grad_norm is None:
+        return None
+    said = f"In each of the last {len(barren)} training steps the gradient was 0: nothing is learnt."
+    if all(step.taught == 0 for step in barren):
+        said = (
+            f"In the last {len(barren)} training steps no completion had an advantage, since those that are compared "
+            f"were rewarded alike (mean reward {_told(barren)}): nothing can be learnt from them."
+        )
+    return Finding(severity=len(barren) / limits.barren, measured=len(barren), usual=0.0, said=said)
+
+
+def _told(steps: Iterable[Observation]) -> str:
+    """The rewards of some steps: one figure where they are one."""
+    ends = sorted({f"{reward:.3f}" for reward in _values(steps, _reward)})
+    return "unknown" if not ends else ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
+
+
 RULES: Mapping[Alarm, Rule] = {
     Alarm.ENTROPY_FALLS: entropy_falls,
     Alarm.ENTROPY_RISES: entropy_rises,
@@ -238,6 +287,7 @@ RULES: Mapping[Alarm, Rule] = {
     Alarm.REWARD_FALLS: reward_falls,
     Alarm.HIDDEN_FALL: hidden_fall,
     Alarm.BATCHES_DROPPED: batches_dropped,
+    Alarm.NOTHING_LEARNT: nothing_learnt,
 }
 
 
@@ -248,15 +298,20 @@ def _values(steps: Iterable[Observation], of: Callable[[Observation], float | No
     return [value for step in steps if (value := of(step)) is not None]
 
 
-def _recent(steps: Steps, limits: Limits, of: Callable[[Observation], float | None]) -> float | None:
-    """The median over the newest steps; None until there are so many."""
-    values = _values(steps[-limits.recent :], of)
-    return median(values) if len(values) >= limits.recent else None
+def _recent(
+    steps: Steps, limits: Limits, of: Callable[[Observation], float | None], newest: int | None = None
+) -> float | None:
+    """The median over the `newest` steps, `limits.recent` unless told otherwise; None until there are so many."""
+    count = newest or limits.recent
+    values = _values(steps[-count:], of)
+    return median(values) if len(values) >= count else None
 
 
-def _past(steps: Steps, limits: Limits, of: Callable[[Observation], float | None]) -> tuple[float, float] | None:
-    """Median and spread over the window before the newest steps; None while that is too short."""
-    values = _values(steps[: -limits.recent], of)[-limits.window :]
+def _past(
+    steps: Steps, limits: Limits, of: Callable[[Observation], float | None], newest: int | None = None
+) -> tuple[float, float] | None:
+    """Median and spread over the window before the `newest` steps; None while that is too short."""
+    values = _values(steps[: -(newest or limits.recent)], of)[-limits.window :]
     if len(values) < limits.least:
         return None
     middle = median(values)

@@ -27,6 +27,9 @@ HISTORY = 64
 """Steps remembered: twice the window that a course is read from."""
 
 
+COUNTED = frozenset({Alarm.BATCHES_DROPPED, Alarm.NOTHING_LEARNT})
+"""Alarms that are no estimates: what they count needs no second step to confirm it."""
+
 OF_TOKENS = frozenset(
     {
         *("clip_share", "mean_ratio", "max_ratio", "max_log_ratio", "mismatch_kl", "entropy", "reference_kl", "ess"),
@@ -69,12 +72,36 @@ class Watchman:
         steps = tuple(self._steps)
         return [change for alarm, rule in RULES.items() if (change := self._judge(alarm, rule(steps, self.limits)))]
 
+    def without_a_step(self, step: int, batches: float, reward: float | None) -> list[Change]:
+        """Since training step `step` groups for so many batches came of which none teaches anything, so that no batch
+        takes them and there is no step that could tell; the newest had this mean reward. Return what changed.
+
+        It is cleared by steps, as every alarm.
+        """
+        if batches < self.limits.barren or Alarm.NOTHING_LEARNT in self.raised:
+            return []
+        worth = "unknown" if reward is None else f"{reward:.3f}"
+        said = (
+            f"Groups for {batches:.0f} batches came, one after the other, in each of which all rewards were equal "
+            f"(mean reward {worth} in the newest), so no batch takes them: nothing can be learnt from them."
+        )
+        change = Change(
+            step=step,
+            alarm=Alarm.NOTHING_LEARNT,
+            raised=True,
+            measured=batches,
+            usual=0.0,
+            said=f"{said} {ADVICE[Alarm.NOTHING_LEARNT]}",
+        )
+        self.raised[Alarm.NOTHING_LEARNT] = change
+        return [change]
+
     def _judge(self, alarm: Alarm, found: Finding | None) -> Change | None:
         severity = 0.0 if found is None else found.severity
         if found is not None:  # what is not measured does not break a row
             self._bad[alarm] = self._bad.get(alarm, 0) + 1 if severity >= 1 else 0
         self._calm[alarm] = self._calm.get(alarm, 0) + 1 if severity < 0.5 else 0
-        confirm = 1 if alarm is Alarm.BATCHES_DROPPED else self.limits.confirm  # the rule waits for nothing
+        confirm = 1 if alarm in COUNTED else self.limits.confirm
         if alarm not in self.raised and found is not None and self._bad[alarm] >= confirm:
             said = f"{found.said} {ADVICE[alarm]}"
             self.raised[alarm] = self._change(alarm, found.measured, found.usual, said, raised=True)
@@ -127,10 +154,13 @@ def observation(row: Mapping[str, Any]) -> Observation:
 
     Keys that are missing, or figures that are not finite, count as not measured.
     """
+    taught = _taught(row)
     row = without_logs(known(row))
     return Observation(
         step=int(row.get("step", row.get("steps", 0))),
         reward=_figure(row, "reward"),
+        reward_error=_figure(row, "reward_error"),
+        taught=taught,
         difficulty=_figure(row, "difficulty"),
         evaluation=_figure(row, "evaluation"),
         evaluated_on=_figure(row, "evaluated_on"),
@@ -145,6 +175,12 @@ def observation(row: Mapping[str, Any]) -> Observation:
         by_lag={int(lag): _at_lag(told) for lag, told in row.get("by_lag", {}).items() if lag.isdecimal()},
         diverged=int(row.get("diverged", 0)),
     )
+
+
+def _taught(row: Mapping[str, Any]) -> float | None:
+    """The share of the completions that had an advantage; of steps that do not tell it, 0 where none was trained on."""
+    told = _figure(row, "with_advantage")
+    return 0.0 if told is None and row.get("trained_tokens") == 0 else told
 
 
 def _at_lag(told: Mapping[str, Any]) -> AtLag:

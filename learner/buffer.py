@@ -11,9 +11,11 @@ waits or is held is bounded by what is leased (`learner.leasing`).
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from statistics import fmean, stdev
 
 from protocol.ids import LeaseId, PeerId, PolicyVersion
 from protocol.staleness import Admissibility, Chain, judge, lag_of
@@ -85,6 +87,15 @@ class Batch:
         if not known or rollouts < KNOWN_SHARE * self.rollouts:
             return None
         return 1.0 - sum(count * expected for count, expected in known) / rollouts
+
+    @property
+    def reward_error(self) -> float | None:
+        """Standard error of the mean reward, as the means of the groups spread: by chance alone, batches of the same
+        policy differ by that. None of fewer than two groups."""
+        if len(self.groups) < 2:
+            return None
+        means = [fmean(completion.reward for completion in group.completions) for group in self.groups]
+        return stdev(means) / math.sqrt(len(means))
 
     @property
     def rewards_by_lag(self) -> Mapping[int, float]:

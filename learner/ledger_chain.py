@@ -2,7 +2,8 @@
 
 What always holds: a record is consumed by at most one step of the surviving chain, because going back to a checkpoint
 un-consumes what later steps took, and forgets the tallies that were signed of them; and its payload is kept for as long
-as the oldest checkpoint kept could need it, or an audit of it is not over, since what fails is kept as it was signed.
+as one of the newest checkpoints, which restarts go on from, could need it, or an audit of it is not over, since what
+fails is kept as it was signed. Checkpoints that are kept beyond those need no payload.
 """
 
 from __future__ import annotations
@@ -165,14 +166,17 @@ class ChainBook(LedgerFile):
                 [(version.incarnation, version.version, *which, value) for which, value in more.items()],
             )
 
-    def checkpointed(self, row: CheckpointRow, now_ms: int, *, under_audit: Collection[LeaseId] = ()) -> None:
-        """A durable state exists. `under_audit`: leases whose payloads are not forgotten yet."""
+    def checkpointed(
+        self, row: CheckpointRow, now_ms: int, *, newest: int = ALL, under_audit: Collection[LeaseId] = ()
+    ) -> None:
+        """A durable state exists. `newest`: payloads are kept for the newest so many states; older ones stay without.
+        `under_audit`: leases whose payloads are not forgotten yet."""
         with self.transaction() as db:
             db.execute(
                 "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?)",
                 (row.step, row.incarnation, row.directory, now_ms, _described(row)),
             )
-            _forget_payloads(db, under_audit)
+            _forget_payloads(db, newest, under_audit)
 
     def base_model(self) -> dict[str, str]:
         """A digest by name of each file of the model that the run began with; empty when nobody wrote it down."""
@@ -196,11 +200,18 @@ class ChainBook(LedgerFile):
         """Durable states, newest first."""
         return [_checkpoint_row(*row) for row in self._query(CHECKPOINTS)]
 
-    def checkpoints_removed(self, steps: Sequence[int], *, under_audit: Collection[LeaseId] = ()) -> None:
-        """These directories are about to be deleted. `under_audit`: as in `checkpointed`."""
+    def checkpoints_removed(
+        self, steps: Sequence[int], *, newest: int = ALL, under_audit: Collection[LeaseId] = ()
+    ) -> None:
+        """These directories are about to be deleted. `newest` and `under_audit`: as in `checkpointed`."""
         with self.transaction() as db:
             db.executemany("DELETE FROM checkpoints WHERE step = ?", [(step,) for step in steps])
-            _forget_payloads(db, under_audit)
+            _forget_payloads(db, newest, under_audit)
+
+    def scores(self) -> list[tuple[PolicyVersion, float]]:
+        """Evaluated versions with the mean reward of their samples, oldest first, also those that a restart cut off."""
+        rows = self._query("SELECT incarnation, version, sampled FROM evaluations ORDER BY incarnation, version")
+        return [(PolicyVersion(row[0], row[1]), float(row[2])) for row in rows]
 
 
 def checkpoints_of(path: Path) -> tuple[bytes, list[CheckpointRow]]:
@@ -279,11 +290,14 @@ def _drop(db: sqlite3.Connection, step: int, dropped: Mapping[LeaseId, str]) -> 
     )
 
 
-def _forget_payloads(db: sqlite3.Connection, under_audit: Collection[LeaseId]) -> None:
-    """Forget what no restart can ask for: a restart goes on from a checkpoint, and the oldest one kept is the limit.
+def _forget_payloads(db: sqlite3.Connection, newest: int, under_audit: Collection[LeaseId]) -> None:
+    """Forget what no restart can ask for: a restart goes on from one of the `newest` checkpoints, and the oldest of
+    them is the limit; where none of them can be read, it goes on from an older one without what it would un-consume.
     What is under audit is forgotten with a later checkpoint, also by a learner that has begun anew and audits it no
     more."""
-    (oldest,) = db.execute("SELECT min(step) FROM checkpoints").fetchone()
+    (oldest,) = db.execute(
+        "SELECT min(step) FROM (SELECT step FROM checkpoints ORDER BY step DESC LIMIT ?)", (newest,)
+    ).fetchone()
     if oldest is None:
         return
     kept = "hex(lease) NOT IN (SELECT value FROM json_each(?))"

@@ -7,6 +7,7 @@ an index of a lease is admitted once.
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Mapping, Sequence
 
 from learner.intake import Place
@@ -93,20 +94,29 @@ class WorkBook(LedgerFile):
                 if not db.execute(f"{update} AND receipt IS NULL", (now_ms, receipt, lease)).rowcount:
                     raise LocalProtocolError(f"lease {lease.hex()[:8]} was never issued, or was judged before")
             db.executemany("INSERT INTO orphans VALUES (?, ?)", list((orphaned or {}).items()))
-            db.executemany(
-                # The same bytes twice in one delivery are one record.
-                "INSERT INTO records (record, lease, idx, peer, rule, reward, tokens, incarnation, version, lag,"
-                " received_ms, generation_ms, detail, envelope) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-                " ON CONFLICT (lease, record) DO NOTHING",
-                [
-                    (
-                        r.record, r.lease, r.index, r.peer, r.rule.value, r.reward, r.tokens,
-                        r.version.incarnation, r.version.version, r.lag, r.received_ms, r.generation_ms, r.detail,
-                        r.envelope,
-                    )
-                    for r in rows
-                ],
-            )  # fmt: skip
+            _add_records(db, rows)
+
+    def refused_after_the_end(
+        self, rows: Sequence[RecordRow], receipts: Mapping[LeaseId, tuple[PeerId, bytes]]
+    ) -> None:
+        """Write verdicts and receipts of deliveries whose leases had ended before they came: expired, returned, or lost
+        with their peers' connections. The leases stay what they are, so that who delivers after the end is treated
+        neither better nor worse than who never does.
+
+        Nothing is written of a lease that was not issued to that peer, is open, or has a receipt: what anybody can have
+        us keep is bounded by what was issued.
+        """
+        with self.transaction() as db:
+            ended = {
+                lease
+                for lease, (peer, receipt) in receipts.items()
+                if db.execute(
+                    "UPDATE leases SET receipt = ? WHERE lease = ? AND peer = ? AND receipt IS NULL"
+                    " AND status NOT IN ('open', 'delivered')",
+                    (receipt, lease, peer),
+                ).rowcount
+            }
+            _add_records(db, [row for row in rows if row.lease in ended])
 
     def receipt_of(self, lease: LeaseId, peer: PeerId) -> bytes | None:
         """The receipt already given to `peer` for `lease`, or None."""
@@ -170,3 +180,20 @@ def _place(root: bytes | None, turn: int | None, slots: str | None) -> Place | N
     if root is None or turn is None or slots is None:
         return None
     return Place(root=LeaseId(root), turn=turn, slots=tuple(from_json("continuations.slots", slots, list[int])))
+
+
+def _add_records(db: sqlite3.Connection, rows: Sequence[RecordRow]) -> None:
+    db.executemany(
+        # The same bytes twice in one delivery are one record.
+        "INSERT INTO records (record, lease, idx, peer, rule, reward, tokens, incarnation, version, lag,"
+        " received_ms, generation_ms, detail, envelope) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (lease, record) DO NOTHING",
+        [
+            (
+                r.record, r.lease, r.index, r.peer, r.rule.value, r.reward, r.tokens,
+                r.version.incarnation, r.version.version, r.lag, r.received_ms, r.generation_ms, r.detail,
+                r.envelope,
+            )
+            for r in rows
+        ],
+    )  # fmt: skip

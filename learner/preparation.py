@@ -76,6 +76,22 @@ def _teaches(batch: Rollouts, relative: NDArray[Any]) -> Flags:
     return Prepared(sequences=batch.sequences, groups=batch.groups, columns={"advantages": relative}).teaches
 
 
+def with_advantage(batch: Rollouts, recipe: Recipe) -> float:
+    """Return the share of the sequences that the rewards say anything about, 0 to 1: their advantage is not 0. `batch`
+    is one that `prepare` took.
+
+    A critic's advantages are never 0, since it is always a little off: there all sequences count unless the whole batch
+    has one reward.
+    """
+    match recipe.advantage:
+        case "gae":
+            return float(batch.rewards.min() < batch.rewards.max())
+        case "preference":  # of pairs: `preference` has looked
+            return float((batch.rewards[0::2] != batch.rewards[1::2]).mean())
+        case _:
+            return float((_relative(batch, recipe) != 0).mean())
+
+
 def gae(batch: Rollouts, values: Floats, gamma: float, lam: float) -> tuple[Floats, Floats]:
     """Return whitened advantages and returns, float32 [T] each: generalised advantage estimation (arXiv 1506.02438,
     equation 16) over the generated tokens of each sequence, whose reward comes with the last of them.

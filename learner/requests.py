@@ -139,7 +139,8 @@ class Step(Request, tag="step", frozen=True, kw_only=True):
 
     When the first update diverges the step fails, and everything is as it was. When a later one does, the step ends
     there: the updates before it stand, and `diverged` is 1. `borne_kl` and `borne_ess` are what the objective's
-    correction bears (`presets.Borne`).
+    correction bears (`presets.Borne`). `with_advantage` is the share of the sequences whose rewards say anything: at 0
+    the step could teach nothing, whatever its gradient (`preparation.with_advantage`).
     """
 
 

@@ -26,7 +26,7 @@ from learner.objective.terms import Terms, Totals
 from learner.optimizer import MOMENTS, learning_rate_at, make_adamw, set_learning_rate
 from learner.packing import Microbatch, dealt_microbatches
 from learner.policy import Policy
-from learner.preparation import Columns, prepare
+from learner.preparation import Columns, prepare, with_advantage
 from learner.presets import BORNE, Borne, recipe_of
 from learner.reference import Reference
 from learner.requests import ExportDtype, Hyperparameters
@@ -129,6 +129,7 @@ class Training:
             "mean_lag": float(fresh.mean()) if len(fresh) else 0.0,
             "tokens": int(batch.sequences.targets.sum()),
             "trained_tokens": taken.statistics.tokens,
+            "with_advantage": with_advantage(batch, self._recipe),
             "updates": len(taken.norms),
             "diverged": int(taken.diverged),
             "borne_kl": self._borne.kl,

@@ -2,17 +2,19 @@
 
 What always holds: one is being written at a time, while training goes on; a checkpoint stands in the ledger, with the
 curriculum's state of its step, only after the trainer said that it is durable, and its directory is removed only after
-the ledger has forgotten it. A version is announced without waiting for any of this: its name holds the incarnation, and
-going on from an older checkpoint begins another one, so no crash makes one name mean two sets of weights.
+the ledger has forgotten it. `learner.milestones` says which stay, and milestones give way where the disk has no room
+for the next. A version is announced without waiting for any of this: its name holds the incarnation, and going on from
+an older checkpoint begins another one, so no crash makes one name mean two sets of weights.
 
-    save (staged) ... training ... event "saved" -> ledger: checkpoint -> the oldest beyond those to keep are removed
+    save (staged) ... training ... event "saved" -> ledger: checkpoint -> what is not to be kept is removed
                                ... event "save_failed" -> told; the next publication tries again
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,11 +22,13 @@ import trio
 
 from learner.ledger import Ledger
 from learner.ledger_rows import CheckpointRow
+from learner.milestones import Keep, Stays, chosen
 from node.child_outcomes import ChildRefused
 from node.errors import RunError
 from node.events import EventLog
 from protocol.ids import LeaseId, PolicyVersion
 from protocol.pipe import Arrays, Header
+from protocol.staleness import Chain
 
 MAX_FAILED = 3
 """Checkpoints in a row that may fail: one is a disk that was full for a moment, more are hours of work at risk."""
@@ -44,18 +48,20 @@ class Checkpoints:
     Args:
         ask: one request to the trainer. Raises TrainerLost, ChildRefused, RunError.
         describe: awaited for the row of a version's checkpoint: what the curriculum and the ledger are at now.
+        evaluating: the training steps of the versions whose evaluation is under way.
         under_audit: the leases whose audits are not over: what was signed of them is not forgotten with a checkpoint.
         saved: the step of the newest durable state, 0 when there is none.
     """
 
     directory: Path
-    keep: int
+    keep: Keep
     ledger: Ledger
     ask: Callable[[str, Mapping[str, object]], Awaitable[Header]]
     describe: Callable[[PolicyVersion], Awaitable[CheckpointRow]]
     now_ms: Callable[[], int]
     events: EventLog
     under_audit: Callable[[], Collection[LeaseId]] = tuple
+    evaluating: Callable[[], Collection[int]] = tuple
     saved: int = 0
     _row: CheckpointRow | None = None
     _began_s: float = 0.0
@@ -98,7 +104,7 @@ class Checkpoints:
         try:
             await self.ask("save", {"directory": str(self.directory / row.directory), "wait": False})
         except ChildRefused as refused:
-            self._fail(row.directory, refused.error)
+            await self._fail(row.directory, refused.error)
         except BaseException:
             self._row = None
             raise
@@ -150,9 +156,9 @@ class Checkpoints:
         if outcome is None or row is None or Path(str(outcome.get("directory"))).name != row.directory:
             return
         if outcome["event"] == "save_failed":
-            self._fail(row.directory, str(outcome.get("error")))
+            await self._fail(row.directory, str(outcome.get("error")))
             return
-        await trio.to_thread.run_sync(self._write_down, row, self.under_audit())
+        await trio.to_thread.run_sync(self._write_down, row, self.under_audit(), frozenset(self.evaluating()))
         self.saved, self._failed = row.step, 0
         self.events.emit(
             "checkpoint_saved",
@@ -164,18 +170,48 @@ class Checkpoints:
         self._row = None
         self._settle()
 
-    def _write_down(self, row: CheckpointRow, under_audit: Collection[LeaseId]) -> None:
-        self.ledger.checkpointed(row, self.now_ms(), under_audit=under_audit)
-        old = self.ledger.checkpoints()[self.keep :]
-        if old:
-            self.ledger.checkpoints_removed([one.step for one in old], under_audit=under_audit)
-        for one in old:
+    def _write_down(self, row: CheckpointRow, under_audit: Collection[LeaseId], evaluating: Collection[int]) -> None:
+        self.ledger.checkpointed(row, self.now_ms(), newest=self.keep.newest, under_audit=under_audit)
+        rows = self.ledger.checkpoints()
+        stay = chosen([one.step for one in rows], self.keep, self._scores(row), evaluating)
+        self._remove([one for one in rows if one.step not in stay], under_audit)
+
+    def _remove(self, rows: Sequence[CheckpointRow], under_audit: Collection[LeaseId]) -> None:
+        if rows:
+            steps = [one.step for one in rows]
+            self.ledger.checkpoints_removed(steps, newest=self.keep.newest, under_audit=under_audit)
+        for one in rows:
             shutil.rmtree(self.directory / one.directory, ignore_errors=True)
 
-    def _fail(self, name: str, error: str) -> None:
-        self._row = None
+    def _scores(self, row: CheckpointRow) -> dict[int, float]:
+        """What versions of the line that leads to `row` are worth, by their training step."""
+        bases = tuple(base for _, base in self.ledger.incarnations()[: row.incarnation])
+        line = Chain(bases=bases, head=PolicyVersion(row.incarnation, row.step))
+        return {version.version: score for version, score in self.ledger.scores() if line.contains(version)}
+
+    def _make_room(self, under_audit: Collection[LeaseId]) -> list[CheckpointRow]:
+        """Give up milestones, the least wanted first, until the disk has room for another checkpoint; return them."""
+        rows = {one.step: one for one in self.ledger.checkpoints()}
+        if not rows:
+            return []
+        newest = rows[max(rows)]
+        needed = sum(file.stat().st_size for file in (self.directory / newest.directory).rglob("*") if file.is_file())
+        stay = chosen(rows, self.keep, self._scores(newest))
+        given_up = []
+        for step in reversed([*stay]):
+            if stay[step] is Stays.NEWEST or shutil.disk_usage(self.directory).free >= needed:
+                break
+            self._remove([rows[step]], under_audit)
+            given_up.append(rows[step])
+        return given_up
+
+    async def _fail(self, name: str, error: str) -> None:
         self._failed += 1
         self.events.emit("checkpoint_failed", directory=name, reason=error)
+        with suppress(OSError):
+            for one in await trio.to_thread.run_sync(self._make_room, self.under_audit()):
+                self.events.emit("milestone_given_up", directory=one.directory, step=one.step)
+        self._row = None
         if self._failed >= MAX_FAILED:
             raise RunError(
                 f"{MAX_FAILED} checkpoints in a row could not be written to {self.directory}, so all since step "

@@ -361,7 +361,7 @@ def export(
     version: Annotated[str, typer.Option(help="INCARNATION.VERSION or VERSION; the newest by default.")] = "",
 ) -> None:
     """Write one policy version as a model directory that transformers loads."""
-    from node.lookups import export_version
+    from node.exporting import export_version
 
     typer.echo(export_version(source, directory, version))
 

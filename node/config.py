@@ -178,6 +178,8 @@ class LearnSection(Section, frozen=True, kw_only=True):
     `ahead`: batches leased or waiting at most; unset, as many as measurements ask for. In mode "sequential" the file's
     `staleness`, `publish_every` and `ahead` do not count: what `read_swarm_config` returns has 0, 1 and 1.
     `quantized_engines`: whether a node may join whose engine computes with fewer bits than the versions have.
+    Beyond the newest `keep_checkpoints`, which restarts go on from, `keep_milestones` stay at most: the first of every
+    `keep_every` steps, and the best by evaluation, see `EvaluateSection`.
     """
 
     steps: Positive
@@ -195,6 +197,8 @@ class LearnSection(Section, frozen=True, kw_only=True):
     seed: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
     keep_checkpoints: Annotated[int, Meta(ge=1, le=1000)] = 2
+    keep_every: Annotated[int, Meta(ge=0, le=10**9)] = 0
+    keep_milestones: Annotated[int, Meta(ge=0, le=1000)] = 4
     quantized_engines: bool = False
 
 
@@ -298,7 +302,8 @@ class EvaluateSection(Section, frozen=True, kw_only=True):
     """How often the held-out prompts are asked, in published versions; 0 is only at the beginning and the end.
 
     `samples` completions of each beside the greedy one, of which pass@k is estimated for every one of `k`. `device`
-    and `kv_cache_gb` are those of the engine that is asked, as in `EngineSection`.
+    and `kv_cache_gb` are those of the engine that is asked, as in `EngineSection`. `keep_best`: checkpoints of the best
+    so many versions by their samples stay, within `[learn] keep_milestones`.
     """
 
     every_versions: Annotated[int, Meta(ge=0)] = 10
@@ -308,6 +313,7 @@ class EvaluateSection(Section, frozen=True, kw_only=True):
     )
     device: EngineDevice = "auto"
     kv_cache_gb: Gigabytes | None = None
+    keep_best: Annotated[int, Meta(ge=0, le=1000)] = 1
 
 
 class MetricsSection(Section, frozen=True, kw_only=True):
@@ -394,6 +400,13 @@ class SwarmConfig(Section, frozen=True, kw_only=True):
         """Completions of each batch that come from logs."""
         whole = self.learn.prompts_per_step * self.learn.group_size
         return round(self.offline.share_in_force * whole)
+
+    def most_milestones(self, *, evaluates: bool) -> int:
+        """Checkpoints that may stay beyond the newest, at most; `evaluates`: whether there are held-out prompts."""
+        learn = self.learn
+        firsts = learn.steps // learn.keep_every if learn.keep_every else 0
+        best = self.evaluate.keep_best if evaluates else 0
+        return min(learn.keep_milestones, firsts + best)
 
     @property
     def swarm_rollouts(self) -> int:

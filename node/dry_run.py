@@ -26,6 +26,7 @@ from node.config import SwarmConfig
 from node.errors import about_keys_of
 from node.footprint import Footprint, ModelFacts, compute_dtype, footprint_of, read_facts
 from node.programs import Start, look_at
+from node.reports import words
 from node.resuming import LEDGER
 from node.schooling import Schooling
 from node.stopping import STOPPED_EXIT_CODE, Stopped, stop_when_told
@@ -103,7 +104,7 @@ def _told(start: Start, fork_from: str, tried: Tried | None) -> str:
         "",
         *_memory(footprint, config),
         "",
-        *_disk(footprint, config, state),
+        *_disk(footprint, config, state, evaluates=bool(schooling.held_out)),
         "",
         *_line(footprint, config),
     ]
@@ -171,20 +172,25 @@ def _story(config: SwarmConfig, schooling: Schooling, beginning: str, begun: int
         yield f"That is taken: it publishes what is there, and ends. Raise [learn] steps above {begun} to train on."
     if batch:
         yield (
-            f"A training step takes R = {batch} rollouts: {batch / learn.group_size:g} leases of {learn.group_size} "
-            f"completions, up to {learn.max_new_tokens} tokens each."
+            f"A training step takes R = {batch} rollouts: {_leases(batch / learn.group_size)} of {learn.group_size} "
+            f"completions, up to {words.counted(learn.max_new_tokens, 'token')} each."
         )
     if logged := config.offline_rollouts:
         alone = "" if batch else ", and nothing is leased"
-        yield f"A training step takes {logged} completions from logs{alone}."
+        yield f"A training step takes {words.counted(logged, 'completion')} from logs{alone}."
     yield from _rates(config)
     kappa = f"every {learn.publish_every} steps" if learn.publish_every else "as often as costs next to no time"
-    yield f"Window: S = {learn.staleness} steps ({learn.mode}); a version is published {kappa}."
+    kappa = "every step" if learn.publish_every == 1 else kappa
+    yield f"Window: S = {words.counted(learn.staleness, 'step')} ({learn.mode}); a version is published {kappa}."
     most = learn.ahead or learn.staleness + 1
     said = "" if learn.ahead else ", as many as measurements ask for"
     if batch:
         yield f"At most {round(most * batch)} rollouts are leased or wait{said}; a lease lasts {learn.lease_s:g} s."
     yield from _data(config, schooling)
+
+
+def _leases(number: float) -> str:
+    return "1 lease" if number == 1 else f"{number:g} leases"
 
 
 def _rates(config: SwarmConfig) -> Iterator[str]:
@@ -198,8 +204,9 @@ def _rates(config: SwarmConfig) -> Iterator[str]:
     correction = trainer.correction or PRESETS[trainer.objective].correction
     is_off_policy = bool(config.swarm_rollouts and learn.staleness)
     if is_off_policy and correction == "uncorrected" and trainer.advantage_in_force != "preference":
+        old = words.counted(learn.staleness, "step")
         yield (
-            f"Nothing corrects for rollouts that are up to {learn.staleness} steps old: the correction is "
+            f"Nothing corrects for rollouts that are up to {old} old: the correction is "
             '"uncorrected", which is meant for mode = "sequential".'
         )
 
@@ -209,14 +216,19 @@ def _data(config: SwarmConfig, schooling: Schooling) -> Iterator[str]:
     total = sum(one.weight for one in config.task.tasks)
     for one in config.task.tasks:
         share = f", {one.weight / total:.1%} of the prompts" if len(config.task.tasks) > 1 else ""
-        yield f"Task {one.title}: its first prompt has {len(schooling.tasks[one.title].prompt(0))} tokens{share}."
+        tokens = words.counted(len(schooling.tasks[one.title].prompt(0)), "token")
+        yield f"Task {one.title}: its first prompt has {tokens}{share}."
     for name, note in schooling.notes:
         yield f"{name}: {note}."
     if config.curriculum.dynamic_sampling:
         yield "Groups whose rewards are all equal are credited and not trained on; more is leased in their place."
     evaluate = config.evaluate
     asked = f", each {evaluate.samples} times and once greedily" if evaluate.samples > 1 else ""
-    yield f"Evaluation: {len(schooling.held_out)} held-out prompts{asked}, by an engine process of its own."
+    if not schooling.held_out:
+        yield "Evaluation: none; there are no held-out prompts."
+    else:
+        prompts = words.counted(len(schooling.held_out), "held-out prompt")
+        yield f"Evaluation: {prompts}{asked}, by an engine process of its own."
     if schooling.held_out:
         most = "half of a GPU's free memory" if evaluate.kv_cache_gb is None else f"{evaluate.kv_cache_gb:g} GB"
         where = "a GPU if there is one" if evaluate.device == "auto" else evaluate.device
@@ -234,8 +246,8 @@ def _model(facts: ModelFacts, where: str) -> Iterator[str]:
     dtypes = ", ".join(f"{size / GB:.2f} GB {name}" for name, size in sorted(facts.dtypes.items()))
     yield f"Model: {facts.architecture}, {facts.parameters / 1e9:.3f} billion parameters; its files hold {dtypes}."
     yield (
-        f"{facts.layers} layers of width {facts.hidden}, feed-forward {facts.feed_forward}, vocabulary "
-        f"{facts.vocabulary}. Layers compute in {where}."
+        f"{words.counted(facts.layers, 'layer')} of width {facts.hidden}, feed-forward {facts.feed_forward}, "
+        f"vocabulary {facts.vocabulary}. Layers compute in {where}."
     )
 
 
@@ -259,10 +271,16 @@ def _memory(footprint: Footprint, config: SwarmConfig) -> Iterator[str]:
         yield "activation_checkpointing = true or a smaller max_tokens_per_microbatch lowers the last of these."
 
 
-def _disk(footprint: Footprint, config: SwarmConfig, state: Path) -> Iterator[str]:
-    kept = config.learn.keep_checkpoints + 1
+def _disk(footprint: Footprint, config: SwarmConfig, state: Path, *, evaluates: bool) -> Iterator[str]:
+    newest, milestones = config.learn.keep_checkpoints, config.most_milestones(evaluates=evaluates)
+    # One while it is written; another whose version is just being evaluated, and may be the best.
+    passing = 2 if milestones and evaluates and config.evaluate.keep_best else 1
+    kept = newest + milestones + passing
+    beyond = f", {words.counted(milestones, 'milestone')} at most" if milestones else ""
+    judged = " and one while its version is evaluated" if passing > 1 else ""
     yield (
-        f"Disk: {kept} checkpoints of {footprint.checkpoint / GB:.1f} GB (one while it is written), and up to "
+        f"Disk: {kept} checkpoints of {footprint.checkpoint / GB:.1f} GB (the newest {newest}{beyond}, one while it is "
+        f"written{judged}), and up to "
         f"{config.learn.staleness + 3} versions of {footprint.version / GB:.2f} GB with their patches"
         + (
             f", and the model's files once, {(footprint.first - footprint.version) / GB:.1f} GB."

@@ -9,6 +9,7 @@ temperature; see `learner.scores`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -119,6 +120,7 @@ class Evaluation:
     lock: trio.Lock = field(default_factory=trio.Lock)
     """Held while the engine is used, which others may share: they wait for TOGETHER completions at most."""
     latest: Scores | None = None
+    _under_way: Counter[int] = field(default_factory=Counter)
     _published: int = 0
     _one: trio.Lock = field(default_factory=trio.Lock)
 
@@ -137,8 +139,20 @@ class Evaluation:
             return False
         return True
 
+    @property
+    def evaluating(self) -> frozenset[int]:
+        """The training steps of the versions whose evaluation has begun and is not over."""
+        return frozenset(+self._under_way)
+
     async def run(self, signed: SignedManifest) -> None:
         """Evaluate one version, which must be in the store when this begins, and write the result."""
+        self._under_way[signed.version.version] += 1
+        try:
+            await self._run(signed)
+        finally:
+            self._under_way[signed.version.version] -= 1
+
+    async def _run(self, signed: SignedManifest) -> None:
         at_ms = self.now_ms()
         try:
             with self.store.pinned(signed.hash):

@@ -120,12 +120,21 @@ def _around(config: SwarmConfig) -> Iterable[Rule]:
         if config.metrics.samples:
             why = "with [offline] share = 1.0 all is from logs, and samples are of what the swarm makes. Lower share"
             yield Rule(section="metrics", keys=("samples",), why=why)
+    if config.learn.keep_milestones and not config.learn.keep_every and not config.evaluate.keep_best:
+        why = "no checkpoint is a milestone. Set keep_every, or [evaluate] keep_best"
+        yield Rule(section="learn", keys=("keep_milestones",), why=why)
+    if not config.learn.keep_milestones:
+        why = "[learn] keep_milestones = 0 keeps none. Raise it"
+        yield Rule(section="learn", keys=("keep_every",), why=why)
+        if config.evaluate.keep_best:
+            yield Rule(section="evaluate", keys=("keep_best",), why=why)
     if not config.task.tasks:
         if config.task.held_out:
             yield Rule(section="task", keys=("held_out",), why="without spec there are no prompts. Set spec")
         every = ("every_versions",) if config.evaluate.every_versions else ()
+        best = ("keep_best",) if config.evaluate.keep_best else ()
         why = "without [task] spec there are no prompts to evaluate on. Set it"
-        yield Rule(section="evaluate", keys=(*every, "samples", "k", "device", "kv_cache_gb"), why=why)
+        yield Rule(section="evaluate", keys=(*every, *best, "samples", "k", "device", "kv_cache_gb"), why=why)
 
 
 def _first(config: SwarmConfig | NodeConfig, rules: Iterable[Rule]) -> str:

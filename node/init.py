@@ -80,6 +80,8 @@ max_turns = 16             # of an episode, in tasks of several turns; max_new_t
 # max_episode_tokens = 4096 # of prompt, answers and all turns; without it, as many as the model takes
 # ahead = 2.0              # batches leased or waiting at most; without it, as many as measurements ask for
 # keep_checkpoints = 2     # to go on from after a crash
+# keep_every = 0           # 100, say: beyond these a milestone every so many steps, to go back to; 0 = none
+# keep_milestones = 4      # at most, the best by evaluation among them
 # quantized_engines = false # or true, with [trust] audits = false: nodes may join whose engine quantises the weights
 
 [trainer]
@@ -133,6 +135,7 @@ samples = 1                # completions of each held-out prompt, beside the gre
 k = [1]                    # pass@k is estimated from them, for each of these
 device = "auto"            # of the engine that does it: "cpu", "cuda", "cuda:1", "mps"; auto = a GPU if there is one
 # kv_cache_gb = 4.0        # a batch's keys and values take at most so much; without it, half of a GPU's free memory
+keep_best = 1              # checkpoints of the best so many versions stay, to go back to; 0 = none
 
 [trust]
 audits = true              # draw a share of all completions again, and ban who makes them up; false: believe everybody

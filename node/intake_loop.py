@@ -43,10 +43,6 @@ MAX_REPEATS = 4
 repeats one could hold up all others; of more the oldest are told to come again."""
 
 
-ALIKE_TOLD = 256
-"""So many groups in a row that teach nothing, 16 batches of 16, are no chance: the operator is told, and again."""
-
-
 Ask = Callable[[Sequence[Question]], Awaitable[Sequence[Reply]]]
 """What comes back to what was said, in order: asked of an environment, wherever that is."""
 
@@ -164,7 +160,8 @@ class IntakeLoop:
     """See the module's paragraph. `observe` is told the mean reward of each complete group, by the index of its prompt,
     `used` of which versions a peer has just had records admitted, `ended` of a lease that was answered by nothing of
     use, with the version it was begun with; `expected` is asked what was known of a group's prompt before; `trust` says
-    which groups wait for an audit, None: everybody is believed."""
+    which groups wait for an audit, None: everybody is believed. `closing` returns what writes down, on a thread, which
+    leases have ended."""
 
     run: LearnerRun
     witness: Witness
@@ -180,6 +177,7 @@ class IntakeLoop:
     now_ms: Callable[[], int]
     events: EventLog
     ended: Callable[[GrantedLease, PolicyVersion | None, str], None] = lambda granted, begun, status: None
+    closing: Callable[[], Callable[[], None]] = lambda: lambda: None
 
     async def work(self, inbox: trio.MemoryReceiveChannel[Incoming]) -> None:
         """Judge what arrives until cancelled or the inbox is closed."""
@@ -288,6 +286,9 @@ class IntakeLoop:
     async def _finish(self, way: _UnderWay) -> None:
         """Write what was heard, do what the verdicts say, and acknowledge."""
         heard, way.heard = way.heard, []
+        if any(one.delivery is not None and one.handed_in.granted is None for one, _ in heard):
+            with trio.CancelScope(shield=True):  # what is taken to be written is written
+                await trio.to_thread.run_sync(self.closing())
         answers, judged = await trio.to_thread.run_sync(self._write_all, heard, self.now_ms())
         # No await until the curriculum has heard of all of them, or a checkpoint would be between two verdicts.
         self.run.judged, dropped = judged, False
@@ -308,6 +309,8 @@ class IntakeLoop:
         answers: list[_Answer] = []
         receipts: dict[LeaseId, bytes] = {}
         rows: list[RecordRow] = []
+        too_late: dict[LeaseId, tuple[PeerId, bytes]] = {}
+        too_late_rows: list[RecordRow] = []
         orphaned: dict[LeaseId, int] = {}
         for one, replies in heard:
             granted = one.handed_in.granted
@@ -321,8 +324,13 @@ class IntakeLoop:
                 rows += _rows(answer, one.checked_ms)
                 if answer.judged is not None and answer.judged.orphaned_tokens:
                     orphaned[granted.id] = answer.judged.orphaned_tokens
+            elif answer.lease not in too_late:
+                too_late[answer.lease] = (answer.incoming.peer, answer.receipt)
+                too_late_rows += _rows(answer, one.checked_ms)
         if receipts:
             self.ledger.deliveries_judged(rows, receipts, now_ms, orphaned)
+        if too_late:  # its peer counts what it was told, and so do our reports
+            self.ledger.refused_after_the_end(too_late_rows, too_late)
         return answers, self.ledger.counts()[1]
 
     def _answer(self, checked: _Checked, judged: JudgedDelivery, now_ms: int) -> _Answer:
@@ -370,12 +378,6 @@ class IntakeLoop:
             tokens=judged.credited_tokens,
             dropped=why,
         )
-        if why == UNINFORMATIVE and self.run.buffer.alike % ALIKE_TOLD == 0:
-            self.events.emit(
-                "trouble",
-                text=f"The last {self.run.buffer.alike} groups each had one reward for all, {mean:.2g} in the newest, "
-                "so no batch takes them. The task is too hard or too easy for this model: change [task], or warm up.",
-            )
         return bool(dropped)
 
     def _go_on(

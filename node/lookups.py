@@ -1,14 +1,12 @@
-"""The commands that look and print: status, report, export, identity, invite, tasks.
+"""The commands that look and print: status, report, identity, invite, tasks.
 
-They may be used while a learner or a node runs: ledgers and receipts are opened to read only, and a version is copied
-from files that never change. A target is a swarm.toml, a learner's state directory, or a node's state directory;
-without one, what lies in the usual places.
+They may be used while a learner or a node runs: ledgers and receipts are opened to read only. A target is a swarm.toml,
+a learner's state directory, or a node's state directory; without one, what lies in the usual places.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -359,32 +357,6 @@ def _own_status(report: OwnReport, place: Place) -> dict[str, object]:
         "loop_delay": asdict(standing.loop) if standing and standing.loop else None,
         "limits": standing.limits if standing else None,
     }
-
-
-def export_version(source: Path, directory: Path, wanted: str) -> str:
-    """Copy a complete version to `directory`, whole or not at all; return a sentence."""
-    if directory.exists():
-        raise UsageError(f"{directory} exists already; it was not touched. Name a directory that does not.")
-    place = find_place(source)
-    held = list(complete_versions(place.state / "store"))
-    if not held:
-        raise RunError(f"{place.state / 'store'} holds no complete version yet.")
-    chosen = next((v for v in reversed(held) if not wanted or wanted in (str(v.version), str(v.version.version))), None)
-    if chosen is None:
-        names = ", ".join(str(v.version) for v in held)
-        raise UsageError(f"--version {wanted}: not held here (any more). Held: {names}.")
-    draft = directory.with_name(f".{directory.name}.draft")
-    try:
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
-        for entry in chosen.manifest.files:
-            shutil.copyfile(place.state / "store" / "versions" / chosen.hash.hex() / entry.name, draft / entry.name)
-        draft.replace(directory)
-    except OSError as error:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise RunError(f"{directory} could not be written: {error.strerror}. Nothing was left there.") from None
-    size, count = chosen.manifest.total_bytes, len(chosen.manifest.files)
-    return f"Wrote version {chosen.version} ({size} bytes, {count} files) to {directory}"
 
 
 def complete_versions(store: Path) -> Iterator[SignedManifest]:

@@ -17,6 +17,7 @@ from node.errors import RunError
 from node.events import Clock
 from node.loop_delay import LoopFigures
 from node.orders import LOOK_S, Drain, Orders, OwnerSignals
+from node.reports.words import counted
 from node.rollout_role import RolloutRole
 from node.standing import Noticeboard, Standing
 from node.troubles import in_words
@@ -94,12 +95,13 @@ class Owner:
             return
         await self.role.leave()
         self.orders.forget_drain()
-        others = f"{left} leases were not delivered in time and go to others"
+        late = "was not delivered in time and goes" if left == 1 else "were not delivered in time and go"
+        others = f"{counted(left, 'lease')} {late} to others"
         raise Drained(f"Drained: {others if left else 'all that was leased is delivered'}.")
 
     def _doing(self) -> str:
         if self.role.is_draining:
-            return f"draining, {len(self.role.holding)} leases to deliver"
+            return f"draining, {counted(len(self.role.holding), 'lease')} to deliver"
         shift = self.role.shift
         if shift.is_on:
             return in_words(self.role.patience.told) or (

@@ -274,7 +274,7 @@ class RolloutRole:
             self.holding |= {LeaseId(grant.lease.id) for grant in granted}
             self._in_hand |= {LeaseId(grant.lease.id): grant for grant in granted}
             self._rollouts |= {LeaseId(grant.lease.id): len(grant.lease.seeds) for grant in granted}
-            self.counts.pending = sum(self._rollouts.values())
+            self._count_pending()
             if self.shift.is_on:
                 await batches.send(granted)
             else:  # they came as the hours ended, or with the pause
@@ -488,8 +488,13 @@ class RolloutRole:
             self.holding.discard(LeaseId(grant.lease.id))
             self._in_hand.pop(LeaseId(grant.lease.id), None)
             self._rollouts.pop(LeaseId(grant.lease.id), None)
-        self.counts.pending = sum(self._rollouts.values())
+        self._count_pending()
         self._stir()
+
+    def _count_pending(self) -> None:
+        before, self.counts.pending = self.counts.pending, sum(self._rollouts.values())
+        if self.counts.pending != before:
+            self.events.emit("work_pending", rollouts=self.counts.pending)
 
     def _sign_all(self, lease: Lease, completions: Sequence[Generation], started_ms: int) -> list[bytes]:
         return [

@@ -35,6 +35,8 @@ def step_row(
     }
     if (difficulty := batch.difficulty) is not None:
         metrics["difficulty"] = difficulty
+    if (error := batch.reward_error) is not None:
+        metrics["reward_error"] = error
     by_lag = {str(lag): {"reward": reward} for lag, reward in batch.rewards_by_lag.items()}
     if from_logs:
         metrics["offline_sequences"] = len(from_logs)

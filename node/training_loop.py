@@ -16,7 +16,7 @@ told it from the ledger, since leases and verdicts are not undone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +29,7 @@ from learner.curriculum.offline import LoggedGroup, OfflineStream
 from learner.environment import Environment
 from learner.ledger import Ledger
 from learner.ledger_rows import CheckpointRow, StepRow
+from learner.milestones import Keep
 from learner.provisioning.recording import Stepped
 from learner.publication import Publisher
 from node.checkpoints import Checkpoints, TrainerLost
@@ -76,7 +77,7 @@ class TrainingTerms:
 
     steps: int
     weights_dtype: str
-    keep_checkpoints: int
+    keep: Keep
     load: Mapping[str, Any]
 
 
@@ -91,6 +92,7 @@ class TrainingLoop:
         trust: says which groups of before a restart wait for an audit; None: everybody is believed.
         offline: logs of which each batch has a part; where they are all of it, `run.batch` is 0.
         adopted: told of each version that the store has taken, before anybody else hears of it.
+        evaluating: the training steps of the versions whose evaluation is under way.
         published: awaited after each publication.
         tried: awaited once, before the first version is published, with the directory that it was exported to, the
             trainer's reply to `load`, and a way to ask the trainer; what it raises ends the run. None: no trial.
@@ -120,6 +122,7 @@ class TrainingLoop:
     tried: Callable[[Path, Header, CallTrainer], Awaitable[None]] | None = None
     adopted: Callable[[SignedManifest], None] = lambda signed: None
     observe: Callable[[int, float], None] = lambda index, mean: None
+    evaluating: Callable[[], Collection[int]] = tuple
     offline: OfflineStream | None = None
     _diverged: int = 0
     _lost: int = 0
@@ -130,13 +133,14 @@ class TrainingLoop:
         self._beginning = self.curriculum_state()
         self.saving = Checkpoints(
             directory=self.checkpoints,
-            keep=self.terms.keep_checkpoints,
+            keep=self.terms.keep,
             ledger=self.ledger,
             ask=self._ask,
             describe=self._describe,
             now_ms=self.now_ms,
             events=self.events,
             under_audit=(lambda: ()) if self.trust is None else self.trust.under_audit,
+            evaluating=self.evaluating,
         )
         self.publishing = Publishing(
             run=self.run,

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from node.events import EventLog, Field
+from node.reports.facts import Role
+from node.reports.words import counted
 from node.view import PeerView, ViewState
 from protocol.ids import PeerId, short
 
@@ -16,8 +18,6 @@ SENTENCES: Mapping[str, str] = {
     "engine_chosen": "the engine is {engine}: {why}",
     "swarm_found": "found the swarm {name}",
     "trial_passed": "{text}",
-    "incarnation_began": "incarnation {incarnation} goes on from step {step}",
-    "buffer_recovered": "{rollouts} rollouts from before the restart go on waiting",
     "checkpoint_unusable": "checkpoint {directory} cannot be used: {reason}",
     "checkpoint_failed": "checkpoint {directory} could not be written, the next is tried: {reason}",
     "trainer_restarted": "the trainer begins again from the newest checkpoint",
@@ -27,13 +27,11 @@ SENTENCES: Mapping[str, str] = {
     "child_abandoned": "the {child} process keeps dying and was given up",
     "engine_crashed": "what the engine was making is made once more",
     "install_failed": "version {version} could not be installed ({again}): {reason}",
-    "leases_given_back": "gave back {leases} leases: {reason}",
     "energy_read": "energy: {how}",
     "hours_ended": "outside the owner's hours: this node passes versions on, and works again from {again_at}",
     "hours_began": "the owner's hours have begun: at work until {until}",
     "paused": "{why}: this node makes nothing, and goes on passing versions on",
     "resumed": "at work again",
-    "drain_began": "takes no more work, and ends when {leases} leases are delivered",
     "learner_unreachable": "the learner cannot be reached: {reason}; again in {retry_s} s",
     "turned_away": "the learner turned this node away for now: {reason}; again in {retry_s} s",
     "task_opened": "{task}: {note}",
@@ -48,7 +46,6 @@ SENTENCES: Mapping[str, str] = {
     "peer_pardoned": "{peer} is pardoned: it may come back, as a newcomer",
     "audit_impossible": "what {version} made cannot be audited: {reason}",
     "receipt_revised": "lease {lease} is not counted after all (volery why {lease}): {detail}",
-    "finished": "finished after {steps} steps",
     "alarm_raised": "ALARM at step {step}: {text}",
     "alarm_cleared": "{text}",
     "metrics_failed": "metrics do not get to {sink}: {reason}; again in {retry_s} s",
@@ -59,6 +56,33 @@ SENTENCES: Mapping[str, str] = {
     "trouble": "{text}",
 }
 """Events that are shown as they are told, with their fields."""
+
+
+def told_by_number(event: str, fields: Mapping[str, Field]) -> str:
+    """What people are told of events whose sentence depends on a number; "" of other events, and where the number is 0
+    and says nothing."""
+    match event:
+        case "incarnation_began":
+            incarnation, step = _number(fields, "incarnation"), _number(fields, "step")
+            is_first = incarnation == 1 and not step
+            return "training begins" if is_first else f"incarnation {incarnation} goes on from step {step}"
+        case "buffer_recovered" if rollouts := _number(fields, "rollouts"):
+            waits = "goes on waiting" if rollouts == 1 else "go on waiting"
+            return f"{counted(rollouts, 'rollout')} from before the restart {waits}"
+        case "leases_given_back":
+            return f"gave back {counted(_number(fields, 'leases'), 'lease')}: {fields.get('reason')}"
+        case "drain_began":
+            leases = _number(fields, "leases")
+            when = f" when {counted(leases, 'lease')} {'is' if leases == 1 else 'are'} delivered" if leases else " now"
+            return f"takes no more work, and ends{when}"
+        case "milestone_given_up":
+            return (
+                f"the disk had no room for the next checkpoint: the milestone of step {_number(fields, 'step')} was "
+                "removed"
+            )
+        case "finished":
+            return f"finished after {counted(_number(fields, 'steps'), 'step')}"
+    return ""
 
 
 def follow(state: ViewState, events: EventLog) -> None:
@@ -77,13 +101,16 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
             peer = _peer(state, fields)
             peer.gone = str(fields.get("reason") or "left")
             peer.pending = 0
-            state.note(f"{_called(peer)} left: {peer.gone}; {_number(fields, 'leases_released')} leases released")
+            released = counted(_number(fields, "leases_released"), "lease")
+            state.note(f"{_called(peer)} left: {peer.gone}; {released} released")
         case "peer_activated" | "peer_released":
             peer = _peer(state, fields)
             peer.standing_by = event == "peer_released"
             state.note(f"{_called(peer)} {fields.get('reason')}")
         case "heartbeat":
             _heartbeat(_peer(state, fields), fields)
+        case "work_pending":
+            state.pending = _number(fields, "rollouts")
         case "traffic":
             state.bytes_up, state.bytes_down = _number(fields, "bytes_up"), _number(fields, "bytes_down")
         case "energy":
@@ -92,10 +119,13 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
             _judged(state, fields)
         case "leases_returned":
             peer = _peer(state, fields)
-            state.note(f"{_called(peer)} returned {_number(fields, 'leases')} leases: {fields.get('reason')}")
+            state.note(
+                f"{_called(peer)} returned {counted(_number(fields, 'leases'), 'lease')}: {fields.get('reason')}"
+            )
         case "leases_recalled":
-            leases, rollouts = _number(fields, "leases"), _number(fields, "rollouts")
-            state.note(f"{leases} leases of {_called(_peer(state, fields))} recalled: {rollouts} rollouts are too late")
+            leases, rollouts = counted(_number(fields, "leases"), "lease"), _number(fields, "rollouts")
+            late = f"{counted(rollouts, 'rollout')} {'is' if rollouts == 1 else 'are'} too late"
+            state.note(f"{leases} of {_called(_peer(state, fields))} recalled: {late}")
         case "peer_fault":
             state.note(f"{_called(_peer(state, fields))}: {fields.get('fault')}, {fields.get('detail')}")
         case "key_copied":
@@ -129,6 +159,9 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
             state.unable, state.nobody_works = "", False
         case "version_published" | "version_fetched":
             state.newest, state.fetching = str(fields.get("version")), None
+            state.is_open = event == "version_published"
+        case "trainer_restarted":
+            state.is_open = False
         case "version_installed":
             state.installed = str(fields.get("version"))
         case "receipt":
@@ -149,11 +182,22 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
         state.pass_at = {k: float(value) for k, value in passes.items() if isinstance(value, int | float) and k != "1"}
     if event in ("learner_unreachable", "turned_away", "finished"):
         state.activity = event.replace("_", " ")
+    elif state.role is Role.LEARNER and state.activity != "finished":
+        state.activity = _activity(state)
     if (sentence := SENTENCES.get(event)) is not None:
         state.note(sentence.format_map(_Told(fields)))
+    elif said := told_by_number(event, fields):
+        state.note(said)
     if event == "child_died":
         for line in str(fields.get("said") or "").splitlines():
             state.note(f"{fields.get('child')}: {line}")
+
+
+def _activity(state: ViewState) -> str:
+    """What a learner does. One that trains on logs alone, whose `batch` is 0, waits for nobody."""
+    if not state.is_open:
+        return "loading the model again" if state.newest else "starting"
+    return "waiting for nodes" if state.batch and not state.present else "at work"
 
 
 def _resting(event: str, fields: Mapping[str, Field]) -> str:
@@ -194,7 +238,8 @@ def _judged(state: ViewState, fields: Mapping[str, Field]) -> None:
     if admitted:
         state.lags[_number(fields, "lag")] += admitted
     if refused:
-        state.note(f"{refused} rollouts of {_called(peer)} refused, {fields.get('reason')}: {fields.get('detail')}")
+        rollouts = counted(refused, "rollout")
+        state.note(f"{rollouts} of {_called(peer)} refused, {fields.get('reason')}: {fields.get('detail')}")
 
 
 def _receipt(state: ViewState, fields: Mapping[str, Field]) -> None:
@@ -202,7 +247,8 @@ def _receipt(state: ViewState, fields: Mapping[str, Field]) -> None:
     _count(state, fields)
     if refused := _number(fields, "refused"):
         more = f"volery why {fields.get('lease')}"  # which says what to do, in more words than a line has
-        state.note(f"{refused} rollouts refused ({more}), {fields.get('reason')}: {fields.get('detail')}")
+        rollouts = counted(refused, "rollout")
+        state.note(f"{rollouts} refused ({more}), {fields.get('reason')}: {fields.get('detail')}")
 
 
 def _count(state: ViewState, fields: Mapping[str, Field]) -> None:

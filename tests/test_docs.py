@@ -269,6 +269,12 @@ def test_every_section_of_a_page_is_one_of_the_configuration(page: Path, whole: 
     assert sorted(headings) == sorted(set(keys_by_heading(whole)) - {TOP})
 
 
+def test_the_gaps_of_every_limit_are_told_among_the_threats() -> None:
+    told = section(ROOT / "docs" / "threats.md", "## Open in 0.1.0")
+    for key in msgspec.structs.fields(configuration.LimitsSection):
+        assert f"{key.encode_name}`" in told, key.encode_name
+
+
 # Rules, figures, summary
 
 

@@ -32,16 +32,17 @@ def not_enough(pool: Pool) -> str:
     share = pool.share(pool.names)
     if pool.target.is_overtaken:
         return "on: versions are published faster than they can be sent, so no number of machines is enough"
-    return (
-        f"on: all {len(pool.candidates)} machines together supply {_share(share)} of what the learner takes, and "
-        f"{_share(MARGIN)} is wanted"
-    )
+    count = len(pool.candidates)
+    who = "the only machine supplies" if count == 1 else f"all {count} machines together supply"
+    return f"on: {who} {_share(share)} of what the learner takes, and {_share(MARGIN)} is wanted"
 
 
 def chosen(num_on: int, price: float, currency: str) -> str:
     """The first set."""
     return (
         f"on: one of the cheapest set that keeps the learner busy, {_machines(num_on)} for {_money(price, currency)}/h"
+        if num_on > 1
+        else f"on: alone the cheapest that keeps the learner busy, for {_money(price, currency)}/h"
     )
 
 
@@ -89,6 +90,8 @@ def period(before: int, after: int) -> str:
         why = "publishing takes less of the time of learner and lines"
     else:
         why = "rollouts become younger, or fewer machines do"
+    if after == 1:
+        return f"kappa: a version every training step instead of every {before}: {why}"
     return f"kappa: a version every {after} training steps instead of {before}: {why}"
 
 
@@ -128,6 +131,8 @@ def to_owner(reason: str) -> str:
 def on(pool: Pool, names: Collection[str], name: str) -> str:
     """To its owner."""
     trial = ", on trial until something of yours is admitted" if name in pool.unproven else ""
+    if len(names) == 1:
+        return f"On{trial}: alone you supply {_supplied(pool, names)}."
     return f"On{trial}: one of {_machines(len(names))} that supply {_supplied(pool, names)}."
 
 
@@ -135,15 +140,17 @@ def standing_by(pool: Pool, names: Collection[str], name: str, *, price: float, 
     """To its owner; at about `price` per hour, or less, it would be on."""
     if pool[name].usable_rate == 0:
         return "Standing by: nothing from here was admitted of late. You will be on when everybody is needed."
-    kind = "faster volunteers" if pool.price(names) == 0 else "machines"
-    said = f"Standing by: {len(names)} {kind} supply {_supplied(pool, names)}"
+    is_one = len(names) == 1
+    kind = "faster volunteer" if pool.price(names) == 0 else "machine"
+    said = f"Standing by: {len(names)} {kind}{' supplies' if is_one else 's supply'} {_supplied(pool, names)}"
+    leaves, any_of = ("it leaves", "not replace it") if is_one else ("one of them leaves", "replace none of them")
     if pool[name].running_price == 0:
-        return f"{said}. You will be on when one of them leaves and is missed."
+        return f"{said}. You will be on when {leaves} and is missed."
     if price <= 0:
-        return f"{said}, and you could replace none of them. You will be on when one of them leaves and is missed."
+        return f"{said}, and you could {any_of}. You will be on when {leaves} and is missed."
     if pool[name].price <= price:
         return f"{said}. With you it would be cheaper: you will be on in some minutes if that stays so."
-    return f"{said}. At about {_money(price, currency)}/h or less you would be on, or when one of them leaves."
+    return f"{said}. At about {_money(price, currency)}/h or less you would be on, or when {leaves}."
 
 
 def _supplied(pool: Pool, names: Collection[str]) -> str:

@@ -238,8 +238,9 @@ class Windows:
         return Infeasible(staleness=staleness, share=0.0, rate=rate, needed=needed, is_overtaken=True)
 
     def _everyone(self, staleness: int) -> Outcome | None:
-        pool = self.setting.candidates
-        kappa = min(self.setting.least_kappa, staleness)
+        pool, given = self.setting.candidates, self.setting.kappa
+        # A period that was given is what fell short, so it is what all machines are judged under, too.
+        kappa = min(self.setting.least_kappa if given is None else given, staleness)
         choice = Choice(chosen=pool, price=math.fsum(one.running_price for one in pool))
         outcome = self.outcome(staleness, kappa, choice)
         return outcome if math.isfinite(outcome.period_s) else None

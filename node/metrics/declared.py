@@ -58,6 +58,7 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge("step", "steps", "The newest training step."),
         _gauge("incarnation", "starts", "How often the learner was started; versions carry it in their name."),
         _gauge("reward", "reward", "Mean reward of the rollouts that the step was trained on."),
+        _gauge("reward_error", "reward", "Its standard error, as the means of the step's groups spread."),
         _gauge("reward_of_task", "reward", "The same, by task.", "task"),
         _gauge("difficulty", "share", "Of a reward of 1, what the step's problems are known to miss at best, mean."),
         _gauge("loss", "loss", "The objective's value, mean over the step's updates, weighted by their sequences."),
@@ -66,6 +67,9 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge("updates", "updates", "Optimizer updates of the step; parts of a batch that teach nothing take none."),
         _gauge("tokens", "tokens", "Tokens of the step's completions that the policy generated."),
         _gauge("trained_tokens", "tokens", "Those of them in sequences that had a gradient."),
+        _gauge(
+            "with_advantage", "share", "Of the step's completions, those with an advantage; at 0 nothing is learnt."
+        ),
         _gauge("offline_sequences", "sequences", "Completions of the step that are from logs; no rollouts."),
         _gauge("pass_rate", "share", "Mean of the known pass rates of a finite task's problems.", "task"),
         _gauge("pass_rate_of_level", "share", "Pass rate of a level of a task without end, of late.", "task", "level"),

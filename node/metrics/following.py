@@ -41,7 +41,7 @@ OF_A_TASK: Mapping[str, str] = {
 }
 """Figures of a task's curriculum, and the metric that each one is."""
 
-NOT_THE_TRAINERS = ("step", "incarnation", "reward", "difficulty", "turns")
+NOT_THE_TRAINERS = ("step", "incarnation", "reward", "reward_error", "difficulty", "turns")
 """Gauges without labels that a trainer's reply cannot set."""
 
 
@@ -137,6 +137,8 @@ def follow_step(board: Board, row: StepRow, batch: Batch, task_of: Callable[[int
     board.set("step", row.step)
     board.set("incarnation", row.incarnation)
     board.set("reward", row.reward)
+    if (error := batch.reward_error) is not None:
+        board.set("reward_error", error)
     if (difficulty := batch.difficulty) is not None:
         board.set("difficulty", difficulty)
     board.observe("waited_seconds", row.waited_s)

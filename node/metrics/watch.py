@@ -21,7 +21,7 @@ import trio
 from learner import fruitless
 from learner.alarm_limits import Alarm
 from learner.alarms import HISTORY, Change, Watchman, observation
-from learner.buffer import Batch
+from learner.buffer import UNINFORMATIVE, Batch
 from learner.fruitless import Loop
 from learner.ledger import Ledger
 from learner.ledger_rows import StepRow
@@ -205,11 +205,24 @@ class Watch:
         follow_event(self.board, event, fields)
         if event == "batch_dropped":
             self._diverged += 1
+        if event == "delivery_judged" and fields.get("dropped") == UNINFORMATIVE:
+            self._dropped_at_once(fields)
         if event == "evaluated" and isinstance(sampled := fields.get("sampled"), int | float):
             self._evaluation = {"evaluation": sampled, "evaluated_on": fields.get("completions")}
             version = PolicyVersion(*map(int, str(fields.get("version")).split(".")))
             if self.run.chain.contains(version):  # else a restart has cut it off meanwhile
                 self._put(self.run.chain.head.incarnation, version.version, EVALUATED)
+
+    def _dropped_at_once(self, fields: Mapping[str, Field]) -> None:
+        """A group that teaches nothing was dropped: of a task in which all are, no step would ever tell."""
+        groups = self.run.batch / self.run.leasing.terms.group_size
+        reward = fields.get("reward")
+        for change in self._watchman.without_a_step(
+            self.run.chain.head.version,
+            self.run.buffer.alike / groups,
+            float(reward) if isinstance(reward, int | float) else None,
+        ):
+            self._say(change)
 
     def _put(self, incarnation: int, step: int, only: Sequence[str] = ()) -> None:
         row = self.board.row(incarnation=incarnation, step=step, at_ms=self.now_ms(), only=only)

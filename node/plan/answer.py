@@ -33,10 +33,12 @@ def given(plan: Plan) -> Lines:
     timings, pool = setting.timings, setting.candidates
     rate = math.fsum(one.usable_rate for one in pool)
     price = math.fsum(one.running_price for one in pool)
-    whole = f"{numbers.machines(len(pool))}, {numbers.rate(rate)} when all are on"
+    on = "it is on" if len(pool) == 1 else "all are on"
+    whole = f"{numbers.machines(len(pool))}, {numbers.rate(rate)} when {on}"
     yield "pool", f"{whole}, for {numbers.per_hour(price, terms.currency)}"
     learner = f"R / T_train = {numbers.rate(setting.balance)}"
-    yield "T_train", f"{numbers.seconds(timings.train_s)} for R = {timings.rollouts:,} rollouts: {learner}"
+    rollouts = words.counted(timings.rollouts, "rollout")
+    yield "T_train", f"{numbers.seconds(timings.train_s)} for R = {rollouts}: {learner}"
     use = f"until {words.share(QUORUM)} of the machines use a version"
     yield "T_bcast", f"{numbers.seconds(timings.broadcast_s)} {use} ({terms.broadcast})"
     yield "T_gen", f"{numbers.seconds(timings.generation_s)} from a rollout's beginning until it is admitted"
@@ -50,7 +52,7 @@ def answer(plan: Plan) -> Lines:
         if plan.remedies is not None:
             yield "enough", _remedies(plan)
         if plan.asked.everyone is not None:
-            yield "with all", _with_all(plan.asked.everyone, currency)
+            yield "with all", _with_all(plan.asked.everyone, currency, plan.terms.setting.margin)
     else:
         yield "machines", _counted(plan, ours)
         yield "cost", _cost(plan, ours)
@@ -128,7 +130,7 @@ def _papers(plan: Plan) -> str:
     least = f"mu_min = {numbers.rate(paper.mu_min)} ({numbers.times(over)} x R / T_train)"
     rule = f"kappa = {paper.kappa}, {least}, times {GAMMA:g}"
     if paper.outcome is None:
-        return f"{rule}: more than all machines give"
+        return f"{rule}: more than {_together(plan)}"
     bought = numbers.machines(len(paper.outcome.choice.chosen))
     return f"{rule}: {bought}, lag at most {paper.outcome.lag_bound} by (12)"
 
@@ -156,9 +158,10 @@ def _shortage(plan: Plan, short: Infeasible) -> str:
     rates = f"{numbers.rate(short.rate)}, and {numbers.rate(short.needed)} would be needed if versions arrived at once"
     if short.is_overtaken:
         steps_s = numbers.seconds(short.staleness * setting.timings.train_s)
+        steps = "1 training step takes" if short.staleness == 1 else f"{short.staleness} training steps take"
         return (
             f"versions would overtake each other: one takes {numbers.seconds(setting.source_s)} to leave, and S = "
-            f"{short.staleness} training steps take {steps_s}; all machines together give {rates}"
+            f"{steps} {steps_s}; {_together(plan)} {rates}"
         )
     if short.share == 0:
         least_s = min(one.broadcast_s + one.generation_s for one in setting.candidates)
@@ -167,13 +170,23 @@ def _shortage(plan: Plan, short: Infeasible) -> str:
             f"no machine is in time: the first rollouts of a version come {numbers.seconds(least_s)} after it or "
             f"later, and the first batch that needs them is due after {numbers.seconds(due_s)}"
         )
-    return f"all machines together give {words.share(short.share)} of what the strictest condition asks for ({rates})"
+    return f"{_together(plan)} {words.share(short.share)} of what the strictest condition asks for ({rates})"
 
 
-def _with_all(outcome: Outcome, currency: str) -> str:
+def _together(plan: Plan) -> str:
+    return "the one machine gives" if len(plan.terms.setting.candidates) == 1 else "all machines together give"
+
+
+def _with_all(outcome: Outcome, currency: str, margin: float) -> str:
     cost = words.money(outcome.cost_per_step, currency)
     period = numbers.seconds(outcome.period_s)
-    return f"the learner waits {words.share(outcome.bubble)} of its time, a step takes {period} and costs {cost}"
+    said = (
+        f"the learner waits {words.share(numbers.nil(outcome.bubble))} of its time, a step takes {period} and costs "
+        f"{cost}"
+    )
+    # Rates that are met exactly keep nobody waiting on paper: without a word the two lines contradict each other.
+    lacks = f"; what is missing is the reserve of {margin:g} times what it takes" if outcome.bubble <= WAITS else ""
+    return f"{said}{lacks}"
 
 
 def _remedies(plan: Plan) -> str:

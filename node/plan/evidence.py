@@ -27,11 +27,13 @@ MAX_LAGS_LISTED = 8
 def judged(measured: Measured) -> Iterator[tuple[str, str]]:
     """The run in a few lines: predicted against measured."""
     began, steady, late, predicted = measured.began, measured.steady, measured.late, measured.predicted
-    started = f", started {measured.runs} times" if measured.runs > 1 else ""
+    started = f", started {words.times(measured.runs)}" if measured.runs > 1 else ""
     window = f"S = {began.staleness}, kappa = {measured.kappa}, R = {began.rollouts:,}"
     yield "run", f"{words.duration(measured.seconds)}{started}, {began.mode}, {window}"
-    skipped = f"; the first {measured.left_out} left out" if measured.left_out else ""
-    yield "steps", f"{steady.count:,}, of which the last {late.count} are predicted{skipped}"
+    skipped = f"; the first {words.count(measured.left_out)} left out" if measured.left_out else ""
+    alone = f"; {words.count(measured.alone)} after them left out, when no peer was here" if measured.alone else ""
+    predicted_steps = "the last is predicted" if late.count == 1 else f"the last {late.count} are predicted"
+    yield "steps", f"{steady.count:,}, of which {predicted_steps}{skipped}{alone}"
     said = "" if predicted is None else f", {words.share(numbers.nil(predicted.bubble))} predicted for those"
     yield (
         "bubble",
@@ -103,6 +105,8 @@ def as_values(measured: Measured) -> Mapping[str, object]:
         "source": measured.source,
         "mode": measured.began.mode,
         "runs": measured.runs,
+        "last_step": measured.step,
+        "steps_alone": measured.alone,
         "seconds": measured.seconds,
         "staleness": measured.began.staleness,
         "kappa": measured.kappa,

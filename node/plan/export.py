@@ -14,7 +14,8 @@ over_balance, price, cost_per_step, period_s, wait_s, bubble, lag, lag_bound. `o
 rate, needed, is_overtaken. `paper`: kappa, mu_min, target, outcome.
 
 `measured`, null without --from: source, mode, runs, seconds, staleness, kappa, train_s, broadcast_s, generation_s,
-peers [{name, price, rate, broadcast_s, generation_s}], silent, steps, steps_left_out, bubble, lag, lags {lag: count},
+peers [{name, price, rate, broadcast_s, generation_s}], silent, last_step (up to which the run was read: the last at
+whose end a peer was here), steps_alone (steps after that one), steps, steps_left_out, bubble, lag, lags {lag: count},
 stale_share, late_steps, late_bubble, late_lag (of the last steps, which the prediction is for), predicted_bubble,
 predicted_lag. An estimate: value, low, high (null: open), count.
 """

@@ -1,8 +1,8 @@
 """`--from`: what a recorded run took, what a plan for it says of the run itself, and the pool that it had.
 
 What always holds: a prediction is held against the very steps of which its figures were measured. The peers are those
-who were here when the last training step ended: when a run is over, all leave. What the run did not show is not made
-up: the plan then asks for it.
+who were here when the last training step with any of them ended: when a run is over, all leave, and a learner whose
+last peer left goes on with what is in its buffer. What the run did not show is not made up: the plan then asks for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from learner.provisioning.activation import Candidate, Choice
 from learner.provisioning.estimates import WINDOW, Estimate
 from learner.provisioning.observatory import Observatory, fit
-from learner.provisioning.recording import Began, Recorded, Stepped
+from learner.provisioning.recording import Began, Joined, Left, Recorded, Stepped
 from learner.provisioning.steps import Steps, seconds, steady, steps_of
 from learner.provisioning.windows import Outcome, Windows
 from node.config import SwarmConfig
@@ -41,14 +41,17 @@ class Peer:
 @dataclass(frozen=True, kw_only=True)
 class Measured:
     """A recorded run: `began` are its terms, `runs` how often it was started, `silent` how many peers were left out
-    of the pool because they neither delivered nor said how fast they are. `steady` are its steps but for the `left_out`
-    first ones of each start, `late` the last of them, of which the estimates are made; `predicted` is what our model
-    says of those, None where something was not measured."""
+    of the pool because they neither delivered nor said how fast they are. It is read up to the end of training step
+    `step`, and the `alone` later ones, which the learner took when no peer was left, are not in it. `steady` are its
+    steps but for the `left_out` first ones of each start, `late` the last of them, of which the estimates are made;
+    `predicted` is what our model says of those, None where something was not measured."""
 
     source: str
     began: Began
     runs: int
     seconds: float
+    step: int
+    alone: int
     kappa: int
     train_s: Estimate | None
     broadcast_s: Estimate | None
@@ -88,13 +91,31 @@ def read_run(target: Path) -> Fitted:
     """
     path, config = find_recording(target)
     events = read_events(path)
-    last = max((number for number, event in enumerate(events) if isinstance(event, Stepped)), default=None)
+    last = _last_step(events)
     if last is None:
         raise UsageError(f"{path} tells of no training step yet. Let the run take some, then plan from it.")
-    return _fitted(str(path), events[: last + 1], config)
+    alone = sum(isinstance(event, Stepped) for event in events[last + 1 :])
+    return _fitted(str(path), events[: last + 1], config, alone)
 
 
-def _fitted(source: str, events: Sequence[Recorded], config: SwarmConfig | None) -> Fitted:
+def _last_step(events: Sequence[Recorded]) -> int | None:
+    """The place of the last training step at whose end a peer was here; of the last one where none ever was."""
+    here: set[str] = set()
+    last = last_with_peers = None
+    for place, event in enumerate(events):
+        match event:
+            case Began():
+                here.clear()
+            case Joined():
+                here.add(event.peer)
+            case Left():
+                here.discard(event.peer)
+            case Stepped():
+                last, last_with_peers = place, place if here else last_with_peers
+    return last if last_with_peers is None else last_with_peers
+
+
+def _fitted(source: str, events: Sequence[Recorded], config: SwarmConfig | None, alone: int) -> Fitted:
     seen = fit(events)
     began = seen.terms
     assert began is not None  # read_lines lets nothing come before it
@@ -110,6 +131,8 @@ def _fitted(source: str, events: Sequence[Recorded], config: SwarmConfig | None)
         began=began,
         runs=sum(isinstance(event, Began) for event in events),
         seconds=seconds(events),
+        step=next(event.step for event in reversed(events) if isinstance(event, Stepped)),
+        alone=alone,
         kappa=seen.kappa or began.kappa,
         train_s=seen.train_s,
         broadcast_s=seen.broadcast_s,

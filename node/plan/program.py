@@ -36,7 +36,8 @@ def answer(path: Path | None, source: Path | None, options: Mapping[str, Any]) -
     if pool is None:
         if fitted is not None:
             raise UsageError(
-                f"{fitted.measured.source}: no peer was there at the last step. Name a pool beside --from."
+                f"{fitted.measured.source}: of no peer that was here at a training step is it known how fast it is. "
+                "Name a pool beside --from."
             )
         raise UsageError("There is no pool. Name a .toml or .csv of machines, or --from with a recorded run.")
     plan = make_plan(terms_of(pool, command, fitted.settings if fitted else None))

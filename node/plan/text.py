@@ -50,7 +50,7 @@ def _parts(plan: Plan, box: Box, width: int) -> Iterator[RenderableType]:
     if (measured := plan.measured) is not None:
         yield section(f"Measured in {measured.source}", pairs(judged(measured), width))
         yield section("Estimates, with intervals of 95 %", estimates(measured, box))
-        yield section("Peers that were here at the last step", peers(plan, measured, box))
+        yield section(f"Peers that were here at step {measured.step}", peers(plan, measured, box))
     yield section(f"A plan for the window S = {staleness}", pairs([*given(plan), *answer(plan)], width))
     yield section("Machines, and how many of each are chosen", machines(plan, box))
     yield section("Every window: ours, and the paper's rule", windows(plan, box))

@@ -236,7 +236,7 @@ AUDITS: tuple[Column[PeerReport], ...] = (
     _audited("failed", lambda a: a.failed, words.count),
     _audited("tokens\naudited", lambda a: a.tokens, words.count),
     _audited("worst\ngap, nats", lambda a: a.worst, words.figure),
-    _audited("honest once\nin so many", lambda a: a.odds, words.large),
+    _audited("honest once\nin so many", lambda a: a.odds, words.rarity),
     _audited("trained\nunseen", lambda a: a.unseen, words.count),
 )
 

@@ -12,12 +12,13 @@ weight_bytes, learner_utilisation, bubble, mean_train_s, mean_waited_s, mean_ste
 seconds of an engine}, verifying_share, banned, quarantined}, lag_histogram {lag: count},
 incarnations [{incarnation, base, at_s}], evaluations [{version, at_s, prompts, greedy, sampled, survives, samples,
 pass_at {k: share}, tasks {task: {metric: value}}}], versions [{version, at_s, total_bytes, new_bytes}], steps [{step,
-incarnation, at_s, waited_s, train_s, rollouts, tokens, reward, metrics {name: figure, by_lag}}], plans [{at_s, kappa,
-active [peer], price_per_hour, reasons}], objective {recent {name: figure}, by_lag {lag: {tokens, name: figure}}} of
-the last 32 steps, alarms [{alarm, began, ended, said}], nodes_unable {text, nodes, of}, troubles [{peer, kind, version,
-times, reason, since_ms, ended_ms}] (what peers said that they cannot do), fruitless {leases, span_s} or null (leases
-since the last record, where none brings one), cost_terms, accounts {runs [account], days [account], versions
-[account]}, peers [peer].
+incarnation, at_s, waited_s, train_s, rollouts, tokens, reward, metrics {name: figure, by_lag}}], checkpoints (those
+that are kept, from the oldest on) [{step, incarnation, at_s, evaluated (the step of the version whose scores follow),
+greedy, sampled}], plans [{at_s, kappa, active [peer], price_per_hour, reasons}], objective {recent {name: figure},
+by_lag {lag: {tokens, name: figure}}} of the last 32 steps, alarms [{alarm, began, ended, said}], nodes_unable {text,
+nodes, of}, troubles [{peer, kind, version, times, reason, since_ms, ended_ms}] (what peers said that they cannot do),
+fruitless {leases, span_s} or null (leases since the last record, where none brings one), cost_terms, accounts {runs
+[account], days [account], versions [account]}, peers [peer].
 
 An account: name (of a run: incarnation; of a day: its date, UTC; of a version: that, from its publication on, or
 "before" the first), began_s, ended_s, hours_active, hours_standby, costs {currency: amount}, costs_micros {currency:
@@ -176,6 +177,13 @@ def _swarm(report: SwarmReport) -> dict[str, Any]:
                 "metrics": _finite(s.metrics),
             }
             for s in report.steps
+        ],
+        "checkpoints": [
+            {
+                "step": c.step, "incarnation": c.incarnation, "at_s": c.at_s, "evaluated": c.evaluated,
+                "greedy": c.greedy, "sampled": c.sampled,
+            }
+            for c in report.checkpoints
         ],
         "plans": [
             {

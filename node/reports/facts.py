@@ -246,6 +246,19 @@ class Incarnation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeptCheckpoint:
+    """A durable state that is kept: of which training step, since when, and what that is worth on held-out prompts:
+    the scores of the version of step `evaluated`, this one or one shortly before it. None where none was evaluated."""
+
+    step: int
+    incarnation: int
+    at_s: float
+    evaluated: int | None = None
+    greedy: float | None = None
+    sampled: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """Who was to be on from when on, for how much an hour, how often versions were published, and what changed."""
 
@@ -266,7 +279,8 @@ class SwarmReport:
     `later_turns` of the admitted ones go on with an episode that another began. `alarms` are those
     that were raised and cleared, oldest first. `history` is there where it was asked for. `terms` are what costs are
     held against, `accounts` the same costs by version, start and day. `engine_s`: seconds that an engine was used to
-    verify, by what for ("audits", "choices"). `troubles` are what peers said that they cannot do, the newest of each
+    verify, by what for ("audits", "choices"). `checkpoints` are those that are kept, from the oldest on.
+    `troubles` are what peers said that they cannot do, the newest of each
     kind; `fruitless` how the leases ended that came since the last record, where none has brought one for long.
     """
 
@@ -288,6 +302,7 @@ class SwarmReport:
     terms: CostTerms = NO_TERMS
     accounts: Accounts = NO_ACCOUNTS
     engine_s: Mapping[str, float] = field(default_factory=dict)
+    checkpoints: tuple[KeptCheckpoint, ...] = ()
     troubles: tuple[TroubleRow, ...] = ()
     fruitless: Loop | None = None
 

@@ -98,7 +98,7 @@ def _axes(figure: Figure, report: SwarmReport) -> tuple[Axes, Axes, Axes | None,
 
 def _title(report: SwarmReport) -> str:
     peers = len(report.rollout_peers)
-    who = f"{peers} rollout {'peer' if peers == 1 else 'peers'} and a learner"
+    who = f"{words.counted(peers, 'rollout peer')} and a learner"
     scores = report.surviving_evaluations
     if len(scores) < 2:
         return f"{who}: {words.duration(report.wall_s)} of training"
@@ -111,7 +111,11 @@ def _title(report: SwarmReport) -> str:
 def _subtitle(report: SwarmReport) -> str:
     window = "" if report.staleness is None else f", {words.regime(report.staleness)}"
     busy = "" if report.utilisation is None else f", learner training {words.share(report.utilisation)} of the time"
-    return f"{len(report.versions):,} policy versions published{window}, {report.admitted:,} rollouts admitted{busy}"
+    versions, rollouts = (
+        words.counted(len(report.versions), "policy version"),
+        words.counted(report.admitted, "rollout"),
+    )
+    return f"{versions} published{window}, {rollouts} admitted{busy}"
 
 
 def _draw_frame(axes: Axes, end_s: float, scores: tuple[Evaluation, ...]) -> None:

@@ -105,10 +105,10 @@ def counted_of(db: sqlite3.Connection, lease: LeaseId) -> Iterator[str]:
 def _after_it(evidence: float) -> str:
     if evidence <= 0:
         return "After it all audits of the peer together said nothing against it."
-    odds = words.large(math.exp(min(700.0, evidence)))
+    rare = words.once_in(math.exp(min(700.0, evidence)))
     return (
-        f"After it all audits of the peer together were {evidence:.2f} nats: an honest peer looks so once in {odds} "
-        f"lives. A suspect has {SUSPECT_EVIDENCE:.2f}, a ban takes {-math.log(TEST_ERROR):.2f}."
+        f"After it all audits of the peer together were {evidence:.2f} nats: an honest peer looks so {rare}. A suspect"
+        f" has {SUSPECT_EVIDENCE:.2f}, a ban takes {-math.log(TEST_ERROR):.2f}."
     )
 
 
@@ -140,10 +140,8 @@ def _told(found: Replay) -> Iterator[str]:
         return
     against = "Together nothing speaks against it."
     if found.evidence > 0:
-        odds = words.large(math.exp(min(700.0, found.evidence)))
-        against = (
-            f"Together they are {found.evidence:.2f} nats against it: an honest peer looks so once in {odds} lives."
-        )
+        rare = words.once_in(math.exp(min(700.0, found.evidence)))
+        against = f"Together they are {found.evidence:.2f} nats against it: an honest peer looks so {rare}."
     agree = found.audits - len(found.differences)
     yield (
         f"Replayed: {agree:,} of {found.audits:,} audits come to the verdict and the evidence that the ledger has. "

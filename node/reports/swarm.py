@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,19 @@ from learner.ledger_file import has_table, snapshot
 from learner.ledger_reputation import observed_days
 from learner.ledger_rows import TroubleRow
 from learner.ledger_values import from_json, version_from
+from learner.milestones import checkpoints_of
 from node.reports.accounts import CostTerms
 from node.reports.chronicle import read_history
-from node.reports.facts import Evaluation, Incarnation, LeaseCounts, Plan, Publication, Step, SwarmReport
+from node.reports.facts import (
+    Evaluation,
+    Incarnation,
+    KeptCheckpoint,
+    LeaseCounts,
+    Plan,
+    Publication,
+    Step,
+    SwarmReport,
+)
 from node.reports.objective import changes_of
 from node.reports.peers import PeerFacts, in_order, peer_report
 from node.reports.reckoning import Received, accounts_of
@@ -106,6 +116,7 @@ def swarm_report(
             engine_s=_engine_s(db),
             troubles=_troubles(db),
             fruitless=_fruitless(db),
+            checkpoints=_checkpoints(db, started_ms, evaluations),
             accounts=accounts_of(
                 peers,
                 started_ms=started_ms,
@@ -162,6 +173,25 @@ def _fruitless(db: sqlite3.Connection) -> Loop | None:
     rows = db.execute(f"SELECT status, count(*) {ended} GROUP BY status", (last_ms,))
     ends = Counter({ENDS[status]: number for status, number in rows})
     return Loop(ends=ends, span_s=(end_ms - first_ms) / 1000)
+
+
+def _checkpoints(
+    db: sqlite3.Connection, started_ms: int, evaluations: Sequence[Evaluation]
+) -> tuple[KeptCheckpoint, ...]:
+    rows = db.execute("SELECT step, incarnation, made_ms FROM checkpoints ORDER BY step").fetchall()
+    scores = {score.version.version: score for score in evaluations if score.survives}
+    near = {step: scores[mark] for mark, step in checkpoints_of([row[0] for row in rows], scores).items()}
+    return tuple(
+        KeptCheckpoint(
+            step=step,
+            incarnation=incarnation,
+            at_s=(at_ms - started_ms) / 1000,
+            evaluated=near[step].version.version if step in near else None,
+            greedy=near[step].greedy if step in near else None,
+            sampled=near[step].sampled if step in near else None,
+        )
+        for step, incarnation, at_ms in rows
+    )
 
 
 def last_moment_ms(db: sqlite3.Connection) -> int:

@@ -22,7 +22,7 @@ from node.reports import words
 from node.reports.account_table import account_tables
 from node.reports.accounts import Reference, cents_per_thousand, money_for
 from node.reports.columns import known_as, left_out, tables
-from node.reports.facts import Evaluation, OwnReport, Role, SwarmReport
+from node.reports.facts import Evaluation, KeptCheckpoint, OwnReport, Role, SwarmReport
 from node.reports.objective import RECENT, by_lag, recent, spells
 from node.reports.rules import MEANINGS
 from node.reports.standing import advice, in_a_line
@@ -39,6 +39,9 @@ MAX_LAGS_LISTED = 6
 """One line; wider distributions are told by their mean and end."""
 
 ALARMS_LISTED = 12
+
+CHECKPOINTS_LISTED = 24
+"""Some lines; the JSON form has all."""
 
 LAGS_LISTED = 12
 """As many windows are smaller than that; the JSON form has all."""
@@ -110,18 +113,24 @@ def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
     began = datetime.fromtimestamp(report.started_ms / 1000, UTC)
     yield "time", f"{words.duration(report.wall_s)} from {began:%Y-%m-%d %H:%M} UTC"
     restarts = len(report.incarnations) - 1
-    again = f"; the learner restarted {_times(restarts)}" if restarts > 0 else ""
+    again = f"; the learner restarted {words.times(restarts)}" if restarts > 0 else ""
     each = f" of {words.size(report.weight_bytes)}" if report.versions else ""
-    yield "policy", f"{len(report.steps):,} training steps, {len(report.versions):,} versions{each} published{again}"
+    steps, versions = (
+        words.counted(len(report.steps), "training step"),
+        words.counted(len(report.versions), "version"),
+    )
+    yield "policy", f"{steps}, {versions}{each} published{again}"
     if scores := report.surviving_evaluations:
-        first, last = scores[0], scores[-1]
+        first, last, once = scores[0], scores[-1], len(scores) == 1
         yield (
             "accuracy",
-            f"greedy {first.greedy:.3f} to {last.greedy:.3f}, sampled {first.sampled:.3f} to {last.sampled:.3f}"
-            f"{_passes(first, last)} ({last.prompts} held-out prompts)",
+            f"greedy {words.risen(first.greedy, last.greedy, once=once)}, "
+            f"sampled {words.risen(first.sampled, last.sampled, once=once)}"
+            f"{_passes(first, last, once=once)} ({words.counted(last.prompts, 'held-out prompt')})",
         )
         for task, figures in last.tasks.items():
-            yield _task_name(task), ", ".join(_risen(metric, first.tasks.get(task, {}), figures) for metric in figures)
+            before = {} if once else first.tasks.get(task, {})
+            yield _task_name(task), ", ".join(_risen(metric, before, figures) for metric in figures)
     if report.staleness is not None:
         yield "mode", words.regime(report.staleness)
     if report.utilisation is not None:
@@ -145,6 +154,8 @@ def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
         yield "objective", said
     if report.steps:
         yield "alarms", _alarm_counts(report)
+    if report.checkpoints:
+        yield "checkpoints", _checkpoints(report)
     yield "cost", _cost(report)
     if (reference := report.terms.reference) is not None:
         yield "reference", _against(report, reference)
@@ -157,8 +168,11 @@ def _trust(report: SwarmReport) -> str | None:
     if report.banned:
         trained = sum(peer.trained or 0 for peer in report.banned)
         reasons = bans_in_words(peer.audits for peer in report.banned if peer.audits is not None)
-        who = f"banned {len(report.banned):,} of {len(report.rollout_peers):,} rollout peers ({reasons})"
-        return f"{who}{waits}; {trained:,} of the {report.trained:,} rollouts trained on were theirs"
+        who = f"banned {len(report.banned):,} of {words.counted(len(report.rollout_peers), 'rollout peer')} ({reasons})"
+        theirs = (
+            f"{trained:,} of the {words.counted(report.trained, 'rollout')} trained on {words.were(trained)} theirs"
+        )
+        return f"{who}{waits}; {theirs}"
     looked = any(peer.audits is not None for peer in report.peers)
     return f"nobody was banned{waits}" if looked or waits else None
 
@@ -170,11 +184,11 @@ def _verifying(report: SwarmReport) -> str:
     return f"audits took an engine {words.duration(audits)}{drawn}: {share} of the time"
 
 
-def _passes(first: Evaluation, last: Evaluation) -> str:
+def _passes(first: Evaluation, last: Evaluation, *, once: bool) -> str:
     """pass@k, where one sample does not say it already."""
     if last.samples == 1:
         return ""
-    before = {f"pass@{k}": value for k, value in first.pass_at.items()}
+    before = {} if once else {f"pass@{k}": value for k, value in first.pass_at.items()}
     now = {f"pass@{k}": value for k, value in last.pass_at.items()}
     return "".join(f", {_risen(metric, before, now)}" for metric in now)
 
@@ -286,10 +300,6 @@ def _energy(report: SwarmReport | OwnReport) -> Iterator[tuple[str, str]]:
         )
 
 
-def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"
-
-
 def _heading(title: str) -> RenderableType:
     return Padding(Text(title, style="bold"), (1, 0, 0, 1))
 
@@ -314,7 +324,7 @@ def _legend(verdicts: Mapping[Rule, int]) -> RenderableType:
     """What each rule that refused something means, with the number of records."""
     refused = [(rule, number) for rule, number in verdicts.items() if rule is not Rule.ADMITTED]
     if not refused:
-        return Padding(Text("No record was rejected."), (0, 0, 0, 1))
+        return Padding(Text(none_rejected(sum(verdicts.values()))), (0, 0, 0, 1))
     grid = _grid(fixed=2)
     for rule, number in refused:
         meaning = MEANINGS[rule]
@@ -337,8 +347,8 @@ def _by_lag(report: SwarmReport) -> list[RenderableType]:
             words.share(row.get("clip_share")), words.share(row.get("ess")), words.figure(row.get("reward")),
         )  # fmt: skip
     more = len(rows) - LAGS_LISTED
-    rest = [Text(f"and {more} more lags, in the JSON form", style="dim")] if more > 0 else []
-    title = Text(f"Trained tokens by lag, last {min(RECENT, len(report.steps))} steps", style="bold")
+    rest = [Text(f"and {words.counted(more, 'more lag')}, in the JSON form", style="dim")] if more > 0 else []
+    title = Text(f"Trained tokens by lag, {last_steps(min(RECENT, len(report.steps)))}", style="bold")
     return [Padding(Group(title, table, *rest), (0, 0, 1, 1))]
 
 
@@ -346,6 +356,31 @@ def _alarm_counts(report: SwarmReport) -> str:
     found = spells(report.alarms)
     standing = sum(spell.ended is None for spell in found)
     return f"{len(found)} raised, {standing} of them standing" if found else "none was raised"
+
+
+def _checkpoints(report: SwarmReport) -> str:
+    """Which are kept, to go on from or to go back to, with the scores of their versions."""
+    told = [f"{one.step:,}{_worth(one)}" for one in report.checkpoints]
+    more = len(told) - CHECKPOINTS_LISTED
+    shown = ", ".join(told[:CHECKPOINTS_LISTED]) + (f", and {words.counted(more, 'newer one')}" if more > 0 else "")
+    return f"kept of {'step' if len(told) == 1 else 'steps'} {shown}"
+
+
+def _worth(one: KeptCheckpoint) -> str:
+    if one.sampled is None:
+        return ""
+    of = "" if one.evaluated == one.step else f" at {one.evaluated:,}"
+    return f" (sampled {one.sampled:.3f}{of})"
+
+
+def none_rejected(judged: int) -> str:
+    """Where no rule refused anything of so many records."""
+    return "No record was rejected." if judged else "No record was judged yet."
+
+
+def last_steps(number: int) -> str:
+    """A heading's end."""
+    return "last step" if number == 1 else f"last {number} steps"
 
 
 def _alarms(report: SwarmReport) -> list[RenderableType]:

@@ -20,6 +20,7 @@ from learner.verification.choosing import Choice, heard_choice, seen
 from learner.verification.confidence import Confidence, Standing
 from learner.verification.replay import ROUNDING
 from learner.verification.sequential import History, is_convicted, log_evidence
+from node.reports.words import counted, were
 from protocol.ids import PeerId
 
 
@@ -179,9 +180,9 @@ def bans_in_words(banned: Iterable[PeerAudits]) -> str:
 def ban_in_words(name: str, audits: PeerAudits, *, judged: int, trained: int) -> str:
     """What happened to a peer that is banned: by what, and what it cost."""
     rollouts = (
-        f"{trained:,} of its {judged:,} rollouts were trained on"
+        f"{trained:,} of its {counted(judged, 'rollout')} {were(trained)} trained on"
         if trained
-        else (f"none of its {judged:,} rollouts was trained on")
+        else f"none of its {counted(judged, 'rollout')} was trained on"
     )
     by = {
         BannedBy.AUDITS: f"its audit number {audits.audits}",

@@ -136,7 +136,7 @@ def why_in_receipts(receipts: Receipts, name: str, node: PeerId | None) -> str:
         found = _of_place(found, index)
     first = min(found, key=lambda one: one.rule is not Rule.ADMITTED)
     again = [] if by_lease else [(one.rule, one.lease) for one in found if one is not first]
-    counted = f"{first.tokens:,} tokens count for this node"
+    counted = _counting(first.tokens, " for this node")
     decisions = [
         Decision(index=one.index, record=one.record, rule=one.rule, detail=one.detail, reward=one.reward)
         for one in (found if by_lease else [first])
@@ -154,7 +154,7 @@ def _of_node(receipts: Receipts, node: PeerId) -> Iterator[str]:
     """How the learner judged it so far, and how it says that it stands."""
     sums = receipts.sums()
     judged = sum(sums.verdicts.values())
-    yield f"This node, {node}: {judged:,} of its records were judged, {sums.tokens:,} tokens count."
+    yield f"This node, {node}: {_judged(judged)}, {_counting(sums.tokens)}."
     if (known := receipts.reputation()) is None:
         yield "The learner has not said yet how it stands."
     else:
@@ -168,11 +168,19 @@ def _of_node(receipts: Receipts, node: PeerId) -> Iterator[str]:
     yield from _refusals([(one.lease, one.rule.value, one.detail, one.issued_ms, one.records) for one in newest])
 
 
+def _judged(records: int) -> str:
+    return f"{records:,} of its records {words.were(records)} judged"
+
+
+def _counting(tokens: int, for_whom: str = "") -> str:
+    return f"{words.counted(tokens, 'token')} {'counts' if tokens == 1 else 'count'}{for_whom}"
+
+
 def _by_rule(counts: Mapping[Rule, int]) -> Iterator[str]:
     """What each rule refused, and what to do about it."""
     for rule, count in counts.items():
         if rule is not Rule.ADMITTED and count:
-            yield f"  {rule.value}: {count:,} records; {MEANINGS[rule].words}. {MEANINGS[rule].advice}"
+            yield f"  {rule.value}: {words.counted(count, 'record')}; {MEANINGS[rule].words}. {MEANINGS[rule].advice}"
 
 
 def _refusals(newest: Sequence[tuple[bytes, str, str, int, int]]) -> Iterator[str]:
@@ -181,7 +189,7 @@ def _refusals(newest: Sequence[tuple[bytes, str, str, int, int]]) -> Iterator[st
         yield "The latest refusals, by lease:"
     for lease, decided_by, detail, at_ms, count in newest:
         said = words.plain_name(detail, 512)
-        yield f"  {words.moment(at_ms)}  {short(lease)}  {count} records, {decided_by}: {said}"
+        yield f"  {words.moment(at_ms)}  {short(lease)}  {words.counted(count, 'record')}, {decided_by}: {said}"
 
 
 def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
@@ -199,7 +207,7 @@ def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
     )
     counts = [(Rule(rule), count, trained) for rule, count, trained in rules]
     judged, trained = sum(count for _, count, _ in counts), sum(number for *_, number in counts)
-    yield f"{judged:,} of its records were judged, {trained:,} trained on."
+    yield f"{_judged(judged)}, {trained:,} trained on."
     if (audits := audits_by_peer(db, first_ms).get(peer)) is None:
         yield "No audit of it is over yet."
     elif audits.banned:
@@ -207,10 +215,11 @@ def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
         if audits.banned_by in EVIDENCE:
             yield f"An honest peer is banned once in a million lives. {EVIDENCE[audits.banned_by]}"
     else:
-        looked = f"{audits.audits:,} groups audited, {audits.tokens:,} tokens, {audits.failed:,} groups failed"
+        groups, tokens = words.counted(audits.audits, "group"), words.counted(audits.tokens, "token")
+        looked = f"{groups} audited, {tokens}, {audits.failed:,} failed"
         against = "Nothing speaks against it."
-        if audits.odds > 1:
-            against = f"An honest peer looks like this once in {words.large(audits.odds)} lives."
+        if words.rarity(audits.odds) != words.NOTHING:
+            against = f"An honest peer looks like this {words.once_in(audits.odds)}."
         standing = {"newcomer": "a newcomer", "suspect": "a suspect"}.get(audits.standing.value, audits.standing.value)
         yield f"It is {standing}: {looked}, the largest gap {words.figure(audits.worst)} nats. {against}"
     if (choosing := choosing_of(db, peer)) is not None:
@@ -248,7 +257,7 @@ def _of_lease(db: sqlite3.Connection, meant: MeantLease) -> Iterator[str]:
         (lease,),
     )
     begun = f", begun with version {started}" if started else ", of which nobody said that it was begun"
-    asked = f"{rollouts} completions of prompt {prompt} of {words.plain_name(task, NAMES)}"
+    asked = f"{words.counted(rollouts, 'completion')} of prompt {prompt} of {words.plain_name(task, NAMES)}"
     yield f"Lease {lease.hex()} of {short(peer)}: {asked}, issued {words.moment(issued_ms)}{begun}."
     match status:
         case "open":
@@ -316,7 +325,7 @@ def _audit_of(db: sqlite3.Connection, lease: bytes) -> Iterator[str]:
     ):
         found = "passed" if passed else f"failed: {detail}"
         largest = f"The largest gap was {words.figure(worst)} nats."
-        yield f"Its audit of {words.moment(at_ms)}, of {tokens:,} tokens, {found}. {largest}"
+        yield f"Its audit of {words.moment(at_ms)}, of {words.counted(tokens, 'token')}, {found}. {largest}"
         yield from counted_of(db, LeaseId(lease))
 
 

@@ -36,6 +36,32 @@ def count(value: int | None) -> str:
     return NOTHING if value is None else f"{value:,}"
 
 
+def counted(number: int, one: str, several: str = "") -> str:
+    """1 as "1 lease", 12345 as "12,345 leases"; `several` where that is not `one` with an s."""
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
+
+
+def were(number: int) -> str:
+    """The verb that goes with so many."""
+    return "was" if number == 1 else "were"
+
+
+def risen(first: float, last: float, *, once: bool) -> str:
+    """A score from the first evaluation to the last; `once`: there was no other, so there is one figure."""
+    return f"{last:.3f}" if once else f"{first:.3f} to {last:.3f}"
+
+
+def steps(number: float) -> str:
+    """A mean of training steps: 1 step, 1.25 steps."""
+    shown = figure(number)
+    return "1 step" if shown == "1" else f"{shown} steps"
+
+
+def times(number: int) -> str:
+    """How often: once, 3 times."""
+    return "once" if number == 1 else f"{number:,} times"
+
+
 def share(value: float | None) -> str:
     """A share in [0, 1] as per cent."""
     return NOTHING if value is None else f"{100 * value:.1f}%"
@@ -67,6 +93,16 @@ def large(value: float | None) -> str:
         if whole >= scale:
             return f"{whole / scale:.3g} {name}"
     return f"{whole:,.0f}"
+
+
+def rarity(odds: float) -> str:
+    """In how many lives an honest peer looks like this once; NOTHING where that is in any life."""
+    return NOTHING if (shown := large(odds)) == "1" else shown
+
+
+def once_in(odds: float) -> str:
+    """The same at the end of a sentence: once in 12,300 lives."""
+    return "at any time" if (shown := rarity(odds)) == NOTHING else f"once in {shown} lives"
 
 
 def size(num_bytes: int) -> str:

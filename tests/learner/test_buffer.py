@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -73,6 +74,20 @@ def test_how_hard_a_batch_is_is_told_where_half_of_it_is_known(
     found = tuple(replace(group(n, "2.6", size=size), expected=known) for n, (size, known) in enumerate(groups))
     batch = Batch(groups=found, lags={one.lease: 0 for one in found}, dropped={})
     assert batch.difficulty == difficulty
+
+
+@pytest.mark.parametrize(
+    ("rewards", "error"),
+    [([(0, 1)], None), ([(0, 1), (1, 0)], 0.0), ([(0, 0), (1, 1)], 0.5), ([(0, 0), (1, 1), (0, 1)], 1 / math.sqrt(12))],
+)
+def test_how_far_off_the_mean_reward_may_be(rewards: list[tuple[float, ...]], error: float | None) -> None:
+    """By hand: the deviation of the groups' means over the root of their number."""
+    buffer = Buffer(window=3)
+    for number, of_group in enumerate(rewards):
+        buffer.add(rewarded(number, *of_group))
+    batch = buffer.take(2 * len(rewards), CHAIN)
+    assert batch is not None
+    assert batch.reward_error == (None if error is None else pytest.approx(error))
 
 
 def test_what_is_usually_kept_follows_what_comes_and_never_nears_zero() -> None:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.preparation import Score, explained_variance, gae, preference, prepare
+from learner.preparation import Score, explained_variance, gae, preference, prepare, with_advantage
 from learner.presets import recipe_of
 from learner.reference import Reference
 from learner.requests import Hyperparameters
@@ -222,6 +222,26 @@ def test_dpo_asks_policy_and_reference() -> None:
     assert scorer.asked == [([True] * 4, -2.0), ([True] * 4, -1.0)]
     assert columns["advantages"][:3].tolist() == [0, 0, 0]
     assert told["preference_accuracy"] == 0.0, "the longer one was made less likely than by the reference"
+
+
+@pytest.mark.parametrize(
+    ("objective", "rewards", "share"),
+    [
+        ("topr", [1.0, 1.0, 0.0, 1.0], 0.5),
+        ("topr", [1.0, 1.0, 0.0, 0.0], 0.0),
+        ("grpo", [0.1, 0.1, 0.1, 0.1], 0.0),
+        ("rloo", [0.0, 1.0, 2.0, 1.0], 1.0),
+        ("reinforce", [1.0, 1.0, 0.0, 0.0], 1.0),  # its rivals are the whole batch
+        ("reinforce", [0.1, 0.1, 0.1, 0.1], 0.0),
+        ("ppo", [1.0, 1.0, 0.0, 0.0], 1.0),
+        ("ppo", [0.0, 0.0, 0.0, 0.0], 0.0),  # though its advantages are not 0: the critic is off
+        ("dpo", [1.0, 1.0, 0.0, 1.0], 0.5),
+        ("dpo", [0.0, 0.0, 0.0, 0.0], 0.0),
+    ],
+)
+def test_how_many_completions_have_an_advantage(objective: str, rewards: list[float], share: float) -> None:
+    recipe = recipe_of(Hyperparameters(objective=objective, max_new_tokens=4))
+    assert with_advantage(batch_of([2, 1, 1, 3], rewards, [2, 2]), recipe) == share
 
 
 def test_a_batch_that_teaches_nothing_is_not_asked_about() -> None:

@@ -244,6 +244,7 @@ def test_a_batch_that_teaches_nothing_counts_but_changes_nothing(tmp_path: Path,
     before = weights(trainer, tmp_path / "before")
     reply = ok(trainer, "step", rollouts(4, rewards=np.ones(8, np.float32)))
     assert (reply["steps"], reply["updates"], reply["trained_tokens"]) == (2, 0, 0)
+    assert reply["with_advantage"] == 0
     assert weights(trainer, tmp_path / "after") == before
 
 

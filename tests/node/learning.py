@@ -28,6 +28,7 @@ from learner.curriculum.offline import Logged, LoggedGroup, OfflineStream
 from learner.environment import Environment, one_turn
 from learner.leasing import LeaseTerms, Leasing, Prompt
 from learner.ledger import Ledger
+from learner.milestones import Keep
 from learner.provisioning.recording import FILE, Began, Recorded, read_lines
 from learner.publication import Publisher
 from learner.verification.confidence import Standing
@@ -325,6 +326,9 @@ class Settings:
     informative_only: bool = False
     logged: int = 0
     keep_checkpoints: int = 2
+    keep_every: int = 0
+    keep_best: int = 0
+    keep_milestones: int = 4
     token: str = ""
     quota_bytes: int | None = None
     audits: bool = False
@@ -603,6 +607,7 @@ def _wire(
         trust=trust,
         used=relays.used,
         ended=lambda granted, begun, status: leases.ended(granted, begun, status),
+        closing=leases.write,
         now_ms=wall.now_ms,
         events=events,
     )
@@ -625,7 +630,12 @@ def _wire(
         terms=TrainingTerms(
             steps=settings.steps,
             weights_dtype="float32",
-            keep_checkpoints=settings.keep_checkpoints,
+            keep=Keep(
+                newest=settings.keep_checkpoints,
+                every=settings.keep_every,
+                best=settings.keep_best,
+                most=settings.keep_milestones,
+            ),
             load={"directory": "model"},
         ),
         checkpoints=root / "checkpoints",

@@ -341,6 +341,16 @@ def sections(*parts: Mapping[str, str]) -> str:
         ("evaluate", "every_versions = 4", LOGS_ALONE, "", "without [task] spec"),
         ("evaluate", 'device = "cpu"', LOGS_ALONE, "", "without [task] spec"),
         ("evaluate", "kv_cache_gb = 0.5", LOGS_ALONE, "", "without [task] spec"),
+        ("evaluate", "keep_best = 4", LOGS_ALONE, "", "without [task] spec"),
+        ("evaluate", "keep_best = 4", {"learn": "keep_milestones = 0"}, "", "keep_milestones = 0 keeps none"),
+        ("learn", "keep_every = 9", {"learn": "keep_milestones = 0"}, "", "keep_milestones = 0 keeps none"),
+        (
+            "learn",
+            "keep_milestones = 9",
+            {"evaluate": "keep_best = 0"},
+            "keep_every = 9",
+            "no checkpoint is a milestone",
+        ),
         ("task", "held_out = 64", LOGS_ALONE, 'spec = "sort"', "without spec"),
     ],
 )

@@ -101,8 +101,9 @@ def test_the_example_for_a_real_model_passes_and_says_what_it_takes(operator: Pa
         "16 bytes a parameter (weights 4, gradients 4, moments 8) for 4,022,468,096: 64.4 GB in all.",
         "A rank of 4: 16.1 GB of it",
         "R = 512 rollouts: 32 leases of 16 completions",
-        "Window: S = 3 steps (async); a version is published every 1 steps.",
-        "3 checkpoints of 48.3 GB",
+        "Window: S = 3 steps (async); a version is published every step.",
+        "5 checkpoints of 48.3 GB (the newest 2, 1 milestone at most, one while it is written and one while its version"
+        " is evaluated)",
         "While a checkpoint is written from GPUs, 48.3 GB of it lie in the machine's own memory.",
         "A version leaves the learner in 64 s at 1000 Mbit/s",
         "It begins anew",
@@ -186,6 +187,32 @@ def test_every_option_that_takes_memory_is_counted() -> None:
     assert (one.version, spared.version) == (2 * PARAMETERS, 4 * PARAMETERS)
     alone = footprint_of(facts, TrainerSection(device="cpu"), recipe, "float32")
     assert alone.gathered == 0, "one rank on a CPU gathers nothing"
+
+
+@pytest.mark.parametrize(
+    ("learn", "best", "told"),
+    [
+        (
+            "keep_every = 20",
+            1,
+            "8 checkpoints of 48.3 GB (the newest 2, 4 milestones at most, one while it is written and",
+        ),
+        (
+            "keep_every = 200",
+            0,
+            "5 checkpoints of 48.3 GB (the newest 2, 2 milestones at most, one while it is written),",
+        ),
+        ("keep_milestones = 0", 1, "3 checkpoints of 48.3 GB (the newest 2, one while it is written),"),
+    ],
+)
+def test_milestones_are_counted_with_the_disk(operator: Path, learn: str, best: int, told: str) -> None:
+    """`steps` is 500: of every 200 there are two."""
+    text = operator.read_text()
+    assert "keep_best" not in text
+    operator.write_text(
+        text.replace("[learn]\n", f"[learn]\n{learn}\n").replace("[evaluate]\n", f"[evaluate]\nkeep_best = {best}\n")
+    )
+    assert told in " ".join(show_dry_run(operator).split())
 
 
 def test_an_adapter_is_what_is_trained_saved_and_sent(operator: Path) -> None:

@@ -17,7 +17,9 @@ from learner.intake import GrantedLease
 from learner.ledger_file import LedgerError
 from learner.ledger_rows import LeaseRow
 from node.intake_loop import MAX_REPEATS, MAX_UNDER_WAY
+from node.receipts import Receipts
 from node.recovery import read_unconsumed
+from node.reports import as_text, own_report, swarm_report
 from protocol.ids import PeerId
 from protocol.staleness import Chain
 from protocol.work import Acknowledgement, Delivery, FromLearner, InboxFull, LeaseReturn, Rule, open_receipt, sign_lease
@@ -35,7 +37,7 @@ from tests.learner.working import (
     record,
     version,
 )
-from tests.node.learning import FakePeer, Learner, Settings, hand_in, open_learner
+from tests.node.learning import FakePeer, Learner, Settings, hand_in, hello, open_learner
 
 pytestmark = pytest.mark.usefixtures("mock_clock")
 
@@ -451,6 +453,39 @@ async def test_what_was_refused_is_in_the_ledger_and_not_in_the_buffer(tmp_path:
             (lease_id(2), "incomplete", 0, None),
         ]
         assert learner.run.leasing.open_rollouts == 0
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("end", ["lost", "expired", "returned"])
+async def test_what_comes_after_its_lease_has_ended_is_rejected_in_the_books_of_both(tmp_path: Path, end: str) -> None:
+    """The learner's report and the volunteer's own have one figure; the lease stays what it was."""
+    async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
+        await learner.desk.welcome(PEER.peer_id, hello())
+        open_chain(learner)
+        first, second = lend(learner, 1, 2)
+        match end:
+            case "lost":
+                learner.desk.leases.release(PEER.peer_id)
+            case "expired":
+                learner.wall.ms = first.lease.deadline_ms + 60_000
+                learner.desk.leases.expire()
+            case _:
+                learner.desk.returned(PEER.peer_id, LeaseReturn(leases=[first.id, second.id], reason="tired"))
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        answers = [await hand_in(learner, PEER.peer_id, delivery(first)) for _ in range(2)]
+        thief = await hand_in(learner, OTHER.peer_id, delivery(second))
+        assert rules(answers[0].receipt) == rules(thief.receipt) == [Rule.UNKNOWN_LEASE] * 2
+        assert answers[0] == answers[1], "it is judged once"
+        receipts = Receipts(tmp_path / "receipts.sqlite")
+        receipts.add(open_receipt(answers[0].receipt, SWARM.authority), answers[0].receipt, engine_s=0.0)
+        own = own_report(receipts, peer=PEER.peer_id)
+        receipts.close()
+        [peer] = [one for one in swarm_report(learner.ledger.path).peers if one.peer == PEER.peer_id]
+        assert peer.rejected == own.peer.rejected == 2
+        assert peer.verdicts == own.peer.verdicts == {Rule.UNKNOWN_LEASE: 2}
+        assert (getattr(peer.leases, end), peer.leases.delivered, peer.leases.late) == (2, 0, 0)
+        assert learner.ledger.receipt_of(second.id, PEER.peer_id) is None, "what others say of it is not written"
+        assert "2" in as_text(swarm_report(learner.ledger.path)).partition("Rejected, and why")[2]
         nursery.cancel_scope.cancel()
 
 

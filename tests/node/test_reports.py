@@ -598,8 +598,8 @@ def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
     told = json.loads(as_json(demo))
     assert list(told) == [
         "format", "kind", "swarm", "started_ms", "ended_ms", "wall_s", "mode", "staleness_bound", "totals",
-        "lag_histogram", "incarnations", "evaluations", "versions", "steps", "plans", "objective", "alarms",
-        "nodes_unable", "troubles", "fruitless", "cost_terms", "accounts", "peers",
+        "lag_histogram", "incarnations", "evaluations", "versions", "steps", "checkpoints", "plans", "objective",
+        "alarms", "nodes_unable", "troubles", "fruitless", "cost_terms", "accounts", "peers",
     ]  # fmt: skip
     assert list(told["totals"]) == [
         "admitted", "rejected", "verdicts", "trained", "dropped", "uninformative", "later_turns", "tokens", "bytes_up",

@@ -42,7 +42,7 @@ LOST = "the engine process was ended: it held 9.00 GB of memory; restarted 5 tim
 
 
 async def test_an_engine_that_was_given_up_ends_the_node_after_its_leases_went_back(tmp_path: Path) -> None:
-    network, given_back = MemoryNetwork(), list[object]()
+    network, given_back, pending = MemoryNetwork(), list[object](), list[object]()
 
     def lose(role: RolloutRole, events: EventLog) -> None:
         async def generate(requests: Sequence[GenerationRequest]) -> list[Generation]:
@@ -52,6 +52,8 @@ async def test_an_engine_that_was_given_up_ends_the_node_after_its_leases_went_b
         def note(name: str, fields: Mapping[str, object]) -> None:
             if name == "leases_given_back":
                 given_back.append(fields["reason"])
+            if name == "work_pending":
+                pending.append(fields["rollouts"])
 
         role.counts.tokens_per_s = 1.0  # no trial
         role.engine.generate = generate  # type: ignore[method-assign]
@@ -74,6 +76,8 @@ async def test_an_engine_that_was_given_up_ends_the_node_after_its_leases_went_b
         nursery.cancel_scope.cancel()
     assert given_back == [LOST]
     assert unable.text == f"1 of 1 nodes cannot keep their engine alive: {LOST}", "and its learner knows why it is gone"
+    assert len(pending) == 2, "said when it changes"
+    assert pending[0] != 0 == pending[1]
 
 
 class Failing:

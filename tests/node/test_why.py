@@ -234,7 +234,7 @@ def test_a_node_tells_how_it_stands_and_what_would_raise_it(tmp_path: Path) -> N
             assert f"So the learner said at {moment(day * DAY_MS)}" in said
             assert "lower [engine] batch_rollouts" in said
             assert MEANINGS[Rule.AUDIT].advice in said
-            assert f"  {short(LeaseId(receipt(1, Rule.AUDIT).lease))}  1 records, audit: " in said
+            assert f"  {short(LeaseId(receipt(1, Rule.AUDIT).lease))}  1 record, audit: " in said
         for number in range(2, 40):
             receipts.add(receipt(number, *[Rule.STALE] * 12), b"raw", engine_s=1.0)
         refusals = why_in_receipts(receipts, ALPHA, ALPHA).split("The latest refusals, by lease:\n")[1].splitlines()

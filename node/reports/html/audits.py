@@ -24,7 +24,9 @@ def audits(peer: PeerReport, history: PeerHistory) -> list[Fragment]:
         Tile(name="of these failed", value=words.count(found.failed)),
         Tile(name="tokens drawn again", value=words.count(found.tokens)),
         Tile(name="largest gap", value=f"{words.figure(found.worst)} nats"),
-        Tile(name="an honest peer looks so once in", value=words.large(found.odds)),
+        Tile(name="an honest peer looks so once in", value=rare)
+        if (rare := words.rarity(found.odds)) != words.NOTHING
+        else Tile(name="audits say against it", value="nothing"),
         Tile(name="rollouts trained on unseen", value=words.count(found.unseen)),
     ]
     parts = [tag("h3", "Audits"), tiles(shown, kind="small")]

@@ -40,9 +40,10 @@ def ban_section(report: SwarmReport, pages: Collection[PeerId]) -> Fragment | No
     if not banned:
         return None
     trained = sum(peer.trained or 0 for peer in banned)
+    peers, rollouts = len(report.rollout_peers), words.counted(report.trained, "rollout")
     said = (
-        f"{len(banned):,} of {len(report.rollout_peers):,} rollout peers were banned. {trained:,} of the "
-        f"{report.trained:,} rollouts that were trained on were theirs."
+        f"{len(banned):,} of {words.counted(peers, 'rollout peer')} {words.were(len(banned))} banned. "
+        f"{trained:,} of the {rollouts} that {words.were(report.trained)} trained on {words.were(trained)} theirs."
     )
     last = "" if len(banned) <= BANS_SHOWN else f"the last {BANS_SHOWN} of {len(banned):,}, "
     headings = ["peer", "when, since the start", "why", "by", "trained on", "of its rollouts", "cost"]

@@ -83,7 +83,8 @@ def timeline(key: str, judged: Sequence[Judged], rows: Sequence[Row], wall_s: fl
         key=key,
         title="Timeline",
         unit="rollouts per minute",
-        said=f"{admitted:,} rollouts admitted, {refused:,} rejected, counted every {width}; above, when it was here.",
+        said=f"{words.counted(admitted, 'rollout')} admitted, {refused:,} rejected, counted every {width}; above, when "
+        "it was here.",
         wall=wall_s,
         lines=lines,
         rows=tuple(rows),
@@ -137,7 +138,7 @@ def _lag(report: SwarmReport, history: History) -> Plot:
         key="lag",
         title="Lag of trained rollouts",
         unit="steps",
-        said=f"{words.figure(average)} steps on average, {max(report.lags, default=0)} at most{window}.",
+        said=f"{words.steps(average)} on average, {max(report.lags, default=0)} at most{window}.",
         wall=report.wall_s,
         lines=(
             Line(name="mean of a step", points=thinned([(at, lag.mean) for at, lag in known]), look=Look.BLUE),
@@ -166,7 +167,8 @@ def _lags(report: SwarmReport) -> Plot:
         key="lags",
         title="How old rollouts were",
         unit="share of trained rollouts",
-        said=f"{report.trained:,} rollouts were trained on; none older than the window S may be.",
+        said=f"{words.counted(report.trained, 'rollout')} {words.were(report.trained)} trained on; none older than the "
+        "window S may be.",
         across="lag (steps)",
         bars=bars,
         show=_short_share,
@@ -186,13 +188,12 @@ def _versions(report: SwarmReport) -> Plot:
     if len(numbers) > 1:
         each = f", one every {_seconds((numbers[-1][0] - numbers[0][0]) / (len(numbers) - 1))} on average"
     again = len(report.incarnations) - 1
-    often = "once" if again == 1 else f"{again} times"
-    restarted = f"; the learner restarted {often}" if again > 0 else ""
+    restarted = f"; the learner restarted {words.times(again)}" if again > 0 else ""
     return Plot(
         key="versions",
         title="Policy versions",
         unit="training step of the newest",
-        said=f"{len(numbers):,} versions were published{each}{restarted}.",
+        said=f"{words.counted(len(numbers), 'version')} {words.were(len(numbers))} published{each}{restarted}.",
         wall=report.wall_s,
         lines=(Line(name="version", points=thinned(numbers, take=max), look=Look.BLUE, steps=True),),
         marks=restarts(report),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from node.reports import words
 from node.reports.facts import SwarmReport
 from node.reports.html.plot import Line, Look, Mark, Plot
 from node.reports.html.scale import smoothed, thinned
@@ -73,10 +74,12 @@ def _learned(report: SwarmReport) -> str:
     if not scores:
         return "No version was evaluated." + (_reward_sentence(report) if report.steps else "")
     first, last = scores[0], scores[-1]
-    prompts = f"{last.prompts:,} held-out prompts"
+    prompts = words.counted(last.prompts, "held-out prompt")
     said = (
         f"On {prompts}: greedy from {first.greedy:.3f} to {last.greedy:.3f}, sampled from"
         f" {first.sampled:.3f} to {last.sampled:.3f}, in {len(scores):,} evaluations."
+        if len(scores) > 1
+        else f"On {prompts}: greedy {last.greedy:.3f}, sampled {last.sampled:.3f}, in one evaluation."
     )
     return said + (_reward_sentence(report) if together(report) else "") + " Ticks above: published versions."
 

@@ -21,7 +21,7 @@ from node.reports.html.pieces import Tile, link_to, pairs, section, small_share,
 from node.reports.html.svg import WIDE, figure
 from node.reports.objective import RECENT, by_lag, spells
 from node.reports.rules import MEANINGS
-from node.reports.text import story
+from node.reports.text import last_steps, none_rejected, story
 from protocol.cost import MICROS
 from protocol.ids import PeerId, short
 from protocol.work import Rule
@@ -68,7 +68,8 @@ def _figures(report: SwarmReport, costs: Costs) -> Iterator[Tile]:
             value=f"{scores[-1].greedy:.3f}",
             more=f"{scores[0].greedy:.3f} at first",
         )
-    yield Tile(name="training steps", value=words.count(len(report.steps)), more=f"{len(report.versions):,} versions")
+    versions = words.counted(len(report.versions), "version")
+    yield Tile(name="training steps", value=words.count(len(report.steps)), more=versions)
     yield Tile(name="rollouts admitted", value=words.count(report.admitted), more=f"{report.rejected:,} rejected")
     yield Tile(name="learner trained", value=words.share(report.utilisation), more="of its time")
     if report.verifying_share is not None:
@@ -136,8 +137,7 @@ def _rejected(report: SwarmReport) -> Fragment:
         if rule is not Rule.ADMITTED
     ]
     if not rows:
-        said = "No record was rejected." if judged else "No record was judged yet."
-        return section("rejected", "Rejected, and why", tag("p", said))
+        return section("rejected", "Rejected, and why", tag("p", none_rejected(judged)))
     headings = ["rule", "records", "share of judged", "it was not counted because ...", "counts against honesty"]
     return section("rejected", "Rejected, and why", table("Rejected records by rule", headings, rows, kind="verdicts"))
 
@@ -154,7 +154,7 @@ def _by_lag(report: SwarmReport) -> Fragment | None:
         )
         for lag, row in found.items()
     ]  # fmt: skip
-    title = f"Trained tokens by lag, last {min(RECENT, len(report.steps))} steps"
+    title = f"Trained tokens by lag, {last_steps(min(RECENT, len(report.steps)))}"
     headings = ["lag (steps)", "tokens", "mean ratio", "KL (nats)", "clipped", "effective sample", "mean reward"]
     return section("by-lag", "By lag", table(title, headings, rows))
 

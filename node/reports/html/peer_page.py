@@ -105,7 +105,13 @@ def verdicts(
     """What was refused, by rule: what each means, and the newest records that it refused."""
     judged, refused = sum(counts.values()), [rule for rule in counts if rule is not Rule.ADMITTED]
     if not refused:
-        said = f"All {judged:,} judged records were admitted." if judged else "No record was judged yet."
+        said = "No record was judged yet."
+        if judged:
+            said = (
+                "The one judged record was admitted."
+                if judged == 1
+                else f"All {judged:,} judged records were admitted."
+            )
         return [tag("h3", "Verdicts"), tag("p", said)]
     rows = [
         (
@@ -217,14 +223,15 @@ def _machine(peer: PeerReport) -> Iterator[tuple[str, Child]]:
     yield "machine", strangers(shortened(words.plain_name(peer.machine, 200), 200) or words.NOTHING)
     if peer.role is Role.ROLLOUT:
         yield "its engine generated for", words.duration(peer.engine_s)
-        per_s = peer.admitted_per_s
-        yield "admitted", words.NOTHING if per_s is None else f"{words.rate(per_s)} rollouts per second of work"
+        rate = words.rate(peer.admitted_per_s)
+        rollouts = f"{rate} {'rollout' if rate == '1' else 'rollouts'} per second of work"
+        yield "admitted", words.NOTHING if peer.admitted_per_s is None else rollouts
 
 
 def _standing(peer: PeerReport, stays: int) -> Iterator[tuple[str, Child]]:
     yield "first seen", words.moment(peer.first_seen_ms)
     yield "last seen", words.moment(peer.last_seen_ms)
-    yield "came", "once" if stays == 1 else f"{stays:,} times"
+    yield "came", words.times(stays)
     if peer.reputation is not None:
         for share in ("availability", "timeliness", "honesty", "soundness", "service"):
             yield share, f"{getattr(peer.reputation, share):.2f} of 1"

@@ -97,6 +97,17 @@ def test_versions_that_overtake_each_other_are_said_to() -> None:
     assert outcome(three).kappa >= 3
 
 
+def test_all_machines_are_judged_under_the_period_that_was_given() -> None:
+    """With kappa = 1 they would keep the learner busy; with kappa = S the first batch of a version waits for it."""
+    timings = Timings(train_s=10.0, rollouts=100, broadcast_s=3.0, generation_s=2.0)
+    pool = tuple(replace(one, broadcast_s=3.0, generation_s=2.0) for one in alike(2, 6.0))
+    assert isinstance(Windows(setting(pool, timings, kappa=1)).window(2).ours, Outcome)
+    window = Windows(setting(pool, timings, kappa=2)).window(2)
+    assert isinstance(window.ours, Infeasible)
+    assert window.everyone is not None
+    assert (window.everyone.kappa, window.everyone.wait_s) == (2, pytest.approx(10 / 6))
+
+
 def test_what_all_machines_make_of_a_window_for_which_they_are_too_few() -> None:
     window = Windows(setting(alike(10, 0.1))).window(3)
     assert isinstance(window.ours, Infeasible)

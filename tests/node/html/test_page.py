@@ -121,7 +121,7 @@ def test_bans_are_told_at_the_top_in_a_section_and_in_the_navigation(tmp_path: P
     assert '<a href="#bans">Bans</a>' in banned
     assert "<dt>peers banned</dt><dd><b>1</b><span>1 in quarantine</span></dd>" in banned
     section = banned[banned.index('id="bans"') : banned.index('id="rejected"')]
-    assert "1 of 4 rollout peers were banned." in section
+    assert "1 of 4 rollout peers was banned." in section
     for told in (f"#peer={HOSTILE}", "20 of 28 tokens are not those of", "its audits", "USD", escaped(NAMES[0])):
         assert told in section, told
     assert "<script>alert" not in section

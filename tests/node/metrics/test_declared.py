@@ -56,6 +56,7 @@ EVENTS: list[tuple[str, dict[str, Field]]] = [
 
 FIGURES = {
     "loss": 0.1, "grad_norm": 0.2, "learning_rate": 1e-6, "updates": 1, "tokens": 90, "trained_tokens": 80,
+    "with_advantage": 0.5,
     "entropy": 0.7, "mismatch_kl": 0.01, "mean_ratio": 1.0, "max_ratio": 1.5, "max_log_ratio": 0.4, "clip_share": 0.1,
     "ess": 0.9, "weight_ess": 0.95, "offline_sequences": 4, "reference_kl": 0.0, "mean_lag": 0.5, "diverged": 1,
     "borne_kl": 0.08, "borne_ess": 0.5,

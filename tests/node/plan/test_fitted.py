@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from learner.provisioning.recording import FILE, Began, Joined, Recorded, Stepped
+from learner.provisioning.recording import FILE, Began, Joined, Left, Published, Recorded, Stepped
 from node.init import write_swarm_config
 from node.plan.fitted import read_run
 from node.plan.recordings import MAX_LINE_BYTES, find_recording
 from tests.node.plan.calling import EXAMPLES, plan, planned, refusal
-from tests.node.plan.recorded import BROADCAST_S, GENERATION_S, STEP_S, TRAIN_S, WAIT_S, run, write
+from tests.node.plan.recorded import BROADCAST_S, GENERATION_S, PEERS, STEP_S, TRAIN_S, WAIT_S, run, write
 
 
 @pytest.fixture
@@ -108,6 +108,41 @@ def test_what_the_run_did_not_show_is_asked_for(tmp_path: Path) -> None:
     assert found["measured"]["predicted_bubble"] is None
     assert found["measured"]["generation_s"] is None
     assert found["measured"]["silent"] == 2
+
+
+def alone(steps: int, *, gone_at: int) -> list[Recorded]:
+    """The peers leave when step `gone_at` is over, and the learner goes on with what is in its buffer."""
+    events = run(steps, leave=False, deliveries=True)
+    end = next(n for n, event in enumerate(events) if isinstance(event, Stepped) and event.step == gone_at) + 1
+    left = [Left(at_s=events[end - 1].at_s, peer=peer) for peer in PEERS]
+    rest = [event for event in events[end:] if isinstance(event, Published | Stepped)]
+    return [*events[:end], *left, *rest]
+
+
+def test_a_run_that_went_on_when_its_last_peer_left_is_read_up_to_then(tmp_path: Path) -> None:
+    path = write(tmp_path / FILE, alone(40, gone_at=37))
+    found = planned("--from", path)
+    assert sorted(row["name"] for row in found["pool"]) == ["box a aaaaaa", "box b bbbbbb"]
+    measured = found["measured"]
+    assert (measured["last_step"], measured["steps_alone"], measured["steps"]) == (37, 3, 34)
+    text = " ".join(plan("--from", path).out.split())
+    assert "Peers that were here at step 37" in text
+    assert "3 after them left out, when no peer was here" in text
+
+
+def test_a_run_that_never_had_a_peer_is_read_to_its_end(tmp_path: Path) -> None:
+    """One that trains on logs alone, for example."""
+    events = [event for event in run() if isinstance(event, Began | Published | Stepped)]
+    measured = read_run(write(tmp_path / FILE, events)).measured
+    assert (measured.step, measured.alone) == (40, 0)
+    assert "Name a pool" in refusal("--from", tmp_path / FILE)
+
+
+def test_peers_of_an_earlier_start_are_not_here_any_more(tmp_path: Path) -> None:
+    """The learner is started again, trains on what was left, and nobody comes back."""
+    again = [event for event in run(4) if isinstance(event, Began | Published | Stepped)]
+    measured = read_run(write(tmp_path / FILE, [*run(leave=False), *again])).measured
+    assert (measured.step, measured.alone, measured.runs) == (40, 4, 1)
 
 
 def test_a_kill_in_the_middle_of_a_line_loses_that_line_alone(recording: Path) -> None:

@@ -135,6 +135,33 @@ def test_nothing_is_lost_of_the_other_windows_when_one_is_infeasible() -> None:
     assert found["windows"][2]["ours"]["kappa"] == 1
 
 
+def of_alike(tmp_path: Path, rate: float) -> Path:
+    """Two machines alike, for R / T_train = 10 a second."""
+    path = tmp_path / "pool.toml"
+    path.write_text(
+        "[swarm]\ntrain_s = 10\nrollouts = 100\nbroadcast_s = 3\ngeneration_s = 2\n"
+        f'[[machine]]\nname = "box"\nprice = 1\nrate = {rate}\ncount = 2\n'
+    )
+    return path
+
+
+def test_a_period_that_was_given_is_the_one_that_waits(tmp_path: Path) -> None:
+    outcome = plan(of_alike(tmp_path, 6), "--kappa", 2, "--staleness", 2)
+    text = " ".join(outcome.out.split())
+    assert outcome.code == 1
+    assert "all machines together give 57.1% of what the strictest condition asks for" in text
+    assert "the learner waits 14.3% of its time, a step takes 11.7 s" in text
+    assert plan(of_alike(tmp_path, 6), "--kappa", 1, "--staleness", 2).code == 0
+
+
+def test_machines_that_lack_the_reserve_alone_are_said_to(tmp_path: Path) -> None:
+    text = " ".join(plan(of_alike(tmp_path, 5.1), "--staleness", 3).out.split())
+    assert "all machines together give 97.1%" in text
+    assert "the learner waits 0.0% of its time" in text
+    assert "what is missing is the reserve of 1.05 times what it takes" in text
+    assert "reserve of" not in " ".join(plan(of_alike(tmp_path, 4), "--staleness", 3).out.split())
+
+
 def test_volunteers_alone_cost_nothing_and_divide_nothing_by_it(tmp_path: Path) -> None:
     path = tmp_path / "free.csv"
     path.write_text("name,price,rate,count\nvolunteer,0,0.5,20\n")

@@ -25,6 +25,7 @@ from node.errors import RunError, naming
 from node.evaluation import HeldOut, HeldOutQuestion
 from node.events import EventLog
 from node.schooling import Schooling, Written
+from node.tasks.confined import close_all
 from node.tasks.encoded import Replying
 from node.tasks.first_reward import require_reward
 from node.tasks.gate import Place
@@ -287,6 +288,7 @@ def require_here(schooling: Schooling, section: VerifiersSection) -> None:
         if not encoded.gate.is_ours:
             with naming(f"[task] {title}"):
                 require_reward(encoded.gate)
+    close_all()  # verifiers have their own
 
 
 def _broken(what: str, failure: Failure) -> RunError:

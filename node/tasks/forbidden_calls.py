@@ -36,6 +36,7 @@ CALLS = {
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
+    "pidfd_getfd": (438, 438),
     "unshare": (272, 97),
     "setns": (308, 268),
     "mount": (165, 40),
@@ -51,6 +52,8 @@ CALLS = {
     "io_uring_register": (427, 427),
 }
 CLONE, CLONE3 = (56, 220), (435, 435)
+FORKS = {"x86_64": (57, 58)}
+"""fork and vfork, where there are such besides clone."""
 
 # machine: (what the kernel calls it in `seccomp_data.arch`, column of the tables above)
 MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1), "riscv64": (0xC00000F3, 1)}
@@ -63,23 +66,51 @@ _ALLOW, _KILL, _FAIL = 0x7FFF0000, 0x80000000, 0x00050000
 
 def call_filter(machine: str = "") -> bytes:
     """The filter for `machine`, by default this one, as an array of `struct sock_filter`. Raises TaskError."""
+    return _packed(_program(*MACHINES[_known(machine)]))
+
+
+def fork_filter(machine: str = "") -> bytes:
+    """A filter beside that one, of a process that may start no other, nor a thread. Raises TaskError."""
+    known = _known(machine)
+    return _packed(_forks(MACHINES[known], FORKS.get(known, ())))
+
+
+def _known(machine: str) -> str:
+    """Raises TaskError where the numbers of calls are not known."""
     machine = machine or platform.machine()
     if machine not in MACHINES:
         raise TaskError(
             f"programs cannot be kept to harmless system calls on this machine ({machine}); that is known for "
             f"{', '.join(MACHINES)}. Have rewards computed on one of those: [[verifiers.machine]]."
         )
-    return b"".join(struct.pack("<HBBI", *instruction) for instruction in _program(*MACHINES[machine]))
+    return machine
 
 
-def _program(architecture: int, column: int) -> Iterator[tuple[int, int, int, int]]:
-    """(code, to skip if so, to skip if not, operand): each test stands before what is returned if it is met."""
+def _packed(program: Iterator[tuple[int, int, int, int]]) -> bytes:
+    return b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
+
+
+def _forks(machine: tuple[int, int], others: tuple[int, ...]) -> Iterator[tuple[int, int, int, int]]:
+    architecture, column = machine
+    yield from _begun(architecture)
+    for number in (CLONE[column], CLONE3[column], *others):
+        yield from _refused(_EQUAL, number, errno.EPERM)
+    yield _RETURN, 0, 0, _ALLOW
+
+
+def _begun(architecture: int) -> Iterator[tuple[int, int, int, int]]:
+    """Kill what names calls by other numbers; then the call's number is loaded."""
     yield _LOAD, 0, 0, _ARCHITECTURE
     yield _EQUAL, 1, 0, architecture
     yield _RETURN, 0, 0, _KILL
     yield _LOAD, 0, 0, _NUMBER
     if architecture == MACHINES["x86_64"][0]:
         yield from _refused(_AT_LEAST, X32, errno.ENOSYS)
+
+
+def _program(architecture: int, column: int) -> Iterator[tuple[int, int, int, int]]:
+    """(code, to skip if so, to skip if not, operand): each test stands before what is returned if it is met."""
+    yield from _begun(architecture)
     for numbers in CALLS.values():
         yield from _refused(_EQUAL, numbers[column], errno.EPERM)
     # Its flags lie in memory, where no filter sees them: without it libraries use clone.

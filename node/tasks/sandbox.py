@@ -21,7 +21,7 @@ import select
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -97,15 +97,21 @@ class Ran:
     exit_code: int | None
 
 
+def require_bubblewrap(what: str = "programs are") -> None:
+    """Raises TaskError, with what to type, unless bubblewrap is here. `what` is run in it, with its verb."""
+    if shutil.which("bwrap") is None:
+        raise TaskError(
+            f"{what} run in bubblewrap, which is not installed here. Run: sudo apt-get install -y bubblewrap (dnf and "
+            "pacman have it by the same name; there is none but on Linux), or have rewards computed where it is: "
+            "[[verifiers.machine]]."
+        )
+
+
 @lru_cache(maxsize=8)
 def require_sandbox(python: str = "", limits: SandboxLimits | None = None) -> None:
     """Raises TaskError, with what to type, unless programs can be run here on the interpreter `python`, within
     `limits` but for time."""
-    if shutil.which("bwrap") is None:
-        raise TaskError(
-            "programs are run in bubblewrap, which is not installed here. Run: sudo apt-get install -y bubblewrap "
-            "(dnf and pacman have it by the same name), or have rewards computed where it is: [[verifiers.machine]]."
-        )
+    require_bubblewrap()
     if not Path(python or SYSTEM_PYTHON).exists():
         raise TaskError(
             f"{python or SYSTEM_PYTHON} is not there to run programs on. Run: sudo apt-get install -y python3, or name "
@@ -151,7 +157,7 @@ class Running:
         began, exit_code = _wait(self.process, self.hear, self.named, self.bounds.time_s)
         if not began:
             said = os.pread(self.complained, 4096, 0).decode(errors="replace").strip()
-            raise TaskError(_broken(said or f"bwrap ended with exit code {exit_code}"))
+            raise TaskError(broken(said or f"bwrap ended with exit code {exit_code}"))
         return Ran(output=os.pread(self.printed, self.bounds.output_mb * MB, 0), exit_code=exit_code)
 
     def end(self) -> None:
@@ -173,13 +179,13 @@ def sandboxed(
     """Start what `run` runs, with the descriptor `line` open there, too, unless it is -1; end it with the scope."""
     bounds = limits or SandboxLimits()
     with (
-        _given(program.encode(errors="replace")) as source,
-        _given((tests or "").encode(errors="replace")) as asserted,
-        _given(stdin) as fed,
-        _given(b"") as printed,
-        _given(b"") as complained,
-        _given(b"") as named,
-        _given(call_filter()) as forbidden,
+        given(program.encode(errors="replace")) as source,
+        given((tests or "").encode(errors="replace")) as asserted,
+        given(stdin) as fed,
+        given(b"") as printed,
+        given(b"") as complained,
+        given(b"") as named,
+        given(call_filter()) as forbidden,
         _pipe() as (hear, tell),
     ):
         wanted = -1 if tests is None else asserted
@@ -200,29 +206,30 @@ def sandboxed(
 
 def _walls(bounds: SandboxLimits, python: str) -> list[str]:
     """bwrap's options, but for /proc."""
-    kinds = ("user", "pid", "ipc", "net", "uts")
-    environment = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
     return [
-        "bwrap",
-        *(f"--unshare-{kind}" for kind in kinds),
-        # As its first process: bwrap's own would be left, dead, to the machine's init to bury.
-        *(
-            "--as-pid-1",
-            "--unshare-cgroup-try",
-            "--die-with-parent",
-            "--new-session",
-            "--cap-drop",
-            "ALL",
-            "--clearenv",
-        ),
-        *(word for name, value in environment.items() for word in ("--setenv", name, value)),
-        *("--ro-bind", "/usr", "/usr"),
-        *_shortcuts(),
+        *shut({"HOME": "/tmp"}),
+        "--die-with-parent",
         *("--dev", "/dev", "--size", str(bounds.disk_mb * MB), "--tmpfs", "/tmp", "--chdir", "/tmp"),
         # After those, since it may lie below them.
         *(word for prefix in _prefixes(python) for word in ("--ro-bind", prefix, prefix)),
         # Read-only, or files there, which no limit counts, would fill the memory.
         *("--remount-ro", "/dev"),
+    ]
+
+
+def shut(environment: Mapping[str, str]) -> list[str]:
+    """bwrap with what every sandbox has: namespaces of its own for everything, no capability, /usr, and no environment
+    but this beside the usual."""
+    kinds = ("user", "pid", "ipc", "net", "uts")
+    usual = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
+    return [
+        "bwrap",
+        *(f"--unshare-{kind}" for kind in kinds),
+        # As its first process: bwrap's own would be left, dead, to the machine's init to bury.
+        *("--as-pid-1", "--unshare-cgroup-try", "--new-session", "--cap-drop", "ALL", "--clearenv"),
+        *(word for name, value in {**usual, **environment}.items() for word in ("--setenv", name, value)),
+        *("--ro-bind", "/usr", "/usr"),
+        *_shortcuts(),
     ]
 
 
@@ -296,7 +303,7 @@ def _start(command: Sequence[str], streams: Sequence[int], passed: Sequence[int]
             extra_groups=None if nobody is None else [],
         )
     except OSError as error:
-        raise TaskError(_broken(str(error))) from error
+        raise TaskError(broken(str(error))) from error
 
 
 def _wait(process: subprocess.Popen[bytes], hear: int, named: int, time_s: float) -> tuple[bool, int | None]:
@@ -307,16 +314,17 @@ def _wait(process: subprocess.Popen[bytes], hear: int, named: int, time_s: float
         ended = _is_readable(pidfd, time_s if began else 1.0)
     finally:
         if process.poll() is None:
-            _end_first(os.pread(named, 4096, 0), pidfd)
+            end_first(os.pread(named, 4096, 0), pidfd)
         os.close(pidfd)
         process.kill()  # and with it, since it dies with its parent, all that may be left
         exit_code = process.wait()
     return began, exit_code if ended else None
 
 
-def _end_first(info: bytes, pidfd: int) -> None:
-    """Kill the first process of the namespace, and so all of it; bwrap then buries it and ends. Killing bwrap itself
-    does as much, but leaves the burial to the machine's init, and in many containers there is none."""
+def end_first(info: bytes, pidfd: int) -> None:
+    """Kill the first process of the namespace, and so all of it; bwrap, which is `pidfd`, then buries it and ends.
+    Killing bwrap itself does as much, but leaves the burial to the machine's init, and in many containers there is
+    none. `info` is what bwrap wrote to its --info-fd."""
     try:
         os.kill(json.loads(info)["child-pid"], signal.SIGKILL)
     except (ValueError, KeyError, ProcessLookupError):
@@ -331,7 +339,7 @@ def _is_readable(descriptor: int, timeout_s: float) -> bool:
 
 
 @contextmanager
-def _given(content: bytes) -> Iterator[int]:
+def given(content: bytes) -> Iterator[int]:
     """A file without a name that holds `content`, open at its beginning."""
     descriptor = os.memfd_create("given", os.MFD_CLOEXEC)
     try:
@@ -353,7 +361,8 @@ def _pipe() -> Iterator[tuple[int, int]]:
         os.close(hear)
 
 
-def _broken(said: str) -> str:
+def broken(said: str) -> str:
+    """Why nothing can be run, of what bwrap said, and what to do."""
     return (
         f"the sandbox cannot be started: {said}. bubblewrap needs user namespaces. Where a kernel withholds them, as "
         "root: sysctl -w kernel.unprivileged_userns_clone=1 (Debian), sysctl -w "

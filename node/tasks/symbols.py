@@ -7,7 +7,8 @@ money, unless it marks one (`node.tasks.answers`). An answer that is worded like
 math-verify can read.
 
 Invariants:
-- Every comparison ends, whatever is asked (`node.tasks.comparing`).
+- Every comparison ends, whatever is asked, and what a text has math-verify execute, it executes in a sandbox
+  (`node.tasks.comparing`).
 - A text that cannot be read is no answer: nothing that a policy says raises.
 """
 
@@ -50,9 +51,10 @@ _BEGINS_WITH_WORD = re.compile(r"\s*[^\W\d_]{2,}")
 
 
 def require_math_verify() -> None:
-    """Raises TaskError, with what to type, where math-verify is not installed."""
+    """Raises TaskError, with what to type, where math-verify is not installed, or no sandbox for it can be had."""
     if find_spec("math_verify") is None:
         raise TaskError("match=math needs math-verify, which is not installed here. Run: pip install 'volery[tasks]'.")
+    MATH_VERIFY.require()
 
 
 def reference_of(text: str) -> str:

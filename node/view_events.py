@@ -194,7 +194,9 @@ def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
 
 
 def _activity(state: ViewState) -> str:
-    """What a learner does. One that trains on logs alone, whose `batch` is 0, waits for nobody."""
+    """What a learner does, or a node whose line is up. A learner of logs alone (`batch` is 0) waits for nobody."""
+    if state.role is not Role.LEARNER:
+        return "draining" if state.draining else state.resting or "at work"
     if not state.is_open:
         return "loading the model again" if state.newest else "starting"
     return "waiting for nodes" if state.batch and not state.present else "at work"
@@ -208,11 +210,6 @@ def _resting(event: str, fields: Mapping[str, Field]) -> str:
         case "paused":
             return str(fields.get("why"))
     return ""
-
-
-def _activity(state: ViewState) -> str:
-    """What a node does whose line is up."""
-    return "draining" if state.draining else state.resting or "at work"
 
 
 class _Told(dict[str, Field]):

@@ -54,7 +54,7 @@ LINGER_S = 4 * POLL_S
 """How long the first machine's store stays when all is over but not well, so that the others read the verdict."""
 
 MAX_HEARD = 16
-"""Events that wait to be looked at: rules take microseconds, so there is one at most unless telling people takes long."""
+"""Events that wait to be looked at: rules take microseconds, so there is one at most unless telling people is slow."""
 
 STUCK = 1
 """The exit status of a process that torchrun does not end."""

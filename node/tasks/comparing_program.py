@@ -47,4 +47,3 @@ def _are_equal(reference: str, said: str) -> bool:
 
     found = parse(said, parsing_timeout=None)
     return bool(found) and bool(verify(parse(reference, parsing_timeout=None), found, timeout_seconds=None))
-

@@ -72,18 +72,20 @@ class TextCodec:
         if len(stop_ids) > MAX_STOP_IDS:
             raise TaskError(f"{directory}: {len(stop_ids)} tokens end a text; a lease carries at most {MAX_STOP_IDS}")
         rows = vocabulary_of(directory)
-        if rows is not None and max(stop_ids) >= rows:
+        said = {one for one in stop_ids if rows is None or one < rows}  # the others stem from a larger vocabulary
+        if rows is not None and (not said or (eos is not None and eos not in said)):
             raise TaskError(
-                f"{directory}: token id {max(stop_ids)} ends a text, and {_embedded(rows)}, so it is never generated. "
-                "Correct eos_token_id in generation_config.json and config.json, or eos_token in tokenizer_config.json."
+                f"{directory}: token id {max(stop_ids - said)} ends a text, and {_embedded(rows)}, so it is never "
+                "generated. Correct eos_token_id in generation_config.json and config.json, or eos_token in "
+                "tokenizer_config.json."
             )
         return cls(
             directory=directory,
             tokenizer=files.tokenizer,
             special_tokens=files.special_tokens,
             chat_template=_read_chat_template(directory, files.settings),
-            eos_id=eos if eos is not None else min(declared),
-            stop_ids=frozenset(stop_ids),
+            eos_id=eos if eos is not None else min(said),
+            stop_ids=frozenset(said),
             rows=rows,
         )
 

@@ -14,9 +14,10 @@ import pytest
 from learner.directories import BadModel, read_directory
 from learner.handed_text import TOO_DEEP
 from node.config_file import read_node_config, read_swarm_config
-from node.door import open_invite, require_model
+from node.door import require_model
 from node.errors import NodeError
 from node.footprint import read_facts
+from node.invites import open_invite
 from node.plan.pool import read_pool
 from node.statements.program import lines_of
 from node.tasks.decontamination import read_excluded

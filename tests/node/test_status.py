@@ -16,7 +16,7 @@ from node.keys import load_or_create_key
 from node.lookups import show_status
 from node.loop_delay import LoopFigures
 from node.peer_orders import Ban, PeerOrders
-from node.standing import Noticeboard, Standing
+from node.standing import Noticeboard, Standing, standing_of
 from protocol.ids import PolicyVersion
 from tests.node.ledgers import ALPHA, BETA, START_MS, SWARM, open_story, peer_row
 
@@ -85,11 +85,12 @@ def test_it_says_which_nodes_cannot_work(state: Path) -> None:
         ]
         ledger.troubles_told(told)
     assert lines(state)["nodes unable"] == "2 of 2 nodes cannot install 1.0: no"
-    board = Noticeboard(state)
+    board, delays = Noticeboard(state), LoopFigures(p99_s=0.003, longest_s=0.07)
+    board.show(Standing(doing="at work", limits={}, loop=delays))
     fields = {"text": "2 of 2 nodes cannot install 1.0: no", "everyone": True}
     _show_nodes(board, "nodes_unable", fields)
     assert lines(state)["doing"] == "nobody can work: 2 of 2 nodes cannot install 1.0: no"
     _show_nodes(board, "nodes_unable", fields | {"everyone": False})
     assert lines(state)["doing"] == "at work: 2 of 2 nodes cannot install 1.0: no"
     _show_nodes(board, "nodes_able", {})
-    assert lines(state)["doing"] == "at work"
+    assert standing_of(state) == Standing(doing="at work", limits={}, loop=delays), "the rest is as it was"

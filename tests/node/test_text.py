@@ -430,12 +430,16 @@ def test_every_id_that_the_embedding_has_is_written(further: Path, config: dict[
     assert 64 in TextCodec.load(further).encode_prompt(Problem(prompt="abc", chat=Chat.ALWAYS))
 
 
-def test_what_ends_a_text_must_be_what_a_model_can_say(own_model: Path) -> None:
-    write_json(own_model / "config.json", vocab_size=64, eos_token_id=2)
-    assert TextCodec.load(own_model).stop_ids == {2}
-    write_json(own_model / "generation_config.json", eos_token_id=[2, 64])
+def test_what_ends_a_text_must_be_what_a_model_can_say(further: Path) -> None:
+    """An id that a larger vocabulary left behind in config.json is never said, and no matter."""
+    write_json(further / "config.json", vocab_size=64, eos_token_id=2)
+    assert TextCodec.load(further).stop_ids == {2}
+    write_json(further / "generation_config.json", eos_token_id=[2, 64])
+    assert TextCodec.load(further).stop_ids == {2}
+    settings = json.loads((further / "tokenizer_config.json").read_text())
+    write_json(further / "tokenizer_config.json", **settings | {"eos_token": "<|asks|>"})
     with pytest.raises(TaskError, match=r"token id 64 ends a text, and the model's embedding has 64 rows .* 0 to 63"):
-        TextCodec.load(own_model)
+        TextCodec.load(further)
 
 
 class Odd:

@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.chunk_names import ChunkNames
-from learner.failures import agreed
+from learner.failures import BadRequest, agreed
 from learner.last_words import LAST_WORDS, LINE_CHARS
 from learner.launcher import arguments
 from learner.packing import deal
@@ -418,6 +419,20 @@ def test_the_rank_that_ended_first_is_named_with_its_last_words(
     assert f"rank {1 - first}: rank {1 - first} is here" in lines, "whoever says something is named"
     left = {path.name for path in Path(tempfile.gettempdir()).iterdir()} - before
     assert not any(name.startswith("torchelastic") for name in left), "and it leaves no files"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "told"), [(0, 'there are 0; set device = "cpu"'), (1, 'are 1; set [trainer] ranks = 1, or device = "cpu"')]
+)
+def test_more_ranks_than_gpus_are_refused_with_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, told: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(BadRequest) as refused:
+        Ranks().place("cuda", "auto")
+    assert str(refused.value).endswith(told)
 
 
 def test_torchrun_is_told_of_one_machine_or_of_many() -> None:

@@ -63,7 +63,7 @@ class WorkBook(LedgerFile):
             db.executemany("UPDATE leases SET started_version = NULL WHERE lease = ?", [(lease,) for lease in leases])
 
     def open_leases(self) -> list[LeaseRow]:
-        """Leases neither delivered nor closed."""
+        """Leases neither delivered nor closed, nor answered with a receipt."""
         return [
             LeaseRow(
                 lease=LeaseId(row[0]), peer=PeerId(row[1]), task=row[2], prompt=row[3], rollouts=row[4],
@@ -71,8 +71,8 @@ class WorkBook(LedgerFile):
             )
             for row in self._query(
                 "SELECT lease, peer, task, prompt, rollouts, issued_ms, deadline_ms, envelope, started_version, root,"
-                " turn, slots FROM leases LEFT JOIN continuations USING (lease) WHERE status = 'open'"
-                " ORDER BY issued_ms, lease"
+                " turn, slots FROM leases LEFT JOIN continuations USING (lease)"
+                " WHERE status = 'open' AND receipt IS NULL ORDER BY issued_ms, lease"
             )
         ]  # fmt: skip
 
@@ -103,8 +103,9 @@ class WorkBook(LedgerFile):
         with their peers' connections. The leases stay what they are, so that who delivers after the end is treated
         neither better nor worse than who never does.
 
-        Nothing is written of a lease that was not issued to that peer, is open, or has a receipt: what anybody can have
-        us keep is bounded by what was issued.
+        Nothing is written of a lease that was not issued to that peer, or has a receipt: what anybody can have us keep
+        is bounded by what was issued. Its end may be about to be written only: should that be lost, the lease is open
+        for ever, but no restart takes it up (`open_leases`).
         """
         with self.transaction() as db:
             ended = {
@@ -112,7 +113,7 @@ class WorkBook(LedgerFile):
                 for lease, (peer, receipt) in receipts.items()
                 if db.execute(
                     "UPDATE leases SET receipt = ? WHERE lease = ? AND peer = ? AND receipt IS NULL"
-                    " AND status NOT IN ('open', 'delivered')",
+                    " AND status <> 'delivered'",
                     (receipt, lease, peer),
                 ).rowcount
             }

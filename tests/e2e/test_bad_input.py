@@ -26,7 +26,7 @@ from node.home import open_learner_home
 from protocol.identity import Keypair
 from protocol.invite import Invite, read_invite, write_invite
 from protocol.limits import PROTOCOL_VERSION
-from tests.e2e.ledger_rules import HONEST, Run, check_ledger
+from tests.e2e.ledger_rules import AFTER_A_CRASH, Run, check_ledger
 from tests.e2e.programs import Machine, Outcome, Swarm, free_port, stopped, wait_done, wait_event
 
 USAGE, TROUBLE = 2, 1
@@ -548,7 +548,7 @@ def test_a_learner_whose_disk_is_full(swarm: Swarm, small_disk: SmallDisk) -> No
     learner = swarm.learn()
     wait_done(learner, node)
     incarnations = swarm.rows("SELECT count(*) FROM incarnations")
-    check_ledger(swarm, Run(steps=6, incarnations=incarnations[0][0], verdicts=HONEST | {"orphaned"}))
+    check_ledger(swarm, Run(steps=6, incarnations=incarnations[0][0], verdicts=AFTER_A_CRASH))
 
 
 @needs_root
@@ -571,7 +571,7 @@ def test_a_disk_for_checkpoints_that_is_full(swarm: Swarm, small_disk: SmallDisk
     learner = swarm.learn()
     wait_done(learner, node)
     assert [event["step"] for event in learner.events("incarnation_began")] == [0, durable]
-    check_ledger(swarm, Run(steps=40, incarnations=2, verdicts=HONEST | {"orphaned"}))
+    check_ledger(swarm, Run(steps=40, incarnations=2, verdicts=AFTER_A_CRASH))
 
 
 @needs_root

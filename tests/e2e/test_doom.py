@@ -16,7 +16,7 @@ import pytest
 
 from node.tasks.text import write_character_tokenizer
 from tests.e2e.doom import VARIABLE
-from tests.e2e.ledger_rules import HONEST, Run, check_history, check_ledger, check_receipts
+from tests.e2e.ledger_rules import AFTER_A_CRASH, Run, check_history, check_ledger, check_receipts
 from tests.e2e.programs import Machine, Program, Swarm, free_port, stopped, wait_done, wait_event, wait_for
 from tests.swarm.storing import safetensors_file
 
@@ -125,14 +125,14 @@ def live_through(swarm: Swarm, points: list[str]) -> None:
     for point in points:
         learner = strike(swarm, learner, point, nodes)
     wait_done(learner, *nodes)
-    run = Run(steps=STEPS, incarnations=incarnation(swarm), verdicts=HONEST | {"orphaned"})
+    run = Run(steps=STEPS, incarnations=incarnation(swarm), verdicts=AFTER_A_CRASH)
     assert len(points) < run.incarnations <= 1 + 2 * len(points)
     check_ledger(swarm, run)
     ((directory,),) = swarm.rows("SELECT directory FROM checkpoints ORDER BY step DESC LIMIT 1")
     state = json.loads((swarm.state / "checkpoints" / directory / "trainer.json").read_text())
     check_history(swarm, run, state["history"])
     for node in nodes:
-        check_receipts(swarm, node, lost_leases=True)
+        check_receipts(swarm, node)
 
 
 @pytest.mark.slow
@@ -164,5 +164,5 @@ def test_a_node_that_is_killed_and_started_again_makes_the_very_same_leases(doom
     wait_done(learner, again)
     assert sum(event["leases"] for event in learner.events("leases_granted_again")) == len(held) > 0
     assert set(held) <= set(doomed.rows("SELECT lease, peer, prompt FROM leases WHERE status = 'delivered'"))
-    check_ledger(doomed, Run(steps=4, incarnations=2, verdicts=HONEST | {"orphaned"}))
+    check_ledger(doomed, Run(steps=4, incarnations=2, verdicts=AFTER_A_CRASH))
     check_receipts(doomed, again)

@@ -14,7 +14,7 @@ from random import Random
 import psutil
 import pytest
 
-from tests.e2e.ledger_rules import HONEST, Run, check_ledger, check_receipts, peer_of, reasons
+from tests.e2e.ledger_rules import AFTER_A_CRASH, Run, check_ledger, check_receipts, peer_of, reasons
 from tests.e2e.programs import (
     DEADLINE_S,
     Program,
@@ -31,9 +31,6 @@ ROOT = Path(__file__).parents[2]
 
 STEPS = 60
 """Some seconds of training, so that there is a middle in which somebody can be killed."""
-
-AFTER_A_CRASH = HONEST | {"orphaned"}
-"""Rollouts of versions that a crash made undone are worth nothing: that is nobody's fault either."""
 
 
 def hold_leases(swarm: Swarm, learner: Program) -> tuple[Program, psutil.Process]:
@@ -129,7 +126,7 @@ def test_the_learner_is_killed_again_and_again(swarm: Swarm, seed: int) -> None:
     wait_done(learner, *nodes)
     check_ledger(swarm, Run(steps=STEPS, incarnations=len(moments) + 1, verdicts=AFTER_A_CRASH))
     for node in nodes:
-        check_receipts(swarm, node, lost_leases=True)
+        check_receipts(swarm, node)
 
 
 def kill_and_restart(swarm: Swarm, learner: Program, *nodes: Program) -> Program:

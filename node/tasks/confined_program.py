@@ -5,8 +5,7 @@
     {"topic": what the operator chose, "said": text}    -> {"answer": text | null} | {"failed": text}
 
 The program in SETTINGS defines `load()`, which imports its library, and `prepared(topic)`, which gives a function of
-the text. Each text is judged in a process of its own, forked from this one, because a library may run what the text
-says.
+the text. Each text is judged in a process of its own, forked from this one: a library may run what the text says.
 
 Invariants:
 - This process never touches a text of strangers, and the process that does cannot reach this one: it may not fork,

@@ -53,7 +53,7 @@ def refused(path: Path, text: str) -> str:
     [
         ('[swarm]\nname = "x"\nstate = "a\\u0000b"\n', "[swarm] state holds a NUL character"),
         ('[task]\nspec = "sort"\nmixture = [{ spec = "a\\u0000" }]\n', "[task] mixture spec holds a NUL character"),
-        (f"[learn]\nsteps = {'[' * 5000}1{']' * 5000}\n", "is nested too deeply to be read"),
+        (f"[learn]\nsteps = {'[' * 5000}1{']' * 5000}\n", "its brackets are nested too deeply"),
     ],
 )
 def test_what_no_path_and_no_reader_can_bear_is_said(tmp_path: Path, text: str, words: str) -> None:

@@ -317,7 +317,8 @@ TABLE = [
     ("trainer", "import", *RAISED[0]),
     *(pytest.param("trainer", "import", *row, marks=pytest.mark.slow) for row in [*RAISED[1:], ENDED[0]]),
     *(pytest.param("trainer", "call", *row, marks=pytest.mark.slow) for row in ENDED),
-    *(("verifier 1", "call", *row) for row in [*ENDED, CLOSED, TIMED_OUT]),
+    # A task that raises SystemExit ends no verifier: that is a value (`node.tasks.gate`).
+    *(("verifier 1", "call", *row) for row in [*ENDED[1:], CLOSED, TIMED_OUT]),
 ]
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from learner.ledger_chain import checkpoints_of
 from node import checkpoints
+from node.config import LearnSection, ModelSection, SwarmConfig, SwarmSection
 from node.reports import as_json, as_text, swarm_report
 from node.resuming import find_origin
 from protocol.ids import PolicyVersion
@@ -204,7 +205,12 @@ async def test_reports_and_forks_know_them(tmp_path: Path) -> None:
     assert "checkpoints kept of steps 5 (sampled 0.900), 6, 11 (sampled 0.600), 12" in text
     assert '"checkpoints": [' in as_json(report)
     (origin / "learner.key").touch()
-    row = find_origin(f"{origin}@5", tmp_path / "fork", lambda state: None).row
+    config = SwarmConfig(
+        swarm=SwarmSection(name="fork", state=str(tmp_path / "fork")),
+        model=ModelSection(directory="model"),
+        learn=LearnSection(steps=12),
+    )
+    row = find_origin(f"{origin}@5", config, lambda state: None).row
     assert (row.step, row.directory) == (5, "1.5")
 
 

@@ -64,7 +64,7 @@ async def test_an_engine_proves_what_the_trainer_exported_and_nothing_else(model
         with pytest.raises(InstallFailed, match=r"loaded version 1\.2, .* something else"):
             await require_proven(engine, second)
         beyond, _ = signed_with(told(VOCAB_SIZE + 1_000_000, [-1.0] * 32, "float32"), directory)
-        with pytest.raises(InstallFailed, match=r"cannot score the probe .* outside the vocabulary of 64"):
+        with pytest.raises(InstallFailed, match=r"cannot score the probe .* vocabulary: its embedding has 64 rows"):
             await require_proven(engine, beyond)
 
 

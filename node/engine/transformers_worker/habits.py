@@ -3,8 +3,10 @@ heeds padding. Found out by trying it on a few tokens, since transformers' model
 without a word.
 
 Invariants:
-- a model that cannot generate token by token is refused here, with its reason, and not at the first lease;
-- prompts are padded only if that leaves a prompt's logits as they are, also when the padding is of other tokens.
+- a model that cannot generate token by token, or remembers other sequences, is refused here, with its reason, and not
+  at the first lease;
+- prompts are padded only if that leaves a prompt's logits as they are, also when the padding is of other tokens;
+- sequences share a batch only if each has the logits then that it has alone, also when others come and go.
 """
 
 from __future__ import annotations
@@ -36,10 +38,12 @@ POSITIONS = ("max_position_embeddings", "max_target_positions", "max_seq_len")
 
 @dataclass(frozen=True, kw_only=True)
 class Habits:
-    """`keeping`: how the model keeps what it has read. `pads`: whether prompts of several lengths may share a batch.
+    """`keeping`: how the model keeps what it has read. `shares`: whether sequences may share a batch; `pads`: whether
+    prompts of several lengths may, too.
     `first_position`: the position of a sequence's first token. `positions`: tokens of the longest sequence, or None."""
 
     keeping: Keeping
+    shares: bool
     pads: bool
     first_position: int
     positions: int | None
@@ -49,9 +53,12 @@ def habits_of(model: Any) -> Habits:
     """Try `model` on a few tokens. Refused("bad_model") when it cannot generate."""
     first = _first_position(model)
     keeping, alone = _keeping(model, first)
+    _require_forgetting(model, keeping, first)
+    shares = _tells_rows_apart(model, keeping, first)
     return Habits(
         keeping=keeping,
-        pads=not _counts_columns(model.config) and _heeds_padding(model, keeping, first, alone),
+        shares=shares,
+        pads=shares and not _counts_columns(model.config) and _heeds_padding(model, keeping, first, alone),
         first_position=first,
         positions=_positions(model.config, first),
     )
@@ -69,6 +76,50 @@ def _keeping(model: Any, first: int) -> tuple[Keeping, torch.Tensor]:
                 raise
             why = " ".join(str(error).split())[:400] or type(error).__name__
     raise Refused("bad_model", f"{type(model).__name__} cannot generate token by token in this engine: {why}")
+
+
+@torch.inference_mode()
+def _require_forgetting(model: Any, keeping: Keeping, first: int) -> None:
+    """Refuse a model that says something else of a sequence after another one, as RecurrentGemma does of one that
+    begins with one token: its layers still hold the last. Raises Refused("bad_model")."""
+    ids = torch.tensor([[2]], device=model.get_input_embeddings().weight.device)
+    said = []
+    for before in (_prompt(model, SHORT), _prompt(model, LONG)):
+        _logits(model, keeping, first, [before])
+        memory = keeping.new(model.config, STEPS)
+        said.append(read_on(model, ids, None, torch.zeros_like(ids), memory, first))
+    if not _share(*said) <= SAME_LOGITS.get(said[0].dtype, SAME_ROUNDED):
+        raise Refused(
+            "bad_model",
+            f"{type(model).__name__} keeps what it has read in its layers, so one sequence changes what it says of the "
+            "next; take a model of another architecture",
+        )
+
+
+@torch.inference_mode()
+def _tells_rows_apart(model: Any, keeping: Keeping, first: int) -> bool:
+    """Whether a prompt goes on beside others as it does alone. RWKV's decoding mixes the rows of a batch."""
+    one, other = _prompt(model, SHORT), _prompt(model, SHORT)[::-1]
+    columns = torch.arange(SHORT + STEPS, device=model.get_input_embeddings().weight.device)[None]
+
+    def read(ids: list[list[int]], start: int) -> torch.Tensor:
+        told = torch.tensor(ids, device=columns.device)
+        return read_on(model, told, None, columns[:, start : start + told.shape[1]].expand(told.shape), memory, first)
+
+    try:
+        memory = keeping.new(model.config, STEPS)
+        alone = [read([other], 0), *(read([[step + 2]], SHORT + step) for step in range(STEPS))]
+        memory = keeping.new(model.config, STEPS)
+        beside = [read([one, other], 0)[1:]]
+        memory.select(torch.tensor([0, 0, 1], device=columns.device))
+        beside.append(read([[3], [4], [2]], SHORT)[2:])
+        memory.select(torch.tensor([2], device=columns.device))
+        beside.append(read([[3]], SHORT + 1))
+    except Exception as error:  # of a stranger's code, which raises anything
+        if is_out_of_memory(error):
+            raise
+        return False
+    return _share(torch.cat(beside), torch.cat(alone)) <= SAME_LOGITS.get(alone[0].dtype, SAME_ROUNDED)
 
 
 @torch.inference_mode()

@@ -112,7 +112,8 @@ class Server:
 
     def _form_batch(self) -> list[Row]:
         """Take queued rows, in order, until one more would pass a bound; at least one. Rows that cannot be generated
-        are refused; where no prompt can be padded, those of other lengths than the first wait."""
+        are refused; where no prompt can be padded, those of other lengths than the first wait, and all others do where
+        sequences cannot share a batch."""
         batch: list[Row] = []
         waiting: list[Row] = []
         prompts: set[tuple[int, ...]] = set()
@@ -121,6 +122,9 @@ class Server:
             row = self._queue.popleft()
             if row.call.answered or not self._accept(row):
                 continue
+            if batch and not self._policy.habits.shares:
+                waiting.append(row)
+                break
             if batch and len(row.prompt) != longest and not self._policy.habits.pads:
                 waiting.append(row)
                 continue

@@ -451,17 +451,16 @@ async def open_learner(root: Path, settings: Settings | None = None, **parts: An
     chosen = settings or Settings()
     trainer = parts.get("trainer") or FakeTrainer()
     network = parts.get("network") or MemoryNetwork()
-    async with watched(), network.node("learner", peer_id=SWARM.learner.peer_id) as transport:
-        ledger = DyingLedger(root / "ledger.sqlite", swarm=SWARM.authority.swarm)
-        try:
-            with ChunkStore.open(root / "store", SWARM.authority, quota_bytes=chosen.quota_bytes) as store:
-                environment = parts.get("environment") or one_turn(even_share)
-                judge = parts.get("judge") or Judge()
-                learner = _wire(root, chosen, trainer, transport, ledger, store, environment, judge)
-                with closing(learner.recorder):
-                    yield learner
-        finally:
-            ledger.close()
+    async with watched():
+        # As in the program, it is closed after the last stream: a grant may be on its way into it on a thread.
+        with closing(DyingLedger(root / "ledger.sqlite", swarm=SWARM.authority.swarm)) as ledger:
+            async with network.node("learner", peer_id=SWARM.learner.peer_id) as transport:
+                with ChunkStore.open(root / "store", SWARM.authority, quota_bytes=chosen.quota_bytes) as store:
+                    environment = parts.get("environment") or one_turn(even_share)
+                    judge = parts.get("judge") or Judge()
+                    learner = _wire(root, chosen, trainer, transport, ledger, store, environment, judge)
+                    with closing(learner.recorder):
+                        yield learner
 
 
 @asynccontextmanager

@@ -9,13 +9,21 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from learner.intake import Place
-from learner.ledger_file import LedgerFile
+from learner.ledger_file import LedgerFile, snapshot
 from learner.ledger_rows import LeaseRow, RecordRow, UnconsumedRow
 from learner.ledger_values import from_json, version_from
 from protocol.errors import LocalProtocolError
 from protocol.ids import LeaseId, PeerId, PolicyVersion
+
+OPEN_LEASES = (
+    "SELECT lease, peer, task, prompt, rollouts, issued_ms, deadline_ms, envelope, started_version, root, turn, slots"
+    " FROM leases LEFT JOIN continuations USING (lease)"
+    " WHERE status = 'open' AND receipt IS NULL ORDER BY issued_ms, lease"
+)
 
 
 class WorkBook(LedgerFile):
@@ -64,17 +72,7 @@ class WorkBook(LedgerFile):
 
     def open_leases(self) -> list[LeaseRow]:
         """Leases neither delivered nor closed, nor answered with a receipt."""
-        return [
-            LeaseRow(
-                lease=LeaseId(row[0]), peer=PeerId(row[1]), task=row[2], prompt=row[3], rollouts=row[4],
-                issued_ms=row[5], deadline_ms=row[6], envelope=row[7], started=_version(row[8]), place=_place(*row[9:]),
-            )
-            for row in self._query(
-                "SELECT lease, peer, task, prompt, rollouts, issued_ms, deadline_ms, envelope, started_version, root,"
-                " turn, slots FROM leases LEFT JOIN continuations USING (lease)"
-                " WHERE status = 'open' AND receipt IS NULL ORDER BY issued_ms, lease"
-            )
-        ]  # fmt: skip
+        return [_open_lease(row) for row in self._query(OPEN_LEASES)]
 
     def deliveries_judged(
         self,
@@ -171,6 +169,19 @@ class WorkBook(LedgerFile):
             (records,),
         )
         return [prompt for (prompt,) in given], [(prompt, mean) for prompt, mean in seen]
+
+
+def open_leases_of(path: Path) -> list[LeaseRow]:
+    """As `WorkBook.open_leases`, of a ledger that somebody else may be writing to. Raises LedgerError."""
+    with snapshot(path) as db:
+        return [_open_lease(row) for row in db.execute(OPEN_LEASES)]
+
+
+def _open_lease(row: tuple[Any, ...]) -> LeaseRow:
+    return LeaseRow(
+        lease=LeaseId(row[0]), peer=PeerId(row[1]), task=row[2], prompt=row[3], rollouts=row[4],
+        issued_ms=row[5], deadline_ms=row[6], envelope=row[7], started=_version(row[8]), place=_place(*row[9:]),
+    )  # fmt: skip
 
 
 def _version(name: str | None) -> PolicyVersion | None:

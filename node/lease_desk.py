@@ -14,19 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import trio
 
 from learner.givebacks import FREE_LEASES
 from learner.intake import GrantedLease
-from learner.leasing import GRANT_BYTES, own_lease
+from learner.leasing import GRANT_BYTES
 from learner.ledger import Ledger
 from learner.ledger_rows import LeaseRow
-from learner.ledger_values import signed_in
 from learner.workers import Held
 from node.events import EventLog
 from node.learner_run import LearnerRun
+from node.recovery import granted_in
 from node.witness import Witness
 from protocol.envelope import OVERHEAD_BYTES
 from protocol.identity import Keypair
@@ -186,8 +185,7 @@ class LeaseDesk:
         """After a restart: take up the leases that are still open; return whose they are."""
         rows = self.ledger.open_leases()
         for row in rows:
-            lease = signed_in("leases.envelope", row.envelope, partial(own_lease, swarm=self.swarm))
-            granted = GrantedLease(lease=lease, prompt_index=row.prompt, place=row.place)
+            granted = granted_in(row, self.swarm)
             self.run.leasing.recover(granted, row.started)
             self._before.add(granted.id)
         return [row.peer for row in rows]

@@ -1,4 +1,5 @@
-"""What was admitted and not trained on, put together again from the ledger.
+"""What a learner that ended was in the middle of, put together again from the ledger: leases that are open, and what
+was admitted and not trained on.
 
 What always holds: records come in the order of their turns and go through the same core as when they were delivered, so
 that what comes out is what was there; what an environment answered is asked of it again, since that is a pure function
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from learner.buffer import Group
 from learner.environment import Ended, Environment
@@ -16,8 +18,10 @@ from learner.episodes import Episodes, utterance_of
 from learner.intake import AdmittedRecord, GrantedLease
 from learner.leasing import own_lease
 from learner.ledger import Ledger
-from learner.ledger_rows import UnconsumedRow
+from learner.ledger_file import DamagedValue, LedgerError, is_blank
+from learner.ledger_rows import LeaseRow, UnconsumedRow
 from learner.ledger_values import signed_in
+from learner.ledger_work import open_leases_of
 from protocol.codec import unpack_tokens
 from protocol.ids import LeaseId, SwarmId
 from protocol.work import read_record
@@ -30,6 +34,23 @@ class Recovered:
     groups: list[Group]
     episodes: Episodes
     leases: list[tuple[GrantedLease, tuple[AdmittedRecord, ...]]]
+
+
+def granted_in(row: LeaseRow, swarm: SwarmId) -> GrantedLease:
+    """The lease of a row that is open. Raises DamagedValue."""
+    lease = signed_in("leases.envelope", row.envelope, partial(own_lease, swarm=swarm))
+    return GrantedLease(lease=lease, prompt_index=row.prompt, place=row.place)
+
+
+def require_leases(path: Path, swarm: SwarmId) -> None:
+    """Refuse the ledger at `path` if a lease that is open there cannot be taken up. Raises LedgerError."""
+    if is_blank(path):
+        return
+    try:
+        for row in open_leases_of(path):
+            granted_in(row, swarm)
+    except DamagedValue as error:
+        raise LedgerError(f"{path}: {error}") from error
 
 
 def read_unconsumed(ledger: Ledger, environment: Environment, swarm: SwarmId) -> Recovered:

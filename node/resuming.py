@@ -26,6 +26,7 @@ from node.fixed_settings import SEED, TASKS, require_fixed
 from node.home import open_learner_home
 from node.keys import sync_directory
 from node.lookups import find_place
+from node.recovery import require_leases
 from protocol.genesis import Authority
 
 CHECKPOINTS = "checkpoints"
@@ -62,10 +63,11 @@ def require_memory(state: Path) -> None:
 
 
 def require_ledger(state: Path, authority: Authority) -> None:
-    """Refuse a ledger that no learner of this swarm could open, in its words. Reads all of it: a GB takes 1 s. Raises
-    RunError."""
+    """Refuse a ledger that no learner of this swarm could open and go on with, in its words. Reads all of it: a GB
+    takes 1 s. Raises RunError."""
     try:
         require_sound(state / LEDGER, authority.swarm)
+        require_leases(state / LEDGER, authority.swarm)
     except LedgerError as error:
         raise RunError(str(error)) from error
 

@@ -91,7 +91,8 @@ def test_a_start_with_broken_weights_is_refused_before_anybody_is_invited(swarm:
     learner = swarm.machine.start("learner", "learn", swarm.config, state=swarm.state)
     assert learner.wait() == USAGE, learner.story()
     complaint = learner.err.read_text()
-    assert f"volery: usage: {swarm.config}: [model] directory: the trial failed: " in complaint, complaint
+    assert f"volery: usage: {swarm.config}: [model] directory: {swarm.model / 'model.safetensors'}: '" in complaint
+    assert "holds values that are not finite (NaN or infinity)" in complaint, complaint
     assert "Traceback" not in complaint
     assert "volery join" not in learner.out.read_text()
     assert not (swarm.state / "invite").exists()

@@ -336,7 +336,7 @@ class Row:
 REPORTS = frozenset(
     {"report", "report --json", "report --csv", "report --html", "report --picture", "status", "status --json"}
 )
-LEARNER = frozenset({"learn"})
+GOES_ON = LEARNS - {"learn --fork-from"}
 
 ROWS: dict[str, Row] = {
     "metrics that are none": Row(
@@ -364,23 +364,23 @@ ROWS: dict[str, Row] = {
         column="checkpoints.state",
     ),
     "an open lease that was forgotten": Row(
-        change="UPDATE leases SET status = 'open', envelope = NULL WHERE rowid = 5",
-        found_by=LEARNER,
+        change="UPDATE leases SET status = 'open', receipt = NULL, envelope = NULL WHERE rowid = 5",
+        found_by=GOES_ON,
         column="leases.envelope",
     ),
     "an open lease that is none": Row(
-        change="UPDATE leases SET status = 'open', envelope = X'C0FFEE' WHERE rowid = 5",
-        found_by=LEARNER,
+        change="UPDATE leases SET status = 'open', receipt = NULL, envelope = X'C0FFEE' WHERE rowid = 5",
+        found_by=GOES_ON,
         column="leases.envelope",
     ),
     "a version that is none": Row(
-        change="UPDATE leases SET status = 'open', started_version = '1' WHERE rowid = 5",
-        found_by=LEARNER,
+        change="UPDATE leases SET status = 'open', receipt = NULL, started_version = '1' WHERE rowid = 5",
+        found_by=GOES_ON,
         column="leases.started_version",
     ),
     "a model that is none": Row(
         change="INSERT OR REPLACE INTO meta VALUES ('base_model', X'7B')",
-        found_by=LEARNS - {"learn --fork-from"},
+        found_by=GOES_ON,
         column="meta.base_model",
     ),
     "records of a lease that nobody knows": Row(

@@ -167,10 +167,15 @@ def test_a_model_that_fails_on_a_few_tokens_says_so(
 
 
 def test_sequences_that_see_each_other_do_not_lie_end_to_end_in_bfloat16(tmp_path: Path) -> None:
-    """Falcon does not hand down where sequences begin. Its logits are then off by less than bfloat16 may be."""
-    config = FalconConfig(vocab_size=40, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, alibi=False)
+    """Falcon does not hand down where sequences begin. Here its logits are off by 1.7 % of the largest, less than two
+    ways to the same logits may differ in bfloat16."""
+    config = FalconConfig(vocab_size=40, hidden_size=64, num_hidden_layers=1, num_attention_heads=4, alibi=False)
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.mul_(0.3 if "self_attention" in name else 1.0)
+    model.save_pretrained(tmp_path / "model")
     policy = load_policy(tmp_path / "model", ranks=in_bfloat16())
     before = policy.layout
     assert not policy.lay_end_to_end()

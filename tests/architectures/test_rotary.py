@@ -114,7 +114,8 @@ def rotary() -> list[str]:
                 _frequencies(AutoModelForCausalLM.from_config(config))
         except Exception:  # of the library, which raises anything: a class of several parts, or no such buffer
             continue
-        if isinstance(config.rope_parameters, dict) and "rope_theta" in config.rope_parameters:
+        turns = getattr(config, "rope_parameters", None)
+        if isinstance(turns, dict) and "rope_theta" in turns:
             found.append(model_type)
     return found
 

@@ -207,10 +207,10 @@ def contradictions(lines: Sequence[_Line], right: Callable[[Problem], object]) -
     if not others:
         return ""
     pairs = [f"{first[digest].number} and {number}" for digest, number in others.items()]
-    more = ", ..." if len(pairs) > TOLD_PAIRS else ""
+    more = f", ..., {len(pairs):,} pairs in all" if len(pairs) > TOLD_PAIRS else ""
     return (
-        f"{len(pairs)} prompts stand there twice or more and want different answers (lines "
-        f"{', '.join(pairs[:TOLD_PAIRS])}{more}): what one line rewards, the other does not. Leave one line of each"
+        f"lines that ask the same want different answers (lines {', '.join(pairs[:TOLD_PAIRS])}{more}): what one line "
+        "rewards, the other does not. Leave one line of each"
     )
 
 

@@ -302,7 +302,7 @@ def test_lines_that_contradict_each_other_are_told(tmp_path: Path, match: str, a
     task = open_task(f"jsonl:t.jsonl:match={match},held_out=0", directory=tmp_path)
     assert isinstance(task, FiniteTask)
     told = [note for note in task.notes if "want different answers" in note]
-    wanted = f"{tmp_path / 't.jsonl'}: 1 prompts stand there twice or more and want different answers (lines {lines})"
+    wanted = f"{tmp_path / 't.jsonl'}: lines that ask the same want different answers (lines {lines})"
     assert [note.startswith(wanted) for note in told] == ([True] if lines else [])
 
 
@@ -311,8 +311,7 @@ def test_of_many_contradictions_the_first_are_told(tmp_path: Path) -> None:
     write_lines(tmp_path / "t.jsonl", *rows, *({**row, "answer": "9"} for row in rows))
     task = open_task("jsonl:t.jsonl", directory=tmp_path)
     assert isinstance(task, FiniteTask)
-    assert "9 prompts stand there twice or more" in task.notes[1]
-    assert "(lines 1 and 10, 2 and 11, 3 and 12, ...)" in task.notes[1]
+    assert "(lines 1 and 10, 2 and 11, 3 and 12, ..., 9 pairs in all)" in task.notes[1]
 
 
 def test_of_programs_the_tests_are_compared(tmp_path: Path) -> None:

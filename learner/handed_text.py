@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from protocol.codec import ready
+
 MAX_NESTING = 256
 """Levels of lists and objects in one JSON value. Configurations have ten or so; Python's stack ends at some 1,000."""
 
@@ -70,7 +72,7 @@ def parse_config(data: bytes) -> Any:
 def parse_line(line: bytes, kind: type[R]) -> R:
     """A line of JSON as a value of `kind`, a type that msgspec knows. Raises ValueError."""
     try:
-        return _of_bounded_depth(lambda: msgspec.json.decode(without_mark(line), type=kind))
+        return _of_bounded_depth(lambda: msgspec.json.decode(without_mark(line), type=ready(kind)))
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start}") from None
     except msgspec.ValidationError as error:

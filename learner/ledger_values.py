@@ -16,6 +16,7 @@ import msgspec
 from learner.ledger_file import DamagedValue
 from learner.verification.choosing import Choice, Gain, Worth
 from learner.verification.sequential import Counted, Margin, Measure
+from protocol.codec import ready
 from protocol.errors import PeerError
 from protocol.ids import PolicyVersion
 
@@ -31,7 +32,7 @@ MAX_COUNTED = 2**53
 def from_json(column: str, text: str | bytes, kind: Any) -> Any:
     """The value of type `kind` that `column` has as JSON. Raises DamagedValue."""
     try:
-        return msgspec.convert(json.loads(text), kind)
+        return msgspec.convert(json.loads(text), ready(kind))
     except (ValueError, TypeError, RecursionError, msgspec.MsgspecError) as error:
         raise _damaged(column, text, str(error)) from error
 
@@ -92,7 +93,7 @@ def margins_from(column: str, text: str) -> tuple[Margin, ...]:
 def packed_in(column: str, raw: bytes, kind: Any) -> Any:
     """The value of type `kind` that `column` has as MessagePack. Raises DamagedValue."""
     try:
-        return msgspec.msgpack.decode(raw, type=kind)
+        return msgspec.msgpack.decode(raw, type=ready(kind))
     except (msgspec.MsgspecError, RecursionError) as error:
         raise _damaged(column, raw, str(error)) from error
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from node.errors import RunError
-from protocol.codec import PeerText
+from protocol.codec import PeerText, ready
 
 FOLDER = "orders"
 SUFFIX = ".json"
@@ -76,7 +76,7 @@ class PeerOrders:
 def read_order(path: Path) -> Ban | Pardon:
     """The order in a file. Raises NoOrder."""
     try:
-        order: Ban | Pardon = msgspec.json.decode(path.read_bytes(), type=Ban | Pardon)
+        order: Ban | Pardon = msgspec.json.decode(path.read_bytes(), type=ready(Ban | Pardon))
     except (OSError, msgspec.MsgspecError) as error:
         raise NoOrder(f"{path} is no order and was left where it is ({error}). Remove it.") from None
     return order

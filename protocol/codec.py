@@ -8,6 +8,7 @@ message may carry named extensions (`ext`): old readers keep them under the sign
 from __future__ import annotations
 
 from functools import cache
+from threading import Lock
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -61,11 +62,23 @@ MAX_ERROR_CHARS = 200
 """msgspec quotes the offending value, which a peer may have made as long as its message."""
 
 _encoder = msgspec.msgpack.Encoder()
+_building = Lock()
 
 
 @cache
 def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(kind)
+    with _building:
+        return msgspec.msgpack.Decoder(kind)
+
+
+def ready(kind: Any) -> Any:
+    """Return `kind` once msgspec knows all of it: to be asked before any thread reads one.
+
+    msgspec 0.22 finds out about a class when the first value is read, and lets other threads see what it has so far:
+    of two threads that read the first one at the same time, one ends the process with SIGSEGV.
+    """
+    _decoder(kind)
+    return kind
 
 
 def encode(message: msgspec.Struct) -> bytes:
@@ -90,7 +103,7 @@ def decode(kind: Any, raw: bytes | memoryview, limit: int) -> Any:
 def checked(message: M) -> M:
     """Return `message` after checking our own values against the declared bounds, or raise LocalProtocolError."""
     try:
-        msgspec.convert(msgspec.to_builtins(message, builtin_types=(bytes,)), type(message))
+        msgspec.convert(msgspec.to_builtins(message, builtin_types=(bytes,)), ready(type(message)))
     except msgspec.ValidationError as error:
         raise LocalProtocolError(f"{type(message).__name__}: {error}") from error
     return message

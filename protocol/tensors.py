@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from protocol.codec import ready
 from protocol.limits import MAX_TENSOR_RANK, MAX_TENSORS, MIB
 from protocol.manifest import DTYPE_BYTES, Dimension
 
@@ -106,7 +107,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _span(file: str, name: str, raw: Any, header_bytes: int) -> Span:
     try:
         name.encode()
-        info = msgspec.convert(raw, _Info)
+        info = msgspec.convert(raw, ready(_Info))
     except (UnicodeEncodeError, msgspec.ValidationError) as error:
         raise LayoutError(f"{file}: tensor {name!r}: {error}") from error
     if info.dtype not in DTYPE_BYTES:

@@ -16,6 +16,7 @@ import msgspec
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from learner.machines.said import Event, LineLost, Place, Present, Read, Told, Word
+from protocol.codec import ready
 
 PREFIX = "volery"
 """Before our keys: torchrun has others in the same store."""
@@ -127,6 +128,6 @@ Said = TypeVar("Said", Present, Word)
 
 def _read(data: bytes, kind: type[Said]) -> Said | None:
     try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.MsgspecError:
+        return msgspec.json.decode(data, type=ready(kind))
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None

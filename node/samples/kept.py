@@ -16,6 +16,7 @@ import zstandard
 
 from learner.advantage import ADVANTAGES, advantages
 from learner.buffer import Batch, Completion, Group, is_informative
+from protocol.codec import ready
 from protocol.ids import LeaseId, PeerId, PolicyVersion
 
 MAX_TOKENS = 1 << 20
@@ -145,7 +146,7 @@ def unpack(raw: bytes) -> KeptGroup:
     """The group that `pack` made `raw` of. ValueError when it did not."""
     try:
         return msgspec.msgpack.decode(
-            zstandard.ZstdDecompressor().decompress(raw, max_output_size=MAX_BYTES), type=KeptGroup
+            zstandard.ZstdDecompressor().decompress(raw, max_output_size=MAX_BYTES), type=ready(KeptGroup)
         )
     except (zstandard.ZstdError, msgspec.DecodeError) as error:
         raise ValueError(f"not a kept group: {error}") from None

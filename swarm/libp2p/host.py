@@ -206,7 +206,7 @@ class Host:
                     await self._connect(wanted, address)
             except trio.TooSlowError:
                 failures.append(f"{address}: no answer within {DIAL_TIMEOUT_S:.0f} s")
-            except (OSError, HandshakeFailed) as error:
+            except (OSError, UnicodeError, HandshakeFailed) as error:  # UnicodeError: of a name that no resolver takes
                 failures.append(f"{address}: {error}")
             else:
                 return

@@ -616,6 +616,15 @@ async def test_a_wildcard_becomes_addresses_that_can_be_dialled() -> None:
 
 
 @pytest.mark.trio
+@pytest.mark.parametrize("name", ["\u2603.net", "xn--.net", "a" * 60 + "\u00fc.example"])
+async def test_a_name_that_no_resolver_takes_is_a_dial_that_failed(name: str) -> None:
+    """A peer tells its addresses itself: one such name must not end the others."""
+    async with open_libp2p(SEED_A, []) as host:
+        with pytest.raises(DialFailed, match="/tcp/1"):
+            await host.dial([f"/dns/{name}/tcp/1/p2p/12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA"])
+
+
+@pytest.mark.trio
 async def test_a_listener_that_never_answers_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listeners[0].socket.getsockname()[1]

@@ -52,6 +52,19 @@ CALLS = {
     "io_uring_register": (427, 427),
 }
 CLONE, CLONE3 = (56, 220), (435, 435)
+REACHING = {
+    "prlimit64": (302, 261),
+    "setpriority": (141, 140),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+    "sched_setaffinity": (203, 122),
+    "sched_setattr": (314, 274),
+    "ioprio_set": (251, 30),
+    "migrate_pages": (256, 238),
+    "move_pages": (279, 239),
+}
+"""Calls that change what another process of the same user may use."""
+
 FORKS = {"x86_64": (57, 58)}
 """fork and vfork, where there are such besides clone."""
 
@@ -70,7 +83,8 @@ def call_filter(machine: str = "") -> bytes:
 
 
 def fork_filter(machine: str = "") -> bytes:
-    """A filter beside that one, of a process that may start no other, nor a thread. Raises TaskError."""
+    """A filter beside that one, of a process that may start no other, nor a thread, and change no other. Raises
+    TaskError."""
     known = _known(machine)
     return _packed(_forks(MACHINES[known], FORKS.get(known, ())))
 
@@ -93,7 +107,7 @@ def _packed(program: Iterator[tuple[int, int, int, int]]) -> bytes:
 def _forks(machine: tuple[int, int], others: tuple[int, ...]) -> Iterator[tuple[int, int, int, int]]:
     architecture, column = machine
     yield from _begun(architecture)
-    for number in (CLONE[column], CLONE3[column], *others):
+    for number in (CLONE[column], CLONE3[column], *others, *(numbers[column] for numbers in REACHING.values())):
         yield from _refused(_EQUAL, number, errno.EPERM)
     yield _RETURN, 0, 0, _ALLOW
 

@@ -166,6 +166,26 @@ taken = [libc.syscall(438, opened, number, 0) for number in range(16)]
 answer = [wrote, traced, max(taken), tried(lambda: open("/proc/1/mem", "r+b"))]
 """
 
+STARVE = f"""{ATTEMPT}
+import os, resource
+made = [
+    tried(lambda: resource.prlimit(1, resource.RLIMIT_CPU, (1, 1))),
+    tried(lambda: resource.prlimit(1, resource.RLIMIT_AS, (1 << 20, 1 << 20))),
+    tried(lambda: os.setpriority(os.PRIO_PROCESS, 1, 19)),
+    tried(lambda: os.sched_setaffinity(1, [])),
+    tried(lambda: os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))),
+]
+answer = [one for one in made if one != "PermissionError"]
+"""
+
+
+def test_it_cannot_starve_the_process_that_judges_the_next(inside: Confined) -> None:
+    inside.require()
+    pid = inside.pid
+    assert inside.ask(None, STARVE) == []
+    assert [inside.ask(None, f"answer = sum(range({n}))") for n in (3, 4, 5)] == [3, 6, 10]
+    assert inside.pid == pid
+
 
 def test_it_cannot_reach_the_process_that_judges_the_next(inside: Confined) -> None:
     inside.require()

@@ -272,8 +272,9 @@ def nothing_learnt(steps: Steps, limits: Limits) -> Finding | None:
 
 def _told(steps: Iterable[Observation]) -> str:
     """The rewards of some steps: one figure where they are one."""
-    ends = sorted({f"{reward:.3f}" for reward in _values(steps, _reward)})
-    return "unknown" if not ends else ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
+    rewards = sorted(_values(steps, _reward))
+    ends = list(dict.fromkeys(f"{reward:.3f}" for reward in (*rewards[:1], *rewards[-1:])))
+    return " to ".join(ends) or "unknown"
 
 
 RULES: Mapping[Alarm, Rule] = {

@@ -94,6 +94,7 @@ class Watchman:
             said=f"{said} {ADVICE[Alarm.NOTHING_LEARNT]}",
         )
         self.raised[Alarm.NOTHING_LEARNT] = change
+        self._calm[Alarm.NOTHING_LEARNT] = 0
         return [change]
 
     def _judge(self, alarm: Alarm, found: Finding | None) -> Change | None:

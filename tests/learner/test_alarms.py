@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learner.alarm_limits import ADVICE, LIMITS, Alarm
-from learner.alarm_rules import RULES, hidden_fall
+from learner.alarm_rules import RULES, hidden_fall, nothing_learnt
 from learner.alarms import HISTORY, Change, Watchman, alarms, observation
 
 Row = dict[str, Any]
@@ -538,6 +538,25 @@ def batches(
 
 SIZES = [(16, 16), (16, 8), (64, 4), (8, 4)]
 """Groups of a step, and completions of each: the defaults, the recorded runs', the demo's, and a small one."""
+
+
+def test_that_no_batch_comes_together_is_not_over_with_the_next_step() -> None:
+    watchman = Watchman()
+    rows = [observation(row) for row in healthy()]
+    for seen in rows[:30]:
+        assert watchman.handle(seen) == []
+    [change] = watchman.without_a_step(30, 12.0, 0.0)
+    assert change.raised
+    cleared = [seen.step for seen in rows[30:] if watchman.handle(seen)]
+    assert cleared == [30 + LIMITS.calm]
+
+
+def test_negative_rewards_are_told_in_their_order() -> None:
+    rewards = [-2.0, -10.0, -0.5] * 4
+    steps = [observation({"step": step, **barren(reward)}) for step, reward in enumerate(rewards)]
+    finding = nothing_learnt(steps, LIMITS)
+    assert finding is not None
+    assert "mean reward -10.000 to -0.500" in finding.said
 
 
 @pytest.mark.parametrize(("groups", "size"), SIZES)

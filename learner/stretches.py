@@ -48,10 +48,12 @@ BENDS = ("original_max_position_embeddings", "sliding_window", "attention_chunk_
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """How far a run goes: tokens of one turn, and of a prompt with all that follows it."""
+    """How far a run goes: tokens of one turn, and of a prompt with all that follows it; `prompt_tokens`: of the longest
+    prompt that is known."""
 
     turn_tokens: int
     tokens: int
+    prompt_tokens: int = 0
     has_turns: bool = False
 
 
@@ -91,7 +93,8 @@ def stretches(prompts: Sequence[tuple[int, ...]], reach: Reach, bends: Sequence[
     """
     short = min(reach.turn_tokens, SHORT_TOKENS)
     plain = [Stretch(prompt=prompt, tokens=short, stops=True) for prompt in prompts]
-    far = reach.tokens if reach.has_turns else min(reach.tokens, max(map(len, prompts)) + reach.turn_tokens)
+    longest = max(reach.prompt_tokens, *map(len, prompts))
+    far = reach.tokens if reach.has_turns else min(reach.tokens, longest + reach.turn_tokens)
     within = [bend for bend in bends if 1 < bend <= min(far - PAST_IT, FURTHEST)][:MAX_BENDS]
     chosen = [*plain[:1] * SIBLINGS, *plain[1:]]
     if within and plain[0].end > within[0]:

@@ -9,10 +9,9 @@ elsewhere (`node.prompt_desk`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +53,15 @@ class Schooling:
     A prompt that leaves no room for `max_new_tokens` is never leased, since no engine could take it, and would give
     back all that it was leased with; nor is one that the tokenizer or its chat template cannot write, or one line of
     many would end a run that is days old. `told` hears of each task's first. `origins`: by task, with which `spec`,
-    `directory` and `seed` another process opens the same. `moved` is called when other prompts may come next.
+    `directory` and `seed` another process opens the same. `looked_at`: by task, of the first LOOKED_AT training prompts
+    those that can be asked, one at least. `moved` is called when other prompts may come next.
     """
 
     codec: TextCodec
     tasks: Mapping[str, EncodedTask]
     curriculum: Curriculum
     held_out: list[HeldOut]
+    looked_at: Mapping[str, Sequence[tuple[int, ...]]]
     limits: EpisodeLimits = ONE_TURN
     offline: OfflineStream | None = None
     logs: Logs | None = None
@@ -133,13 +134,13 @@ class Schooling:
         self.moved()
 
     def first_prompts(self) -> list[tuple[int, ...]]:
-        """The first prompt of each task that can be asked, among those that are looked at. Moves no curriculum."""
-        found = []
-        for name, encoded in self.tasks.items():
-            written = (_written(name, encoded, index) for index in range(LOOKED_AT))
-            fits = (one for one in written if not isinstance(one, str) and self.limits.allow(0, len(one)))
-            found += list(islice(fits, 1))
-        return found
+        """The first prompt of each task that can be asked, among those that were looked at."""
+        return [asked[0] for asked in self.looked_at.values()]
+
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens of the longest prompt that can be asked, among those that were looked at."""
+        return max(len(prompt) for asked in self.looked_at.values() for prompt in asked)
 
     def place(self, index: int) -> tuple[int, str]:
         """Which problem of which task an index names."""
@@ -205,16 +206,19 @@ def _written(name: str, encoded: EncodedTask, index: int) -> Written:
         return f"task {name}: {error}"
 
 
-def _require_room(name: str, encoded: EncodedTask, limits: EpisodeLimits, reason: str) -> None:
-    """Raises TaskError when no prompt that is looked at can be written, or none leaves room for an answer. `reason`
-    says why the model takes no longer sequence; "" where that is its size.
+def _look_at(name: str, encoded: EncodedTask, limits: EpisodeLimits, reason: str) -> list[tuple[int, ...]]:
+    """Of the first LOOKED_AT training prompts those that can be asked.
+
+    Raises TaskError when none can be written, or none leaves room for an answer. `reason` says why the model takes no
+    longer sequence; "" where that is its size.
     """
     found = [_written(name, encoded, index) for index in range(LOOKED_AT)]
-    lengths = [len(one) for one in found if not isinstance(one, str)]
-    if not lengths:
+    written = [one for one in found if not isinstance(one, str)]
+    if not written:
         raise TaskError(f"{found[0]}; so it is with all {LOOKED_AT} prompts that were looked at")
-    if why := _too_long(name, min(lengths), limits):
+    if why := _too_long(name, min(map(len, written)), limits):
         raise TaskError(f"{why}, and it is the shortest of {LOOKED_AT}. {SHORTER}{reason}")
+    return [one for one in written if limits.allow(0, len(one))]
 
 
 def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
@@ -228,7 +232,7 @@ def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
         limit = limit_of(directory)
     positions, reason = (limit.tokens, limit.why and f" {limit.why}.") if limit else (None, "")
     limits = episode_limits(config.learn, positions, reason)
-    parts, tasks, held_out, origins = [], {}, [], {}
+    parts, tasks, held_out, origins, looked_at = [], {}, [], {}, {}
     for number, one in enumerate(config.task.tasks):
         with naming("[task] spec" if config.task.spec else f"[task] mixture[{number}].spec"):
             task = EncodedTask(
@@ -238,7 +242,7 @@ def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
             parts.append(part_of_mixture(one, task.gate, config.curriculum, config.learn.seed))
             tasks[one.title] = task
             origins[one.title] = {"spec": one.spec, "directory": str(base.resolve()), "seed": config.learn.seed}
-            _require_room(one.title, tasks[one.title], limits, reason)
+            looked_at[one.title] = _look_at(one.title, tasks[one.title], limits, reason)
             held_out += held_out_of(tasks[one.title], config.task.held_out, limits, name=one.title)
     gates = [encoded.gate for encoded in tasks.values()]
     if idle := idle_key_of_tasks(
@@ -253,6 +257,7 @@ def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
         tasks=tasks,
         curriculum=Curriculum(parts=parts),
         held_out=held_out,
+        looked_at=looked_at,
         limits=limits,
         origins=origins,
     )

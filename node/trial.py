@@ -58,6 +58,14 @@ TRIED = InstalledVersion(name=PolicyVersion(1, 0), manifest=ManifestHash(bytes(3
 
 LOOK = "docs/operator.md#the-trial"
 
+NODES_FAIL_ALIKE = frozenset({"bad_model", "bad_request", "diverged"})
+"""Kinds of refusal of a trainer that are the model's or the settings' fault; the others are this machine's."""
+
+MEMORY = (
+    "Give the learner's own engine another device or less memory ([evaluate] device, kv_cache_gb), end what else uses "
+    "this one, or take a smaller model; then start again."
+)
+
 
 class TriedEngine(VerifyingEngine, Protocol):
     """An engine that also says where, in which numbers and with how many parameters it computes."""
@@ -85,7 +93,12 @@ def trial_terms(config: SwarmConfig, schooling: Schooling) -> TrialTerms | None:
     limits = schooling.limits
     return TrialTerms(
         prompts=schooling.first_prompts(),
-        reach=Reach(turn_tokens=limits.turn_tokens, tokens=limits.tokens, has_turns=schooling.has_turns),
+        reach=Reach(
+            turn_tokens=limits.turn_tokens,
+            tokens=limits.tokens,
+            prompt_tokens=schooling.longest_prompt,
+            has_turns=schooling.has_turns,
+        ),
         temperature=config.learn.temperature,
         stop_ids=frozenset(schooling.stop_ids),
         weights_dtype=config.model.weights_dtype,
@@ -159,7 +172,7 @@ async def try_out(engine: TriedEngine, call: CallTrainer, export: Path, loaded: 
     try:
         apart = _require_agreement(passages, verified, scored, compared, terms)
     except _Apart as error:
-        beyond = [bend for bend in bends if bend < max(one.cost for one in passages)]
+        beyond = [bend for bend in bends if bend < error.furthest]
         raise _refused(f"{error}{_bent(beyond)}. {compared.told}") from None
     return Passed(
         seconds=trio.current_time() - began,
@@ -215,12 +228,17 @@ async def _scored(call: CallTrainer, passages: Sequence[Passage], terms: TrialTe
         header = {"temperature": terms.temperature, "weights": terms.weights_dtype}
         _, found = await call("logprobs", header, asked)
     except ChildRefused as refused:
-        raise _refused(f"the trainer cannot score what the engine generated: {refused.error}") from None
+        said = f"the trainer cannot score what the engine generated: {refused.error.removesuffix('.')}."
+        raise _refused(said) if refused.kind in NODES_FAIL_ALIKE else RunError(f"The trial failed: {said}") from None
     return np.split(found["logprobs"].astype(np.float64), np.cumsum([len(one.tokens) for one in passages])[:-1])
 
 
 class _Apart(Exception):
-    """Engine, audit and trainer do not compute one model."""
+    """Engine, audit and trainer do not compute one model; `furthest` goes what shows it."""
+
+    def __init__(self, said: str, furthest: int) -> None:
+        super().__init__(said)
+        self.furthest = furthest
 
 
 def _compared(described: Header, loaded: Header) -> Compared:
@@ -248,13 +266,14 @@ def _require_agreement(
         ]
         allowed = _allowed(compared.tolerance, audit, terms.temperature)
         if said := disagreement(readings, allowed, prompt_tokens=len(passage.prompt)):
-            raise _Apart(said)
+            raise _Apart(said, passage.cost)
         apart = max(apart, widest(readings))
     found = [token for passage, audit in zip(passages, verified, strict=True) for token in found_of(audit, passage)]
     margins = margins_of(compared.parameters, terms.arithmetic)
     finding = after(Confidence(), count_above(found, margins), margins)[1]
     if not finding.passed:
-        raise _Apart(f"an audit of the engine's own completions fails: {finding.detail}")
+        furthest = max(one.cost for one in passages)
+        raise _Apart(f"an audit of the engine's own completions fails: {finding.detail}", furthest)
     return apart
 
 
@@ -287,10 +306,12 @@ def _refusing() -> Iterator[None]:
     """What the engine raises ends the trial, in its words."""
     try:
         yield
-    except InstallFailed as error:
-        raise _refused(f"the learner's own engine cannot install the first version: {error}") from error
-    except EngineRefused as error:
-        raise _refused(f"the learner's own engine cannot use the first version: {error}") from error
+    except (InstallFailed, EngineRefused) as error:
+        does = "install" if isinstance(error, InstallFailed) else "use"
+        said = f"the learner's own engine cannot {does} the first version: {error}"
+        if getattr(error if isinstance(error, EngineRefused) else error.__cause__, "kind", "") == "out_of_memory":
+            raise RunError(f"The trial failed: {said}\n{MEMORY}") from error
+        raise _refused(said) from error
     except EngineCrashed as error:
         raise RunError(
             f"The trial failed: {error}\nMend the cause, most often memory that ran out, then start again."

@@ -57,6 +57,13 @@ def test_episodes_of_several_turns_reach_as_far_as_their_tokens() -> None:
     assert stretches([PROMPT], several, [])[-1].end == 512
 
 
+def test_a_longer_prompt_than_the_first_is_heeded() -> None:
+    """A file whose first line is short, and others long: some completion of the run crosses the window."""
+    reach = Reach(turn_tokens=100, tokens=8192, prompt_tokens=3000)
+    assert 3100 >= max(one.end for one in stretches([PROMPT], reach, [512])) > 512
+    assert any(len(one.prompt) < 512 < one.end for one in stretches([PROMPT], reach, [512]))
+
+
 def test_every_task_has_its_first_prompt_tried() -> None:
     other = (7, 8, 9)
     found = stretches([PROMPT, other], Reach(turn_tokens=4, tokens=64), [])

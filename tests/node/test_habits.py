@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from node.engine.common_worker.calls import Call, Row
 from node.engine.common_worker.refusal import Refused
 from node.engine.transformers_worker.cache import Memory, ways_of_keeping
-from node.engine.transformers_worker.habits import habits_of
+from node.engine.transformers_worker.habits import _share, habits_of
 from node.engine.transformers_worker.policy import Policy, Settings
 from tests.architectures.readings import Engine
 from tests.architectures.shrinking import NotMade, tiny_model
@@ -103,6 +103,13 @@ def test_a_model_is_given_its_memory_under_a_name_that_it_knows() -> None:
     """Under any other it would take it, say nothing, and begin anew at every step."""
     assert [way.name for way in ways_of_keeping(tiny("mamba"))] == ["cache_params"]
     assert ways_of_keeping(tiny("openai-gpt")) == []
+
+
+def test_a_head_of_zeros_says_the_same_of_every_sequence() -> None:
+    """As a model has that begins from nothing: 0 of 0 is no difference."""
+    nothing, something = torch.zeros(2, 3), torch.tensor([[0.0, 1.0, 0.0]])
+    assert _share(nothing, nothing) == 0.0
+    assert _share(something, torch.zeros(1, 3)) > 1.0
 
 
 def test_rows_that_cannot_be_told_apart_are_said_to_be() -> None:

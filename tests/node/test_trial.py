@@ -244,6 +244,35 @@ async def test_factors_that_change_with_the_length_are_refused_with_both_values(
     assert "nothing was published and nobody was invited" in str(said)
 
 
+async def test_what_differs_before_a_bend_is_not_put_down_to_it(tmp_path: Path) -> None:
+    said = await refusal(
+        tmp_path,
+        Engine(),
+        Trainer(says=lambda position, length: truth(position, length) - 2.0),
+        config={"sliding_window": 100},
+        reach=Reach(turn_tokens=120, tokens=512),
+    )
+    assert "differ by 2 nats" in str(said)
+    assert "compute otherwise" not in str(said)
+
+
+@pytest.mark.parametrize("kind", ["out_of_memory", "bad_request"])
+@pytest.mark.parametrize("op", ["install", "generate", "score"])
+async def test_memory_that_runs_out_is_no_fault_of_the_model(tmp_path: Path, op: str, kind: str) -> None:
+    def fail(asked: str) -> None:
+        if asked == op:
+            refusal = EngineRefused(kind, "CUDA out of memory")
+            if op != "install":
+                raise refusal
+            raise InstallFailed(str(refusal)) from refusal
+
+    error = ChildRefused("internal" if kind == "out_of_memory" else kind, "CUDA out of memory")
+    said = await refusal(tmp_path, Engine(fails=fail), Trainer(error=error if op == "score" else None))
+    assert "CUDA out of memory" in str(said)
+    assert isinstance(said, RunError if kind == "out_of_memory" else UsageError)
+    assert ("Nodes would fail alike" in str(said)) == (kind != "out_of_memory")
+
+
 async def test_a_model_that_bends_where_no_run_comes_passes(tmp_path: Path) -> None:
     bent = bent_at(24)
     config = {"original_max_position_embeddings": 24}

@@ -169,11 +169,13 @@ def _prompt(model: Any, length: int) -> list[int]:
 
 
 def _share(logits: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest difference as a share of the largest expected logit; what is infinite in both is equal."""
+    """The largest difference as a share of the largest expected logit, 0 where all are equal, which infinite ones may
+    be."""
     logits, expected = logits.float(), expected.float()
     apart = torch.where(logits == expected, 0.0, (logits - expected).abs())
     finite = expected[expected.isfinite()]
-    return float(apart.max() / finite.abs().max()) if len(finite) else 0.0
+    tiny = torch.finfo(torch.float32).tiny
+    return float(apart.max() / finite.abs().max().clamp(min=tiny)) if len(finite) else 0.0
 
 
 def _first_position(model: Any) -> int:

@@ -235,11 +235,11 @@ def base_of(path: Path) -> dict[str, str]:
 
 
 def settings_of(path: Path) -> dict[str, Any]:
-    """As `ChainBook.settings`, of a ledger that somebody else may be writing to, and empty while no checkpoint rests on
-    them. Raises LedgerError.
+    """As `ChainBook.settings`, of a ledger that somebody else may be writing to, and empty while nothing rests on them:
+    no checkpoint, and no lease, whose records may wait to be trained on. Raises LedgerError.
     """
     with snapshot(path) as db:
-        if not db.execute("SELECT 1 FROM checkpoints").fetchone():
+        if not db.execute("SELECT 1 FROM checkpoints UNION ALL SELECT 1 FROM leases LIMIT 1").fetchone():
             return {}
         return _settings(db.execute(SETTINGS).fetchall())
 

@@ -25,6 +25,12 @@ OPEN_LEASES = (
     " WHERE status = 'open' AND receipt IS NULL ORDER BY issued_ms, lease"
 )
 
+UNCONSUMED = (
+    "FROM records r JOIN leases l USING (lease) LEFT JOIN continuations c USING (lease)"
+    " WHERE r.rule = 'admitted' AND r.step IS NULL AND r.envelope IS NOT NULL"
+    " AND NOT EXISTS (SELECT 1 FROM dropped d WHERE d.lease = coalesce(c.root, r.lease))"
+)
+
 
 class WorkBook(LedgerFile):
     """See the module's paragraph."""
@@ -136,9 +142,7 @@ class WorkBook(LedgerFile):
             )
             for row in self._query(
                 "SELECT l.prompt, r.lease, r.reward, r.peer, r.envelope, c.root, c.turn, c.slots"
-                " FROM records r JOIN leases l USING (lease) LEFT JOIN continuations c USING (lease)"
-                " WHERE r.rule = 'admitted' AND r.step IS NULL AND r.envelope IS NOT NULL"
-                " AND NOT EXISTS (SELECT 1 FROM dropped d WHERE d.lease = coalesce(c.root, r.lease))"
+                f" {UNCONSUMED}"
                 " ORDER BY coalesce(c.turn, 0), r.received_ms, r.lease, r.idx"
             )
         ]  # fmt: skip
@@ -175,6 +179,19 @@ def open_leases_of(path: Path) -> list[LeaseRow]:
     """As `WorkBook.open_leases`, of a ledger that somebody else may be writing to. Raises LedgerError."""
     with snapshot(path) as db:
         return [_open_lease(row) for row in db.execute(OPEN_LEASES)]
+
+
+def group_sizes_of(path: Path) -> set[int]:
+    """Of how many completions the groups are that are leased, or wait to be trained on, in a ledger that somebody else
+    may be writing to. Raises LedgerError."""
+    with snapshot(path) as db:
+        return {
+            int(size)
+            for (size,) in db.execute(
+                "SELECT rollouts FROM leases LEFT JOIN continuations c USING (lease) WHERE c.root IS NULL AND"
+                f" (status = 'open' AND receipt IS NULL OR lease IN (SELECT coalesce(c.root, r.lease) {UNCONSUMED}))"
+            )
+        }
 
 
 def _open_lease(row: tuple[Any, ...]) -> LeaseRow:

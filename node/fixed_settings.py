@@ -4,7 +4,8 @@ The model, the tasks and their files are held by the checkpoint itself (its fing
 would change a run without a word: problems would come in another order, so that some came again and others never.
 
 Invariants:
-- the ledger has them from the first start on, for as long as there is a checkpoint to go on from;
+- the ledger has them from the first start on, for as long as something rests on them: a checkpoint to go on from, or
+  work that waits to be trained on;
 - a start with others is refused, and nothing is changed; a fork is held to those of the run that it comes from.
 """
 
@@ -17,10 +18,11 @@ from typing import Any
 from learner.ledger import Ledger
 from learner.ledger_chain import settings_of
 from learner.ledger_file import LedgerError, is_blank
+from learner.ledger_work import group_sizes_of
 from node.config import SwarmConfig
 from node.errors import RunError, UsageError
 
-SEED, TASKS, GROUP = "seed", "tasks", "group_size"
+SEED, TASKS = "seed", "tasks"
 """Names of the settings in the ledger."""
 
 PAIR = 2
@@ -34,12 +36,11 @@ def fixed_settings(config: SwarmConfig) -> dict[str, Any]:
     return {
         SEED: config.learn.seed,
         TASKS: [one.title for one in config.task.tasks],
-        GROUP: config.learn.group_size,
     }
 
 
-def require_fixed(config: SwarmConfig, ledger: Path, names: Collection[str] = (SEED, TASKS, GROUP)) -> None:
-    """Refuse other settings of these `names` than those of the run in `ledger`, if that has a checkpoint. Raises
+def require_fixed(config: SwarmConfig, ledger: Path, names: Collection[str] = (SEED, TASKS)) -> None:
+    """Refuse other settings of these `names` than those of the run in `ledger`, if anything rests on them. Raises
     UsageError, RunError."""
     if is_blank(ledger):
         return
@@ -51,6 +52,22 @@ def require_fixed(config: SwarmConfig, ledger: Path, names: Collection[str] = (S
         raise UsageError(said)
 
 
+def require_groups(config: SwarmConfig, ledger: Path) -> None:
+    """Refuse to learn from pairs while larger groups wait in `ledger` to be trained on. Raises UsageError, RunError."""
+    if is_blank(ledger) or not (config.trainer.pairs_by and config.swarm_rollouts):
+        return
+    try:
+        larger = sorted(group_sizes_of(ledger) - {PAIR})
+    except LedgerError as error:
+        raise RunError(str(error)) from error
+    if larger:
+        raise UsageError(
+            f"[trainer] {config.trainer.pairs_by} learns from pairs, and groups of {larger[-1]} wait in {ledger} to be "
+            "trained on. Go on as before, or fork this run (--fork-from): a fork takes the weights along, and leaves "
+            "what waits."
+        )
+
+
 def note_fixed(ledger: Ledger, config: SwarmConfig, base: int) -> None:
     """Write them down where a run begins at step `base`, or where nobody did before."""
     if base == 0 or not ledger.settings():
@@ -60,7 +77,7 @@ def note_fixed(ledger: Ledger, config: SwarmConfig, base: int) -> None:
 def changed(recorded: Mapping[str, Any], config: SwarmConfig) -> str:
     """What is not as recorded, with the key and what to do; "" if all is, or nothing is known."""
     now = fixed_settings(config)
-    seed, tasks, group = (recorded.get(name, now[name]) for name in (SEED, TASKS, GROUP))
+    seed, tasks = (recorded.get(name, now[name]) for name in (SEED, TASKS))
     if seed != now[SEED]:
         return (
             f"[learn] seed = {now[SEED]} is not the {seed} that this run began with, and orders its problems: some "
@@ -71,10 +88,5 @@ def changed(recorded: Mapping[str, Any], config: SwarmConfig) -> str:
             f"[task] the tasks are called {', '.join(now[TASKS]) or 'nothing'}, and were called "
             f"{', '.join(tasks) or 'nothing'} when this run began: names order the problems of a file, and leases that "
             f"wait have them. {INSTEAD}"
-        )
-    if config.trainer.pairs_by and config.swarm_rollouts and group != PAIR:
-        return (
-            f"[trainer] {config.trainer.pairs_by} learns from pairs, and this run began with [learn] group_size = "
-            f"{group}: groups that wait to be trained on have as many. {INSTEAD}"
         )
     return ""

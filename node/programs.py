@@ -21,7 +21,7 @@ from node.console import open_terminal, run_shown
 from node.door import require_addresses, require_clock, require_model
 from node.errors import NodeError, about_keys_of
 from node.events import Clock, EventLog
-from node.fixed_settings import GROUP, SEED, TASKS, require_fixed
+from node.fixed_settings import SEED, TASKS, require_fixed, require_groups
 from node.footprint import require_targets
 from node.home import require_home, require_state
 from node.invites import open_invite
@@ -174,7 +174,8 @@ def look_at(path: Path, *, resume: bool = False, fork_from: str = "") -> Start:
 
 def _gone_on_from(config: SwarmConfig, schooling: Schooling, state: Path) -> list[CheckpointRow]:
     """The run's own durable states, which must be of these tasks and settings."""
-    require_fixed(config, state / LEDGER, (SEED, GROUP))
+    require_fixed(config, state / LEDGER, (SEED,))
+    require_groups(config, state / LEDGER)
     rows = checkpoints_in(state)
     if rows:
         before = schooling.state()

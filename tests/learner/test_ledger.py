@@ -27,6 +27,7 @@ from learner.ledger_evidence import evidence_of
 from learner.ledger_file import LedgerError, snapshot
 from learner.ledger_rows import CheckpointRow, LeaseRow, PeerRow, RecordRow, StayRow, StepRow
 from learner.ledger_schema import SCHEMA_VERSION
+from learner.ledger_work import group_sizes_of
 from learner.relay_credit import Credit
 from protocol.digest import digest_of
 from protocol.errors import LocalProtocolError
@@ -114,6 +115,16 @@ def unconsumed(ledger: Ledger) -> list[tuple[int, int]]:
 
 
 # Leases and deliveries.
+
+
+def test_how_large_the_groups_are_that_are_leased_or_wait(ledger: Ledger, path: Path) -> None:
+    ledger.leases_issued([replace(lease_row(number), rollouts=rollouts) for number, rollouts in enumerate((2, 4, 8))])
+    assert group_sizes_of(path) == {2, 4, 8}
+    for number in range(3):
+        deliver(ledger, number)
+    assert group_sizes_of(path) == {2, 4, 8}
+    train(ledger, 1, 0, dropped={1: "stale"})
+    assert group_sizes_of(path) == {8}
 
 
 def test_a_lease_from_issue_to_receipt(ledger: Ledger) -> None:

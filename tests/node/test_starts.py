@@ -10,7 +10,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from node.home import open_learner_home
 from node.programs import learn, look_at
 from node.tasks.text import write_character_tokenizer
 from node.trial import trial_terms
+from tests.learner.test_ledger import deliver, lease_row
 from tests.node.test_dry_run import QWEN3_4B, shapes, write_hollow
 
 STEP = 7
@@ -147,9 +148,11 @@ def fork_of_another_task(place: Place) -> None:
     place.change("letters=3", "letters=4")
 
 
-def pairs(place: Place) -> None:
+def pairs(place: Place, wait: int = 4) -> None:
+    """Groups of so many wait to be trained on."""
     with Ledger(place.state / "ledger.sqlite", swarm=swarm_of(place)) as ledger:
-        ledger.begun_under(ledger.settings() | {"group_size": 4})
+        ledger.leases_issued([replace(lease_row(1), rollouts=wait)])
+        deliver(ledger, 1)
     place.change("[trust]", '[trainer]\nobjective = "dpo"\n\n[trust]')
 
 
@@ -198,7 +201,7 @@ BROKEN: dict[str, tuple[Callable[[Place], None], type[NodeError], str]] = {
         UsageError,
         r"\[task\] the tasks are called additions, reverse, and were called sums, reverse when this run began",
     ),
-    "pairs of what was no pair": (pairs, UsageError, r'\[trainer\] objective = "dpo" learns from pairs, and .* = 4'),
+    "pairs of what was no pair": (pairs, UsageError, r'objective = "dpo" learns from pairs, and groups of 4 wait'),
     "nothing to resume": (
         nothing_to_resume,
         UsageError,
@@ -323,6 +326,25 @@ def test_what_may_change_may_change(place: Place) -> None:
     place.change('directory = "model"', 'directory = "model"\nweights_dtype = "float32"')
     place.change("letters=3", 'letters=3"\nweight = 3.0\n#"')
     assert "It goes on from step 7" in show_dry_run(place.path, resume=True)
+
+
+def test_pairs_that_wait_are_no_reason_to_refuse_pairs(place: Place) -> None:
+    """Whatever size the groups had with which the run began."""
+    pairs(place, wait=2)
+    look_at(place.path)
+
+
+def test_settings_are_held_before_the_first_checkpoint_once_work_was_leased(place: Place) -> None:
+    with Ledger(place.state / "ledger.sqlite", swarm=swarm_of(place)) as ledger:
+        ledger.checkpoints_removed([STEP])
+    shutil.rmtree(place.state / "checkpoints" / f"1.{STEP}")
+    place.change("threads = 1", "threads = 1\nseed = 3")
+    look_at(place.path)
+    with Ledger(place.state / "ledger.sqlite", swarm=swarm_of(place)) as ledger:
+        ledger.leases_issued([lease_row(1)])
+        deliver(ledger, 1)
+    with pytest.raises(UsageError, match="seed = 3 is not the"):
+        look_at(place.path)
 
 
 def test_a_ledger_of_before_settings_were_kept_takes_them_as_they_are(place: Place) -> None:

@@ -29,6 +29,8 @@ def open_invite(text: str, *, now_ms: int) -> Invite:
 
     At `now_ms` 0 none has expired. Raises UsageError.
     """
+    if not text.strip():
+        raise UsageError(f"An empty text is no invite, which begins with {PREFIX}. {COPY}")
     if not is_invite(text):
         text = _invite_file(text)
     try:

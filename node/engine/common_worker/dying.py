@@ -9,6 +9,7 @@ import faulthandler
 import os
 import sys
 import traceback
+from contextlib import suppress
 from types import TracebackType
 from typing import NoReturn
 
@@ -23,14 +24,17 @@ def tell_deaths() -> None:
 
 
 def die(reason: str) -> NoReturn:
-    """Say why this process ends, and end it, from any thread."""
-    print(f"{FATAL}{' '.join(reason.split())}", file=sys.stderr, flush=True)
-    os._exit(STATUS)
+    """Say why this process ends, and end it, from any thread, also if nobody reads what it says any more."""
+    try:
+        print(f"{FATAL}{' '.join(reason.split())}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(STATUS)
 
 
 def die_of(error: BaseException) -> NoReturn:
     """Say that `error` ends this process, and end it, from any thread."""
-    traceback.print_exception(error)
+    with suppress(Exception):
+        traceback.print_exception(error)
     die(described(error))
 
 

@@ -426,17 +426,20 @@ class Swarm:
         """Start the learner and wait until there is an invite of this start."""
         return self._learner("learn", self.config, *options)
 
-    def learn_doomed(self) -> Program:
-        """The same with a trainer that hashes, where `tests.e2e.doom` may strike."""
-        return self._learner(self.config, module="tests.e2e.doomed")
+    def learn_doomed(self, *, is_invited: bool = True) -> Program:
+        """The same with a trainer that hashes, where `tests.e2e.doom` may strike, perhaps before there is an invite."""
+        return self._learner(self.config, module="tests.e2e.doomed", is_invited=is_invited)
 
-    def _learner(self, *arguments: object, module: str = "node") -> Program:
-        invite = self.state / "invite"
-        invite.unlink(missing_ok=True)
+    def _learner(self, *arguments: object, module: str = "node", is_invited: bool = True) -> Program:
+        (self.state / "invite").unlink(missing_ok=True)
         name = f"{self.directory.name}-learner"
         learner = self.machine.start(name, *arguments, state=self.state, module=module)
-        wait_for("an invite", invite.exists, learner)
+        if is_invited:
+            self.wait_invite(learner)
         return learner
+
+    def wait_invite(self, learner: Program) -> None:
+        wait_for("an invite", (self.state / "invite").exists, learner)
 
     @property
     def invite(self) -> str:

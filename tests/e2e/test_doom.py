@@ -96,12 +96,14 @@ def strike(swarm: Swarm, learner: Program, point: str, nodes: list[Program]) -> 
     kills_learner = not point.startswith("trainer.") or point.endswith("learner")
     if starting := point.startswith(("trainer.restore", "Ledger.begin_incarnation")):  # which only a start comes by
         learner.kill()
-        learner = swarm.learn_doomed()
+        learner = swarm.learn_doomed(is_invited=False)
     wait_for(point, lambda: not path.exists() or None, *nodes)
     if kills_learner:
         assert learner.wait() == -signal.SIGKILL, learner.story()
         joined = [len(node.events("joined")) for node in nodes]
         learner = swarm.learn_doomed()
+    elif starting:
+        swarm.wait_invite(learner)
     if kills_learner or starting:
         # Or the run may end before a node is back, which would look for the learner ever after.
         with stopped(learner.child("hashing_trainer")):

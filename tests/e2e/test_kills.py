@@ -97,7 +97,7 @@ def test_a_node_falls_silent_and_wakes_up(swarm: Swarm) -> None:
     trainer.resume()
     wait_done(learner, survivor, node)
     assert lost <= leases_of(swarm, node, "lost")  # what came late did not count
-    check_ledger(swarm, Run(steps=STEPS))
+    check_ledger(swarm, Run(steps=STEPS, verdicts=frozenset({"admitted", "unknown_lease"})))
     check_receipts(swarm, survivor)
 
 

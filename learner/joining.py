@@ -78,8 +78,10 @@ def connecting(tell: Callable[[str], None]) -> Iterator[None]:
                 "TCP ports must be open"
             )
             if waited_s > JOIN_S:
-                print(f"trainer: {text}", file=sys.stderr, flush=True)
-                os._exit(1)
+                try:
+                    print(f"trainer: {text}", file=sys.stderr, flush=True)
+                finally:  # also where nobody reads it any more
+                    os._exit(1)
             tell(text)
 
     threading.Thread(target=watch, name="connecting", daemon=True).start()

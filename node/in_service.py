@@ -3,7 +3,8 @@
 What always holds: what was in service stays in service while another is loaded, and when that cannot be; nothing that
 was made with weights is trusted before they were proven to be the version's; the store evicts neither what is in
 service nor what is next; while the machine is not lent for long, the engine holds no memory. A version that cannot be
-installed is tried again after pauses that grow (`node.patience`), a newer one at once.
+installed is tried again after pauses that grow (`node.patience`), a newer one at once; an engine that is started again
+during such a pause does not shorten it, and proves what it has loaded meanwhile, so that no batch waits for its end.
 
 Loops: `_install` waits for a newer version, or for an engine that was started again; `_free_memory` for a long rest.
 """
@@ -98,28 +99,57 @@ class InService:
             async with self._loading:
                 self._arrived, self._offered = trio.Event(), trio.Event()
                 again_s = await self._install_newest()
-                if not self._arrived.is_set():  # else the engine may have been started again meanwhile
-                    self._proving.clear()
-                    self._stir()
+                self._settle()
             if again_s is not None:
-                with trio.move_on_at(again_s):
-                    await self._offered.wait()
+                await self._pause(again_s)
                 self._arrived.set()
+
+    async def _pause(self, until_s: float) -> None:
+        """Until then, or until a newer version is there. What an engine that is started again has loaded is proven
+        meanwhile; once that fails as well, it waits for its turn, and what was made with it is not trusted."""
+        fails = False
+        while not self._offered.is_set() and trio.current_time() < until_s:
+            with trio.move_on_at(until_s):
+                await self._arrived.wait()
+            if self._offered.is_set() or not self._arrived.is_set():
+                return
+            async with self._loading:
+                self._arrived = trio.Event()
+                if not fails and (owed_s := await self._prove_owed()) is not None:
+                    until_s, fails = max(until_s, owed_s), True
+                self._settle()
+
+    def _settle(self) -> None:
+        """Nothing more is found out for now, unless the engine was started again meanwhile."""
+        if not self._arrived.is_set():
+            self._proving.clear()
+            self._stir()
 
     async def _install_newest(self) -> float | None:
         """Have the newest version in service, and prove first what is, if that is owed; when to try again if either
         failed."""
-        newest = self._newest
-        owed_s = newest_s = None
-        if (found := self.engine.installed) is not None and (newest is None or found.manifest != newest.hash):
-            owed = self.store.manifest(found.manifest) if found.manifest in self._unproven else None
-            owed_s = None if owed is None else await self._serve(owed)
+        newest, newest_s = self._newest, None
+        owed_s = await self._prove_owed()
         if newest is not None:
             newest_s = await self._serve(newest)
         return max((at_s for at_s in (owed_s, newest_s) if at_s is not None), default=None)
 
-    async def _serve(self, signed: SignedManifest) -> float | None:
-        """Have this version in service, and proven; None if that is so, or never will be, else when to try again."""
+    async def _prove_owed(self) -> float | None:
+        """Prove what is in service, if that is owed and it is not the newest version; when to try again if it failed.
+
+        It says nothing of whether the newest can be installed, whose pauses grow on (`node.patience`)."""
+        found, newest = self.engine.installed, self._newest
+        if found is None or found.manifest not in self._unproven:
+            return None
+        if newest is not None and found.manifest == newest.hash:
+            return None
+        owed = self.store.manifest(found.manifest)
+        return None if owed is None else await self._serve(owed, is_owed=True)
+
+    async def _serve(self, signed: SignedManifest, *, is_owed: bool = False) -> float | None:
+        """Have this version in service, and proven; None if that is so, or never will be, else when to try again.
+
+        `is_owed`: it is in service already, and a newer one is to be."""
         if self._is_installed(signed) or signed.hash in self._disproven:
             return None
         version = InstalledVersion(name=signed.version, manifest=signed.hash)
@@ -130,7 +160,8 @@ class InService:
             return self._failed(signed, str(error))
         seconds = round(trio.current_time() - began, 3)
         self.events.emit("version_installed", version=str(version.name), seconds=seconds)
-        self.happened(Worked(kind=TroubleKind.INSTALL))
+        if not is_owed:
+            self.happened(Worked(kind=TroubleKind.INSTALL))
         self.on_installed()
         self._pin()
         self._stir()

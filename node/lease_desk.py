@@ -5,9 +5,9 @@ issued instead has a new id and new seeds; one that its peer has lost, and could
 again before any other, the very same, so that losing leases gains nobody better prompts or seeds; one that is recalled
 is told to its peer again with every heartbeat until it is given back or delivered, since the first word may be lost
 with a line; one whose deadline passed while the learner was away, or before its peer could be back, is held against
-nobody, and shows as recalled. Nobody looks at all requests that wait, or at all leases, but when something happened
-that they wait for. The trio thread never waits for the disk but to grant: what else happens is written by `write`, a
-moment later.
+nobody, shows as recalled, and is nobody's debt. Nobody looks at all requests that wait, or at all leases, but when
+something happened that they wait for. The trio thread never waits for the disk but to grant: what else happens is
+written by `write`, a moment later.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ LATE_GRACE_MS = 2_000
 
 @dataclass(kw_only=True, eq=False)
 class _Waiting:
-    """A request for leases that is held open."""
+    """A request for leases that is held open; at the end of `pause` its peer, who owes, may be leased a group again."""
 
     leases: list[GrantedLease] = field(default_factory=list)
     answered: trio.Event = field(default_factory=trio.Event)
+    pause: trio.CancelScope = field(default_factory=trio.CancelScope)
 
 
 @dataclass(kw_only=True)
@@ -152,6 +153,7 @@ class LeaseDesk:
         """The peer is gone: withdraw all its leases; return how many."""
         self._forgotten.pop(peer, None)
         begun = self.run.leasing.begun()
+        self._excuse([granted for granted in self.run.leasing.open.values() if granted.peer == peer])
         released = self.run.release(peer, self.now_ms())
         self._withdrawn(released, "lost", begun)
         return len(released)
@@ -178,8 +180,10 @@ class LeaseDesk:
         """Withdraw what is not delivered in time; nothing before deliveries are judged."""
         if not self.run.opened.is_set():
             return
-        begun = self.run.leasing.begun()
-        self._withdrawn(self.run.expire(self.now_ms(), LATE_GRACE_MS), "expired", begun)
+        begun, now_ms, leasing = self.run.leasing.begun(), self.now_ms(), self.run.leasing
+        late = [granted for granted in leasing.open.values() if now_ms > granted.deadline_ms + LATE_GRACE_MS]
+        self._excuse([granted for granted in late if granted.id not in leasing.arrived])
+        self._withdrawn(self.run.expire(now_ms, LATE_GRACE_MS), "expired", begun)
 
     def recover(self) -> list[PeerId]:
         """After a restart: take up the leases that are still open; return whose they are."""
@@ -238,8 +242,11 @@ class LeaseDesk:
         self.run.ask(peer, rollouts)
         try:
             with trio.move_on_after(GRANT_WAIT_S):
-                self.serve_now(peer)
-                await waiting.answered.wait()
+                while not waiting.answered.is_set():
+                    self.serve_now(peer)
+                    with trio.CancelScope() as waiting.pause:
+                        self._end_with_pause(peer)
+                        await waiting.answered.wait()
             return waiting.leases
         except trio.Cancelled:  # the peer has left, or asks anew, and will never hear of these
             self.withdraw(peer, [granted.id for granted in waiting.leases])
@@ -249,6 +256,11 @@ class LeaseDesk:
             if self._waiting.get(peer) is waiting:
                 del self._waiting[peer]
                 self.run.withdraw(peer)
+
+    def _end_with_pause(self, peer: PeerId) -> None:
+        """Look at the peer again, if it waits and owes, when its pause is over, since nothing else happens then."""
+        if (waiting := self._waiting.get(peer)) and (wait_ms := self.run.give_backs.wait_ms(peer, self.now_ms())):
+            waiting.pause.deadline = trio.current_time() + wait_ms / 1000
 
     def _why_not(self, peer: PeerId) -> str:
         match self.run.held(peer, self.now_ms()):
@@ -307,13 +319,23 @@ class LeaseDesk:
         leases = list(leases)
         known = self.run.leasing.recalled.keys() & leases
         begun = self.run.leasing.begun(leases)
+        theirs = [self.run.leasing.lookup(lease, peer) for lease in leases]
+        self._excuse([granted for granted in theirs if granted is not None])
         back = self.run.given_back(peer, leases, self.now_ms())
         recalled = [granted for granted in back if granted.id in known]
         self._withdrawn(recalled, "recalled", begun)
         self._withdrawn([granted for granted in back if granted.id not in known], status, begun)
         return len(back), len(recalled)
 
+    def _excuse(self, leases: Sequence[GrantedLease]) -> None:
+        """Of leases that are about to be withdrawn, recall first what is held against nobody: it is no debt, either."""
+        for granted in leases:
+            if self._is_excused(granted):
+                self.run.leasing.recall(granted.id)
+
     def _withdrawn(self, leases: Sequence[GrantedLease], status: str, begun: Mapping[LeaseId, PolicyVersion]) -> None:
+        for peer in {granted.peer for granted in leases}:
+            self._end_with_pause(peer)
         excused = {granted.id for granted in leases if self._is_excused(granted)}
         self._before.difference_update(granted.id for granted in leases)
         self._ended([granted for granted in leases if granted.id in excused], "recalled", begun)

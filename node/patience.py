@@ -10,7 +10,8 @@ or the service that started it. Versions reach the other nodes without it, for i
 gave.
 
 Invariants:
-- Between two tries of one kind that fail there is at least the pause, unless a version arrived or came into service.
+- Between two tries of one kind that fail there is at least the pause, unless a version arrived or came into service,
+  or an engine that was started again had to prove what it has loaded.
 - A node gives up only after LEAST_TIMES failures of one kind in a row, or one that is never tried again, and only when
   neither a batch was generated nor that kind worked for `patience_s`.
 - While the machine is not lent, no time counts, and nothing is given up.
@@ -62,7 +63,9 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True)
 class Worked:
-    """What this kind is about has worked: a version is in service and proven, or a batch was generated."""
+    """What this kind is about has worked: the version that is next is in service and proven, or a batch was generated.
+
+    Of a version that was in service before, and is proven again, it is not told: the next one may still fail."""
 
     kind: TroubleKind
 

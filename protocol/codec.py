@@ -57,6 +57,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 M = TypeVar("M")
+K = TypeVar("K")
 
 MAX_ERROR_CHARS = 200
 """msgspec quotes the offending value, which a peer may have made as long as its message."""
@@ -71,7 +72,7 @@ def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
         return msgspec.msgpack.Decoder(kind)
 
 
-def ready(kind: Any) -> Any:
+def ready(kind: K) -> K:
     """Return `kind` once msgspec knows all of it: to be asked before any thread reads one.
 
     msgspec 0.22 finds out about a class when the first value is read, and lets other threads see what it has so far:

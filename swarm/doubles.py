@@ -3,19 +3,22 @@
 A peer that greets us while a line of its own is up has lost that line without our noticing (another network, a power
 cut), or there are two of it: a state directory was copied to another machine. If each new line ended the one before,
 two copies would throw each other out for ever. A process says who it is by a number that it drew when it started, so
-a line that the same process opens again is no riddle. Of another process we wait for a word on the old line: whoever
-speaks there is alive.
+a line that the same process opens again is no riddle. Of another process we wait for words on the old line: whoever
+goes on speaking there is alive. One word is not enough, since what a process that was killed had written is still sent
+by its system, and may arrive long after it; so it makes the other process claim the place a second time, and a word
+after that settles it.
 
 A pure core. Times are seconds on the caller's clock. Invariants:
 - A peer without a line, the same process again, and a program that tells no number are welcome at once.
-- No line is ended in favour of another process after it has said something since that came, or before PROVE_HEARTBEATS
-  have passed in which it said nothing.
-- Nobody waits for longer than that because of a line that says nothing.
+- No line is ended in favour of another process before PROVE_HEARTBEATS have passed, since that came, in which it said
+  nothing.
+- Nobody waits for longer than that because of a line that says nothing, whenever its last word came.
+- Nobody is called a copy for one late word, unless heartbeats are too rare for a second one in that time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from protocol.ids import PeerId
 
@@ -60,8 +63,12 @@ Judgement = Welcomed | Unsettled | Copied
 
 @dataclass(frozen=True, kw_only=True)
 class _Claim:
+    """Of a process that came at `came_s`; words since `since_s` count, which is later if it `is_second`."""
+
     instance: bytes
+    came_s: float
     since_s: float
+    is_second: bool = False
 
 
 @dataclass(kw_only=True)
@@ -77,6 +84,11 @@ class Doubles:
         """After so long a peer that lives has said something."""
         return min(self.heartbeat_s + CROSSING_S, LONGEST_RETRY_S)
 
+    @property
+    def _one_word_settles(self) -> bool:
+        """Whether a line that lives may well be silent for as long as it takes to be given up."""
+        return self.heartbeat_s >= PROVE_HEARTBEATS * self.retry_s
+
     def judge(self, peer: PeerId, instance: bytes, standing: Standing | None, now: float) -> Judgement:
         """Judge a greeting of `peer` at `now`, as the process `instance` (empty: it does not say), where `standing` is
         its line, if it has one."""
@@ -85,11 +97,13 @@ class Doubles:
             return Welcomed()
         claim = self._claims.get(peer)
         if claim is None or claim.instance != instance:
-            claim = self._claims[peer] = _Claim(instance=instance, since_s=now)
+            claim = self._claims[peer] = _Claim(instance=instance, came_s=now, since_s=now)
         if standing.heard_s > claim.since_s + CROSSING_S:
-            self.forget(peer)
-            return Copied()
-        left_s = claim.since_s + PROVE_HEARTBEATS * self.retry_s - now
+            if claim.is_second or self._one_word_settles:
+                self.forget(peer)
+                return Copied()
+            self._claims[peer] = replace(claim, since_s=now, is_second=True)
+        left_s = max(claim.came_s, standing.heard_s) + PROVE_HEARTBEATS * self.retry_s - now
         if left_s <= 0:
             self.forget(peer)
             return Welcomed()

@@ -40,10 +40,33 @@ def test_programs_that_tell_no_number_are_welcome_as_before() -> None:
     assert Doubles().judge(PEER, SECOND, here(3.0, instance=b""), 3.1) == Welcomed()
 
 
-def test_a_second_process_is_a_copy_once_the_first_has_spoken() -> None:
+def test_a_second_process_is_a_copy_once_the_first_has_spoken_twice() -> None:
     doubles = Doubles(heartbeat_s=HEARTBEAT_S)
     assert doubles.judge(PEER, SECOND, here(99.0), 100.0) == Unsettled(retry_s=RETRY_S)
-    assert doubles.judge(PEER, SECOND, here(104.0), 106.0) == Copied()
+    assert doubles.judge(PEER, SECOND, here(104.0), 106.0) == Unsettled(retry_s=RETRY_S)
+    assert doubles.judge(PEER, SECOND, here(109.0), 112.0) == Copied()
+
+
+def test_what_the_system_of_a_killed_process_sends_long_after_it_is_no_life() -> None:
+    """Its heir waits for two heartbeats since that word, and not from its own second greeting."""
+    doubles = Doubles(heartbeat_s=HEARTBEAT_S)
+    assert doubles.judge(PEER, SECOND, here(99.0), 100.0) == Unsettled(retry_s=RETRY_S)
+    assert doubles.judge(PEER, SECOND, here(102.0), 106.0) == Unsettled(retry_s=RETRY_S)
+    assert doubles.judge(PEER, SECOND, here(102.0), 112.0) == Unsettled(retry_s=2.0)
+    assert doubles.judge(PEER, SECOND, here(102.0), 102.0 + PROVE_HEARTBEATS * RETRY_S) == Welcomed()
+
+
+def test_what_crossed_the_second_greeting_proves_nothing_either() -> None:
+    doubles = Doubles(heartbeat_s=HEARTBEAT_S)
+    doubles.judge(PEER, SECOND, here(99.0), 100.0)
+    doubles.judge(PEER, SECOND, here(104.0), 106.0)
+    assert isinstance(doubles.judge(PEER, SECOND, here(106.0 + CROSSING_S), 112.0), Unsettled)
+
+
+def test_where_heartbeats_are_too_rare_for_a_second_word_one_is_enough() -> None:
+    doubles = Doubles(heartbeat_s=PROVE_HEARTBEATS * LONGEST_RETRY_S)
+    assert isinstance(doubles.judge(PEER, SECOND, here(99.0), 100.0), Unsettled)
+    assert doubles.judge(PEER, SECOND, here(104.0), 115.0) == Copied()
 
 
 def test_what_crossed_the_greeting_proves_nothing() -> None:
@@ -96,39 +119,48 @@ class Line:
 
 
 @settings(max_examples=200)
-@given(st.floats(0.0, 20.0), st.floats(0.1, 4.0), st.floats(0.0, HEARTBEAT_S))
+@given(st.floats(0.1, 29.0), st.floats(0.0, 20.0), st.floats(0.1, 4.0), st.floats(0.0, 1.0))
 def test_of_two_that_live_the_second_gives_up_and_the_first_is_never_disturbed(
-    came_s: float, pause_s: float, phase_s: float
+    heartbeat_s: float, came_s: float, pause_s: float, phase: float
 ) -> None:
-    """Whenever the second comes, however soon it comes again, and wherever the first stands between two heartbeats."""
-    line, greeting_s, beat_s = Line(), came_s, phase_s
+    """Whenever the second comes, however soon it comes again, and wherever the first stands between two heartbeats, if
+    there is one in LONGEST_RETRY_S * PROVE_HEARTBEATS."""
+    line, greeting_s, beat_s = Line(Doubles(heartbeat_s=heartbeat_s)), came_s, phase * heartbeat_s
+    longest_s = 2 * (heartbeat_s + CROSSING_S) + 3 * max(line.doubles.retry_s, pause_s)
     assert line.greet(FIRST, 0.0) == Welcomed()
     while True:
         while beat_s <= greeting_s:
             line.speak(FIRST, beat_s)
-            beat_s += HEARTBEAT_S
+            beat_s += heartbeat_s
         judged = line.greet(SECOND, greeting_s)
         assert judged != Welcomed()
         if judged == Copied():
             break
         assert isinstance(judged, Unsettled)
         greeting_s += max(judged.retry_s, pause_s)
-        assert greeting_s < came_s + 3 * PROVE_HEARTBEATS * RETRY_S
+        assert greeting_s < came_s + longest_s
 
 
 @settings(max_examples=200)
-@given(st.floats(0.0, 30.0), st.lists(st.floats(0.1, 15.0), min_size=30, max_size=30))
+@given(
+    st.floats(0.0, 30.0),
+    st.lists(st.floats(0.1, 15.0), min_size=30, max_size=30),
+    st.one_of(st.just(0.0), st.floats(0.0, 60.0)),
+)
 def test_of_a_line_that_is_dead_the_heir_waits_no_longer_than_it_takes_to_be_sure(
-    came_s: float, pauses: list[float]
+    came_s: float, pauses: list[float], late_s: float
 ) -> None:
+    """Whenever the last word of the dead process is read, if one still is."""
     line, now = Line(), came_s
     line.greet(FIRST, 0.0)
     for pause_s in pauses:
+        if late_s <= now:
+            line.speak(FIRST, late_s)
         judged = line.greet(SECOND, now)
         if judged == Welcomed():
             break
         assert isinstance(judged, Unsettled)
-        assert now < came_s + PROVE_HEARTBEATS * RETRY_S
+        assert now < max(came_s, late_s if late_s <= now else 0.0) + PROVE_HEARTBEATS * RETRY_S
         now += max(judged.retry_s, pause_s)
     else:
         raise AssertionError("it was never welcomed")

@@ -59,18 +59,19 @@ def boxed(text: str) -> tuple[int, str | None]:
     boxes = _boxes(text)
     if not boxes:
         return -1, None
-    begin, _, content = boxes[-1]
-    parts = [content]
-    for earlier, end, before in reversed(boxes[:-1]):
+    begin, _, first, last = boxes[-1]
+    parts = [text[first:last]]
+    for earlier, end, first, last in reversed(boxes[:-1]):
         if end > begin or not _BESIDE.fullmatch(text, end, begin):
             break
-        parts.append(before)
+        parts.append(text[first:last])
         begin = earlier
     return begin, ", ".join(reversed(parts))[:MAX_ANSWER_CHARS]
 
 
-def _boxes(text: str) -> list[tuple[int, int, str]]:
-    """(begin, end, content) of the boxes that are closed, by their beginnings."""
+def _boxes(text: str) -> list[tuple[int, int, int, int]]:
+    """(begin, end, begin and end of what is in it) of the boxes that are closed, by their beginnings. Places, since
+    boxes in boxes have most of their content in common; of what is in one, MAX_ANSWER_CHARS at most."""
     places = [place for place in (text.find("\\boxed"), text.find("\\fbox")) if place >= 0]
     if not places:
         return []
@@ -82,7 +83,7 @@ def _boxes(text: str) -> list[tuple[int, int, str]]:
         elif brace["open"]:
             opened.append(None)
         elif brace["close"] and opened and (box := opened.pop()) is not None:
-            found.append((box[0], brace.end(), text[box[1] : brace.start()]))
+            found.append((box[0], brace.end(), box[1], min(brace.start(), box[1] + MAX_ANSWER_CHARS)))
     return sorted(found)
 
 

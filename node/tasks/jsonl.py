@@ -8,6 +8,7 @@ never be answered is refused with its line. Matching is `exact` (but for white s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 
 from node.tasks.files import FILE_OPTIONS, ProblemFile, PromptRow, prompt_of, read_problems, read_row
 from node.tasks.numbers import last_number, reference_number
@@ -57,7 +58,7 @@ class JsonlTask(ProblemFile):
 def _read_problem(line: bytes, *, match: str, chat: Chat) -> Problem:
     """Raises ValueError that says what is wrong."""
     row = read_row(line, _Row)
-    answer = str(row.answer)
+    answer = _text(row.answer)
     prompt, template = prompt_of(row, chat)
     if not answer.strip():
         raise ValueError("`answer` is empty")
@@ -68,6 +69,11 @@ def _read_problem(line: bytes, *, match: str, chat: Chat) -> Problem:
     if match == "math":
         reference_of(answer)
     return Problem(prompt=prompt, answer=answer, chat=template)
+
+
+def _text(answer: str | int | float) -> str:
+    """A reference as text; a number without an exponent, which no reader of answers needs to know."""
+    return format(Decimal(str(answer)), "f") if isinstance(answer, float) else str(answer)
 
 
 def _right(problem: Problem, match: str) -> object:

@@ -39,6 +39,7 @@ LOOKED_BACK = 8
 """Tokens before an exponent: a unit has a few words."""
 
 SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+"""Words of scale, in small or capital letters, also in the plural. One belongs to its number, a second to none."""
 
 _UNITS = """
     m g s h d l L J N W V A K C F T t cm mm dm km nm in ft yd mi kg mg lb lbs oz ml mL cl dl ms min hr hrs sec Hz kHz
@@ -49,10 +50,26 @@ UNITS = frozenset(_UNITS.split())
 
 _NOT_AROUND = """
     and or plus minus times over pi sqrt root log ln sin cos tan cot csc exp mod choose squared cubed factorial not
-    negative infinity
+    negative infinity half halves third thirds
+    fourths fifths sixths sevenths eighths ninths tenth tenths hundredth hundredths thousandth thousandths
 """
-NOT_AROUND = frozenset(_NOT_AROUND.split())
+NOT_AROUND = frozenset(_NOT_AROUND.split()) | SCALES.keys() | {f"{scale}s" for scale in SCALES}
 """Words that make a number beside them a part of something else."""
+
+_TRAILING = """
+    plus minus pi choose squared cubed factorial half halves third thirds fourths fifths sixths
+    sevenths eighths ninths tenth tenths hundredth hundredths thousandth thousandths
+"""
+LEADING = frozenset(("minus", "negative", "plus", "times", "sqrt", "log", "ln", "sin", "cos", "tan"))
+TRAILING = frozenset(_TRAILING.split())
+"""Those that do so also where nothing is marked, before a number and behind it: other words belong to the sentence."""
+
+SIGNS_BEFORE, SIGNS_BEHIND = frozenset("√∛∜±∓÷"), frozenset("√∛∜±∓÷π∞")
+"""Characters that make a number a part of something else wherever they stand beside it."""
+
+OPERATORS_BEFORE, OPERATORS_BEHIND = frozenset("+*/"), frozenset("+-*/")
+"""These do so between two operands: before the first they are a sign, an item of a list, or Markdown. The dash before a
+number is that of 5-6 days as well."""
 
 _NEUTRAL = r"""
     approx therefore because implies Rightarrow Longrightarrow rightarrow longrightarrow to iff Leftrightarrow ldots
@@ -64,7 +81,7 @@ NEUTRAL = frozenset(_NEUTRAL.split())
 _DIGITS = r"(?>[0-9]{1,3}(?:[,\u2009][0-9]{3})++(?![0-9])|[0-9]++)"
 _DECIMAL = rf"(?>{_DIGITS}(?:\.[0-9]++)?+|\.[0-9]++)"
 _ABOVE = rf"\s*+(?:\{{\s*+(?P<above>[-+]?+{_DECIMAL})\s*+\}}|(?P<above_digit>[0-9]))"
-_BELOW = rf"\s*+(?:\{{\s*+(?P<below>{_DECIMAL})\s*+\}}|(?P<below_digit>[0-9]))"
+_BELOW = rf"\s*+(?:\{{\s*+(?P<below>[-+]?+{_DECIMAL})\s*+\}}|(?P<below_digit>[0-9]))"
 _SMALL = r"\{\s*+-?[0-9]++\s*+\}|-?[0-9]++"
 
 _TOKEN = re.compile(
@@ -77,7 +94,7 @@ _TOKEN = re.compile(
         (?: [eE](?P<exponent> [-+]?+[0-9]++ )(?!\w)
           | \s*+ [x*] \s*+ 10 \s*+ \^ \s*+ (?P<power> {_SMALL} ) )?+
         (?: \s?+ / \s?+ (?P<over> [0-9]++ ) )?+
-    ) (?: \s*+ (?P<scale> {"|".join(SCALES)} ) (?!\w) )?+
+    ) (?: \s*+ (?P<scale> (?i: {"|".join(SCALES)} ) ) s?+ (?!\w) )?+
   | (?P<word> [^\W\d_]\w*+ )
   | (?P<raised> [\^_] \s*+ (?: \{{[^{{}}]*+\}} | -?\w++ | \\[a-zA-Z]++ ) )
   | (?P<command> \\ (?: [a-zA-Z]++ | . ) (?: \s*+\[[^\[\]]*+\] )?+
@@ -92,6 +109,8 @@ _WORD = re.compile(r"[^\W\d_]{2,}[23]?")
 _SPACED = re.compile(r"[-+]?[0-9]{1,3}(?: [0-9]{3})+(?:\.[0-9]+)?")
 _LEADING_SIGN = re.compile(r"\A([-+])\s+")
 _SIDES = re.compile(r"(?<![<>!])=|≈|\\approx(?![a-zA-Z])")
+_BRACED = re.compile(r"\{([^{}]*+)\}")
+_MONEY_SCALED = re.compile(r"((?:\\?\$|[€£¥₹])[0-9][0-9.,]*+)(?:\s?+\\text\{\s*+)?[KkMmBbTt]n?(?![\w^/]|\s*+\$)")
 _SEVERAL = re.compile(r"[,;]|\b(?:and|or)\b")
 _AROUND = " \t\n*_\"'"
 _ENDS = ".,;:"
@@ -111,12 +130,15 @@ def reference_number(text: str) -> Fraction | None:
     return whole_number(text if marked is None else marked)
 
 
-@lru_cache(maxsize=4096)
 def whole_number(text: str) -> Fraction | None:
     """The value of a text that is one number, perhaps with words and units around it; None where it is more or less."""
-    if len(text) > MAX_ANSWER_CHARS:
-        return None
-    *left, right = _SIDES.split(plain(text))
+    return _whole_number(text) if len(text) <= MAX_ANSWER_CHARS else None
+
+
+@lru_cache(maxsize=4096)
+def _whole_number(text: str) -> Fraction | None:
+    """`whole_number` of a text that is short enough to be kept."""
+    *left, right = _SIDES.split(_plain(text))
     if any(_SEVERAL.search(side) for side in left):
         return None
     right = right.strip(_AROUND)
@@ -124,6 +146,8 @@ def whole_number(text: str) -> Fraction | None:
         right = right.rstrip(_ENDS).rstrip(_AROUND)
     if right.startswith("(") and right.endswith(")") and "," not in right:
         right = right[1:-1].strip(_AROUND)
+    if braced := _BRACED.fullmatch(right):
+        right = braced[1].strip(_AROUND)
     if _SPACED.fullmatch(right := _LEADING_SIGN.sub(r"\1", right)):
         right = right.replace(" ", "")
     tokens = [*_TOKEN.finditer(right)]
@@ -133,6 +157,11 @@ def whole_number(text: str) -> Fraction | None:
     return _value(tokens, numbers[0]) if _are_words(tokens, numbers[0]) else None
 
 
+def _plain(text: str) -> str:
+    """`text` in one spelling, with a letter that scales money, as in $5K, as a command that is not known."""
+    return plain(_MONEY_SCALED.sub(r"\1\\scaled ", text))
+
+
 def _can_be(text: str) -> bool:
     return whole_number(text) is not None
 
@@ -140,7 +169,7 @@ def _can_be(text: str) -> bool:
 def _of_sentences(text: str) -> Fraction | None:
     """The last number of a text in which nothing is marked."""
     end = max(text.rfind(digit) for digit in DIGITS)
-    tokens = [*_TOKEN.finditer(plain(text[max(0, end - LOOKED_AT) : end + LOOKED_AT]))] if end >= 0 else []
+    tokens = [*_TOKEN.finditer(_plain(text[max(0, end - LOOKED_AT) : end + LOOKED_AT]))] if end >= 0 else []
     for place in range(len(tokens) - 1, -1, -1):
         token = tokens[place]
         if token["number"]:
@@ -178,11 +207,13 @@ def _is_name(tokens: Sequence[Token], place: int) -> bool:
 def _is_part(tokens: Sequence[Token], place: int) -> bool:
     """Whether the number is a part of something that is more, or other, than a number."""
     (before, apart), (after, spaced) = _near(tokens, place, -1), _near(tokens, place, 1)
-    if any(one is not None and one["command"] and one["command"][1:].strip() not in NEUTRAL for one in (before, after)):
+    if any(one is not None and _is_more(one) for one in (before, after)):
         return True
     if before is not None and ((before["number"] and not apart) or (before[0] == "{" and _opens_more(tokens, place))):
         return True
     if _is_joined(tokens, place - 1, place - 2) or _is_joined(tokens, place + 1, place + 2):
+        return True
+    if _is_operand(tokens, place, before, after):
         return True
     if after is None:
         return False
@@ -191,6 +222,37 @@ def _is_part(tokens: Sequence[Token], place: int) -> bool:
     if spaced:
         return False
     return after["raised"] is not None or after["number"] is not None or after[0] in "^_"
+
+
+def _is_operand(tokens: Sequence[Token], place: int, before: Token | None, after: Token | None) -> bool:
+    """Whether signs or words beside the number calculate with it, or say that it has no end."""
+    if before is not None and (before[0] in SIGNS_BEFORE or before[0].lower() in LEADING):
+        return True
+    if after is not None and (after[0] in SIGNS_BEHIND or after[0].lower() in TRAILING or _is_scale(after[0])):
+        return True
+    if before is not None and before[0] in OPERATORS_BEFORE:
+        beyond, _ = _near(tokens, tokens.index(before), -1)
+        if beyond is not None and (beyond["number"] or beyond["raised"] or beyond[0] in ")]}%" or _is_letter(beyond)):
+            return True
+    if after is not None and after[0] in OPERATORS_BEHIND:
+        beyond, _ = _near(tokens, tokens.index(after), 1)
+        if beyond is not None and (beyond["number"] or _is_letter(beyond) or _is_more(beyond)):
+            return True
+    return "." in tokens[place][0] and [token[0] for token in tokens[place + 1 : place + 3]] == [".", "."]
+
+
+def _is_letter(token: Token) -> bool:
+    """Whether it is an unknown: one letter that is neither a word nor a unit."""
+    return token["word"] is not None and len(token[0]) == 1 and token[0] not in "aAI" and not _is_unit(token[0])
+
+
+def _is_scale(word: str) -> bool:
+    return word.lower().removesuffix("s") in SCALES
+
+
+def _is_more(token: Token) -> bool:
+    """Whether it is a command that does not leave what stands beside it as it is."""
+    return token["command"] is not None and token["command"][1:].strip() not in NEUTRAL
 
 
 def _is_joined(tokens: Sequence[Token], sign: int, other: int) -> bool:
@@ -267,7 +329,7 @@ def _value(tokens: Sequence[Token], place: int) -> Fraction | None:
     value = _unsigned(token)
     if value is None:
         return None
-    value *= SCALES.get(token["scale"] or "", 1)
+    value *= SCALES.get((token["scale"] or "").lower(), 1)
     before = tokens[place - 1] if place else None
     if before is None or before[0] not in ("-", "+"):
         return value

@@ -26,6 +26,8 @@ _LETTERS = re.compile(
 )
 _RAISED = {ord(raised): plain for raised, plain in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-", strict=True)}
 _RAISED_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]++")
+_EN_DASH_MINUS = re.compile(r"(?<![\w)\]}.%])\N{EN DASH}(?=\.?\d|\\?\$|\\[dt]?frac)")
+"""The sign of a number: between two words or numbers it is a dash."""
 _VULGAR = re.compile(f"[{VULGAR}]")
 
 _SPELLED = [
@@ -47,6 +49,7 @@ def plain(text: str) -> str:
     for _ in range(MAX_DEPTH):
         text = _LETTERS.sub(r" \1 ", text)
     text = text.replace("\N{MINUS SIGN}", "-").replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    text = _EN_DASH_MINUS.sub("-", text).replace("\N{HORIZONTAL ELLIPSIS}", "...")
     text = _RAISED_RUN.sub(lambda run: f"^{run[0].translate(_RAISED)}", text)
     text = _VULGAR.sub(lambda one: " " + unicodedata.normalize("NFKC", one[0]).replace("\N{FRACTION SLASH}", "/"), text)
     for spelled, simply in _SPELLED:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from fractions import Fraction
 from pathlib import Path
 
@@ -61,6 +62,8 @@ BOXES: list[tuple[str, int | str | Fraction | None]] = [
     (r"\frac{1}{0}", None),
     (r"\frac{\sqrt{3}}{2}", None),
     (r"\frac{x}{2}", None),
+    (r"\frac{9}{-2}", Fraction(-9, 2)),
+    (r"-\frac{9}{-2}", Fraction(9, 2)),
     (r"\frac{1}{2}x", None),
     # mixed numbers
     (r"3\frac{1}{2}", Fraction(7, 2)),
@@ -108,6 +111,7 @@ BOXES: list[tuple[str, int | str | Fraction | None]] = [
     # signs
     ("-5", -5),
     ("\N{MINUS SIGN}5", -5),
+    ("\N{EN DASH}5", -5),
     ("+5", 5),
     ("- 5", -5),
     (r"-\$5", -5),
@@ -127,6 +131,18 @@ BOXES: list[tuple[str, int | str | Fraction | None]] = [
     ("10^{6}", 10**6),
     (r"1.2 \text{ million}", 1_200_000),
     ("2 thousand people", 2000),
+    ("5 Million", 5_000_000),
+    (r"5 \text{ MILLION}", 5_000_000),
+    ("5 millions", 5_000_000),
+    ("3 hundred thousand", None),
+    ("2 thousand million", None),
+    ("$5K", None),
+    (r"\$5m", None),
+    (r"\$5\text{m}", None),
+    (r"2\text{ thirds}", None),
+    ("3 halves", None),
+    ("5 hundredths", None),
+    (r"\text{half of } 10", None),
     ("1e999999999", None),
     ("10^{10^{10}}", None),
     ("10^{100000}", None),
@@ -149,6 +165,8 @@ BOXES: list[tuple[str, int | str | Fraction | None]] = [
     (r"\textbf{\text{72}}", 72),
     ("**72**", 72),
     (r"\displaystyle 72", 72),
+    (r"\displaystyle{72}", 72),
+    ("{72}", 72),
     (".5", HALF),
     ("0.50", HALF),
     # what is more than a number, or other
@@ -239,6 +257,30 @@ TEXTS: list[tuple[str, int | str | Fraction | None]] = [
     ("the ratio 3:4", None),
     ("(3,4)", None),
     ("10^{10^{10}}", None),
+    ("The answer is \N{SQUARE ROOT}5.", None),
+    ("so 5\N{SQUARE ROOT}2", None),
+    ("so \N{CUBE ROOT}8", None),
+    ("The value is 5 \N{PLUS-MINUS SIGN} 2", None),
+    ("9\N{DIVISION SIGN}2", None),
+    ("The total is \N{EN DASH}5.", -5),
+    ("It is minus 10 degrees.", None),
+    ("It is negative 5", None),
+    ("The result is 5 + 3", None),
+    ("The result is 6 * 3", None),
+    ("(3 + 4) * 5", None),
+    ("so 2x + 5", None),
+    ("so it is 5 + x", None),
+    ("x = 0.333...", None),
+    ("so 0.333\N{HORIZONTAL ELLIPSIS}", None),
+    ("so it is 2 thirds", None),
+    ("It is 5 squared.", None),
+    ("He earned $5K.", None),
+    ("He earned $1.5 Million.", 1_500_000),
+    ("It is 3 hundred thousand.", None),
+    ("* 5 apples", 5),
+    ("so it is *5*", 5),
+    ("5-6 days", 6),
+    ("He did it 5 times.", 5),
     ("nothing", None),
 ]
 
@@ -316,6 +358,7 @@ def test_a_reference_that_is_no_number_is_refused_with_its_line(tmp_path: Path, 
         ("The answer is 12.", r"\boxed{12}", 1.0),
         (0.5, r"\boxed{\frac12}", 1.0),
         (0.5, r"\boxed{50\%}", 0.0),
+        (0.00001, r"\boxed{0.00001}", 1.0),
     ],
 )
 def test_numbers_are_worth_what_they_are(tmp_path: Path, answer: str | float, said: str, worth: float) -> None:
@@ -353,6 +396,31 @@ def test_no_text_takes_long(text: str) -> None:
     """Each of them takes a fraction of a second; with an expression that goes back it would take hours."""
     value = last_number(text)
     assert value is None or abs(value) in (1, 5, 234, 1234)
+
+
+def peak_bytes(text: str) -> int:
+    """The most memory that reading a text takes at once."""
+    tracemalloc.start()
+    try:
+        last_number(text)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_boxes_in_boxes_take_memory_with_their_number_alone() -> None:
+    """Each holds all that are inside it: as copies, those of 32,000 characters took a gigabyte."""
+    assert peak_bytes(r"\boxed{" * 4000 + "5" + "}" * 4000) < 4_000_000
+
+
+def test_long_texts_are_not_remembered() -> None:
+    tracemalloc.start()
+    try:
+        for number in range(50):
+            last_number("#### " + "word " * 20_000 + str(number))
+        assert tracemalloc.get_traced_memory()[0] < 500_000
+    finally:
+        tracemalloc.stop()
 
 
 @given(st.text(alphabet=r"0123456789.,-+eE/$ #\{}boxedfracm^_=:;!%answer is", max_size=200))

@@ -80,6 +80,70 @@ ROWS: list[tuple[str, str, bool]] = [
     (r"\text{(C)}", "(C)", True),
     ("A", "Answer: B", False),
     ("A", "The answer is (B) A twelve", False),
+    ("A", "A: the first", True),
+    ("A", "A: the first\nB: the second\nI choose B", False),
+    # words behind a number are what it counts
+    ("18", "#### 18 dollars", True),
+    ("18", "The answer is 18 dollars.", True),
+    ("18", "The answer is 18 people.", True),
+    ("18", "#### 18 books", True),
+    ("18", "The answer is 18 miles per hour.", True),
+    ("18", "The answer is **18** students.", True),
+    ("18", "**Answer: $18$ students**", True),
+    ("7", "The answer is 7 years old.", True),
+    (r"\frac{1}{2}", r"The answer is $\frac12$ cup.", True),
+    (r"10\sqrt{3}", r"\boxed{10\sqrt{3} meters}", True),
+    ("18 dollars", r"\boxed{18}", True),
+    ("18", "The answer is 18 million.", False),
+    ("18", "The answer is 19 people.", False),
+    ("18", "The answer is 18 pi.", False),
+    ("18", r"\boxed{18 plus x}", False),
+    ("10 June", r"\boxed{10 \text{ July}}", False),
+    (r"\frac{1}{2} abc", r"\boxed{\frac12 xyz}", False),
+    # what is of several parts is worth what it says as a whole
+    (r"2 \text{ feet } 6 \text{ inches}", r"\boxed{2}", False),
+    (r"2 \text{ feet } 6 \text{ inches}", r"\boxed{2 \text{ feet } 7 \text{ inches}}", False),
+    (r"2 \text{ feet } 6 \text{ inches}", r"\boxed{2\text{ feet }6\text{ inches}}", True),
+    (r"2 \text{ hours and } 30 \text{ minutes}", r"\boxed{2}", False),
+    (r"5 \text{ men and } 6 \text{ women}", r"\boxed{5}", False),
+    (r"\frac12 \text{ if } n \text{ is even}, 0 \text{ otherwise}", r"\boxed{\frac12}", False),
+    (r"\frac12 \text{ if } n \text{ is even}", r"\boxed{\frac12}", False),
+    ("2", r"\boxed{2 \text{ feet } 6 \text{ inches}}", False),
+    (r"x \equiv 3 \pmod{7}", r"\boxed{3}", False),
+    (r"x \equiv 3 \pmod{7}", r"\boxed{x \equiv 3 \pmod{8}}", False),
+    (r"x \equiv 3 \pmod{7}", r"\boxed{x \equiv 3 \pmod 7}", True),
+    (r"3 \text{ or } 4", r"\boxed{4, 3}", True),
+    (r"12 \text{ cm}^2", r"\boxed{12}", True),
+    (r"\frac16", r"\boxed{P(\text{red}) = \frac{1}{6}}", True),
+    ("5", r"\boxed{3 \pmod{}}", False),
+    # words of scale
+    (r"10 \text{ million}", r"\boxed{10}", False),
+    ("10", r"\boxed{10 \text{ million}}", False),
+    ("10", "It is 10 million.", False),
+    (r"10 \text{ million}", r"\boxed{10{,}000{,}000}", True),
+    ("10,000,000", "It is 10 million.", True),
+    ("5", "With 5 million people it is $5$.", True),
+    # what has no value: words, numerals of another base, ratios, times, dates
+    ("CAT", r"\boxed{ACT}", False),
+    ("BDAC", r"\boxed{ABCD}", False),
+    ("AB", r"\boxed{BA}", False),
+    ("CAT", r"\boxed{\text{cat}}", True),
+    ("2516_8", r"\boxed{2516_9}", False),
+    ("2516_8", r"\boxed{2516_{8}}", True),
+    ("2516_{10}", r"\boxed{2516_{11}}", False),
+    ("3:4", r"\boxed{6:8}", False),
+    ("3:4", r"\boxed{3 : 4}", True),
+    ("12:30", r"\boxed{2:05}", False),
+    ("2024-06-01", r"\boxed{2017}", False),
+    # numbers that programs write, and small ones
+    ("1.5e-3", r"\boxed{0.0015}", True),
+    ("1.5e-3", r"\boxed{1.5 \times 10^{-3}}", True),
+    (r"6.02 \times 10^{23}", r"\boxed{6.02e23}", True),
+    ("2e-5", r"\boxed{-5+2e}", True),
+    (r"1.6 \times 10^{-19}", r"\boxed{1.7 \times 10^{-19}}", False),
+    (r"1.6 \times 10^{-19}", r"\boxed{1.6e-19}", True),
+    ("0.00012", r"\boxed{0.0001202}", False),
+    ("0.0004", r"\boxed{\frac{1}{2500}}", True),
     # equal by value
     ("1/2", r"$\frac{2}{4}$", True),
     (r"\frac{1}{2}", r"so it is \boxed{0.5}", True),
@@ -128,12 +192,32 @@ def opened(base: Path, *answers: str) -> JsonlTask:
         ("{" * 500 + "1" + "}" * 500, "has braces without their other halves, or too many"),
         ("If we take $a = 1$ there, we get $b = 2$.", "is prose in which no answer is marked"),
         ("So there are $3$ or more of them.", "is prose in which no answer is marked"),
+        ("There is no such $n$.", "is prose in which no answer is marked"),
+        ("So it holds for every integer $n$.", "is prose in which no answer is marked"),
+        ("It is true of all $n$.", "is prose in which no answer is marked"),
+        ("It is so only with $n$.", "is prose in which no answer is marked"),
         ("First we add all that is there to what was there before, and see. " * 3, "is prose in which no answer is"),
     ],
 )
 def test_a_reference_that_reads_as_nothing_is_refused_with_its_line(tmp_path: Path, answer: str, says: str) -> None:
     with pytest.raises(TaskError, match=rf"math\.jsonl:2: `answer` {says}"):
         opened(tmp_path, "1", answer)
+
+
+@pytest.mark.parametrize("text", ["The only such one is $7$.", "Hence the sum of all of them is $7$."])
+def test_a_sentence_with_one_piece_of_mathematics_says_that_piece(text: str) -> None:
+    assert reference_of(text) == "7"
+
+
+def test_numbers_of_a_file_are_read_without_an_exponent(tmp_path: Path) -> None:
+    rows = [{"prompt": str(answer), "answer": answer} for answer in (0.00001, 1e16, 0.5, 100.0)]
+    (tmp_path / "math.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = open_task("jsonl:math.jsonl:match=math,held_out=0", directory=tmp_path)
+    problems = [task.problem(index) for index in range(len(rows))]
+    assert {problem.answer for problem in problems} == {"0.00001", "10000000000000000", "0.5", "100.0"}
+    (small,) = (problem for problem in problems if problem.answer == "0.00001")
+    for said, worth in ((r"\boxed{0.00001}", 1.0), (r"\boxed{e-5}", 0.0)):
+        assert task.reward(small, Completion(text=said, finished=True)) == worth
 
 
 def test_whatever_may_be_a_reference_is_right_when_it_is_answered(tmp_path: Path) -> None:

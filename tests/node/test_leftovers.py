@@ -16,6 +16,7 @@ import pytest
 from node import events as events_module
 from node import recorder as recorder_module
 from node.events import EventLog
+from node.kept_versions import MAX_OUTDATED
 from node.metrics.sqlite import FILE as METRICS
 from node.metrics.sqlite import SqliteSink
 from node.samples.store import FILE as SAMPLES
@@ -28,8 +29,9 @@ from tests.swarm.storing import safetensors_file
 FEW, MANY = 40, 300
 """Training steps after which is looked, and looked again: by then the windows of store and audits are full."""
 
-SWAYS = 40
-"""Files by which a look may differ: eight versions are kept while something waits to be audited, of five files each."""
+SWAYS = 5 * (MAX_OUTDATED + 4)
+"""Files by which a look may differ: so many versions are kept while something waits to be audited, and those of the
+window, of five files each."""
 
 LOG_BYTES = 20_000
 """What logs may have here before they are set aside: a run of hours is one of seconds."""

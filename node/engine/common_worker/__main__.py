@@ -26,6 +26,10 @@ SAMPLING = "volery_sampling"
 PR_SET_PDEATHSIG = 1
 """Of Linux's prctl(2)."""
 
+_kept: list[BinaryIO] = []
+"""Open until the process has ended. If the pipe closed while `sys.exit` is under way, the node would close its own, and
+the thread that reads that would end the process first, with another exit code."""
+
 
 def load(name: str, path: Path) -> ModuleType:
     """Load a file by its path, without the package around it."""
@@ -50,6 +54,7 @@ def take_stdout() -> BinaryIO:
     frames."""
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    _kept.append(output)
     return output
 
 

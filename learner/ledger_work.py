@@ -19,10 +19,11 @@ from learner.ledger_values import from_json, version_from
 from protocol.errors import LocalProtocolError
 from protocol.ids import LeaseId, PeerId, PolicyVersion
 
+OPEN = "status = 'open' AND receipt IS NULL"
 OPEN_LEASES = (
     "SELECT lease, peer, task, prompt, rollouts, issued_ms, deadline_ms, envelope, started_version, root, turn, slots"
     " FROM leases LEFT JOIN continuations USING (lease)"
-    " WHERE status = 'open' AND receipt IS NULL ORDER BY issued_ms, lease"
+    f" WHERE {OPEN} ORDER BY issued_ms, lease"
 )
 
 UNCONSUMED = (
@@ -189,7 +190,7 @@ def group_sizes_of(path: Path) -> set[int]:
             int(size)
             for (size,) in db.execute(
                 "SELECT rollouts FROM leases LEFT JOIN continuations c USING (lease) WHERE c.root IS NULL AND"
-                f" (status = 'open' AND receipt IS NULL OR lease IN (SELECT coalesce(c.root, r.lease) {UNCONSUMED}))"
+                f" ({OPEN} OR lease IN (SELECT coalesce(c.root, r.lease) {UNCONSUMED}))"
             )
         }
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from learner.buffer import Group
 from learner.environment import Ended, Environment
 from learner.episodes import Episodes, utterance_of
-from learner.intake import AdmittedRecord, GrantedLease
+from learner.intake import AdmittedRecord, GrantedLease, Place
 from learner.leasing import own_lease
 from learner.ledger import Ledger
 from learner.ledger_file import DamagedValue, LedgerError, is_blank
@@ -38,8 +38,12 @@ class Recovered:
 
 def granted_in(row: LeaseRow, swarm: SwarmId) -> GrantedLease:
     """The lease of a row that is open. Raises DamagedValue."""
-    lease = signed_in("leases.envelope", row.envelope, partial(own_lease, swarm=swarm))
-    return GrantedLease(lease=lease, prompt_index=row.prompt, place=row.place)
+    return _granted(row.envelope, row.prompt, row.place, swarm)
+
+
+def _granted(envelope: bytes | None, prompt: int, place: Place | None, swarm: SwarmId) -> GrantedLease:
+    lease = signed_in("leases.envelope", envelope, partial(own_lease, swarm=swarm))
+    return GrantedLease(lease=lease, prompt_index=prompt, place=place)
 
 
 def require_leases(path: Path, swarm: SwarmId) -> None:
@@ -60,11 +64,7 @@ def read_unconsumed(ledger: Ledger, environment: Environment, swarm: SwarmId) ->
         by_lease.setdefault(row.lease, []).append(row)
     recovered = Recovered(groups=[], episodes=Episodes(), leases=[])
     for lease, rows in by_lease.items():
-        granted = GrantedLease(
-            lease=signed_in("leases.envelope", ledger.lease_envelope(lease), partial(own_lease, swarm=swarm)),
-            prompt_index=rows[0].prompt,
-            place=rows[0].place,
-        )
+        granted = _granted(ledger.lease_envelope(lease), rows[0].prompt, rows[0].place, swarm)
         _replay(recovered, granted, rows, environment, swarm)
     return recovered
 

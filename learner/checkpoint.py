@@ -34,6 +34,7 @@ from learner.durable import write_json
 from learner.failures import agreed
 from learner.hashed_blocks import BLOCK_BYTES, damaged_block, num_blocks
 from learner.ranks import Ranks, new_shared_directory
+from learner.regular_file import read_file
 from learner.tensor_files import DTYPES, Index, Listed, TensorFilesReader, TensorFilesWriter
 
 FORMAT = 2
@@ -266,7 +267,7 @@ def _require_bytes(directory: Path, digests: Mapping[str, Sequence[str]], ranks:
 
 def _read_head(directory: Path) -> CheckpointHead:
     try:
-        raw = msgspec.json.decode((directory / HEAD).read_bytes())
+        raw = msgspec.json.decode(read_file(directory / HEAD))
         if isinstance(raw, dict) and SEAL in raw and sealed(raw) != raw:
             raise BadCheckpoint(
                 f"{directory / HEAD} is damaged: the disk does not give back what was written; restore an older one"
@@ -288,7 +289,7 @@ def _read_head(directory: Path) -> CheckpointHead:
         raise BadCheckpoint(
             f"{directory} has no {HEAD}: it is no checkpoint, or half-written; restore an older one"
         ) from None
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise BadCheckpoint(f"{directory / HEAD} is half-written or damaged ({error}); restore an older one") from error
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from learner.durable import table_of
 from learner.handed_text import NotText, parse_config, parse_json
+from learner.regular_file import read_file
 from protocol.tensors import LayoutError, Table
 
 CONFIG = "config.json"
@@ -82,7 +83,7 @@ def read_directory(directory: Path) -> ModelDirectory:
     for file in _weight_files(directory):
         for span in _table(file).spans:
             files[span.name], shapes[span.name] = file, tuple(span.shape)
-    companions = {name: (directory / name).read_bytes() for name in COMPANIONS if (directory / name).is_file()}
+    companions = {name: read_file(directory / name) for name in COMPANIONS if (directory / name).is_file()}
     return ModelDirectory(path=directory, config=config, files=files, shapes=shapes, companions=companions)
 
 
@@ -90,7 +91,7 @@ def _read_config(directory: Path) -> dict[str, Any]:
     if not directory.is_dir():
         raise BadModel(f"{directory} is not a directory; give the path of a Hugging Face model directory")
     try:
-        config = parse_config((directory / CONFIG).read_bytes())
+        config = parse_config(read_file(directory / CONFIG))
     except FileNotFoundError:
         raise BadModel(f"{directory} has no {CONFIG}; give a directory written by save_pretrained") from None
     except NotText as error:
@@ -129,7 +130,7 @@ def _weight_files(directory: Path) -> list[Path]:
             "load them with transformers once and write them with save_pretrained"
         )
     try:
-        names = set(parse_json((directory / WEIGHTS_INDEX).read_bytes())["weight_map"].values())
+        names = set(parse_json(read_file(directory / WEIGHTS_INDEX))["weight_map"].values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadModel(
             f"{directory / WEIGHTS_INDEX} is not a weight index ({one_line(error)}); copy it again"

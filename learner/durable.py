@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from learner.regular_file import open_file
 from protocol.tensors import LENGTH_BYTES, Span, Table, read_table
 
 HEADER_ALIGN_BYTES = 8
@@ -112,7 +113,7 @@ def header_of(tensors: Sequence[TensorEntry]) -> bytes:
 
 def table_of(path: Path) -> Table:
     """Return the tensor table of a safetensors file. Raises LayoutError, OSError."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
 
         def read(offset: int, size: int) -> bytes:
             file.seek(offset)

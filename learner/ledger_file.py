@@ -30,6 +30,7 @@ from learner.ledger_schema import (
     TROUBLES,
     TRUST,
 )
+from learner.sqlite_file import OF_ROWS, SQLITE_ERRORS, Ailment, FileGone, Whereabouts, ailment_of, connect, is_sound
 
 BUSY_S = 10.0
 """How long to wait for another writer, of which there should be none: a backup tool may hold the file for a moment."""
@@ -56,6 +57,7 @@ class LedgerFile:
         self._lock = RLock()
         require_sound(path, swarm)
         self._db = _open(path)
+        self._whereabouts = Whereabouts(path, self._db)
         try:
             self._prepare(swarm)
         except BaseException:
@@ -76,6 +78,7 @@ class LedgerFile:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Everything written inside is on disk together when the block ends, or not at all. Raises LedgerError."""
         with self._lock, self._translated():
+            self._whereabouts.require()
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
@@ -90,15 +93,19 @@ class LedgerFile:
         """Other errors of SQLite's (its subclasses of DatabaseError) are mistakes of ours, and travel."""
         try:
             yield
-        except sqlite3.OperationalError as error:
-            raise LedgerError(
-                f"{self.path}: {error}. Free the disk, or end what holds the file, then start again: what was "
-                "acknowledged is safe."
-            ) from error
-        except sqlite3.DatabaseError as error:
-            if type(error) is not sqlite3.DatabaseError:
-                raise
-            raise _unreadable(self.path, error) from error
+        except FileGone as gone:
+            raise LedgerError(_taken_away(self.path, gone)) from None
+        except SQLITE_ERRORS as error:
+            match ailment_of(error):
+                case None:
+                    raise
+                case Ailment.DAMAGED:
+                    raise _unreadable(self.path, error) from error
+                case _:
+                    raise LedgerError(
+                        f"{self.path}: {error}. Free the disk, or end what holds the file, then start again: what was "
+                        "acknowledged is safe."
+                    ) from error
 
     def _query(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         with self._lock, self._translated():
@@ -130,6 +137,15 @@ class LedgerFile:
             _require_swarm(self.path, _meta(self.path, self._db), swarm)
 
 
+def _taken_away(path: Path, gone: FileGone) -> str:
+    if gone.rescued is None:
+        return f"{gone} while the learner used it, and could not be written anew. Restore {path} from a copy."
+    return (
+        f"{gone} while the learner used it. All that it held is in {gone.rescued}. Find out who did that, move this "
+        f"file to {path} (with no -wal or -shm beside it), and start again: nothing that was acknowledged is lost."
+    )
+
+
 def is_blank(path: Path) -> bool:
     """Whether nothing was ever written there: there is no file, or whoever made it was killed at that."""
     if not path.exists():
@@ -137,9 +153,9 @@ def is_blank(path: Path) -> bool:
     if not path.is_file() or 0 < path.stat().st_size < HEADER_BYTES:  # SQLite would take those for a new database
         return False
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)) as db:
+        with closing(connect(path, timeout_s=BUSY_S, read_only=True)) as db:
             return not db.execute("SELECT 1 FROM sqlite_master").fetchone()
-    except sqlite3.DatabaseError:
+    except (*SQLITE_ERRORS, OSError):
         return False
 
 
@@ -154,26 +170,43 @@ def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
     if not path.is_file():
         raise LedgerError(f"{path} is no file. Move away what lies there, and restore the ledger from a copy.")
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)) as db:
-            db.isolation_level = None
+        with closing(connect(path, timeout_s=BUSY_S, read_only=True)) as db:
             db.execute("BEGIN")
             _require_schema(path, _meta(path, db))  # SQLite finds out that a file is none of its own at the first query
-            yield db
-    except sqlite3.DatabaseError as error:
+            with _blaming(path, db):
+                yield db
+    except OSError as error:
+        if error.filename != str(path):
+            raise
+        raise LedgerError(f"{path} cannot be read ({error.strerror}). Check who owns it.") from error
+    except SQLITE_ERRORS as error:
         raise _unreadable(path, error) from error
     except DamagedValue as error:
         raise LedgerError(f"{path}: {error}") from error
 
 
-def _unreadable(path: Path, error: sqlite3.DatabaseError) -> LedgerError:
+@contextmanager
+def _blaming(path: Path, db: sqlite3.Connection) -> Iterator[None]:
+    """What reading rows raises is the file's fault if the file is found to be damaged, and else a mistake of ours."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise
+    except OF_ROWS as error:
+        if found := what_ails(db):
+            raise _damaged(path, found) from error
+        raise
+
+
+def _unreadable(path: Path, error: Exception) -> LedgerError:
     """Why the file cannot be read, and what to do, by what SQLite calls it."""
-    kind = str(getattr(error, "sqlite_errorname", ""))
-    if kind.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+    ailment = ailment_of(error)
+    if ailment is Ailment.BUSY:
         return LedgerError(
             f"{path} is locked: another program holds it for longer than {BUSY_S:g} s. End that one (a backup, a"
             " browser of databases), then do this again. Nothing was changed."
         )
-    if kind.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+    if ailment is Ailment.DAMAGED:
         return LedgerError(
             f"{path} is damaged, or no ledger ({error}). Nothing was changed. Restore it from a copy; what can still be"
             " read of it, `sqlite3 FILE .recover` prints."
@@ -198,7 +231,7 @@ def _meta(path: Path, db: sqlite3.Connection) -> dict[str, bytes]:
         )
     named = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta' AND type = 'table'").fetchone()
     meta = dict(db.execute("SELECT key, value FROM meta")) if named else {}
-    if "schema" not in meta or not isinstance(meta.get("swarm"), bytes):
+    if not isinstance(meta.get("schema"), bytes) or not isinstance(meta.get("swarm"), bytes):
         raise LedgerError(
             f"{path} is a database, but not a ledger. Move it away, or name the state directory of a learner."
         )
@@ -218,17 +251,25 @@ def require_sound(path: Path, swarm: bytes) -> None:
         return
     with snapshot(path) as db:
         _require_swarm(path, _meta(path, db), swarm)
-        ((found,),) = db.execute("PRAGMA quick_check(1)")
-    if found != "ok":
-        raise LedgerError(
-            f"{path} is damaged ({' '.join(str(found).split())[:200]}). Nothing was changed. Restore it from a copy;"
-            " what can still be read of it, `sqlite3 FILE .recover` prints."
-        )
+        if found := what_ails(db):
+            raise _damaged(path, found)
+
+
+def what_ails(db: sqlite3.Connection) -> str:
+    """What is wrong with the file, read through; "" if nothing is found. Raises SQLITE_ERRORS."""
+    return is_sound(db)
+
+
+def _damaged(path: Path, found: str) -> LedgerError:
+    return LedgerError(
+        f"{path} is damaged ({found}). Nothing was changed. Restore it from a copy; what can still be read of it,"
+        " `sqlite3 FILE .recover` prints."
+    )
 
 
 def _require_schema(path: Path, meta: Mapping[str, bytes]) -> None:
     """Raise LedgerError unless this program understands the ledger that says `meta` of itself."""
-    schema = meta.get("schema", b"").decode("ascii", "replace")
+    schema = bytes(meta.get("schema", b"")).decode("ascii", "replace")
     if schema not in map(str, READABLE):
         raise LedgerError(
             f"{path} has ledger format {schema or 'unknown'}, this program reads {SCHEMA_VERSION}. Use the volery that"
@@ -248,8 +289,8 @@ def _execute(db: sqlite3.Connection, statements: str) -> None:
 
 def _open(path: Path) -> sqlite3.Connection:
     try:
-        return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
-    except sqlite3.OperationalError as error:
+        return connect(path, timeout_s=BUSY_S, shared=True)
+    except (sqlite3.OperationalError, OSError) as error:
         raise LedgerError(
             f"{path} cannot be opened ({error}). Check that its directory exists and is writable."
         ) from error

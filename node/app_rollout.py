@@ -28,6 +28,7 @@ from node.events import Clock, EventLog
 from node.first_contact import ask_terms, find_swarm, require_certified
 from node.home import write_durably
 from node.hours import parse_hours
+from node.identities import ABOUT_FILE, require_node
 from node.keys import load_or_create_key
 from node.limits import in_force
 from node.loop_watch import LoopWatch, watched_loop
@@ -70,9 +71,6 @@ from swarm.serving import Knowledge, Serving
 from swarm.store import ChunkStore, StoreError
 from swarm.transport import ListenFailed, Transport
 
-ABOUT_FILE = "about.json"
-"""What this node last said of itself, for its own report."""
-
 SESSION_S = 2.0
 """How often the node's own presence is written, beside its end; what a kill loses of it at most."""
 
@@ -108,7 +106,12 @@ async def run_rollout(
     home = open_volunteer_home(state, invite.authority.swarm)
     events.write_to(home.events)
     events.emit("engine_chosen", engine=choice.section.kind, why=choice.why)
-    keypair = load_or_create_key(home.key)
+    try:
+        require_node(home.root)
+        keypair = load_or_create_key(home.key)
+    except BaseException:
+        home.lock.close()
+        raise
     try:
         with first_cause():
             async with AsyncExitStack() as stack:

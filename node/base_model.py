@@ -18,6 +18,7 @@ from learner.file_samples import add_samples
 from learner.ledger import Ledger
 from learner.ledger_chain import base_of
 from learner.ledger_file import LedgerError, is_blank
+from learner.regular_file import read_file
 from node.config import SwarmConfig, TrainerSection
 from node.door import shards_of
 from node.errors import RunError, UsageError
@@ -37,7 +38,7 @@ def digests_of(directory: Path) -> dict[str, str]:
             if name.endswith(WEIGHTS):
                 add_samples(digest, file)
             elif file.is_file():
-                digest.update(file.read_bytes())
+                digest.update(read_file(file))
             else:
                 continue
             found[name] = digest.hexdigest()

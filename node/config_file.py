@@ -15,6 +15,7 @@ import msgspec
 
 from learner.handed_text import NotText, parse_toml
 from learner.leasing import delivery_bytes
+from learner.regular_file import read_file
 from node.config import (
     CostSection,
     CurriculumSection,
@@ -290,7 +291,7 @@ def _key_with_nul(value: object, place: str = "") -> str | None:
 def _read(path: Path, kind: type[C]) -> C:
     refuse_invite(path, "a swarm.toml" if kind is SwarmConfig else "a node.toml")
     try:
-        raw = parse_toml(path.read_bytes())
+        raw = parse_toml(read_file(path))
     except FileNotFoundError:
         hint = " `volery init` writes one to begin with." if kind is SwarmConfig else ""
         raise UsageError(f"{path}: no such file.{hint}") from None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from learner.handed_text import parse_json
+from learner.regular_file import read_file
 from node.errors import UsageError
 from protocol.dates import moment
 from swarm.libp2p import Address, BadAddress, parse_address, why_no_host, why_undialable
@@ -83,6 +84,6 @@ def shards_of(directory: Path) -> list[str]:
 
 def _shards(index: Path) -> list[str]:
     try:
-        return sorted(set(parse_json(index.read_bytes())["weight_map"].values()))
+        return sorted(set(parse_json(read_file(index))["weight_map"].values()))
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         raise UsageError(f"[model] directory: {index} is not an index of weights; {SAVE_AGAIN}.") from None

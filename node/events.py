@@ -57,9 +57,11 @@ class EventLog:
     def _write(self, line: bytes) -> None:
         if self._path is None:
             return
+        if self._file is not None and os.fstat(self._file).st_nlink == 0:  # somebody removed it: begin another
+            self.close()
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
             self._torn = _is_torn(self._file)
         data = b"\n" + line if self._torn else line
         # One write, so that two processes with one log never mix their lines; a full disk may cut it short.

@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ import trio
 from learner.ledger_chain import checkpoints_of
 from learner.ledger_file import LedgerError, is_blank
 from learner.ledger_rows import CheckpointRow
+from learner.regular_file import open_file
 from node.child_outcomes import ChildError
 from node.child_spec import ChildSpec
 from node.children import open_child
@@ -61,9 +63,26 @@ def _copied(place: Place, chosen: SignedManifest, directory: Path) -> str:
     with _appearing(directory) as draft:
         draft.mkdir(parents=True)
         for entry in chosen.manifest.files:
-            shutil.copyfile(place.state / "store" / "versions" / chosen.hash.hex() / entry.name, draft / entry.name)
+            _copy(place.state / "store" / "versions" / chosen.hash.hex() / entry.name, entry.size, draft / entry.name)
     size, count = chosen.manifest.total_bytes, len(chosen.manifest.files)
     return f"Wrote version {chosen.version} ({size} bytes, {count} files) to {directory}"
+
+
+def _copy(source: Path, size: int, target: Path) -> None:
+    """Raises RunError where `source` is not what was published, OSError where `target` cannot be written."""
+    why = ""
+    try:
+        with open_file(source) as held:
+            if (found := os.fstat(held.fileno()).st_size) == size:
+                with target.open("wb") as file:
+                    shutil.copyfileobj(held, file)
+                return
+            why = f"has {found} bytes instead of {size}"
+    except OSError as error:
+        if error.filename != str(source):
+            raise
+        why = f"cannot be read: {error.strerror}"
+    raise RunError(f"{source} {why}. Start its node or learner once, which mends the store, or name another version.")
 
 
 def _restored(place: Place, row: CheckpointRow, config: SwarmConfig, directory: Path, trainer: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ from learner.durable import table_of
 from learner.handed_text import NotText, parse_config
 from learner.lora_targets import names, no_targets, unmatched
 from learner.presets import Recipe
+from learner.regular_file import read_file
 from node.config import TrainerSection
 from node.door import shards_of
 from node.errors import UsageError
@@ -97,7 +98,7 @@ def read_facts(directory: Path) -> ModelFacts:
     """Read what lies in a model directory. Raises UsageError naming the file."""
     path, tables = directory / "config.json", list[Table]()
     try:
-        config = parse_config(path.read_bytes())
+        config = parse_config(read_file(path))
         for path in (directory / name for name in shards_of(directory)):
             tables.append(table_of(path))
     except NotText as error:

@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from learner.regular_file import open_file, open_lock, read_file
 from node.errors import RunError, UsageError
+from node.identities import require_learner
 from node.keys import load_key, load_or_create_key, load_or_create_secret, sync_directory
 from protocol.dates import DAY_MS, moment
 from protocol.errors import PeerError
-from protocol.genesis import Authority, certify_learner, found_swarm, open_certificate, read_genesis
+from protocol.genesis import Authority, LearnerCertificate, certify_learner, found_swarm, open_certificate, read_genesis
 from protocol.identity import Keypair
 from protocol.ids import PublicKey
 
@@ -74,7 +76,9 @@ def open_learner_home(root: Path, *, name: str, certificate_days: float, now_ms:
     try:
         genesis = _genesis(root, name, now_ms)
         authority = read_genesis(genesis)[1]
-        learner = load_or_create_key(root / LEARNER_KEY)
+        there = root / LEARNER_KEY
+        _require_keys(root, authority, load_key(there) if there.exists() else None)
+        learner = load_or_create_key(there)
         certificate = _certificate(root, authority, learner, certificate_days, now_ms)
         secret = load_or_create_secret(root / SECRET)
     except BaseException:
@@ -97,12 +101,13 @@ def require_home(root: Path, *, now_ms: int) -> Authority | None:
     require_state(root)
     lock = root / "lock"
     if lock.is_file():
-        with lock.open("rb") as held:
+        with open_file(lock) as held:
             _hold(root, held)
     keys = {name: load_key(root / name) for name in KEYS if (root / name).exists()}
     if not _is_founded(root):
         return None
-    authority = _read_genesis(root / "genesis")[1]
+    authority = genesis_at(root / "genesis")[1]
+    _require_keys(root, authority, keys.get(LEARNER_KEY))
     if _valid_certificate(root, authority, keys.get(LEARNER_KEY), now_ms) is None:
         _operator(root, authority)
     return authority
@@ -128,7 +133,7 @@ def _take(root: Path) -> BinaryIO:
     require_state(root)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        lock = (root / "lock").open("ab")
+        lock = open_lock(root / "lock")
     except OSError as error:
         raise _unusable(root, error.strerror) from None
     try:
@@ -155,22 +160,40 @@ def _is_founded(root: Path) -> bool:
     path = root / "genesis"
     if path.exists():
         return True
-    if (root / LEARNER_KEY).exists():  # made later: a new genesis here would be another swarm with the old one's keys
+    later = (LEARNER_KEY, "certificate", SECRET, INVITE_FILE, "ledger.sqlite")
+    if any((root / name).exists() for name in later):  # a new genesis here would be another swarm with the old one's
         raise UsageError(f"{path} is missing: it says which swarm this is. Restore it from a copy.")
     return False
+
+
+def _require_keys(root: Path, authority: Authority, learner: Keypair | None) -> None:
+    """Refuse other keys than those of before. Raises UsageError, RunError."""
+    if (root / OPERATOR_KEY).exists():
+        _operator(root, authority)
+    if (root / "certificate").exists():
+        require_learner(root / LEARNER_KEY, learner, PublicKey(_certificate_at(root, authority).learner))
+
+
+def _certificate_at(root: Path, authority: Authority) -> LearnerCertificate:
+    path = root / "certificate"
+    try:
+        return open_certificate(_read(path), authority)
+    except PeerError as error:
+        raise UsageError(f"{path} is not a certificate of this swarm ({error}). Restore it from a copy.") from None
 
 
 def _genesis(root: Path, name: str, now_ms: int) -> bytes:
     path = root / "genesis"
     if _is_founded(root):
-        return _read_genesis(path)[0]
+        return genesis_at(path)[0]
     operator = load_or_create_key(root / OPERATOR_KEY)
     raw, _ = found_swarm(operator, name=name, created_ms=now_ms, nonce=secrets.token_bytes(16))
     write_durably(path, raw)
     return raw
 
 
-def _read_genesis(path: Path) -> tuple[bytes, Authority]:
+def genesis_at(path: Path) -> tuple[bytes, Authority]:
+    """The genesis in a file, and whose swarm that is. Raises UsageError, RunError."""
     raw = _read(path)
     try:
         return raw, read_genesis(raw)[1]
@@ -198,11 +221,7 @@ def _valid_certificate(root: Path, authority: Authority, learner: Keypair | None
     path = root / "certificate"
     ends_ms = 0
     if path.exists():
-        raw = _read(path)
-        try:
-            word = open_certificate(raw, authority)
-        except PeerError as error:
-            raise UsageError(f"{path} is not a certificate of this swarm ({error}). Restore it from a copy.") from None
+        raw, word = _read(path), _certificate_at(root, authority)
         if word.not_before_ms > now_ms:
             raise RunError(
                 f"This machine's clock is probably wrong: it says {moment(now_ms)}, and {path} holds from "
@@ -232,7 +251,7 @@ def _operator(root: Path, authority: Authority) -> Keypair:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path)
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}. Check who owns it.") from None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from learner.regular_file import open_file
 from node.errors import UsageError, shortened
 from node.home import INVITE_FILE
 from protocol.invite import PREFIX, Invite, InviteError, holds_invite, read_invite
@@ -31,12 +32,13 @@ def open_invite(text: str, *, now_ms: int) -> Invite:
     """
     if not text.strip():
         raise UsageError(f"An empty text is no invite, which begins with {PREFIX}. {COPY}")
+    typed = text
     if not is_invite(text):
         text = _invite_file(text)
     try:
         return read_invite(text, now_ms=now_ms)
     except InviteError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(str(error) if text == typed else f"{shortened(typed.strip())}: {error}") from None
 
 
 def _invite_file(name: str) -> str:
@@ -48,7 +50,7 @@ def _invite_file(name: str) -> str:
     try:
         if path.is_dir():
             raise UsageError(f"{path} is a directory. Name the file in it that holds the invite, or paste the invite.")
-        with path.open("rb") as file:
+        with open_file(path) as file:
             raw = file.read(MAX_INVITE_FILE_BYTES)
         return raw.decode("utf-16" if raw.startswith(UTF_16) else "utf-8", errors="replace")
     except FileNotFoundError:
@@ -59,7 +61,11 @@ def _invite_file(name: str) -> str:
             ) from None
     except PermissionError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}. {COPY}") from None
-    except (OSError, ValueError):  # longer than any name of a file, or with what none may have
+    except OSError as error:
+        if os.path.lexists(path):
+            raise UsageError(f"{path} cannot be read: {error.strerror}. {COPY}") from None
+        # else it is longer than any name of a file
+    except ValueError:  # with what no name may have
         pass
     return name
 

@@ -24,6 +24,7 @@ from node.config import GB, NodeConfig
 from node.engine_terms import accepted_dtypes
 from node.events import Clock
 from node.first_contact import ask_terms, find_swarm, require_certified
+from node.identities import require_node
 from node.keys import KEY_BYTES, load_key
 from node.limits import in_force
 from node.presence import machine_name, open_transport
@@ -90,6 +91,8 @@ async def _newest(transport: Transport, learner: PeerId, invite: Invite) -> Sign
 
 async def show_join(invite: Invite, config: NodeConfig, *, state: Path | None, wait_s: float) -> str:
     """What joining would mean, for people to read. Raises UsageError or RunError."""
+    if state is not None:
+        require_node(state)
     choice = engine_choice.choose_engine(config.engine, engine_choice.look(config.engine))
     config = msgspec.structs.replace(config, engine=choice.section)
     return "\n".join(story(await look(invite, config, wait_s), invite, config, state=state, why=choice.why))

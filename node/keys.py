@@ -11,10 +11,14 @@ import secrets
 import stat
 from pathlib import Path
 
+from learner.regular_file import read_file
 from node.errors import RunError, UsageError
 from protocol.identity import Keypair
 
 KEY_BYTES = 32
+
+MOST_BYTES = 4096
+"""Of a file that holds a key: 64 digits, and blanks around them."""
 
 
 def load_or_create_key(path: Path) -> Keypair:
@@ -45,9 +49,9 @@ def load_key(path: Path) -> Keypair:
 
 def _load(path: Path) -> bytes:
     if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
-        raise UsageError(f"{path} can be read by others. Make it private first: chmod 600 {path}")
+        raise UsageError(f"{path} can be read by others. Make it private first: chmod 600 {path}.")
     try:
-        raw = bytes.fromhex(path.read_text(encoding="ascii").strip())
+        raw = bytes.fromhex(read_file(path, MOST_BYTES).decode("ascii").strip())
     except ValueError:
         raw = b""
     if len(raw) != KEY_BYTES:

@@ -6,6 +6,7 @@ by shortening the file, which needs no room. Nothing waits for the disk: a power
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -48,6 +49,8 @@ class LineFile:
             self._file = None
 
     def _append(self, lines: bytes) -> None:
+        if self._file is not None and os.fstat(self._file).st_nlink == 0:  # nobody would ever read what is appended
+            raise FileNotFoundError(errno.ENOENT, "it was removed while it was written to", str(self._path))
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)

@@ -14,15 +14,17 @@ from typing import Any
 
 import msgspec
 
+from learner.handed_text import NotText, parse_json, text_of
 from learner.ledger_file import LedgerError
+from learner.regular_file import read_file
 from node import reports
-from node.app_rollout import ABOUT_FILE
 from node.config import SwarmConfig
 from node.config_file import read_swarm_config
 from node.door import require_addresses
 from node.errors import RunError, UsageError
 from node.events import Clock
-from node.home import INVITE_FILE
+from node.home import INVITE_FILE, genesis_at
+from node.identities import ABOUT_FILE
 from node.invites import is_invite, open_invite
 from node.keys import load_key
 from node.loop_delay import LoopFigures
@@ -43,14 +45,26 @@ from node.volunteer import data_directory, swarm_directory
 from node.whole_file import PAGE, PICTURE, cannot_write, require_place
 from protocol.energy import JOULES_PER_KWH
 from protocol.errors import LocalProtocolError, PeerError
-from protocol.genesis import read_genesis
 from protocol.ids import PeerId
-from protocol.invite import Invite, read_invite, write_invite
+from protocol.invite import Invite, InviteError, read_invite, write_invite
 from protocol.manifest import SignedManifest, open_manifest
 
 DEFAULT_CONFIG = Path("swarm.toml")
 HOUR_MS = 3_600_000
+
+MAX_MANIFEST_FILE_BYTES = 64 << 20
+"""Of a manifest in a store: as many as the largest that is taken (`protocol/limits.py`)."""
+
 NAME_ONE = "Name a swarm.toml, or a node's state directory."
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node last said of itself, as it lies in its state directory."""
+
+    name: str = ""
+    engine: str = ""
+    machine: str = ""
+    per_kwh: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +76,11 @@ class Place:
     is_learner: bool
     staleness: int | None = None
     terms: CostTerms = NO_TERMS
+
+    @property
+    def books(self) -> Path:
+        """Where receipts are kept."""
+        return self.state / ("ledger.sqlite" if self.is_learner else "receipts.sqlite")
 
     @property
     def key(self) -> Path:
@@ -83,6 +102,9 @@ def find_place(target: Path | None) -> Place:
             place = Place(state=candidate, is_learner=is_learner)
             if place.key.exists():
                 return place
+        for lost, beside in (("node.key", "receipts.sqlite"), ("learner.key", "genesis")):
+            if (target / beside).exists():
+                raise UsageError(f"{target / lost} is missing. Restore it from a copy, or name another directory.")
         raise UsageError(f"{target} holds neither a learner nor a node. {NAME_ONE}")
     if not target.exists():
         raise UsageError(f"{target}: no such file or directory. {NAME_ONE}")
@@ -113,11 +135,10 @@ def show_invite(config: Path, *, announce: Sequence[str], expires_h: float) -> s
             f"{path} does not exist yet: start the swarm once with `volery learn {config}`. Where [network] listen = "
             "[] nobody can join, and there is no invite."
         )
-    text = path.read_text(encoding="ascii").strip()
+    text, invite = _kept_invite(path)
     if not announce and not expires_h:
         return text
     require_addresses([], list(announce), announced_by="--announce")
-    invite = read_invite(text, now_ms=0)
     learner = invite.addresses[0].rpartition("/p2p/")[2]
     addresses = [_of_learner(address, learner) for address in announce]
     try:
@@ -132,6 +153,20 @@ def show_invite(config: Path, *, announce: Sequence[str], expires_h: float) -> s
         raise UsageError(
             f"--announce: {len(addresses)} addresses do not fit one invite ({error}). Name fewer."
         ) from None
+
+
+def _kept_invite(path: Path) -> tuple[str, Invite]:
+    """The invite in a learner's state, which wrote nothing else there. Raises RunError."""
+    try:
+        text = text_of(read_file(path)).strip()
+        return text, read_invite(text, now_ms=0)
+    except OSError as error:
+        why = f"cannot be read: {error.strerror}"
+    except NotText as error:
+        why = str(error)
+    except InviteError as error:
+        why = f"is damaged ({error})"
+    raise RunError(f"{path} {why}. Move it away; the next start of the learner writes it again.") from None
 
 
 def _of_learner(address: str, learner: str) -> str:
@@ -267,17 +302,23 @@ def _redrawn(told: Answer, kept: KeptLease, place: Place) -> Answer:
 
     store = place.state / "store"
     held = {one.hash: (one, store / "versions" / one.hash.hex()) for one in complete_versions(store)}
-    try:
-        authority = read_genesis((place.state / "genesis").read_bytes())[1]
-    except (OSError, PeerError) as error:
-        raise RunError(f"{place.state / 'genesis'} cannot be read ({error}). Restore it from a copy.") from None
+    authority = genesis_at(place.state / "genesis")[1]
     again = redrawn(kept, authority, held)
     return Answer(text="\n".join([told.text, *again.lines]), agrees=again.agrees)
 
 
 def _about(state: Path) -> dict[str, Any]:
     path = state / ABOUT_FILE
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    try:
+        found: dict[str, Any] = msgspec.to_builtins(msgspec.convert(parse_json(read_file(path)), About))
+        return found
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"{path} cannot be read ({error}). Move it away: it only holds what this node calls itself, and the next "
+            "start writes it again."
+        ) from None
 
 
 def show_status(target: Path | None, *, as_json: bool) -> str:
@@ -364,12 +405,12 @@ def complete_versions(store: Path) -> Iterator[SignedManifest]:
     genesis = store / "genesis"
     if not genesis.exists():
         return
-    authority = read_genesis(genesis.read_bytes())[1]
+    authority = genesis_at(genesis)[1]
     found = []
     for path in (store / "manifests").iterdir():
         if (store / "versions" / path.name).is_dir():
             try:
-                found.append(open_manifest(path.read_bytes(), authority))
+                found.append(open_manifest(read_file(path, MAX_MANIFEST_FILE_BYTES), authority))
             except (PeerError, OSError):
                 continue
     yield from sorted(found, key=lambda signed: signed.version)

@@ -22,6 +22,8 @@ from types import FrameType
 
 import trio
 
+from learner.handed_text import parse_json
+from learner.regular_file import read_file
 from node.errors import RunError
 from node.first_signals import remembered
 
@@ -97,7 +99,7 @@ class Orders:
 
 def _read(path: Path) -> dict[str, object]:
     with suppress(OSError, ValueError):
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = parse_json(read_file(path))
         if isinstance(told, dict):
             return told
     return {}

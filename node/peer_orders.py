@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from learner.regular_file import read_file
 from node.errors import RunError
 from protocol.codec import PeerText, ready
 
@@ -76,7 +77,7 @@ class PeerOrders:
 def read_order(path: Path) -> Ban | Pardon:
     """The order in a file. Raises NoOrder."""
     try:
-        order: Ban | Pardon = msgspec.json.decode(path.read_bytes(), type=ready(Ban | Pardon))
-    except (OSError, msgspec.MsgspecError) as error:
+        order: Ban | Pardon = msgspec.json.decode(read_file(path), type=ready(Ban | Pardon))
+    except (OSError, ValueError, RecursionError) as error:
         raise NoOrder(f"{path} is no order and was left where it is ({error}). Remove it.") from None
     return order

@@ -18,6 +18,7 @@ from threading import RLock
 from types import MappingProxyType
 from typing import Any
 
+from learner.sqlite_file import SQLITE_ERRORS, Ailment, FileGone, Whereabouts, ailment_of, connect
 from protocol.codec import decode, encode
 from protocol.cost import Price
 from protocol.energy import EnergySource
@@ -232,6 +233,13 @@ class StoredReceipt:
     raw: bytes
 
 
+def _damaged(path: Path, why: object) -> ReceiptsError:
+    return ReceiptsError(
+        f"{path} is damaged, or no file of receipts ({why}). Restore it from a copy, or move it away: the learner has"
+        " signed what is in it, and keeps that as well."
+    )
+
+
 class Receipts:
     """See the module's paragraph.
 
@@ -250,14 +258,8 @@ class Receipts:
                 f"{path}: there are no receipts. Join a swarm first, or name the state of a node that did."
             )
         with self._named("Check that its directory exists and is writable"):
-            mode = "ro" if read_only else "rwc"
-            self._db = sqlite3.connect(
-                f"{path.resolve().as_uri()}?mode={mode}",
-                uri=True,
-                isolation_level=None,
-                check_same_thread=False,
-                timeout=BUSY_S,
-            )
+            self._db = connect(path, timeout_s=BUSY_S, read_only=read_only, shared=True)
+            self._whereabouts = Whereabouts(path, self._db)
         try:
             self._prepare(read_only)
         except BaseException:
@@ -583,6 +585,11 @@ class Receipts:
             for lease, index, record, rule, detail, reward, issued_ms, tokens in rows
         ]  # fmt: skip
 
+    def peers(self) -> list[PeerId]:
+        """Whom the receipts name, the latest first: one, if the node has always had one key."""
+        rows = self._query("SELECT peer FROM receipts GROUP BY peer ORDER BY max(issued_ms) DESC")
+        return [PeerId(peer) for (peer,) in rows]
+
     def receipt_for(self, lease: LeaseId) -> bytes | None:
         """The receipt of a lease as it was sent."""
         rows = self._query("SELECT raw FROM receipts WHERE lease = ?", (lease,))
@@ -619,23 +626,34 @@ class Receipts:
     def _named(self, advice: str) -> Iterator[None]:
         try:
             yield
-        except sqlite3.DatabaseError as error:
-            kind = str(getattr(error, "sqlite_errorname", ""))
-            if kind.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-                raise ReceiptsError(
-                    f"{self.path} is locked: another program holds it for longer than {BUSY_S:g} s. End that one, then"
-                    " do this again. Nothing was changed."
-                ) from error
-            if kind.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-                raise ReceiptsError(
-                    f"{self.path} is damaged, or no file of receipts ({error}). Restore it from a copy, or move it"
-                    " away: the learner has signed what is in it, and keeps that as well."
-                ) from error
-            raise ReceiptsError(f"{self.path}: {error}. {advice}.") from error
+        except SQLITE_ERRORS as error:
+            match ailment_of(error):
+                case None:
+                    raise
+                case Ailment.BUSY:
+                    raise ReceiptsError(
+                        f"{self.path} is locked: another program holds it for longer than {BUSY_S:g} s. End that one,"
+                        " then do this again. Nothing was changed."
+                    ) from error
+                case Ailment.DAMAGED:
+                    raise _damaged(self.path, error) from error
+                case Ailment.PLACE:
+                    raise ReceiptsError(f"{self.path}: {error}. {advice}.") from error
+        except FileGone as gone:
+            kept = "Restore it from a copy" if gone.rescued is None else f"All that it held is in {gone.rescued}"
+            raise ReceiptsError(
+                f"{gone} while the node used it. {kept}. Find out who did that, move it back to {self.path}, and start"
+                " again."
+            ) from None
+        except OSError as error:
+            if error.filename != str(self.path):
+                raise
+            raise ReceiptsError(f"{self.path} cannot be opened: {error.strerror}. {advice}.") from error
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._lock, self._named("Free the disk or end what holds the file; receipts can be asked for again"):
+            self._whereabouts.require()
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
@@ -671,6 +689,7 @@ class Receipts:
                     self._db.execute(statement)
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._db.execute("PRAGMA synchronous = NORMAL")
+                self._whereabouts.require()
 
     def _create(self) -> None:
         with self._transaction() as db:
@@ -683,7 +702,7 @@ class Receipts:
         if row is None:
             raise ReceiptsError(f"{self.path} is a database, but not one of receipts. Choose another state directory.")
         if row[0] != str(SCHEMA_VERSION).encode():
-            written = row[0].decode(errors="replace")
+            written = row[0].decode(errors="replace") if isinstance(row[0], bytes) else str(row[0])
             raise ReceiptsError(
                 f"{self.path} has receipts of format {written}, this program reads {SCHEMA_VERSION}."
                 " Use the volery that wrote it."

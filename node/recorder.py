@@ -26,6 +26,7 @@ from learner.provisioning.recording import (
     encode_line,
     read_lines,
 )
+from learner.regular_file import open_file
 from node.line_file import LineFile
 
 MAX_RECORDING_BYTES = 64 * 1024 * 1024
@@ -101,7 +102,7 @@ class Recorder:
 
     def _hear(self, path: Path, observatory: Observatory) -> None:
         hears = False
-        with path.open("rb") as file:
+        with open_file(path) as file:
             for event in read_lines(file, path.name):
                 if isinstance(event, Began):
                     hears = _is_alike(event, self._terms)

@@ -20,6 +20,7 @@ from learner.ledger import Ledger
 from learner.ledger_chain import checkpoints_of
 from learner.ledger_file import LedgerError, is_blank, require_sound
 from learner.ledger_rows import CheckpointRow
+from learner.sqlite_file import rescued_files
 from node.config import SwarmConfig
 from node.errors import RunError, UsageError, naming
 from node.fixed_settings import SEED, TASKS, require_fixed
@@ -56,9 +57,11 @@ def require_memory(state: Path) -> None:
     if not is_blank(state / LEDGER):
         _checkpoints(state)
     elif any((state / CHECKPOINTS).glob("*")):
+        kept = rescued_files(state / LEDGER)
+        copy = f"a copy ({kept[-1]} holds what was there when it was taken away)" if kept else "a copy"
         raise RunError(
             f"{state / LEDGER} is missing or empty, and {state / CHECKPOINTS} tells that this learner has worked."
-            " Restore it from a copy, or choose another [swarm] state to begin anew."
+            f" Restore it from {copy}, or choose another [swarm] state to begin anew."
         )
 
 

@@ -11,19 +11,27 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from learner.sqlite_file import connect
+
 BUSY_S = 5.0
 """How long to wait for another process that holds the file."""
 
 
 def open_side_file(path: Path, *, form: int, schema: str) -> sqlite3.Connection:
     """Open the file, or make it, to write to it from any thread. Raises sqlite3.Error, also for another format."""
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
+    try:
+        db = connect(path, timeout_s=BUSY_S, shared=True)
+    except OSError as error:
+        raise sqlite3.OperationalError(f"{path} cannot be opened: {error.strerror}") from error
     try:
         (found,) = db.execute("PRAGMA user_version").fetchone()
         if found not in (0, form):
             raise sqlite3.DatabaseError(f"{path} has format {found}, this program writes {form}: move it away")
         db.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {schema}")
         db.execute(f"PRAGMA user_version = {form}")
+    except UnicodeDecodeError as error:
+        db.close()
+        raise sqlite3.DatabaseError(f"{path} is damaged: move it away") from error
     except BaseException:
         db.close()
         raise
@@ -33,5 +41,12 @@ def open_side_file(path: Path, *, form: int, schema: str) -> sqlite3.Connection:
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """The file as it is, to be read while somebody else may write to it. Raises sqlite3.Error."""
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)) as db:
-        yield db
+    try:
+        with closing(connect(path, timeout_s=BUSY_S, read_only=True)) as db:
+            yield db
+    except UnicodeDecodeError as error:
+        raise sqlite3.DatabaseError("it is damaged: a text in it is no UTF-8") from error
+    except OSError as error:
+        if error.filename != str(path):
+            raise
+        raise sqlite3.OperationalError(error.strerror) from error

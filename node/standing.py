@@ -15,6 +15,8 @@ from typing import Any
 
 import psutil
 
+from learner.handed_text import parse_json
+from learner.regular_file import read_file
 from node.loop_delay import LoopFigures
 
 FILE = "standing.json"
@@ -64,8 +66,8 @@ class Noticeboard:
 
 def standing_of(root: Path) -> Standing | None:
     """What the node that runs in `root` says, None if none does."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        told: dict[str, Any] = json.loads((root / FILE).read_text(encoding="utf-8"))
+    with suppress(OSError, ValueError, KeyError, TypeError, ArithmeticError):
+        told: dict[str, Any] = parse_json(read_file(root / FILE))
         if _is_alive(int(told["pid"]), float(told["born"])):
             return Standing(
                 doing=str(told["doing"]),

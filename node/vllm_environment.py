@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from learner.handed_text import parse_json
 from learner.last_words import how_ended
+from learner.regular_file import read_file
 from node.errors import RunError, UsageError
 from node.home import write_durably
 from node.user_paths import as_path, real_path
@@ -63,7 +65,7 @@ def recorded() -> VllmEnvironment | None:
 
 def _record() -> VllmEnvironment | None:
     try:
-        told = json.loads(record_path().read_text(encoding="utf-8"))
+        told = parse_json(read_file(record_path()))
         return VllmEnvironment(python=Path(told["python"]), build=told["build"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from learner.regular_file import open_lock
 from node.errors import RunError, UsageError
 from protocol.ids import SwarmId
 
@@ -85,7 +86,7 @@ def _take(root: Path) -> VolunteerHome | None:
         raise UsageError(f"{root} is a learner's state. Name another directory with --state.")
     try:
         root.mkdir(parents=True, exist_ok=True)
-        lock = (root / "lock").open("ab")
+        lock = open_lock(root / "lock")
     except OSError as error:
         raise RunError(f"{root} cannot be used: {error.strerror}. Name a writable directory with --state.") from None
     try:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from learner.sqlite_file import Whereabouts
 from node.metrics.board import Row, Series
 from node.metrics.declared import METRICS
 from node.side_file import open_side_file, reading
@@ -57,11 +58,14 @@ class SqliteSink:
     _db: sqlite3.Connection | None = None
     _ids: dict[Series, int] = field(default_factory=dict)
     _count: int = 0
+    _whereabouts: Whereabouts = field(init=False)
 
     def begin(self, incarnation: int, base: int) -> None:
         """Open or make the file, and forget steps after `base`."""
         if self._db is None:
             self._db = open_side_file(self.path, form=FORMAT, schema=SCHEMA)
+            self._whereabouts = Whereabouts(self.path, self._db)
+            self._whereabouts.require()
             rows = self._db.execute("SELECT id, metric, labels FROM series")
             self._ids = {Series(metric, tuple(json.loads(labels).values())): number for number, metric, labels in rows}
         with self._db:
@@ -94,6 +98,7 @@ class SqliteSink:
     def _open(self) -> sqlite3.Connection:
         if self._db is None:
             raise sqlite3.ProgrammingError("not begun")
+        self._whereabouts.require()
         return self._db
 
     def _id(self, db: sqlite3.Connection, series: Series) -> int:

@@ -19,7 +19,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 
+from learner.handed_text import parse_json
 from learner.last_words import explained, how_ended
+from learner.regular_file import open_file, read_file
 from node.metrics.board import Row
 from node.metrics.tensorboard import tag
 
@@ -117,7 +119,7 @@ class WandbSink:
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(WAIT_S)
         lines: list[str] = []
-        with suppress(OSError), (self.directory / LOG).open("rb") as log:
+        with suppress(OSError), open_file(self.directory / LOG) as log:
             log.seek(self._log_begins)
             lines = log.read().decode(errors="replace").splitlines()
         code = self._child.returncode
@@ -129,7 +131,7 @@ class WandbSink:
     def _before(self) -> tuple[str, int]:
         """The run that rows went to last, and the last step that it has; ("", -1) if there was none."""
         try:
-            state = json.loads((self.directory / STATE).read_text(encoding="utf-8"))
+            state = parse_json(read_file(self.directory / STATE))
             return str(state["run"]), int(state["step"])
         except (OSError, ValueError, KeyError, TypeError):
             return "", -1

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from learner.handed_text import NotText, parse_toml, text_of
+from learner.regular_file import read_file
 from node.errors import UsageError
 from node.plan.keys import COLUMNS, shown
 
@@ -54,7 +55,7 @@ def _bytes_of(path: Path) -> bytes:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise UsageError(f"{path} has more than {MAX_FILE_BYTES} bytes: that is no pool of machines.")
-        return path.read_bytes()
+        return read_file(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}. Name a pool of machines.") from None
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from learner.provisioning.recording import FILE, Recorded, RecordingError, read_lines
+from learner.regular_file import open_file
 from node.config import SwarmConfig
 from node.config_file import read_swarm_config
 from node.errors import UsageError
@@ -48,7 +49,7 @@ def find_recording(target: Path) -> tuple[Path, SwarmConfig | None]:
 def read_events(path: Path) -> list[Recorded]:
     """All events of the recording in `path`, none where it is empty. Raises UsageError."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             events = list(read_lines(_lines(file, path), str(path)))
             if not events and file.tell():
                 raise RecordingError(f"{path} holds no whole line. Name a {FILE}, or what has one.")

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from learner.sqlite_file import Ailment, Whereabouts, ailment_of
 from node.errors import RunError
 from node.samples.kept import KeptGroup, pack, unpack
 from node.side_file import open_side_file, reading
@@ -58,11 +59,14 @@ class SampleSink:
     name: str = "samples"
     _db: sqlite3.Connection | None = None
     _bytes: int = 0
+    _whereabouts: Whereabouts = field(init=False)
 
     def begin(self, incarnation: int, base: int) -> None:
         """Open or make the file, and forget steps after `base`."""
         if self._db is None:
             self._db = open_side_file(self.path, form=FORMAT, schema=SCHEMA)
+            self._whereabouts = Whereabouts(self.path, self._db)
+            self._whereabouts.require()
         self._db.execute("DELETE FROM groups WHERE step > ?", (base,))
         self._measure(self._db)
 
@@ -70,6 +74,7 @@ class SampleSink:
         """Keep the groups of one step, on disk soon."""
         if self._db is None:
             raise sqlite3.ProgrammingError("not begun")
+        self._whereabouts.require()
         payloads = [pack(group) for group in row.groups]
         with self._db as db:
             db.execute("BEGIN IMMEDIATE")
@@ -128,13 +133,13 @@ def _query(path: Path, sql: str, *values: int) -> list[tuple[Any, ...]]:
             if found != FORMAT:
                 raise RunError(f"{path} has format {found}, this program reads {FORMAT}. Use the volery that wrote it.")
             return db.execute(sql, values).fetchall()
-    except sqlite3.OperationalError as error:  # of the place, not of what the file holds
+    except sqlite3.DatabaseError as error:
+        if ailment_of(error) is Ailment.DAMAGED:
+            raise RunError(
+                f"{path} cannot be read ({error}). Restore it from a copy, or delete it while no learner runs: only "
+                "samples are lost."
+            ) from None
         raise RunError(
             f"{path} cannot be opened ({error}). Its directory must be writable, since SQLite keeps a lock file there: "
             f"copy {path.parent} to a disk that is, and show the copy."
-        ) from None
-    except sqlite3.DatabaseError as error:
-        raise RunError(
-            f"{path} cannot be read ({error}). Restore it from a copy, or delete it while no learner runs: only "
-            "samples are lost."
         ) from None

@@ -14,6 +14,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 
 from learner.provisioning.recording import Began, Recorded, RecordingError, encode_line, read_lines
+from learner.regular_file import open_file
 from node.errors import UsageError
 from node.outlet import is_screen
 from node.plan.keys import SETTINGS, Key, judged
@@ -127,7 +128,7 @@ def require_recording(path: Path) -> None:
 
 def _is_simulated(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             first = next(read_lines([file.readline(MAX_LINE_BYTES)], str(path)), None)
     except RecordingError:
         return False

@@ -15,6 +15,7 @@ from typing import Protocol
 from learner.ledger_evidence import Evidence, evidence_of
 from learner.ledger_file import LedgerError, snapshot
 from learner.ledger_reputation import observed_days
+from learner.regular_file import read_file
 from node.errors import RunError, UsageError
 from node.keys import load_key
 from node.lookups import Place
@@ -26,7 +27,7 @@ from node.statements.form import CreditLine, Head, Line, ProofLine, ReceiptLine,
 from protocol.codec import decode, encode
 from protocol.envelope import Kind, read_envelope
 from protocol.errors import PeerError
-from protocol.genesis import Authority, read_genesis
+from protocol.genesis import Authority, open_certificate, read_genesis
 from protocol.ids import LeaseId, PeerId, PolicyVersion, RecordId, short
 from protocol.reputation import DAY_MS
 from protocol.reputation_note import open_reputation_note, reputation_note, sign_reputation_note
@@ -152,9 +153,15 @@ def reputation_lines(
     """
     learner, path = load_key(place.key), place.state / "certificate"
     try:
-        certificate = path.read_bytes()
+        certificate = read_file(path)
+        open_certificate(certificate, authority)
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}. Start the learner once, which makes one.") from None
+    except PeerError as error:
+        raise RunError(
+            f"{path} is not a certificate of this swarm ({error}). Restore it from a copy, or move it away. Start the "
+            "learner once, with operator.key there: it makes another one."
+        ) from None
     try:
         with snapshot(place.state / "ledger.sqlite") as db:
             at_ms = min(last_moment_ms(db), now_ms)
@@ -206,10 +213,12 @@ def head_of(place: Place) -> tuple[Head, Authority]:
     """How a statement of these books begins. Raises RunError."""
     path = place.state / ("genesis" if place.is_learner else "store/genesis")
     try:
-        raw = path.read_bytes()
+        raw = read_file(path)
         authority = read_genesis(raw)[1]
     except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}. Without it nobody could check a receipt.") from None
+        raise RunError(
+            f"{path} cannot be read: {error.strerror}. Without it nobody could check a receipt. Restore it from a copy."
+        ) from None
     except PeerError as error:
         raise RunError(f"{path} is not a swarm's genesis ({error}). Restore it from a copy.") from None
     return Head(swarm=authority.swarm.hex(), genesis=raw), authority
@@ -231,14 +240,14 @@ def peer_named(place: Place, text: str) -> PeerId | None:
     return found[0]
 
 
-def as_receipt(raw: bytes, authority: Authority) -> Receipt:
+def as_receipt(raw: bytes, authority: Authority, place: Place) -> Receipt:
     """What a stored receipt says; whether it is one, `check` finds out. Raises RunError."""
     try:
         envelope = read_envelope(raw, kind=Kind.RECEIPT, swarm=authority.swarm, limit=MAX_RECEIPT_BYTES)
         receipt: Receipt = decode(Receipt, envelope.payload, MAX_RECEIPT_BYTES)
     except PeerError as error:
         raise RunError(
-            f"A receipt here cannot be read ({error}). `volery receipts export` and `verify` say which."
+            f"A receipt in {place.books} cannot be read ({error}). `volery receipts export` and `verify` say which."
         ) from None
     return receipt
 

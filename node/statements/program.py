@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from learner.handed_text import without_mark
+from learner.regular_file import open_file
 from node.errors import RunError, UsageError
 from node.events import Clock
 from node.invites import open_invite
@@ -44,7 +45,7 @@ def list_receipts(target: Path | None, *, last: int, peer: str, records: bool, a
     who = peer_named(place, peer)
     authority = head_of(place)[1]
     with open_books(place) as books:
-        receipts = [as_receipt(raw, authority) for raw in books.newest(last, who)]
+        receipts = [as_receipt(raw, authority, place) for raw in books.newest(last, who)]
         rows = [(receipt, books.trained_of(receipt)) for receipt in receipts]
     return receipts_json(rows) if as_json else receipts_text(rows, records=records, width=_width())
 
@@ -122,7 +123,7 @@ def prove_record(target: Path | None, record: str, out: Path | None) -> str:
 def lines_of(file: Path) -> Iterator[bytes]:
     """Lines with their ends, up to the first that is too long, of which the beginning comes. Raises RunError."""
     try:
-        with file.open("rb") as opened:
+        with open_file(file) as opened:
             is_first = True
             while raw := opened.readline(MAX_LINE_BYTES + 1):
                 yield without_mark(raw) if is_first else raw

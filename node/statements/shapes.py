@@ -12,6 +12,7 @@ from enum import Enum
 from itertools import islice
 from pathlib import Path
 
+from learner.regular_file import open_file
 from node.statements.form import (
     MAX_LINE_BYTES,
     AnyLine,
@@ -46,7 +47,7 @@ def require_out(out: Path, shape: Shape) -> None:
 
 def shapes_of(path: Path) -> frozenset[Shape]:
     """The shapes that a file may have: none if it is no statement, all if it states nothing. Raises OSError."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         lines = list(islice(_lines(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b"")), LOOKED_AT))
     match lines:
         case []:

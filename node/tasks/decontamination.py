@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from learner.handed_text import parse_line, without_mark
+from learner.regular_file import read_file
 from node.tasks.port import TaskError
 
 MAX_GRAMS = 1 << 22
@@ -75,7 +76,7 @@ def read_excluded(path: Path, ngram: int) -> Excluded:
     or `prompt`, or the text itself. Raises TaskError that names the line.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = read_file(path).split(b"\n")
     except OSError as error:
         raise TaskError(
             f"{path}: cannot be read: {error.strerror}. Name a file of texts or hashes in exclude=."

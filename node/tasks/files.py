@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from learner.handed_text import parse_line, without_mark
+from learner.regular_file import read_file
 from node.tasks.decontamination import Excluded, counted, read_date, read_excluded
 from node.tasks.options import CHAT
 from node.tasks.port import Chat, ChatMessage, Option, Problem, TaskArguments, TaskError
@@ -94,7 +95,7 @@ class ProblemFile:
 def _read_lines(path: Path) -> list[tuple[int, bytes]]:
     """(number from 1, content) of the lines that are not blank."""
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except OSError as error:
         raise TaskError(f"{path}: cannot be read: {error.strerror}. Name a JSON Lines file.") from error
     # A mark can stand at the beginning of any line: files are made by joining others.

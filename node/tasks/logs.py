@@ -20,6 +20,7 @@ import msgspec
 
 from learner.curriculum.offline import Logged, LoggedGroup
 from learner.handed_text import parse_line, without_mark
+from learner.regular_file import read_file
 from node.tasks.port import MAX_REWARD, Chat, ChatMessage, Problem, TaskError
 from node.tasks.text import TextCodec
 from protocol.codec import MIN_LOGPROB
@@ -81,7 +82,7 @@ def read_logs(
     if known.
     """
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except OSError as error:
         raise TaskError(f"{path}: cannot be read: {error.strerror}. Name a JSON Lines file in [offline].") from error
     groups = []

@@ -25,6 +25,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from learner.handed_text import NotText, text_of
 from learner.positions import Positions, positions_in
+from learner.regular_file import read_file
 from node.tasks.port import Answer, Chat, ChatMessage, Completion, Problem, TaskError
 from node.tasks.tokenizer_files import read_object, read_tokenizer
 from protocol.limits import MAX_PROMPT_TOKENS, MAX_STOP_IDS
@@ -246,7 +247,7 @@ def _read_chat_template(directory: Path, settings: Mapping[str, Any]) -> str | N
     path = directory / "chat_template.jinja"
     if path.is_file():
         try:
-            return text_of(path.read_bytes())  # jinja takes any line end for a new line
+            return text_of(read_file(path))  # jinja takes any line end for a new line
         except NotText as error:
             raise TaskError(f"{path} {error}") from error
         except OSError as error:

@@ -21,6 +21,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, models
 
 from learner.handed_text import NotText, parse_json, text_of
+from learner.regular_file import read_file
 from node.tasks.port import TaskError
 
 TOKENIZER = "tokenizer.json"
@@ -67,7 +68,7 @@ def read_tokenizer(directory: Path) -> TokenizerFiles:
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in `path`, empty when there is no such file. Raises TaskError."""
     try:
-        value = parse_json(path.read_bytes())
+        value = parse_json(read_file(path))
     except FileNotFoundError:
         return {}
     except NotText as error:
@@ -84,7 +85,7 @@ def _read_library_file(directory: Path) -> Tokenizer:
     if not path.is_file():
         raise TaskError(f"{directory}: no tokenizer.json. {_advice(directory)}")
     try:
-        text = text_of(path.read_bytes())
+        text = text_of(read_file(path))
     except NotText as error:
         raise TaskError(f"{path} {error}") from error
     except OSError as error:

@@ -12,6 +12,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import stat
 from pathlib import Path
 
 from swarm.store.errors import StoreLocked
@@ -107,6 +108,15 @@ def read_once(handle: int, offset: int, size: int) -> bytes:
         return data
     finally:
         os.close(handle)
+
+
+def read_regular(path: Path) -> bytes:
+    """All bytes of a file. Raises OSError, also for what is no regular file: a pipe would be waited for."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it is no file", str(path))
+        return file.read()
 
 
 def preallocate(path: Path, size: int) -> None:

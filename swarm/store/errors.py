@@ -60,3 +60,15 @@ def translated(path: Path) -> Iterator[None]:
                 f"{path}, or choose another directory for the store."
             ) from error
         raise
+
+
+@contextmanager
+def readable(root: Path) -> Iterator[None]:
+    """Turn what the system says of a file of the store at `root` into a StoreError."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"{error.filename or root} cannot be used: {error.strerror}. Move {root} away: what it holds is fetched "
+            "or published again."
+        ) from error

@@ -14,7 +14,7 @@ from protocol.errors import PeerError
 from protocol.genesis import Authority
 from protocol.ids import ManifestHash
 from protocol.manifest import SignedManifest, open_manifest
-from swarm.store.durable import remove_scratch, scratch_path
+from swarm.store.durable import read_regular, remove_scratch, scratch_path
 from swarm.store.errors import StoreForeign
 from swarm.store.version import HINT_NAME, PART_SUFFIX, Stage, Version, directory_of
 
@@ -24,7 +24,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 def require_ours(root: Path, authority: Authority) -> None:
     """Raise StoreForeign when the genesis kept in `root` is not that of `authority`."""
     try:
-        genesis = (root / "genesis").read_bytes()
+        genesis = read_regular(root / "genesis")
     except FileNotFoundError:
         return
     if digest_of(genesis) != bytes(authority.swarm):
@@ -49,7 +49,7 @@ def _read_manifests(directory: Path, authority: Authority) -> dict[str, SignedMa
     for path in directory.iterdir():
         if _HASH.fullmatch(path.name) is None:
             continue
-        raw = path.read_bytes()
+        raw = read_regular(path)
         if digest_of(raw).hex() != path.name:
             continue  # the disk lost it: an orphan, and so is its version
         try:

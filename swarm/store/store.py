@@ -29,8 +29,16 @@ from protocol.errors import Fault, LocalProtocolError, PeerError
 from protocol.genesis import Authority
 from protocol.ids import Cid, ManifestHash, PolicyVersion
 from protocol.manifest import SignedManifest
-from swarm.store.durable import link_or_copy, lock, move_durably, replace_file, scratch_path, sync_directory
-from swarm.store.errors import StoreError, StoreFull, VersionIncomplete, VersionUnknown, is_full, translated
+from swarm.store.durable import (
+    link_or_copy,
+    lock,
+    move_durably,
+    read_regular,
+    replace_file,
+    scratch_path,
+    sync_directory,
+)
+from swarm.store.errors import StoreError, StoreFull, VersionIncomplete, VersionUnknown, is_full, readable, translated
 from swarm.store.rebuilding import rebuild
 from swarm.store.recovery import recover, require_ours
 from swarm.store.room import NoRoom, Tenant, dispensable, make_room
@@ -66,9 +74,10 @@ class ChunkStore:
     def open(cls, root: Path, authority: Authority, *, quota_bytes: int | None = None) -> ChunkStore:
         """Make or take up the store in `root`, and lock it until `close`.
 
-        Hashes what partial versions hold. Raises StoreLocked, StoreForeign, StoreUnwritable, StoreFull.
+        Hashes what partial versions hold. Raises StoreLocked, StoreForeign, StoreUnwritable, StoreFull; StoreError
+        where something lies in the place of a file.
         """
-        with translated(root):
+        with readable(root), translated(root):
             for directory in (root, root / "manifests", root / "versions"):
                 directory.mkdir(parents=True, exist_ok=True)
             handle = lock(root / "lock")
@@ -440,6 +449,6 @@ def _take_file(source: Path, expected: int, target: Path) -> None:
 
 def _read_if_there(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except FileNotFoundError:
         return None

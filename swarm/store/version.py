@@ -22,7 +22,16 @@ from protocol.digest import cid_of
 from protocol.ids import Cid
 from protocol.layout import Place, placements
 from protocol.manifest import Manifest, SignedManifest
-from swarm.store.durable import move_durably, preallocate, read_once, scratch_path, sync, sync_directory, write_at
+from swarm.store.durable import (
+    move_durably,
+    preallocate,
+    read_once,
+    read_regular,
+    scratch_path,
+    sync,
+    sync_directory,
+    write_at,
+)
 from swarm.store.errors import VersionIncomplete, VersionUnknown
 
 PART_SUFFIX = ".part"
@@ -275,7 +284,7 @@ class Version:
 
     def _read_hint(self) -> list[int]:
         try:
-            hint = self._hint_path.read_bytes()
+            hint = read_regular(self._hint_path)
         except FileNotFoundError:
             hint = b""
         here = [index for index in range(len(self._places)) if self._places_here(index)]

@@ -390,7 +390,7 @@ ROWS: dict[str, Row] = {
     "receipts that are none": Row(
         change="UPDATE leases SET receipt = X'00' WHERE receipt IS NOT NULL",
         found_by=frozenset({"receipts list"}),
-        column="A receipt here cannot be read",
+        column="cannot be read",
     ),
     "a tally that is none": Row(
         change="INSERT INTO tallies VALUES (1, 30, 29, X'00')", found_by=frozenset(), column=""

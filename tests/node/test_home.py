@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from node.errors import RunError, UsageError
-from node.home import DAY_MS, RENEW_BEFORE_MS, LearnerHome, open_learner_home, write_durably
+from node.home import DAY_MS, RENEW_BEFORE_MS, LearnerHome, open_learner_home, require_home, write_durably
 from node.keys import load_or_create_key
 from node.volunteer import open_volunteer_home
 from protocol.genesis import open_certificate, read_genesis
@@ -65,6 +65,7 @@ def test_a_new_learners_key_needs_the_operators_word(tmp_path: Path) -> None:
     first = open_home(tmp_path)
     (tmp_path / "learner.key").unlink()
     (tmp_path / "operator.key").rename(tmp_path / "safe")
+    (tmp_path / "certificate").rename(tmp_path / "old certificate")
     with pytest.raises(UsageError, match="for another key"):
         open_home(tmp_path)
     (tmp_path / "safe").rename(tmp_path / "operator.key")
@@ -172,3 +173,46 @@ def test_a_clock_behind_the_certificate_is_said_to_be_wrong(tmp_path: Path) -> N
     with pytest.raises(RunError, match=r"clock is probably wrong: it says 20\d\d-.* holds from 20\d\d-"):
         open_home(tmp_path / "state", now_ms=NOW_MS - 2 * DAY_MS)
     open_home(tmp_path / "state", now_ms=NOW_MS - DAY_MS)
+
+
+@pytest.mark.parametrize("is_gone", [True, False], ids=["gone", "another's"])
+def test_a_learners_key_is_not_replaced_in_silence(tmp_path: Path, is_gone: bool) -> None:
+    """Every invite names it. The certificate beside it remembers whose it was; a dry run refuses in the same words."""
+    state = tmp_path / "state"
+    first = open_home(state)
+    (state / "learner.key").rename(tmp_path / "kept")
+    if not is_gone:
+        load_or_create_key(state / "learner.key")
+    before = sorted(path.name for path in state.iterdir())
+    with pytest.raises(
+        UsageError, match=rf"learner\.key is .*{first.learner.peer_id}.*Restore.*move .*certificate"
+    ) as said:
+        open_home(state)
+    with pytest.raises(UsageError) as looked:
+        require_home(state, now_ms=NOW_MS)
+    assert str(looked.value) == str(said.value)
+    assert sorted(path.name for path in state.iterdir()) == before, "nothing was made"
+    (tmp_path / "kept").replace(state / "learner.key")
+    assert open_home(state).learner.peer_id == first.learner.peer_id
+
+
+def test_another_operators_key_is_found_before_it_is_needed(tmp_path: Path) -> None:
+    open_home(tmp_path / "state")
+    open_home(tmp_path / "other")
+    (tmp_path / "other" / "operator.key").replace(tmp_path / "state" / "operator.key")
+    with pytest.raises(UsageError, match="not the key that founded this swarm"):
+        open_home(tmp_path / "state")
+    with pytest.raises(UsageError, match="not the key that founded this swarm"):
+        require_home(tmp_path / "state", now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize("left", ["certificate", "lease.secret", "learner.key"])
+def test_a_swarm_of_which_anything_is_left_is_not_founded_again(tmp_path: Path, left: str) -> None:
+    state = tmp_path / "state"
+    open_home(state)
+    for path in list(state.iterdir()):
+        if path.name != left:
+            path.unlink()
+    with pytest.raises(UsageError, match=r"genesis is missing.*Restore it from a copy"):
+        open_home(state)
+    assert {path.name for path in state.iterdir()} == {left, "lock"}

@@ -73,7 +73,8 @@ def test_a_file_that_holds_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(range(256)))
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name in ("file", "loop", "file/below"):
-        assert "not an invite" in refusal(str(tmp_path / name))
+        said = refusal(str(tmp_path / name))
+        assert ("loop cannot be read" if name == "loop" else "not an invite") in said
 
 
 def test_an_invite_where_a_file_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,73 @@
+"""Open and read files that lie on a disk, whatever has become of them.
+
+A path that a program has read a hundred times may be anything today: a directory that a backup made, a pipe that nobody
+writes to, a device without an end, a loop of links. So every file that is kept or handed in is opened here.
+
+Invariants:
+- Nothing here waits for somebody else: a pipe is refused, not opened until somebody writes. But for the descriptors
+  that a shell has opened for this process, as for `volery join <(ssh HOST cat state/invite)`.
+- What is read is a regular file of at most the bytes that the caller names.
+- Whatever is refused is an OSError with the name of the file and the reason in words.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+MAX_FILE_BYTES = 1 << 30
+"""A GiB: of what is read whole the largest are a learner's files of problems; weights are never read whole here."""
+
+INHERITED = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+"""How the names of descriptors begin that this process was started with."""
+
+_KINDS = (
+    (stat.S_ISDIR, errno.EISDIR, "Is a directory"),
+    (stat.S_ISFIFO, errno.EINVAL, "it is a pipe, not a file"),
+    (stat.S_ISCHR, errno.EINVAL, "it is a device, not a file"),
+    (stat.S_ISBLK, errno.EINVAL, "it is a device, not a file"),
+    (stat.S_ISSOCK, errno.EINVAL, "it is a socket, not a file"),
+)
+
+
+def open_file(path: Path) -> BinaryIO:
+    """The file at `path`, to be read. Raises OSError, also where that is no regular file."""
+    inherited = str(path).startswith(INHERITED)
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if inherited else os.O_NONBLOCK))
+    try:
+        if not inherited or stat.S_ISDIR(os.fstat(handle).st_mode):
+            _require_regular(path, handle)
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_file(path: Path, most: int = MAX_FILE_BYTES) -> bytes:
+    """All bytes of the file at `path`. Raises OSError as `open_file`, and where there are more than `most`."""
+    with open_file(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most} bytes", str(path))
+    return data
+
+
+def open_lock(path: Path) -> BinaryIO:
+    """The file at `path`, made if it is not there, to hold a lock on. Raises OSError, as `open_file`."""
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    try:
+        _require_regular(path, handle)
+        return os.fdopen(handle, "ab")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def _require_regular(path: Path, handle: int) -> None:
+    mode = os.fstat(handle).st_mode
+    for is_kind, number, why in _KINDS:
+        if is_kind(mode):
+            raise OSError(number, why, str(path))

@@ -1,0 +1,283 @@
+"""Every file that a learner or a node keeps, or that people hand around, damaged in every way, under every command that
+reads: a sentence, or what the command said before; never a traceback, never a hang.
+
+Files are found by walking the directories of a run that is over, commands by walking the command line, so neither a new
+file nor a new command can be forgotten. Commands are run in this process, so that thousands of cases take a minute.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from urllib.parse import unquote
+
+import click
+import pytest
+import typer
+
+from node.cli import app
+from tests.e2e.damages import Damage, damaged, damages_of
+from tests.e2e.finished import finish, hashed_swarm, surroundings
+from tests.e2e.programs import Machine, Outcome, rows_of
+
+HANGS_S = 60
+"""A command that reads takes a tenth of a second; one that waits for a writer of a pipe waits for ever."""
+
+BLIND = 0.03
+"""Share of the commands that do not open a file that are tried on it all the same: they may ask whether it is there."""
+
+NOT_HERE = {
+    "init": "writes a file, and reads none of a run",
+    "demo": "makes a run of its own; `tests/e2e/test_demo.py`",
+    "drill": "makes a run of its own; `tests/e2e/test_drill.py`",
+    "engines": "looks at this machine",
+    "tasks": "lists what is installed",
+    "verifier": "becomes another program",
+}
+"""Commands that read nothing of a run."""
+
+
+TERMS = ("--train-s", 1, "--rollouts", 8, "--broadcast-s", 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """A run that is over. `given`: files that people handed around. `calls`: how its files are read, by what each is
+    called here."""
+
+    machine: Machine
+    learner: Path
+    node: Path
+    config: Path
+    given: Path
+    calls: dict[str, tuple[object, ...]]
+
+    @property
+    def files(self) -> list[Path]:
+        """Every file that there is, but for those of all versions but one in each store, which are alike."""
+        roots = [self.learner, self.node, self.given, self.config]
+        found = [path for root in roots for path in ([root] if root.is_file() else sorted(root.rglob("*")))]
+        kept, seen = [], set()
+        for path in (path for path in found if path.is_file() and not path.name.endswith(("-wal", "-shm"))):
+            kind = tuple("*" if len(part) == 64 else part for part in path.parts)
+            if kind not in seen:
+                seen.add(kind)
+                kept.append(path)
+        return kept
+
+
+@pytest.fixture(scope="session")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
+    root = tmp_path_factory.mktemp("ran")
+    machine = Machine(root=root)
+    sys.addaudithook(_opened)  # for as long as this process lives
+    with surroundings(root):
+        swarm = hashed_swarm(machine)
+        try:
+            finish(swarm)
+        finally:
+            machine.clear()
+        yield _ran(machine, swarm.config, swarm.state, swarm.directory / "one", swarm.directory / "fake.toml")
+
+
+def _ran(machine: Machine, config: Path, learner: Path, node: Path, node_config: Path) -> Ran:
+    given, out = machine.root / "given", machine.root / "out"
+    given.mkdir()
+    shutil.copyfile(learner / "invite", given / "invite.txt")
+    shutil.copyfile(node_config, given / "node.toml")
+    (given / "pool.toml").write_text('[[machine]]\nname = "a"\nprice = 1.0\nrate = 2.0\ncount = 2\n')
+    (given / "pool.csv").write_text("name,price,rate\na,1.0,2.0\n")
+    for call in (
+        ("receipts", "export", node, "--out", given / "receipts.jsonl", "--proofs"),
+        ("reputation", "export", config, "--out", given / "reputation.jsonl"),
+    ):
+        outcome = machine.call(*call)
+        assert outcome.code == 0, outcome
+    (record,) = rows_of(learner / "ledger.sqlite", "SELECT lower(hex(record)) FROM records WHERE step = 1 LIMIT 1")[0]
+    ((peer,),) = rows_of(learner / "ledger.sqlite", "SELECT peer FROM peers WHERE role = 'rollout'")
+    ((lease,),) = rows_of(learner / "ledger.sqlite", "SELECT lower(hex(lease)) FROM leases LIMIT 1")
+    invite = given / "invite.txt"
+    calls: dict[str, tuple[object, ...]] = {
+        "invite": ("invite", config),
+        "invite --announce": ("invite", config, "--announce", "/ip4/127.0.0.1/tcp/9"),
+        "learn --dry-run": ("learn", config, "--dry-run", "--quick"),
+        "learn --resume --dry-run": ("learn", config, "--dry-run", "--quick", "--resume"),
+        "join --dry-run": ("join", invite, "--config", given / "node.toml", "--state", node, "--dry-run", "--wait", 0),
+        "simulate": ("simulate", given / "pool.toml", "--steps", 3, *TERMS),
+        "simulate --from": ("simulate", "--from", learner, "--steps", 3),
+        "plan": ("plan", given / "pool.toml", *TERMS),
+        "plan CSV": ("plan", given / "pool.csv", *TERMS),
+        "plan --from": ("plan", "--from", config),
+        "receipts verify": ("receipts", "verify", given / "receipts.jsonl", "--invite", invite),
+        "receipts verify --json": ("receipts", "verify", given / "receipts.jsonl", "--json"),
+        "reputation verify": ("reputation", "verify", given / "reputation.jsonl", "--json"),
+        "reputation export": ("reputation", "export", config, "--out", out / "reputation.jsonl"),
+        "show": ("show", config),
+        "show --json": ("show", learner, "--json"),
+        "ban": ("ban", peer, learner),
+        "pardon": ("pardon", peer, learner),
+        "pause": ("pause", node),
+        "resume": ("resume", node),
+        "drain": ("drain", node),
+        "why --replay": ("why", peer, config, "--replay"),
+        "why --replay LEASE": ("why", lease, config, "--replay"),
+        "why LEASE": ("why", lease, config),
+    }
+    for role, place in {"learner": config, "node": node}.items():
+        calls |= {
+            f"status {role}": ("status", place),
+            f"status {role} --json": ("status", place, "--json"),
+            f"identity {role}": ("identity", "--state", learner if role == "learner" else node),
+            f"report {role}": ("report", place),
+            f"report {role} --json": ("report", place, "--json"),
+            f"report {role} --csv": ("report", place, "--csv"),
+            f"report {role} --html": ("report", place, "--html", out / "report.html"),
+            f"receipts list {role}": ("receipts", "list", place, "--records"),
+            f"receipts export {role}": ("receipts", "export", place, "--out", out / "receipts.jsonl", "--proofs"),
+            f"prove {role}": ("prove", record, place, "--out", out / "proof.jsonl"),
+            f"why {role}": ("why", record, place),
+            f"export {role}": ("export", place, out / "model"),
+        }
+    return Ran(machine=machine, learner=learner, node=node, config=config, given=given, calls=calls)
+
+
+def leaves(group: typer.Typer | None = None) -> set[str]:
+    """Every command that `volery` has, as it is typed."""
+
+    def below(command: click.Command, name: str) -> Iterator[str]:
+        inner = getattr(command, "commands", None)
+        if inner is None:
+            yield name
+        else:
+            for word, each in inner.items():
+                yield from below(each, f"{name} {word}".strip())
+
+    return set(below(typer.main.get_command(app), ""))
+
+
+def called(words: tuple[object, ...], known: set[str]) -> str:
+    """Which of the commands is called."""
+    return next(name for name in known if list(words[: len(name.split())]) == name.split())
+
+
+class Hung(BaseException):
+    """No answer came."""
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Raises Hung inside after HANGS_S."""
+
+    def ring(*_: object) -> None:
+        raise Hung
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(HANGS_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def answer(ran: Ran, call: tuple[object, ...]) -> Outcome:
+    """What a command says; what it writes is taken away again."""
+    out = ran.machine.root / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    for waits in ("paused", "drain"):
+        (ran.node / waits).unlink(missing_ok=True)
+    shutil.rmtree(ran.learner / "orders", ignore_errors=True)
+    with watched():
+        return ran.machine.call(*call)
+
+
+def fault_of(outcome: Outcome, path: Path, sound: Outcome) -> str:
+    """What is wrong with an answer about a damaged file, "" if nothing is; `sound` is the answer without damage."""
+    if outcome.code == 0 or outcome == sound:
+        return ""
+    said = outcome.err.strip()
+    if "Traceback" in said or outcome.code not in (1, 2):
+        return "no sentence"
+    if not said:  # a file of statements that does not hold is told of on standard output
+        return "" if path.parent.name == "given" and outcome.out else "nothing said"
+    if not said.endswith("."):
+        return "no sentence"
+    if path.name == "recording.jsonl" and "is not known. Give" in said:
+        return ""  # what a recording does not tell is asked for
+    if "store" in path.parts and said.endswith("store holds no complete version yet."):
+        return ""  # of a version whose manifest is damaged nothing is known
+    named = [path.name] if path.exists() else [path.name, path.parent.name]
+    return "" if any(name in said for name in named) else "names no file"
+
+
+def test_every_command_is_called_or_known_to_read_nothing(ran: Ran) -> None:
+    known = leaves()
+    assert {called(words, known) for words in ran.calls.values()} | NOT_HERE.keys() == known
+
+
+OPENED: set[str] = set()
+"""What this process has opened since it was last emptied, by its name."""
+
+
+def _opened(event: str, arguments: tuple[object, ...]) -> None:
+    if event in ("open", "sqlite3.connect", "os.listdir", "os.scandir"):
+        OPENED.add(Path(unquote(str(arguments[0])).removeprefix("file://").partition("?")[0]).name)
+
+
+def readers(ran: Ran) -> dict[str, set[str]]:
+    """The files that each command opens, by their names."""
+    found = {}
+    for name, call in ran.calls.items():
+        OPENED.clear()
+        answer(ran, call)
+        found[name] = set(OPENED)
+    return found
+
+
+def trials(ran: Ran, share: float, seed: int = 7) -> Iterator[tuple[Path, Damage, list[str]]]:
+    """A share of all cases, drawn; of each file each damage, with the commands to run: those that open it, and a few
+    others."""
+    rng, opens = Random(seed), readers(ran)
+    for path in ran.files:
+        for damage in damages_of(path, rng):
+            names = [name for name in ran.calls if rng.random() < share * (1.0 if path.name in opens[name] else BLIND)]
+            if names:
+                yield path, damage, names
+
+
+def try_all(ran: Ran, share: float) -> int:
+    """How many cases were tried. Fails with all that went wrong."""
+    wrong, tried = [], 0
+    sound = {name: answer(ran, call) for name, call in ran.calls.items()}
+    for path, damage, names in trials(ran, share):
+        with damaged(path, damage):
+            for name in names:
+                tried += 1
+                try:
+                    fault = fault_of(outcome := answer(ran, ran.calls[name]), path, sound[name])
+                    told = f"{outcome.code} {outcome.err[-300:]}"
+                except Hung:
+                    fault, told = "hangs", ""
+                except Exception as error:
+                    fault, told = "a traceback", repr(error)[:300]
+                if fault:
+                    wrong.append(f"{path.name}, {damage.name}: {name}: {fault}: {told}")
+    assert not wrong, f"{len(wrong)} of {tried}:\n" + "\n".join(wrong)
+    return tried
+
+
+def test_some_files_damaged_under_some_commands(ran: Ran) -> None:
+    assert try_all(ran, 0.05) > 100
+
+
+@pytest.mark.slow
+def test_every_file_damaged_in_every_way_under_every_command(ran: Ran) -> None:
+    assert len(ran.files) >= 30
+    assert try_all(ran, 1.0) > 10_000

@@ -196,6 +196,13 @@ class ChainBook(LedgerFile):
         with self.transaction() as db:
             db.execute("INSERT OR REPLACE INTO meta VALUES ('settings', ?)", (json.dumps(dict(settings)).encode(),))
 
+    def marked(self, name: str, value: bytes) -> bytes | None:
+        """Write `value` down as what is so from now on; return what was so before, None if nobody wrote that."""
+        with self.transaction() as db:
+            before = db.execute("SELECT value FROM meta WHERE key = ?", (name,)).fetchone()
+            db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+        return None if before is None else bytes(before[0])
+
     def checkpoints(self) -> list[CheckpointRow]:
         """Durable states, newest first."""
         return [_checkpoint_row(*row) for row in self._query(CHECKPOINTS)]

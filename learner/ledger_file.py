@@ -30,6 +30,7 @@ from learner.ledger_schema import (
     TROUBLES,
     TRUST,
 )
+from learner.row_sums import Summing, differing
 from learner.sqlite_file import OF_ROWS, SQLITE_ERRORS, Ailment, FileGone, Whereabouts, ailment_of, connect, is_sound
 
 BUSY_S = 10.0
@@ -58,6 +59,7 @@ class LedgerFile:
         require_sound(path, swarm)
         self._db = _open(path)
         self._whereabouts = Whereabouts(path, self._db)
+        self._summing = Summing(self._db)
         try:
             self._prepare(swarm)
         except BaseException:
@@ -80,8 +82,10 @@ class LedgerFile:
         with self._lock, self._translated():
             self._whereabouts.require()
             self._db.execute("BEGIN IMMEDIATE")
+            self._summing.forget()
             try:
                 yield self._db
+                self._summing.write()
                 self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:  # a full disk has rolled it back already
@@ -119,6 +123,8 @@ class LedgerFile:
         with self.transaction() as db:
             if not db.execute("SELECT 1 FROM sqlite_master").fetchone():
                 _create(db, swarm)
+            ((schema,),) = db.execute("SELECT value FROM meta WHERE key = 'schema'")
+            was = int(schema)
             _execute(db, RELAYS)
             _execute(db, PLANS)
             _execute(db, RECALLS)
@@ -130,6 +136,9 @@ class LedgerFile:
             _execute(db, ENERGY)
             _execute(db, TROUBLES)
             db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (str(SCHEMA_VERSION).encode(),))
+            self._summing.begin(anew=was != SCHEMA_VERSION)
+        with self._translated():
+            self._summing.watch()
         self._require_ours(swarm)
 
     def _require_ours(self, swarm: bytes) -> None:
@@ -257,13 +266,15 @@ def require_sound(path: Path, swarm: bytes) -> None:
 
 def what_ails(db: sqlite3.Connection) -> str:
     """What is wrong with the file, read through; "" if nothing is found. Raises SQLITE_ERRORS."""
-    return is_sound(db)
+    (schema,) = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() or (b"",)
+    return is_sound(db) or ("" if schema != str(SCHEMA_VERSION).encode() else differing(db))
 
 
 def _damaged(path: Path, found: str) -> LedgerError:
     return LedgerError(
         f"{path} is damaged ({found}). Nothing was changed. Restore it from a copy; what can still be read of it,"
-        " `sqlite3 FILE .recover` prints."
+        ' `sqlite3 FILE .recover` prints. If it was changed by hand, on purpose: `sqlite3 FILE "DROP TABLE sums"`,'
+        " and the next start takes it as it is."
     )
 
 

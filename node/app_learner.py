@@ -43,6 +43,7 @@ from node.evaluation import Evaluation, EvaluationTerms
 from node.events import Clock, EventLog, Field
 from node.fixed_settings import note_fixed
 from node.home import LearnerHome, open_learner_home
+from node.identities import changes_since
 from node.intake_loop import IntakeLoop
 from node.kept_versions import KeptVersions
 from node.learner_desk import LearnerDesk
@@ -139,6 +140,8 @@ async def run_learner(
                 events.listen(partial(_show_nodes, board))
                 ledger = Ledger(home.ledger, swarm=home.authority.swarm)
                 stack.callback(ledger.close)
+                for text in changes_since(ledger, home.learner, home.secret):
+                    events.emit("trouble", text=text)
                 quota_gb = config.store.quota_gb
                 quota_bytes = None if quota_gb is None else round(quota_gb * GB)
                 store = stack.enter_context(ChunkStore.open(home.store, home.authority, quota_bytes=quota_bytes))

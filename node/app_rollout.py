@@ -159,8 +159,9 @@ async def run_rollout(
     except KeyInUse:
         raise UsageError(
             f"Another node that runs now has the key of this one, {home.key}, and was here first. One key is one peer. "
-            f"If {home.root} was copied from another machine, remove node.key from the copy: the next start makes a "
-            "new one. Else end the other node."
+            f"If {home.root} was copied from another machine, remove node.key from the copy, and "
+            f"receipts.sqlite and {ABOUT_FILE}, which are of the same peer: the next start makes new ones. Else "
+            "end the other node."
         ) from None
     except NotWelcome as refused:
         raise UsageError(f"The learner refused this node: {refused}") from None

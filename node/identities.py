@@ -5,6 +5,7 @@ either would look for the fault in a firewall. What lies beside a key remembers 
 be wrong about that.
 
     learner.key     its certificate names it        operator.key   the genesis names it
+    lease.secret    the ledger has a mark of it
     node.key        its receipts name it            receipts.sqlite   `about.json` is written once there is one
 
 What always holds: a start and its `--dry-run` refuse in the same words, before anything is made; each refusal says how
@@ -13,9 +14,12 @@ to restore what was, and how to go on without it.
 
 from __future__ import annotations
 
+import hmac
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+from learner.ledger import Ledger
 from node.errors import RunError, UsageError
 from node.keys import load_key
 from node.receipts import Receipts, ReceiptsError
@@ -38,6 +42,23 @@ def require_learner(path: Path, learner: Keypair | None, certified: PublicKey) -
         f"that is lost, or was meant to change: move {certificate} away as well, start with operator.key there, and "
         "hand out the new invite; the old ones are dead then."
     )
+
+
+def changes_since(ledger: Ledger, learner: Keypair, secret: bytes) -> Iterator[str]:
+    """What to tell of keys that are others than at the start before, which nothing forbids."""
+    before = ledger.marked("learner", learner.peer_id.encode())
+    if before not in (None, learner.peer_id.encode()):
+        yield (
+            f"This learner is {learner.peer_id} now, and was {(before or b'').decode(errors='replace')}: hand out the "
+            "new invite, the old ones are dead."
+        )
+    mark = hmac.digest(secret, b"which secret this is", "sha256")
+    if ledger.marked("secret", mark) not in (None, mark):
+        yield (
+            "lease.secret is another than before. Leases that are open keep their seeds, and no audit of them changes; "
+            "which groups are audited from now on follows from the new one. Restore the old one only if this one was "
+            "not meant."
+        )
 
 
 def require_node(root: Path) -> None:

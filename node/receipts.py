@@ -235,8 +235,8 @@ class StoredReceipt:
 
 def _damaged(path: Path, why: object) -> ReceiptsError:
     return ReceiptsError(
-        f"{path} is damaged, or no file of receipts ({why}). Restore it from a copy, or move it away: the learner has"
-        " signed what is in it, and keeps that as well."
+        f"{path} is damaged, or no file of receipts ({why}). Restore it from a copy, or move it and about.json away:"
+        " the learner has signed what is in it, and keeps that as well."
     )
 
 

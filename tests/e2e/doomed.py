@@ -12,7 +12,8 @@ from pathlib import Path
 import trio
 
 from learner.ledger import Ledger
-from node.outlet import keep_outlet
+from node.errors import NodeError, UsageError
+from node.outlet import complain, keep_outlet
 from node.programs import learn
 from swarm.store import ChunkStore
 from tests.e2e.doom import Doom
@@ -29,4 +30,8 @@ if __name__ == "__main__":
         doom.surround(Ledger, name)
     doom.surround(ChunkStore, "adopt")
     trainer = (sys.executable, "-m", "tests.e2e.hashing_trainer")
-    sys.exit(trio.run(partial(learn, Path(sys.argv[1]), plain=True, trainer=trainer, trial=False)))
+    try:
+        sys.exit(trio.run(partial(learn, Path(sys.argv[1]), plain=True, trainer=trainer, trial=False)))
+    except NodeError as error:  # as `volery` does
+        complain(f"volery: {'usage' if isinstance(error, UsageError) else 'error'}: {error}")
+        sys.exit(error.exit_code)

@@ -305,7 +305,7 @@ def test_a_ledger_of_before_relays_were_credited_gets_their_tables(path: Path) -
     with contextlib.closing(Ledger(path, swarm=SWARM)):
         pass
     with sqlite3.connect(path) as db:
-        db.executescript("DROP TABLE relayed; DROP TABLE relay_receipts;")
+        db.executescript("DROP TABLE relayed; DROP TABLE relay_receipts; DROP TABLE sums;")
     with contextlib.closing(Ledger(path, swarm=SWARM)) as ledger:
         join(ledger, HERE, THERE)
         ledger.relays_credited([credit()], NOW_MS)

@@ -95,3 +95,12 @@ def test_a_path_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "file" / "events.jsonl")
     log.emit("step")
     log.close()
+
+
+def test_a_log_that_is_removed_is_begun_again(tmp_path: Path) -> None:
+    path, log = tmp_path / "events.jsonl", EventLog(tmp_path / "events.jsonl")
+    log.emit("first")
+    path.unlink()
+    log.emit("second")
+    log.close()
+    assert [line["event"] for line in lines(path)] == ["second"]

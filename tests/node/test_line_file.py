@@ -80,3 +80,16 @@ def test_a_full_file_is_set_aside_in_place_of_the_one_before(tmp_path: Path) -> 
     assert path.with_name("lines.1").read_bytes() == b"12345\n67890\n"
     assert path.read_bytes() == b"next\n"
     assert sorted(os.listdir(tmp_path)) == ["lines", "lines.1"]
+
+
+def test_a_file_that_is_removed_is_told_and_begun_again(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    file = LineFile(path, most_bytes=1000)
+    file.append(b"one\n")
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match="removed while it was written to"):
+        file.append(b"two\n")
+    assert not file.is_open
+    file.append(b"three\n")
+    file.close()
+    assert path.read_bytes() == b"three\n"

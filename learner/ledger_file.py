@@ -1,9 +1,9 @@
 """The file that is the ledger: one SQLite database of one swarm, in a format that this program knows.
 
 What always holds: what a transaction wrote is on disk when it ends, or nothing of it is (WAL, synchronous FULL); a file
-that is not ours, or damaged, is not changed: before it is opened to be written, it is read through; what SQLite refuses
-becomes a LedgerError with the next step, and mistakes of ours travel. Readers may open the file while the learner
-writes, and see one moment of it.
+that is not ours, or damaged, is not changed: before it is opened to be written, it is read through and its rows are
+summed (`row_sums`); what SQLite refuses becomes a LedgerError with the next step, and mistakes of ours travel. Readers
+may open the file while the learner writes, and see one moment of it.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def _require_swarm(path: Path, meta: Mapping[str, bytes], swarm: bytes) -> None:
 
 def require_sound(path: Path, swarm: bytes) -> None:
     """Raise LedgerError unless the file is new, or ours and whole. Asked as a reader, who changes nothing even by
-    closing, and of all of it: to write into a damaged file may spoil what could have been saved. A GB takes 1 s."""
+    closing, and of all of it: to write into a damaged file may spoil what could have been saved. A GB takes 5 s."""
     if is_blank(path):
         return
     with snapshot(path) as db:

@@ -67,7 +67,7 @@ def require_memory(state: Path) -> None:
 
 def require_ledger(state: Path, authority: Authority) -> None:
     """Refuse a ledger that no learner of this swarm could open and go on with, in its words. Reads all of it: a GB
-    takes 1 s. Raises RunError."""
+    takes 5 s. Raises RunError."""
     try:
         require_sound(state / LEDGER, authority.swarm)
         require_leases(state / LEDGER, authority.swarm)

@@ -42,6 +42,7 @@ from node.errors import RunError
 from node.evaluation import Evaluation, EvaluationTerms
 from node.events import Clock, EventLog, Field
 from node.fixed_settings import note_fixed
+from node.forgotten import Forgotten
 from node.home import LearnerHome, open_learner_home
 from node.intake_loop import IntakeLoop
 from node.kept_versions import KeptVersions
@@ -75,7 +76,7 @@ from node.verifiers import Verifiers
 from node.witness import Witness
 from protocol.errors import Fault
 from protocol.exchange import PeerAddresses
-from protocol.ids import PeerId, PolicyVersion, short
+from protocol.ids import PeerId, PolicyVersion, PublicKey, short
 from protocol.layout import file_chunks
 from protocol.manifest import SignedManifest
 from protocol.pipe import Arrays, Header
@@ -161,13 +162,16 @@ async def run_learner(
 
 
 def _show_nodes(board: Noticeboard, event: str, fields: Mapping[str, Field]) -> None:
-    """Let `volery status` say when nodes cannot work: a learner without any only seems to be at work."""
+    """Let `volery status` say when nodes cannot work, since a learner without any only seems to be at work, and when
+    the ledger is an older copy."""
     match event:
         case "nodes_unable":
             doing = "nobody can work" if fields.get("everyone") else "at work"
             board.amend(doing=f"{doing}: {fields.get('text')}")
         case "nodes_able":
             board.amend(doing="at work")
+        case "ledger_restored":
+            board.amend(notice=str(fields.get("text")))
 
 
 class _Learner:
@@ -357,6 +361,17 @@ class _Learner:
             report=self._report,
             serving=self.serving,
         )
+        self.forgotten = Forgotten(
+            run=self.run,
+            ledger=ledger,
+            authority=home.authority,
+            learner=PublicKey(home.learner.public),
+            transport=transport,
+            newest=self._newest,
+            report=self._report,
+            now_ms=Clock.now_ms,
+            events=events,
+        )
         began_s = trio.current_time()
         self.energy = EnergyWatch(
             partial(find_meters, config.energy, devices_of_trainer(config.trainer)),
@@ -412,6 +427,7 @@ class _Learner:
         )
         self.desk.reception = reception
         self.desk.recover_leases()
+        await trio.to_thread.run_sync(self.forgotten.look_here, self.store, self.home.checkpoints)
         stay = await self.presence.note()
         await trio.to_thread.run_sync(self.recorder.recall)
         async with trio.open_nursery() as nursery:
@@ -420,6 +436,7 @@ class _Learner:
             reception.start()
             nursery.start_soon(self.intake.work, inbox_receive)
             nursery.start_soon(self.desk.watch)
+            nursery.start_soon(self.forgotten.watch)
             nursery.start_soon(self.leases.serve)
             if self.config.swarm_rollouts:  # else nothing is leased, and there may be no task
                 nursery.start_soon(self.prompts.work)

@@ -238,6 +238,7 @@ class IntakeLoop:
             window=self.run.window,
             manifests=dict(self.run.manifests),
             vocab_size=self.run.vocab_size,
+            forgotten=self.run.forgotten,
         )
         now_ms = self.now_ms()
         return await trio.to_thread.run_sync(lambda: [self._check(one, terms, now_ms) for one in handed_in])

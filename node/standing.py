@@ -26,11 +26,13 @@ SAME_BIRTH_S = 1.0
 @dataclass(frozen=True, kw_only=True)
 class Standing:
     """`doing`: at work, or why not; `limits`: those in force, as people read them, by their keys; `loop`: how long its
-    event loop made others wait, None where that is not known."""
+    event loop made others wait, None where that is not known; `notice`: what somebody should know, whatever it
+    is doing."""
 
     doing: str
     limits: dict[str, str]
     loop: LoopFigures | None = None
+    notice: str = ""
 
 
 @dataclass(eq=False)
@@ -71,6 +73,7 @@ def standing_of(root: Path) -> Standing | None:
                 doing=str(told["doing"]),
                 limits={str(key): str(told["limits"][key]) for key in told["limits"]},
                 loop=_loop_of(told.get("loop")),
+                notice=str(told.get("notice", "")),
             )
     return None
 

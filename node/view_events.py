@@ -53,6 +53,7 @@ SENTENCES: Mapping[str, str] = {
     "standing_still": "{text}",
     "nodes_unable": "{text}",
     "nodes_able": "all nodes can work again",
+    "ledger_restored": "ALARM: {text}",
     "trouble": "{text}",
 }
 """Events that are shown as they are told, with their fields."""

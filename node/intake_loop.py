@@ -155,7 +155,7 @@ class _Answer:
         return LeaseId(self.incoming.delivery.lease)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class IntakeLoop:
     """See the module's paragraph. `observe` is told the mean reward of each complete group, by the index of its prompt,
     `used` of which versions a peer has just had records admitted, `ended` of a lease that was answered by nothing of

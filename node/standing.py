@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class Noticeboard:
 
     root: Path
     _shown: Standing | None = None
+    _notices: dict[str, str] = field(default_factory=dict)
 
     def show(self, standing: Standing) -> None:
         """Write it if it is news. Does not raise: who cannot write says so elsewhere, and works on."""
@@ -57,6 +58,11 @@ class Noticeboard:
         """Show what is shown already, but for these fields of `Standing`: each may have an author of its own."""
         assert self._shown is not None, "something is shown from the start"
         self.show(replace(self._shown, **changes))
+
+    def notice(self, about: str, text: str) -> None:
+        """Show this notice as well, in the place of the last one `about` the same; an empty one takes that away."""
+        self._notices[about] = text
+        self.amend(notice=" ".join(filter(None, self._notices.values())))
 
     def clear(self) -> None:
         """Nobody is here any more."""

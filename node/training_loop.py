@@ -98,6 +98,7 @@ class TrainingLoop:
             trainer's reply to `load`, and a way to ask the trainer; what it raises ends the run. None: no trial.
         opened: awaited with (incarnation, step) when an incarnation goes on from that step.
         stepped: told of each training step when it is over, with what it was trained on.
+        look: sees that what is signed at this time is believed, or raises RunError.
     """
 
     run: LearnerRun
@@ -124,6 +125,7 @@ class TrainingLoop:
     observe: Callable[[int, float], None] = lambda index, mean: None
     evaluating: Callable[[], Collection[int]] = tuple
     offline: OfflineStream | None = None
+    look: Callable[[int], None] = lambda now_ms: None
     _diverged: int = 0
     _lost: int = 0
     _safe: int = 0
@@ -156,6 +158,7 @@ class TrainingLoop:
             events=self.events,
             recorder=self.recorder,
             kept=None if self.trust is None else self.trust.kept,
+            look=self.look,
         )
 
     @property

@@ -35,7 +35,7 @@ class Announcement(Message, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class SignedAnnouncement:
-    """An announcement that was checked: its bytes as sent, and what it says."""
+    """An announcement that was checked: its bytes as sent, what it says, and until when its certificate holds."""
 
     raw: bytes
     signer: PeerId
@@ -43,6 +43,7 @@ class SignedAnnouncement:
     manifest: ManifestHash
     manifest_bytes: int
     total_bytes: int
+    until_ms: int = 0
 
 
 def topic_of(swarm: SwarmId) -> str:
@@ -63,7 +64,7 @@ def open_announcement(raw: bytes, authority: Authority, *, now_ms: int) -> Signe
     envelope = open_envelope(raw, kind=Kind.ANNOUNCEMENT, swarm=authority.swarm, limit=MAX_PAYLOAD_BYTES)
     said: Announcement = decode(Announcement, envelope.payload, MAX_PAYLOAD_BYTES)
     authority.require_learner(envelope, said.certificate, now_ms)
-    return _signed(raw, envelope.signer, said)
+    return _signed(raw, envelope.signer, said, authority)
 
 
 def open_own_announcement(raw: bytes, authority: Authority, *, learner: PublicKey, now_ms: int) -> SignedAnnouncement:
@@ -76,11 +77,10 @@ def open_own_announcement(raw: bytes, authority: Authority, *, learner: PublicKe
     if envelope.key != learner:
         return open_announcement(raw, authority, now_ms=now_ms)
     said: Announcement = decode(Announcement, envelope.payload, MAX_PAYLOAD_BYTES)
-    open_certificate(said.certificate, authority)
-    return _signed(raw, envelope.signer, said)
+    return _signed(raw, envelope.signer, said, authority)
 
 
-def _signed(raw: bytes, signer: PeerId, said: Announcement) -> SignedAnnouncement:
+def _signed(raw: bytes, signer: PeerId, said: Announcement, authority: Authority) -> SignedAnnouncement:
     return SignedAnnouncement(
         raw=raw,
         signer=signer,
@@ -88,4 +88,5 @@ def _signed(raw: bytes, signer: PeerId, said: Announcement) -> SignedAnnouncemen
         manifest=ManifestHash(said.manifest),
         manifest_bytes=said.manifest_bytes,
         total_bytes=said.total_bytes,
+        until_ms=open_certificate(said.certificate, authority).not_after_ms,
     )

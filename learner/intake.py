@@ -19,6 +19,7 @@ from protocol.limits import MAX_REASON_CHARS
 from protocol.staleness import Admissibility, Chain, judge, lag_of
 from protocol.work import Lease, Rule, SignedRecord, Span, Verdict, read_record
 
+FORGOTTEN = "this learner goes on from an older copy of its ledger, which does not know the version that made it"
 ORPHANED = "the version that made it was lost when the learner restarted"
 
 _SHAPE_FAULTS = {Fault.OVERSIZED: Rule.OVERSIZED, Fault.BAD_SIGNATURE: Rule.BAD_SIGNATURE}
@@ -114,7 +115,8 @@ class Terms:
     """What a delivery is judged against: the swarm, the chain, the window S.
 
     `manifests` holds every published version whose rollouts may still be admissible, and may have forgotten the others.
-    `vocab_size`: token ids below it exist.
+    `vocab_size`: token ids below it exist. `forgotten`: versions up to this incarnation may be ours though nobody here
+    knows them, since the ledger is an older copy; 0 where it is not.
     """
 
     swarm: SwarmId
@@ -122,6 +124,7 @@ class Terms:
     window: int
     manifests: Mapping[PolicyVersion, ManifestHash]
     vocab_size: int
+    forgotten: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +219,7 @@ def _judge_record(
         return _verdict(RecordId(digest_of(raw)), 0, _SHAPE_FAULTS.get(error.fault, Rule.MALFORMED), error.detail), None
     try:
         refusal = (
-            _lease_rule(record, granted, arrived_ms)
+            _lease_rule(record, granted, arrived_ms, terms.forgotten)
             or (_minimum_rule(record, granted.lease, begun) if granted else None)  # or it would pass for bad luck
             or _version_rule(record, terms)
             or _signature_rule(record, sender)
@@ -231,10 +234,12 @@ def _judge_record(
 Refusal = tuple[Rule, str] | None
 
 
-def _lease_rule(record: SignedRecord, granted: GrantedLease | None, arrived_ms: int) -> Refusal:
+def _lease_rule(record: SignedRecord, granted: GrantedLease | None, arrived_ms: int, forgotten: int) -> Refusal:
     named = short(record.record.lease)
     if granted is None:
-        return Rule.UNKNOWN_LEASE, f"lease {named} is not open for you: it ended, or was withdrawn when you were gone"
+        since = ", or leased after the copy of the ledger that this learner goes on from" if forgotten else ""
+        detail = f"lease {named} is not open for you: it ended, or was withdrawn when you were gone{since}"
+        return Rule.UNKNOWN_LEASE, detail
     if record.record.lease != granted.lease.id:
         return Rule.UNKNOWN_LEASE, f"the record names lease {named}, the delivery {short(granted.id)}"
     if arrived_ms > granted.deadline_ms:
@@ -262,11 +267,16 @@ def _manifest_rule(span: Span, terms: Terms) -> Refusal:
     known = terms.manifests.get(span.version)
     if known == span.manifest:
         return None
+    is_forgotten = span.version.incarnation <= terms.forgotten
     if known is not None:
+        if is_forgotten:
+            return Rule.ORPHANED, FORGOTTEN
         detail = f"version {span.version} has manifest {short(known)}, the record says {short(span.manifest)}"
         return Rule.UNKNOWN_VERSION, detail
     if judge(terms.chain, [span.version], terms.window) in (Admissibility.ORPHANED, Admissibility.STALE):
         return None  # we may have forgotten it: too old is what an honest peer is told, and reason enough
+    if is_forgotten:
+        return Rule.ORPHANED, FORGOTTEN
     return Rule.UNKNOWN_VERSION, f"version {span.version} was never published"
 
 

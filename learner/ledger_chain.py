@@ -29,6 +29,8 @@ ALL = 1 << 62
 
 BASE_MODEL = "SELECT value FROM meta WHERE key = 'base_model'"
 
+SEEN = "SELECT value FROM meta WHERE key = 'incarnation_seen'"
+
 SETTINGS = "SELECT value FROM meta WHERE key = 'settings'"
 
 CHECKPOINTS = "SELECT step, incarnation, directory, state FROM checkpoints ORDER BY step DESC"
@@ -44,9 +46,13 @@ class ChainBook(LedgerFile):
         ]
 
     def begin_incarnation(self, base: int, now_ms: int) -> int:
-        """Start the next incarnation at step `base`: later steps are forgotten and what they consumed is free again."""
+        """Start the next incarnation at step `base`: later steps are forgotten and what they consumed is free again.
+
+        Its number lies above all that began, and above what `incarnation_seen` was told.
+        """
         with self.transaction() as db:
-            (incarnation,) = db.execute("SELECT coalesce(max(incarnation), 0) + 1 FROM incarnations").fetchone()
+            (begun,) = db.execute("SELECT coalesce(max(incarnation), 0) FROM incarnations").fetchone()
+            incarnation = max(begun, _seen(db.execute(SEEN).fetchall())) + 1
             db.execute("INSERT INTO incarnations VALUES (?, ?, ?)", (incarnation, base, now_ms))
             db.execute("UPDATE records SET step = NULL, trained_lag = NULL WHERE step > ?", (base,))
             db.execute("DELETE FROM dropped WHERE step > ?", (base,))
@@ -54,6 +60,24 @@ class ChainBook(LedgerFile):
             db.execute("DELETE FROM checkpoints WHERE step > ?", (base,))
             db.execute("DELETE FROM tallies WHERE version > ?", (base,))
         return int(incarnation)
+
+    def incarnation_seen(self, incarnation: int) -> None:
+        """Versions of this incarnation are out, which this ledger knows nothing of: what begins next lies above it."""
+        with self.transaction() as db:
+            seen = max(incarnation, _seen(db.execute(SEEN).fetchall()))
+            db.execute("INSERT OR REPLACE INTO meta VALUES ('incarnation_seen', ?)", (str(seen).encode(),))
+
+    def incarnations_seen(self) -> int:
+        """The highest that `incarnation_seen` was told, 0 before that."""
+        return _seen(self._query(SEEN))
+
+    def published(self, version: PolicyVersion, manifest: ManifestHash) -> bool:
+        """Whether this version was published, with this manifest."""
+        rows = self._query(
+            "SELECT 1 FROM versions WHERE incarnation = ? AND version = ? AND manifest = ?",
+            (version.incarnation, version.version, manifest),
+        )
+        return bool(rows)
 
     def forked(self, row: CheckpointRow, origin: bytes, now_ms: int) -> None:
         """Begin with a checkpoint of another swarm, whose id is `origin`, as if it were our first incarnation's."""
@@ -249,6 +273,10 @@ def settings_of(path: Path) -> dict[str, Any]:
         if not db.execute("SELECT 1 FROM checkpoints UNION ALL SELECT 1 FROM leases LIMIT 1").fetchone():
             return {}
         return _settings(db.execute(SETTINGS).fetchall())
+
+
+def _seen(rows: list[tuple[bytes]]) -> int:
+    return from_json("meta.incarnation_seen", rows[0][0], int) if rows else 0
 
 
 def _settings(rows: list[tuple[bytes]]) -> dict[str, Any]:

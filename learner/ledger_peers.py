@@ -13,6 +13,15 @@ from learner.ledger_rows import PeerRow, PlanRow, StayRow, TroubleRow
 from learner.relay_credit import Credit
 from protocol.ids import PeerId, PolicyVersion
 
+NOTE = """
+INSERT INTO credit_notes (rowid, manifest, receiver, envelope) VALUES (
+    max((SELECT coalesce(max(rowid), 0) + 1 FROM credit_notes),
+        (SELECT coalesce(max(CAST(CAST(value AS TEXT) AS INTEGER)), 0) FROM meta WHERE key = 'incarnation_seen') << 32),
+    ?, ?, ?)
+"""
+"""A note's number is its row: nodes ask for those behind the last that they have. A ledger that was restored from an
+older copy gave some numbers away already, so it goes on above them: none began 2^32 notes in an incarnation."""
+
 
 class PeerBook(LedgerFile):
     """See the module's paragraph."""
@@ -121,6 +130,6 @@ class PeerBook(LedgerFile):
                     rows = [(*key, relay, size) for relay, size in credit.shares.items()]
                     db.executemany("INSERT INTO relayed VALUES (?, ?, ?, ?)", rows)
                     if noted is not None:
-                        db.execute("INSERT INTO credit_notes VALUES (?, ?, ?)", (*key, noted(credit)))
+                        db.execute(NOTE, (*key, noted(credit)))
                     fresh.append(credit)
         return fresh

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from learner.publication import Publisher
 from learner.verification.margins import Arithmetic
 from node.audit_loop import AuditLoop
 from node.base_model import hold_to_base
+from node.certifying import CertificateWatch
 from node.child_outcomes import ChildCrashed, ChildDied, ChildEvent, ChildRestarting, ChildStarted
 from node.children import Child, open_child
 from node.choice_desk import ChoiceDesk
@@ -42,6 +43,7 @@ from node.errors import RunError
 from node.evaluation import Evaluation, EvaluationTerms
 from node.events import Clock, EventLog, Field
 from node.fixed_settings import note_fixed
+from node.forgotten import Forgotten
 from node.home import LearnerHome, open_learner_home
 from node.identities import changes_since
 from node.intake_loop import IntakeLoop
@@ -75,8 +77,8 @@ from node.trust_desk import TrustDesk
 from node.verifiers import Verifiers
 from node.witness import Witness
 from protocol.errors import Fault
-from protocol.exchange import PeerAddresses
-from protocol.ids import PeerId, PolicyVersion, short
+from protocol.exchange import NotTold, PeerAddresses, TellTerms
+from protocol.ids import PeerId, PolicyVersion, PublicKey, short
 from protocol.layout import file_chunks
 from protocol.manifest import SignedManifest
 from protocol.pipe import Arrays, Header
@@ -164,13 +166,18 @@ async def run_learner(
 
 
 def _show_nodes(board: Noticeboard, event: str, fields: Mapping[str, Field]) -> None:
-    """Let `volery status` say when nodes cannot work: a learner without any only seems to be at work."""
+    """Let `volery status` say when nodes cannot work, since a learner without any only seems to be at work, and when
+    the ledger is an older copy."""
     match event:
         case "nodes_unable":
             doing = "nobody can work" if fields.get("everyone") else "at work"
             board.amend(doing=f"{doing}: {fields.get('text')}")
         case "nodes_able":
             board.amend(doing="at work")
+        case "ledger_restored" | "certificate_ends":
+            board.notice(event, str(fields.get("text")))
+        case "certificate_renewed":
+            board.notice("certificate_ends", "")
 
 
 class _Learner:
@@ -249,6 +256,14 @@ class _Learner:
             loop=loop,
         )
         witness = Witness(self.run, self.recorder, events, max_new_tokens=learn.max_new_tokens)
+        self.certificates = CertificateWatch(
+            home=home,
+            certificate_days=config.swarm.certificate_days,
+            renewed=self._certified,
+            leave=lambda: self.run.leave(),
+            now_ms=Clock.now_ms,
+            events=events,
+        )
         self.trust = self._trust() if batch else None
         self.relays = RelayDesk(
             run=self.run,
@@ -257,7 +272,7 @@ class _Learner:
             keypair=home.learner,
             authority=home.authority,
             certificate=home.certificate,
-            now_ms=Clock.now_ms,
+            now_ms=self.certificates.signing_ms,
             events=events,
         )
         self.reputations = ReputationDesk(
@@ -266,7 +281,7 @@ class _Learner:
             keypair=home.learner,
             authority=home.authority,
             certificate=home.certificate,
-            now_ms=Clock.now_ms,
+            now_ms=self.certificates.signing_ms,
             events=events,
         )
         self.proofs = ProofDesk(ledger=ledger, authority=home.authority, reputed=self.reputations.note)
@@ -336,16 +351,16 @@ class _Learner:
             used=self.relays.used,
             ended=self.leases.ended,
             closing=self.leases.write,
-            now_ms=Clock.now_ms,
+            now_ms=self.certificates.signing_ms,
             events=events,
         )
-        terms = LearnerTerms(
+        self.terms = LearnerTerms(
             config=config,
             certificate=home.certificate,
             max_turns=learn.max_turns if schooling.has_turns else 1,
             step=lambda: self.run.chain.head.version,
         )
-        knowledge = Knowledge(genesis=home.genesis, newest=self._newest, peers=self._peers, terms=terms.answer)
+        knowledge = Knowledge(genesis=home.genesis, newest=self._newest, peers=self._peers, terms=self._tell_terms)
         self.serving = Serving(
             transport=transport,
             store=store,
@@ -359,6 +374,17 @@ class _Learner:
             gained=lambda signed: self.serving.gained(signed.hash),
             report=self._report,
             serving=self.serving,
+        )
+        self.forgotten = Forgotten(
+            run=self.run,
+            ledger=ledger,
+            authority=home.authority,
+            learner=PublicKey(home.learner.public),
+            transport=transport,
+            newest=self._newest,
+            report=self._report,
+            now_ms=Clock.now_ms,
+            events=events,
         )
         began_s = trio.current_time()
         self.energy = EnergyWatch(
@@ -415,6 +441,7 @@ class _Learner:
         )
         self.desk.reception = reception
         self.desk.recover_leases()
+        await trio.to_thread.run_sync(self.forgotten.look_here, self.store, self.home.checkpoints)
         stay = await self.presence.note()
         await trio.to_thread.run_sync(self.recorder.recall)
         async with trio.open_nursery() as nursery:
@@ -423,6 +450,8 @@ class _Learner:
             reception.start()
             nursery.start_soon(self.intake.work, inbox_receive)
             nursery.start_soon(self.desk.watch)
+            nursery.start_soon(self.forgotten.watch)
+            nursery.start_soon(self.certificates.watch)
             nursery.start_soon(self.leases.serve)
             if self.config.swarm_rollouts:  # else nothing is leased, and there may be no task
                 nursery.start_soon(self.prompts.work)
@@ -535,7 +564,7 @@ class _Learner:
             audits=self.config.trust.audits,
             arithmetic=Arithmetic(self.config.trust.arithmetic),
             orders=PeerOrders(home.root),
-            now_ms=Clock.now_ms,
+            now_ms=self.certificates.signing_ms,
             events=self.events,
         )
 
@@ -600,7 +629,9 @@ class _Learner:
             run=self.run,
             ledger=self.ledger,
             store=self.store,
-            publisher=Publisher(learner=home.learner, authority=home.authority, certificate=home.certificate),
+            publisher=Publisher(
+                learner=home.learner, authority=home.authority, certificate=self.certificates.certificate
+            ),
             trainer=trainer,
             transport=self.transport,
             trust=self.trust,
@@ -619,6 +650,7 @@ class _Learner:
             observe=self.schooling.observe,
             tried=tried,
             evaluating=lambda: self.evaluation.evaluating if self.evaluation is not None else (),
+            look=self.certificates.look,
             opened=self._opened,
             stepped=self.watch.stepped,
             adopted=self._seed,
@@ -634,6 +666,18 @@ class _Learner:
         if note := await trio.to_thread.run_sync(hold_to_base, self.ledger, self.config, base):
             self.events.emit("trouble", text=note)
         await self.watch.began(incarnation, base)
+
+    def _certified(self, certificate: bytes) -> None:
+        """What anybody here signs from now on carries the renewed certificate."""
+        self.relays.certificate = self.reputations.certificate = self.intake.certificate = certificate
+        if self.trust is not None:
+            self.trust.certificate = certificate
+        self.terms = replace(self.terms, certificate=certificate)
+        if self.training is not None:
+            self.training.publishing.certified(certificate)
+
+    def _tell_terms(self, token: str) -> TellTerms | NotTold:
+        return self.terms.answer(token)
 
     async def _say_farewell(self) -> None:
         with trio.move_on_after(LAST_PROOFS_S):

@@ -28,7 +28,7 @@ from node.errors import RunError
 from node.events import EventLog
 from protocol.ids import LeaseId, PolicyVersion
 from protocol.pipe import Arrays, Header
-from protocol.staleness import Chain
+from protocol.staleness import Chain, bases_of
 
 MAX_FAILED = 3
 """Checkpoints in a row that may fail: one is a disk that was full for a moment, more are hours of work at risk."""
@@ -185,8 +185,8 @@ class Checkpoints:
 
     def _scores(self, row: CheckpointRow) -> dict[int, float]:
         """What versions of the line that leads to `row` are worth, by their training step."""
-        bases = tuple(base for _, base in self.ledger.incarnations()[: row.incarnation])
-        line = Chain(bases=bases, head=PolicyVersion(row.incarnation, row.step))
+        begun = [(number, base) for number, base in self.ledger.incarnations() if number <= row.incarnation]
+        line = Chain(bases=bases_of(begun), head=PolicyVersion(row.incarnation, row.step))
         return {version.version: score for version, score in self.ledger.scores() if line.contains(version)}
 
     def _make_room(self, under_audit: Collection[LeaseId]) -> list[CheckpointRow]:

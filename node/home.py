@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -35,6 +36,9 @@ OPERATOR_KEY, LEARNER_KEY, SECRET = KEYS = ("operator.key", "learner.key", "leas
 
 RENEW_BEFORE_MS = 7 * DAY_MS
 """A certificate that ends within a week is renewed at start if the operator's key is here."""
+
+BACKDATED_MS = DAY_MS
+"""A certificate holds from so long before it was made: for nodes whose clocks are behind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,16 +208,25 @@ def genesis_at(path: Path) -> tuple[bytes, Authority]:
 def _certificate(root: Path, authority: Authority, learner: Keypair, days: float, now_ms: int) -> bytes:
     if (valid := _valid_certificate(root, authority, learner, now_ms)) is not None:
         return valid
-    path, operator = root / "certificate", _operator(root, authority)
-    raw = certify_learner(
-        operator,
+    raw = certify(root, authority, learner, days, now_ms)
+    keep_certificate(root, raw)
+    return raw
+
+
+def certify(root: Path, authority: Authority, learner: Keypair, days: float, now_ms: int) -> bytes:
+    """The operator's word for the learner's key, from now on, by the key in `root`. Raises UsageError or RunError."""
+    return certify_learner(
+        _operator(root, authority),
         authority,
         learner=PublicKey(learner.public),
-        not_before_ms=now_ms - DAY_MS,
+        not_before_ms=max(0, now_ms - BACKDATED_MS),
         not_after_ms=now_ms + round(days * DAY_MS),
     )
-    write_durably(path, raw)
-    return raw
+
+
+def keep_certificate(root: Path, raw: bytes) -> None:
+    """Write the certificate that the next start begins with. Raises RunError naming the file."""
+    write_durably(root / "certificate", raw)
 
 
 def _valid_certificate(root: Path, authority: Authority, learner: Keypair | None, now_ms: int) -> bytes | None:
@@ -267,7 +280,8 @@ def write_durably(path: Path, data: bytes) -> None:
         draft.replace(path)
         sync_directory(path.parent)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):  # the disk that refused one may refuse the other
+            draft.unlink(missing_ok=True)
         raise RunError(
             f"{path} cannot be written: {error.strerror}. Free the disk or choose another directory."
         ) from None

@@ -32,7 +32,7 @@ TEMPLATE = """\
 [swarm]
 name = {name} # (set this)
 state = "state"            # keys, ledger, weights, checkpoints; relative to this file. Back up state/operator.key.
-# certificate_days = 90    # how long the operator's word for this learner's key lasts; renewed at start
+# certificate_days = 90    # how long the operator's word for this learner's key lasts; renewed in time
 
 [network]
 listen = ["/ip4/0.0.0.0/tcp/{port}", "/ip6/::/tcp/{port}"]

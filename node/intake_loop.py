@@ -155,7 +155,7 @@ class _Answer:
         return LeaseId(self.incoming.delivery.lease)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class IntakeLoop:
     """See the module's paragraph. `observe` is told the mean reward of each complete group, by the index of its prompt,
     `used` of which versions a peer has just had records admitted, `ended` of a lease that was answered by nothing of
@@ -238,6 +238,7 @@ class IntakeLoop:
             window=self.run.window,
             manifests=dict(self.run.manifests),
             vocab_size=self.run.vocab_size,
+            forgotten=self.run.forgotten,
         )
         now_ms = self.now_ms()
         return await trio.to_thread.run_sync(lambda: [self._check(one, terms, now_ms) for one in handed_in])

@@ -49,7 +49,7 @@ from protocol.work import (
     Started,
     Welcome,
 )
-from swarm.membership import Gone, Heard, Joined, Lost, Tick
+from swarm.membership import Awaited, Gone, Heard, Joined, Lost, Opened, Tick
 from swarm.neighbourhood import neighbourhoods
 from swarm.reception import IN_GOOD_ORDER, Reception
 
@@ -234,6 +234,8 @@ class LearnerDesk:
                 with trio.move_on_after(TICK_S):
                     await self.leases.changed.wait()
                 self.leases.changed = trio.Event()
+                if self.run.opened.is_set() and not self.run.membership.is_open:
+                    self.run.membership.handle(Opened(), trio.current_time())
                 self._lose(self.run.membership.handle(Tick(), trio.current_time()))
                 self.leases.expire()
                 await self._write()
@@ -242,9 +244,10 @@ class LearnerDesk:
                 await self._write()
 
     def recover_leases(self) -> None:
-        """After a restart: leases that are still open belong to peers that may come back; silence releases them."""
+        """After a restart: leases that are still open belong to peers that may come back. Who is not
+        back in time once deliveries are judged loses them, which is held against nobody."""
         for peer in dict.fromkeys(self.leases.recover()):
-            self.run.membership.handle(Joined(peer=peer), trio.current_time())
+            self.run.membership.handle(Awaited(peer=peer), trio.current_time())
 
     def copied(self, peer: PeerId, hello: Hello) -> None:
         """A second process with the key of a peer that is here was turned away."""

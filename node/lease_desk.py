@@ -4,10 +4,10 @@ What always holds: a lease is in the ledger before it is handed out; one that is
 issued instead has a new id and new seeds; one that its peer has lost, and could still deliver, is granted to that peer
 again before any other, the very same, so that losing leases gains nobody better prompts or seeds; one that is recalled
 is told to its peer again with every heartbeat until it is given back or delivered, since the first word may be lost
-with a line; one whose deadline passed while the learner was away, or before its peer could be back, is held against
-nobody, shows as recalled, and is nobody's debt. Nobody looks at all requests that wait, or at all leases, but when
-something happened that they wait for. The trio thread never waits for the disk but to grant: what else happens is
-written by `write`, a moment later.
+with a line; one whose deadline passed while the learner was away, or before its peer could be back, or whose peer has
+not been back since the learner restarted, is held against nobody, shows as recalled, and is nobody's debt. Nobody looks
+at all requests that wait, or at all leases, but when something happened that they wait for. The trio thread never waits
+for the disk but to grant: what else happens is written by `write`, a moment later.
 """
 
 from __future__ import annotations
@@ -82,6 +82,8 @@ class LeaseDesk:
     _recalled_at: tuple[int, tuple[int, ...]] | None = None
     _before: set[LeaseId] = field(default_factory=set)
     """Open since before this start of the learner's."""
+    _returned: set[PeerId] = field(default_factory=set)
+    """Who has been here since, of those whose leases these are."""
 
     async def serve(self) -> None:
         """Recall what has become hopeless and serve those who wait, whenever there may be more to lease; until
@@ -168,6 +170,8 @@ class LeaseDesk:
         and what was about to be granted on the line before.
         """
         theirs = [granted for granted in self.run.leasing.open.values() if granted.peer == peer]
+        if any(granted.id in self._before for granted in theirs):
+            self._returned.add(peer)
         lost = [granted for granted in theirs if granted.id not in held]
         spent = self.run.leasing.recalled.keys() | self._unissued
         useful = [granted for granted in lost if granted.id not in spent]
@@ -342,9 +346,12 @@ class LeaseDesk:
         self._ended([granted for granted in leases if granted.id not in excused], status, begun)
 
     def _is_excused(self, granted: GrantedLease) -> bool:
-        """Whether its peer, who knows what was signed, may have taken it to be worthless before it could be back."""
-        back_ms = min(self.run.opened_ms, self.now_ms()) + 1000 * self.run.membership.silence_s
-        return granted.id in self._before and granted.lease.deadline_ms <= back_ms
+        """Whether a restart of ours is why: its peer, who knows what was signed, may have taken it to be worthless
+        before it could be back, or has not been back."""
+        if granted.id not in self._before:
+            return False
+        back_ms = min(self.run.opened_ms, self.now_ms()) + 1000 * self.run.membership.returns_s
+        return granted.peer not in self._returned or granted.lease.deadline_ms <= back_ms
 
     def _ended(self, leases: Sequence[GrantedLease], status: str, begun: Mapping[LeaseId, PolicyVersion]) -> None:
         self.witness.withdrawn(leases, status)

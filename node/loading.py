@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +50,31 @@ async def restore_newest(
             continue
         return row
     if reasons:
+        if newer := _newer_ones(rows, checkpoints):
+            raise RunError(
+                f"{checkpoints.parent / 'ledger.sqlite'} is older than the checkpoints beside it: it knows "
+                f"{_listed(row.directory for row in rows)}, and there are {_listed(newer)}, which it does not know. "
+                "Restore ledger.sqlite and checkpoints from one copy, both or neither. Nothing was changed."
+            )
         raise RunError(
             f"None of the {len(reasons)} checkpoints in {checkpoints} can be used, and training would begin "
             f"anew. Restore one from a copy, or choose another [swarm] state. {reasons[0]}."
         )
     return None
+
+
+def _newer_ones(rows: Sequence[CheckpointRow], checkpoints: Path) -> list[str]:
+    """The whole checkpoints that lie there and the ledger has never heard of: a crash leaves one at most, and removes
+    none that the ledger knows."""
+    known = {row.directory for row in rows}
+    there = [path.name for path in checkpoints.glob("*.*") if not path.name.startswith(".") and path.is_dir()]
+    return sorted(set(there) - known)
+
+
+def _listed(names: Iterable[str]) -> str:
+    """At most three of them, by name."""
+    every = sorted(names)
+    return ", ".join(every[:3]) + (f" and {len(every) - 3} more" if len(every) > 3 else "")
 
 
 def _naming(directory: Path, error: str) -> str:

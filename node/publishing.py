@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import trio
 
 from learner.ledger import Ledger
@@ -56,6 +57,7 @@ class Publishing:
         adopted: told of each version that the store has taken, before anybody else hears of it.
         newest: the newest announcement, empty before the first.
         kept: versions that stay to be looked at, as long as there is room.
+        look: sees that what is signed at this time is believed, or raises RunError.
     """
 
     run: LearnerRun
@@ -71,7 +73,9 @@ class Publishing:
     events: EventLog
     recorder: Recorder
     kept: KeptVersions | None = None
+    look: Callable[[int], None] = lambda now_ms: None
     newest: bytes = b""
+    _said: Announcement | None = None
     _ahead: tuple[Header, Arrays] | None = None
     _previous: ManifestHash | None = None
     _after: int | None = None
@@ -97,6 +101,17 @@ class Publishing:
         self._ahead = await self._written(directory, "The first version")
         return directory
 
+    def certified(self, certificate: bytes) -> None:
+        """What is signed from now on carries this certificate, the newest announcement among it."""
+        self.publisher = replace(self.publisher, certificate=certificate)
+        if self._said is not None:
+            self._announce(msgspec.structs.replace(self._said, certificate=certificate))
+
+    def _announce(self, said: Announcement) -> None:
+        """From now on this is the newest."""
+        self._said = said
+        self.newest = announce(self.publisher.learner, self.publisher.authority, said)
+
     async def announce_again(self) -> None:
         """Repeat the newest announcement until cancelled."""
         while True:
@@ -114,16 +129,14 @@ class Publishing:
         signed, fresh_bytes = await trio.to_thread.run_sync(self._seal, version, export, names, probed, tally)
         self._pin(signed.hash)
         self.adopted(signed)
-        self.newest = announce(
-            self.publisher.learner,
-            self.publisher.authority,
+        self._announce(
             Announcement(
                 version=version,
                 manifest=signed.hash,
                 manifest_bytes=len(signed.raw),
                 total_bytes=signed.manifest.total_bytes,
                 certificate=self.publisher.certificate,
-            ),
+            )
         )
         run.published = signed
         run.manifests[version] = self._previous = signed.hash
@@ -210,12 +223,14 @@ class Publishing:
         Cancelled while it is read, which takes minutes for a large model, it ends with nothing adopted.
         """
         before = None if self._previous is None else self.store.manifest(self._previous)
+        now_ms = self.now_ms()
+        trio.from_thread.run_sync(self.look, now_ms)
         try:
             published = self.publisher.publish(
                 export,
                 version,
                 self._previous,
-                self.now_ms(),
+                now_ms,
                 self._bases(),
                 names,
                 probed,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,13 @@ SAME_BIRTH_S = 1.0
 @dataclass(frozen=True, kw_only=True)
 class Standing:
     """`doing`: at work, or why not; `limits`: those in force, as people read them, by their keys; `loop`: how long its
-    event loop made others wait, None where that is not known."""
+    event loop made others wait, None where that is not known; `notice`: what somebody should know, whatever it
+    is doing."""
 
     doing: str
     limits: dict[str, str]
     loop: LoopFigures | None = None
+    notice: str = ""
 
 
 @dataclass(eq=False)
@@ -41,6 +43,7 @@ class Noticeboard:
 
     root: Path
     _shown: Standing | None = None
+    _notices: dict[str, str] = field(default_factory=dict)
 
     def show(self, standing: Standing) -> None:
         """Write it if it is news. Does not raise: who cannot write says so elsewhere, and works on."""
@@ -58,6 +61,11 @@ class Noticeboard:
         assert self._shown is not None, "something is shown from the start"
         self.show(replace(self._shown, **changes))
 
+    def notice(self, about: str, text: str) -> None:
+        """Show this notice as well, in the place of the last one `about` the same; an empty one takes that away."""
+        self._notices[about] = text
+        self.amend(notice=" ".join(filter(None, self._notices.values())))
+
     def clear(self) -> None:
         """Nobody is here any more."""
         with suppress(OSError):
@@ -73,6 +81,7 @@ def standing_of(root: Path) -> Standing | None:
                 doing=str(told["doing"]),
                 limits={str(key): str(told["limits"][key]) for key in told["limits"]},
                 loop=_loop_of(told.get("loop")),
+                notice=str(told.get("notice", "")),
             )
     return None
 

@@ -47,7 +47,7 @@ from node.trust_desk import AUDIT_REASON, Fate, TrustDesk
 from protocol.ids import PolicyVersion
 from protocol.manifest import SignedManifest
 from protocol.pipe import Arrays, Header
-from protocol.staleness import Chain
+from protocol.staleness import Chain, bases_of
 from swarm.causes import first_cause
 from swarm.store import ChunkStore
 from swarm.transport import Transport
@@ -98,6 +98,7 @@ class TrainingLoop:
             trainer's reply to `load`, and a way to ask the trainer; what it raises ends the run. None: no trial.
         opened: awaited with (incarnation, step) when an incarnation goes on from that step.
         stepped: told of each training step when it is over, with what it was trained on.
+        look: sees that what is signed at this time is believed, or raises RunError.
     """
 
     run: LearnerRun
@@ -124,6 +125,7 @@ class TrainingLoop:
     observe: Callable[[int, float], None] = lambda index, mean: None
     evaluating: Callable[[], Collection[int]] = tuple
     offline: OfflineStream | None = None
+    look: Callable[[int], None] = lambda now_ms: None
     _diverged: int = 0
     _lost: int = 0
     _safe: int = 0
@@ -156,6 +158,7 @@ class TrainingLoop:
             events=self.events,
             recorder=self.recorder,
             kept=None if self.trust is None else self.trust.kept,
+            look=self.look,
         )
 
     @property
@@ -181,6 +184,8 @@ class TrainingLoop:
                 if not begun:
                     await self.begin()
                     begun = True
+                elif run.forgotten >= run.chain.head.incarnation:
+                    await self._begin_above()
                 elif run.chain.head.version < self.terms.steps:
                     await self._step()
                 else:
@@ -224,6 +229,17 @@ class TrainingLoop:
             await self._recover_buffer()
         run.open(self.now_ms())
         await trio.to_thread.run_sync(self._swept, self.saving.sweep)
+        await self._publish()
+        run.busy = False
+        run.notify()
+
+    async def _begin_above(self) -> None:
+        """Go on under a number above every incarnation whose versions are out: members hold some that this ledger knows
+        nothing of, and names only go up. The trainer keeps its state, and nothing that was admitted is lost."""
+        run = self.run
+        run.busy = True
+        async with run.judging:
+            await self._open_chain(run.chain.head.version)
         await self._publish()
         run.busy = False
         run.notify()
@@ -288,7 +304,7 @@ class TrainingLoop:
         incarnation = await trio.to_thread.run_sync(self.ledger.begin_incarnation, base, self.now_ms())
         incarnations = await trio.to_thread.run_sync(self.ledger.incarnations)
         versions = await trio.to_thread.run_sync(self.ledger.versions)
-        run.chain = Chain(bases=tuple(step for _, step in incarnations), head=PolicyVersion(incarnation, base))
+        run.chain = Chain(bases=bases_of(incarnations), head=PolicyVersion(incarnation, base))
         run.collecting = base
         self.publishing.go_on(versions)
         self.events.emit("incarnation_began", incarnation=incarnation, step=base)
@@ -322,7 +338,8 @@ class TrainingLoop:
     async def _step(self) -> None:
         run = self.run
         waited = trio.current_time()
-        batch = await self._collect()
+        if (batch := await self._collect()) is None:
+            return
         began_ms, began = self.now_ms(), trio.current_time()
         run.busy, run.busy_since_ms, run.collecting = True, began_ms, run.chain.head.version + 1
         run.notify()  # taking the batch made room for leases
@@ -393,16 +410,18 @@ class TrainingLoop:
             parts.append(found)
         return mixed(*parts)
 
-    async def _collect(self) -> Batch:
-        """Wait for a batch. Consumes groups from the buffer, wakes when one was added."""
+    async def _collect(self) -> Batch | None:
+        """Wait for a batch; None when another incarnation is to begin first. Consumes groups from the buffer, wakes
+        when one was added."""
         run = self.run
-        while True:
+        while run.forgotten < run.chain.head.incarnation:
             waiting = len(run.buffer)
             if (batch := run.buffer.take(run.batch, run.chain)) is not None:
                 return batch
             if len(run.buffer) < waiting:
                 run.notify()  # what had grown too old made room for leases
             await run.wait_changed()
+        return None
 
     async def _drop(self, batch: Batch, refused: ChildRefused) -> None:
         """Do without a batch that makes the loss infinite; give up when one after the other does."""

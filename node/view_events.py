@@ -53,6 +53,9 @@ SENTENCES: Mapping[str, str] = {
     "standing_still": "{text}",
     "nodes_unable": "{text}",
     "nodes_able": "all nodes can work again",
+    "ledger_restored": "ALARM: {text}",
+    "certificate_ends": "ALARM: {text}",
+    "certificate_renewed": "the certificate of this learner's key was renewed: it holds until {until}",
     "trouble": "{text}",
 }
 """Events that are shown as they are told, with their fields."""

@@ -15,9 +15,9 @@ from msgspec import Meta
 from protocol.codec import Bytes32, Count, Message, checked, decode, encode
 from protocol.envelope import OVERHEAD_BYTES, Kind, open_envelope, seal
 from protocol.errors import LocalProtocolError
-from protocol.genesis import MAX_CERTIFICATE_BYTES, Authority
+from protocol.genesis import MAX_CERTIFICATE_BYTES, Authority, open_certificate
 from protocol.identity import Keypair
-from protocol.ids import ManifestHash, PeerId, PolicyVersion, SwarmId
+from protocol.ids import ManifestHash, PeerId, PolicyVersion, PublicKey, SwarmId
 from protocol.limits import MAX_ANNOUNCEMENT_BYTES
 
 MAX_PAYLOAD_BYTES = MAX_ANNOUNCEMENT_BYTES - OVERHEAD_BYTES
@@ -35,7 +35,7 @@ class Announcement(Message, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class SignedAnnouncement:
-    """An announcement that was checked: its bytes as sent, and what it says."""
+    """An announcement that was checked: its bytes as sent, what it says, and until when its certificate holds."""
 
     raw: bytes
     signer: PeerId
@@ -43,6 +43,7 @@ class SignedAnnouncement:
     manifest: ManifestHash
     manifest_bytes: int
     total_bytes: int
+    until_ms: int = 0
 
 
 def topic_of(swarm: SwarmId) -> str:
@@ -63,11 +64,29 @@ def open_announcement(raw: bytes, authority: Authority, *, now_ms: int) -> Signe
     envelope = open_envelope(raw, kind=Kind.ANNOUNCEMENT, swarm=authority.swarm, limit=MAX_PAYLOAD_BYTES)
     said: Announcement = decode(Announcement, envelope.payload, MAX_PAYLOAD_BYTES)
     authority.require_learner(envelope, said.certificate, now_ms)
+    return _signed(raw, envelope.signer, said, authority)
+
+
+def open_own_announcement(raw: bytes, authority: Authority, *, learner: PublicKey, now_ms: int) -> SignedAnnouncement:
+    """As `open_announcement`, for the learner with the key `learner`, to whom somebody tells what it said itself.
+
+    Of its own key it is an announcement for ever, so the certificate's dates do not matter; of another learner's key
+    (it was replaced, or a standby works) they do.
+    """
+    envelope = open_envelope(raw, kind=Kind.ANNOUNCEMENT, swarm=authority.swarm, limit=MAX_PAYLOAD_BYTES)
+    if envelope.key != learner:
+        return open_announcement(raw, authority, now_ms=now_ms)
+    said: Announcement = decode(Announcement, envelope.payload, MAX_PAYLOAD_BYTES)
+    return _signed(raw, envelope.signer, said, authority)
+
+
+def _signed(raw: bytes, signer: PeerId, said: Announcement, authority: Authority) -> SignedAnnouncement:
     return SignedAnnouncement(
         raw=raw,
-        signer=envelope.signer,
+        signer=signer,
         version=said.version,
         manifest=ManifestHash(said.manifest),
         manifest_bytes=said.manifest_bytes,
         total_bytes=said.total_bytes,
+        until_ms=open_certificate(said.certificate, authority).not_after_ms,
     )

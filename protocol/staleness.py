@@ -68,6 +68,23 @@ class Chain:
         return Chain(bases=(*self.bases, step), head=PolicyVersion(self.head.incarnation + 1, step))
 
 
+def bases_of(begun: Iterable[tuple[int, int]]) -> tuple[int, ...]:
+    """The `bases` of a chain whose incarnations, by number, began at these steps; the last one is among them.
+
+    Numbers may be missing: a learner that goes on from an older copy of its ledger begins above all that it gave away
+    since. A missing incarnation has no version in the chain, so its base lies above that of the next known one. The
+    first always begins at 0.
+    """
+    known = dict(begun)
+    bases: list[int] = []
+    following = 0
+    for number in range(max(known), 0, -1):
+        following = known.get(number, following)
+        bases.append(following if number in known else following + 1)
+    bases[-1] = 0
+    return tuple(reversed(bases))
+
+
 def lag_of(head: PolicyVersion, behaviour: Iterable[PolicyVersion]) -> int:
     """Training steps between the oldest of `behaviour` (at least one) and `head`."""
     return head.version - min(version.version for version in behaviour)

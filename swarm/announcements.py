@@ -78,6 +78,9 @@ class Announcements:
         if first != manifest:
             return self._show(Equivocation(version=version, first=first, second=manifest))
         self._forget_old_names()
+        if self._is_renewed(announcement):
+            self.newest = announcement
+            return [Relay(announcement=announcement)]
         if self._is_old(version):
             return []
         self.newest = announcement
@@ -92,11 +95,21 @@ class Announcements:
     def failed(self, announcement: SignedAnnouncement) -> list[Effect]:
         """The version could not be fetched: on to something newer at once, to the same again at the next `retry`."""
         self._land(announcement)
-        return [] if announcement is self.newest else self._next()
+        return [] if self.is_newest(announcement) else self._next()
 
     def retry(self) -> list[Effect]:
         """Something changed (a peer appeared, time passed): a version that failed deserves another try."""
         return self._next()
+
+    def is_newest(self, announcement: SignedAnnouncement) -> bool:
+        """Whether nothing newer was heard of; under which certificate does not matter."""
+        return self.newest is not None and announcement.version == self.newest.version
+
+    def _is_renewed(self, announcement: SignedAnnouncement) -> bool:
+        """Whether it is the newest version once more, under a certificate that holds for longer: who tells the old one
+        on would be taken for a liar when that ends."""
+        newest = self.newest
+        return newest is not None and announcement.version == newest.version and announcement.until_ms > newest.until_ms
 
     def _is_old(self, version: PolicyVersion) -> bool:
         """Whether we know something newer, or this. The version held may still be announced, for us to tell others."""

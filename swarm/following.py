@@ -224,7 +224,7 @@ class Following:
             signed = await self._fetch_manifest(announcement)
             obtained = await self.obtaining.obtain(signed)
         except (StoreError, OSError, NobodyHasIt, Starved, PeerError) as error:
-            if announcement is self.core.newest:  # else something newer is fetched at once, and nobody is worse off
+            if self.core.is_newest(announcement):  # else something newer is fetched at once, and nobody is worse off
                 self._say(f"Version {announcement.version} could not be fetched: {error} The version in service stays.")
                 self.failed(announcement.version, str(error))
             self._perform(self.core.failed(announcement))
@@ -253,14 +253,14 @@ class Following:
                 signed = await self.search.find(
                     announcement.manifest,
                     size_bytes=announcement.manifest_bytes,
-                    in_a_hurry=lambda: announcement is not self.core.newest,
+                    in_a_hurry=lambda: not self.core.is_newest(announcement),
                 )
             if signed is not None:
                 self._manifest = signed
                 if signed.version != announcement.version:
                     raise PeerError(Fault.BROKEN_PROMISE, f"the manifest announced is that of {signed.version}.")
                 return signed
-            if trio.current_time() > deadline or announcement is not self.core.newest:
+            if trio.current_time() > deadline or not self.core.is_newest(announcement):
                 raise NobodyHasIt(f"none of the {len(self.transport.connected())} connected peers has its manifest.")
             await trio.sleep(MANIFEST_PAUSE_S)
 

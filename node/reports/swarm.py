@@ -44,7 +44,7 @@ from protocol.cost import Price
 from protocol.energy import EnergySource
 from protocol.ids import PeerId, PolicyVersion, SwarmId
 from protocol.reputation import DAY_MS, Reputation, reputation_of
-from protocol.staleness import Chain
+from protocol.staleness import Chain, bases_of
 from protocol.trouble import TroubleKind
 from protocol.work import Rule
 
@@ -204,7 +204,7 @@ def _chain(incarnations: tuple[Incarnation, ...], steps: tuple[Step, ...]) -> Ch
     if not incarnations:
         return None
     head = steps[-1].step if steps else incarnations[-1].base
-    bases = tuple(incarnation.base for incarnation in incarnations)
+    bases = bases_of((incarnation.number, incarnation.base) for incarnation in incarnations)
     return Chain(bases=bases, head=PolicyVersion(len(bases), head))
 
 

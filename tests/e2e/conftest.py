@@ -8,11 +8,17 @@ from pathlib import Path
 import pytest
 
 from node.tasks.registry import open_task
+from node.tasks.text import write_character_tokenizer
+from tests.e2e.doom import VARIABLE
 from tests.e2e.models import write_half_taught
-from tests.e2e.programs import Machine, Swarm
+from tests.e2e.programs import Machine, Swarm, free_port
+from tests.swarm.storing import safetensors_file
 
 TASK = "reverse:letters=2"
 """Small enough to be half learned in two seconds."""
+
+DOOMED_STEPS = 50
+"""Of a swarm whose trainer hashes, unless a test wants more."""
 
 
 @pytest.fixture(scope="session")
@@ -41,3 +47,18 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
 @pytest.fixture
 def swarm(machine: Machine, model: Path) -> Swarm:
     return Swarm(machine=machine, directory=machine.root / "swarm", model=model)
+
+
+@pytest.fixture
+def doomed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Swarm:
+    """A swarm whose model is a name and a tokenizer: nobody computes with it."""
+    model = machine.root / "model"
+    model.mkdir()
+    write_character_tokenizer(model)
+    (model / "config.json").write_text("{}")
+    (model / "model.safetensors").write_bytes(safetensors_file({"layer": ("U8", (1,), b"0")}))
+    monkeypatch.setenv(VARIABLE, str(machine.root / "doom"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+    swarm = Swarm(machine=machine, directory=machine.root / "swarm", model=model)
+    swarm.configure(steps=DOOMED_STEPS, port=free_port(), heartbeat_s=5.0)
+    return swarm

@@ -31,6 +31,8 @@ from tests.e2e.doom import Doom
 from tests.swarm.storing import safetensors_file
 
 STATE = "trainer.json"
+NOT_LOADED = 'no model is loaded; send "load" first'
+"""What the real one says, too, when it was killed, started again, and knows nothing."""
 EMBEDDING_BYTES = 200_000
 """What never changes: enough for a version to have several chunks."""
 
@@ -41,7 +43,8 @@ class HashingTrainer:
 
     replies: BinaryIO
     doom: Doom = field(default_factory=Doom)
-    weights: bytes = bytes(32)
+    weights: bytes = b""
+    """Empty before a model is loaded."""
     history: list[list[str]] = field(default_factory=list)
     _saving: threading.Thread | None = None
     _writing: threading.Lock = field(default_factory=threading.Lock)
@@ -62,6 +65,8 @@ class HashingTrainer:
         self.send({"id": header["id"], "seconds": 0.01, **reply})
 
     def _do(self, request: AnyRequest, arrays: Arrays) -> Header:
+        if not self.weights and not isinstance(request, Load):
+            raise ValueError(NOT_LOADED)
         match request:
             case Load():
                 self.weights, self.history = sha256(b"initial").digest(), []

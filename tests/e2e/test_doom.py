@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import json
 import signal
-from pathlib import Path
 from random import Random
 
 import pytest
 
-from node.tasks.text import write_character_tokenizer
-from tests.e2e.doom import VARIABLE
+from tests.e2e.conftest import DOOMED_STEPS as STEPS
 from tests.e2e.ledger_rules import AFTER_A_CRASH, Run, check_history, check_ledger, check_receipts
-from tests.e2e.programs import Machine, Program, Swarm, free_port, stopped, wait_done, wait_event, wait_for
-from tests.swarm.storing import safetensors_file
-
-STEPS = 50
+from tests.e2e.programs import Program, Swarm, free_port, stopped, wait_done, wait_event, wait_for
 
 PHASES = {
     "training": (
@@ -71,21 +66,6 @@ def drawn(seed: int) -> list[str]:
     rng.shuffle(points)
     points.append(f"{rng.choice(STARTING)} 1")
     return [f"{point} {rng.choice(['learner', 'trainer'])}" for point in points]
-
-
-@pytest.fixture
-def doomed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Swarm:
-    """A swarm whose model is a name and a tokenizer: nobody computes with it."""
-    model = machine.root / "model"
-    model.mkdir()
-    write_character_tokenizer(model)
-    (model / "config.json").write_text("{}")
-    (model / "model.safetensors").write_bytes(safetensors_file({"layer": ("U8", (1,), b"0")}))
-    monkeypatch.setenv(VARIABLE, str(machine.root / "doom"))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
-    swarm = Swarm(machine=machine, directory=machine.root / "swarm", model=model)
-    swarm.configure(steps=STEPS, port=free_port(), heartbeat_s=5.0)
-    return swarm
 
 
 def strike(swarm: Swarm, learner: Program, point: str, nodes: list[Program]) -> Program:

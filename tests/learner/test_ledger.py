@@ -915,3 +915,16 @@ def test_evidence_is_read_from_a_ledger_of_before_there_was_any(ledger: Ledger, 
         assert (list(evidence.tallies()), list(evidence.relays())) == ([], [])
         assert [given.lease for given in evidence.receipts(HERE)] == [lease_id(1), lease_id(2)]
         assert list(evidence.receipts(THERE)) == []
+
+
+def test_credit_notes_of_a_restored_ledger_have_numbers_above_those_that_it_gave_away(path: Path) -> None:
+    """Nodes ask for notes behind the last that they have: with numbers of before they would hear of none."""
+    with contextlib.closing(Ledger(path, swarm=SWARM)) as ledger:
+        join(ledger, HERE, THERE)
+        ledger.relays_credited([credit(), credit(of="1.3")], NOW_MS, lambda one: b"note")
+        assert [number for number, _ in ledger.evidence.notes_for(THERE, 0, 9)] == [1, 2]
+        ledger.incarnation_seen(7)
+        ledger.relays_credited([credit(of="1.4"), credit(of="1.5")], NOW_MS, lambda one: b"note")
+        assert [number for number, _ in ledger.evidence.notes_for(THERE, 2, 9)] == [7 << 32, (7 << 32) + 1]
+        ledger.incarnation_seen(5)
+        assert ledger.incarnations_seen() == 7, "it never goes down"

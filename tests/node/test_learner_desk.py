@@ -47,7 +47,7 @@ from protocol.work import (
     Welcome,
     open_lease,
 )
-from swarm.membership import Membership
+from swarm.membership import RETURNS_WITHIN_S, Membership
 from swarm.reception import IN_GOOD_ORDER
 from tests.learner.working import NOW_MS, OTHER, PEER, SWARM, version
 from tests.node.learning import HEARTBEAT_S, SILENCE_S, Learner, Settings, hello, open_learner, until
@@ -475,12 +475,48 @@ async def test_leases_go_on_after_a_restart_until_their_peer_stays_silent(
         nursery.start_soon(again.desk.watch)
         nursery.start_soon(again.desk.leases.serve)
         assert set(again.run.leasing.open) == {*mine, *theirs}
+        told: list[str] = []
+        again.desk.leases.ended = lambda granted, begun, status: told.append(status)
         await again.desk.welcome(HERE, hello(leases=mine))
-        for _ in range(6):
+        for _ in range(60):
+            again.desk.heard(HERE, Heartbeat())
+            await tick(again, mock_clock)
+        assert set(again.run.leasing.open) == {*mine, *theirs}, "the model is loading: who is not back waits, too"
+        await again.training.begin()
+        for _ in range(round(RETURNS_WITHIN_S)):
+            again.desk.heard(HERE, Heartbeat())
+            await tick(again, mock_clock)
+        assert set(again.run.leasing.open) == {*mine, *theirs}
+        for _ in range(3):
             again.desk.heard(HERE, Heartbeat())
             await tick(again, mock_clock)
         assert set(again.run.leasing.open) == set(mine)
-        await become(again, dict.fromkeys(mine, "open") | dict.fromkeys(theirs, "lost"))
+        await become(again, dict.fromkeys(mine, "open") | dict.fromkeys(theirs, "returned"))
+        assert set(told) == {"recalled"}, "it may look for us still"
+        assert sum(day.leases_failed for day in observed_days_of(again, THERE)) == 0
+        assert not again.run.give_backs.is_owing(THERE)
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_was_made_while_a_learner_was_away_counts_though_its_model_loads_for_minutes(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with opened(tmp_path, ROOMY, HERE) as learner:
+        mine = ids_of(await ask(learner))
+    async with open_learner(tmp_path, ROOMY) as again, trio.open_nursery() as nursery:
+        again.desk.recover_leases()
+        nursery.start_soon(again.desk.watch)
+        for _ in range(120):
+            await tick(again, mock_clock)
+        await again.training.begin()
+        for _ in range(19):  # the longest pause of a node that looks for its learner
+            await tick(again, mock_clock)
+        await again.desk.welcome(HERE, hello(leases=mine))
+        assert [again.run.leasing.lookup(lease, HERE) is not None for lease in mine] == [True] * len(mine)
+        for _ in range(2):
+            again.desk.heard(HERE, Heartbeat())
+            await tick(again, mock_clock)
+        assert set(again.run.leasing.open) == set(mine)
         nursery.cancel_scope.cancel()
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import LocalProtocolError
 from protocol.ids import PolicyVersion
-from protocol.staleness import Admissibility, Chain, judge, lag_of
+from protocol.staleness import Admissibility, Chain, bases_of, judge, lag_of
 
 
 def at(incarnation: int, version: int) -> PolicyVersion:
@@ -174,3 +174,20 @@ def test_what_never_happened_cannot_be_written_down(bases: tuple[int, ...], head
 def test_only_a_step_of_the_chain_can_be_resumed_from(step: int) -> None:
     with pytest.raises(LocalProtocolError):
         Chain(bases=(0,), head=at(1, 10)).restarted(step)
+
+
+def test_incarnations_that_nobody_remembers_hold_no_version() -> None:
+    bases = bases_of([(1, 0), (2, 10), (6, 12)])
+    chain = Chain(bases=bases, head=PolicyVersion(6, 20))
+    assert [bases[number - 1] for number in (1, 2, 6)] == [0, 10, 12]
+    for number in (3, 4, 5):
+        assert not any(chain.contains(PolicyVersion(number, version)) for version in range(40))
+    assert chain.contains(PolicyVersion(1, 10))
+    assert chain.contains(PolicyVersion(2, 12))
+    assert not chain.contains(PolicyVersion(2, 13))
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=6))
+def test_bases_of_a_chain_without_gaps_are_those_it_was_told(bases: list[int]) -> None:
+    bases[0] = 0
+    assert bases_of(enumerate(bases, 1)) == tuple(bases)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -160,3 +162,15 @@ class Follow(RuleBasedStateMachine):
 
 
 TestFollow = Follow.TestCase
+
+
+def test_the_newest_once_more_under_a_certificate_that_holds_for_longer_is_told_on_and_fetched_once() -> None:
+    core = Announcements()
+    first = replace(heard_of(7), until_ms=100)
+    renewed = replace(heard_of(7), until_ms=200, raw=b"renewed")
+    assert core.heard(first) == [Relay(announcement=first), Fetch(announcement=first)]
+    assert core.heard(renewed) == [Relay(announcement=renewed)]
+    assert core.newest is renewed
+    assert core.heard(first) == [], "the old one is not taken back"
+    assert core.completed(first) == []
+    assert core.held == renewed.version

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.ids import PeerId, PolicyVersion
-from swarm.membership import Event, Gone, Heard, Joined, Lost, Membership, Tick
+from swarm.membership import RETURNS_WITHIN_S, Awaited, Event, Gone, Heard, Joined, Lost, Membership, Opened, Tick
 
 A, B = PeerId("a"), PeerId("b")
 
@@ -44,6 +44,25 @@ def test_signs_of_life_of_strangers_change_nothing() -> None:
     table = Membership(silence_s=10)
     assert table.handle(Heard(peer=A, installed=None), 0.0) == []
     assert table.members == {}
+
+
+def test_who_was_here_before_a_restart_is_awaited_from_when_we_are_open() -> None:
+    table = Membership(silence_s=4)
+    table.handle(Awaited(peer=A), 0.0)
+    assert table.handle(Tick(), 1000.0) == []
+    table.handle(Opened(), 1000.0)
+    table.handle(Opened(), 1010.0)
+    assert table.handle(Tick(), 1000.0 + RETURNS_WITHIN_S) == []
+    [lost] = table.handle(Tick(), 1000.5 + RETURNS_WITHIN_S)
+    assert lost.reason == "not back 25 s after the learner's restart"
+
+
+def test_who_is_awaited_and_joins_is_held_to_its_heartbeats() -> None:
+    table = Membership(silence_s=4)
+    table.handle(Awaited(peer=A), 0.0)
+    table.handle(Joined(peer=A), 1.0)
+    table.handle(Awaited(peer=A), 1.0)
+    assert [lost.reason for lost in table.handle(Tick(), 5.5)] == ["silent for 4 s"]
 
 
 PEERS = st.sampled_from([A, B, PeerId("c")])

@@ -41,6 +41,9 @@ PHASE_S = 20.0
 
 PLANT = Plant(train_s=0.5, prompts=4, group=4, generation_s=0.3, size_bytes=1 << 20)
 STEPS = 100_000
+MANY = 200
+"""Connections of the learner with which the idle strangers are there."""
+
 POLL_S = 0.1
 MIB = 1 << 20
 
@@ -128,6 +131,7 @@ class Siege:
                     besieged.append(self._watch(process))
                 say(f"repetition {rep + 1}: quiet {quiet[-1]}, besieged {besieged[-1]}")
                 with self._besieger("idle", rep):
+                    self._wait_besieged(process)
                     process.kill()
                     process.wait()
                     learner.close()
@@ -155,6 +159,9 @@ class Siege:
             rss_mib=rss / MIB,
             cores=(used.user + used.system - cpu.user - cpu.system) / seconds,
         )
+
+    def _wait_besieged(self, process: psutil.Process) -> None:
+        wait_until("idle strangers", lambda: len(process.net_connections(kind="tcp")) > MANY, [])
 
     def _listens(self, process: psutil.Process) -> bool:
         if not process.is_running():

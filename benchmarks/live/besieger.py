@@ -45,7 +45,8 @@ async def idle(address: Address) -> None:
     while True:
         with suppress(OSError, trio.BrokenResourceError):
             async with await connect(address) as stream:
-                await stream.receive_some(1)
+                while await stream.receive_some():
+                    pass  # a greeting, until it is closed
         await trio.sleep(AGAIN_S)
 
 

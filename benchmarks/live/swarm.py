@@ -253,7 +253,8 @@ def wait_until(what: str, condition: Callable[[], bool], started: Sequence[Progr
         if ended := next((one for one in started if one.process.poll() is not None), None):
             raise BenchmarkError(f"{ended.name} ended before there was {what}. {ended.last_words()}")
         if time.monotonic() > ends:
-            raise BenchmarkError(f"After {START_S:.0f} s there was not {what}. {started[0].last_words()}")
+            words = started[0].last_words() if started else ""
+            raise BenchmarkError(f"After {START_S:.0f} s there was not {what}. {words}")
         time.sleep(POLL_S)
 
 

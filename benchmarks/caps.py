@@ -23,9 +23,10 @@ import struct
 import sys
 import termios
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 from harness import (
@@ -189,10 +190,15 @@ async def free_end(case: Case) -> None:
 @asynccontextmanager
 async def free_host() -> AsyncIterator[Transport]:
     async with open_libp2p(os.urandom(32), [LOOPBACK]) as host:
-        host.handle(TAKE, take)
-        host.handle(GIVE, give)
-        host.handle(ECHO, echo)
+        for protocol, serve in ((TAKE, take), (GIVE, give), (ECHO, echo)):
+            host.handle(protocol, partial(_as_member, host, serve))
         yield host
+
+
+async def _as_member(host: Transport, serve: Callable[[Stream], Awaitable[None]], stream: Stream) -> None:
+    """Serve a peer with the budgets of a member: a stranger's bulk is slowed down."""
+    host.trust(stream.remote)
+    await serve(stream)
 
 
 async def capped_end(case: Case) -> None:

@@ -218,6 +218,7 @@ async def listening(kind: str, streams: trio.MemorySendChannel[Stream]) -> Async
     """The address of a host that speaks `kind` and hands on the stream that is opened to it."""
 
     async def hand_on(stream: Stream) -> None:
+        host.trust(stream.remote)
         await streams.send(stream)
         await trio.sleep_forever()
 

@@ -28,6 +28,7 @@ from learner.verification.margins import Arithmetic
 from node.audit_loop import AuditLoop
 from node.base_model import hold_to_base
 from node.certifying import CertificateWatch
+from node.budget_watch import FaultLog, tell_refusals
 from node.child_outcomes import ChildCrashed, ChildDied, ChildEvent, ChildRestarting, ChildStarted
 from node.children import Child, open_child
 from node.choice_desk import ChoiceDesk
@@ -48,6 +49,7 @@ from node.home import LearnerHome, open_learner_home
 from node.identities import changes_since
 from node.intake_loop import IntakeLoop
 from node.kept_versions import KeptVersions
+from node.known_members import KnownMembers
 from node.learner_desk import LearnerDesk
 from node.learner_presence import LearnerPresence
 from node.learner_run import LearnerRun
@@ -201,6 +203,7 @@ class _Learner:
         self.trainer_argv, self.trial = tuple(trainer), trial
         self.config, self.home, self.ledger, self.transport, self.events = config, home, ledger, transport, events
         self.store, self.schooling, self.loop, self.noticeboard = store, schooling, loop, board
+        self.faults = FaultLog(events=events)
         for name, note in schooling.notes:
             events.emit("task_opened", task=name, note=note)
         schooling.told = lambda text: events.emit("trouble", text=text)
@@ -317,6 +320,7 @@ class _Learner:
             peers_changed=lambda: self.steward.call(),
             now_ms=Clock.now_ms,
             events=events,
+            faults=self.faults,
         )
         plan = config.plan
         self.steward = Steward(
@@ -440,6 +444,8 @@ class _Learner:
             copied=self.desk.copied,
         )
         self.desk.reception = reception
+        members = KnownMembers(root=self.home.root, transport=self.transport, events=self.events)
+        members.recall()
         self.desk.recover_leases()
         await trio.to_thread.run_sync(self.forgotten.look_here, self.store, self.home.checkpoints)
         stay = await self.presence.note()
@@ -462,6 +468,8 @@ class _Learner:
             nursery.start_soon(self.relays.work)
             nursery.start_soon(self.proofs.work)
             nursery.start_soon(self.presence.tell, stay)
+            nursery.start_soon(members.keep)
+            nursery.start_soon(tell_refusals, self.transport, self.events)
             nursery.start_soon(self.energy.run)
             nursery.start_soon(self.watch.look)
             nursery.start_soon(self.loop.tell, self.events, self._show)
@@ -710,7 +718,7 @@ class _Learner:
             self.nursery.start_soon(evaluation.run, signed)
 
     def _report(self, peer: PeerId, fault: Fault, detail: str) -> None:
-        self.events.emit("peer_fault", peer=peer, fault=fault.value, detail=detail)
+        self.faults.report(peer, fault, detail)
 
     def _peers(self) -> list[PeerAddresses]:
         me = PeerAddresses(peer=self.transport.peer_id, addresses=self.transport.addresses())

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import trio
 
+from node.budget_watch import FaultLog, tell_refusals
 from node.config import GB, NodeConfig
 from node.energy.choice import devices_of, find_meters
 from node.energy.watch import EnergyWatch
@@ -191,6 +192,7 @@ class _Rollout:
         loop: LoopWatch,
     ) -> None:
         self.config, self.transport, self.events, self.store, self.invite = config, transport, events, store, invite
+        self.faults = FaultLog(events=events)
         self.receipts, self.loop, self.instance = receipts, loop, secrets.token_bytes(INSTANCE_BYTES)
         self.price = Price(micros_per_hour=round(config.price.per_hour * MICROS), currency=config.price.currency)
         self.revisions = Revisions(receipts=receipts, events=events)
@@ -287,6 +289,7 @@ class _Rollout:
             nursery.start_soon(self.revisions.work)
             nursery.start_soon(self.owner.obey)
             nursery.start_soon(self.loop.tell, self.events)
+            nursery.start_soon(tell_refusals, self.transport, self.events)
             if self.config.limits.pause_for:
                 nursery.start_soon(make_room, self.config.limits.pause_for, self.role.shift)
 
@@ -382,6 +385,7 @@ class _Rollout:
 
     def introduce(self, introduction: Introduction) -> None:
         """Hand an introduction to `meet`; when it is behind, it has a newer list to come anyway."""
+        self.neighbours.trust(PeerId(told.peer) for told in introduction.peers)
         try:
             self.introductions.send_nowait(introduction)
         except trio.WouldBlock:
@@ -398,4 +402,4 @@ class _Rollout:
         self.events.emit("trouble", text=text)
 
     def report(self, peer: PeerId, fault: Fault, detail: str) -> None:
-        self.events.emit("peer_fault", peer=peer, fault=fault.value, detail=detail)
+        self.faults.report(peer, fault, detail)

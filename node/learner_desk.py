@@ -17,6 +17,7 @@ import trio
 from learner.ledger import Ledger
 from learner.ledger_rows import PeerRow, StayRow
 from node.absences import BANNED, EXCUSED, OUT_OF_HOURS
+from node.budget_watch import FaultLog
 from node.engine_terms import EngineTerms
 from node.events import EventLog
 from node.learner_run import LearnerRun, Presence
@@ -86,6 +87,7 @@ class LearnerDesk:
     trust: TrustDesk | None = None
     peers_changed: Callable[[], None] = lambda: None
     reception: Reception | None = None
+    faults: FaultLog | None = None
     engines: EngineTerms = field(default_factory=EngineTerms)
     _ended: list[StayRow] = field(default_factory=list)
     _counted: dict[PeerId, Heartbeat | None] = field(default_factory=dict)
@@ -251,7 +253,8 @@ class LearnerDesk:
 
     def copied(self, peer: PeerId, hello: Hello) -> None:
         """A second process with the key of a peer that is here was turned away."""
-        self.events.emit("key_copied", peer=peer, name=hello.name, machine=hello.machine)
+        if self.faults is None or self.faults.admit(peer) is not None:
+            self.events.emit("key_copied", peer=peer, name=hello.name, machine=hello.machine)
 
     def farewell(self, reason: str) -> None:
         """Tell everybody that the run is over: whose line ends now has left."""

@@ -1,12 +1,13 @@
 """What a rollout node hears over its work line beside leases: whom to dial, what to log, what to drop.
 
-What always holds: of two peers that can both be dialled one dials; nothing that is heard raises.
+What always holds: of two peers that can both be dialled one dials; nothing that is heard raises; whoever the learner
+introduced has the budgets of a member here, and nobody else but whom we dialled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from node.events import Clock, EventLog
 from node.first_contact import apart
@@ -27,6 +28,16 @@ class Neighbours:
     """
 
     transport: Transport
+    _introduced: set[PeerId] = field(default_factory=set)
+
+    def trust(self, peers: Iterable[PeerId]) -> None:
+        """These are our neighbours now, in the learner's word, and no longer those of before: no strangers to us."""
+        introduced = set(peers)
+        for peer in self._introduced - introduced:
+            self.transport.distrust(peer)
+        for peer in introduced - self._introduced:
+            self.transport.trust(peer)
+        self._introduced = introduced
 
     async def meet(self, introduction: Sequence[tuple[PeerId, Sequence[str]]]) -> None:
         """Dial those we should; what fails is tried again with the next introduction."""

@@ -25,7 +25,7 @@ PIECE_BYTES = 64 * 1024
 """Of a large message, what is handed to the stream at once if its sender wants to know how it goes on."""
 
 READ_BYTES = 256 * 1024
-"""Asked for in one read; a transport may return less."""
+"""Asked for in one read, or one frame of the largest size where that is less; a transport may return less."""
 
 
 @asynccontextmanager
@@ -114,19 +114,22 @@ class FrameStream:
         await self._fill(PREFIX.size + size)
         body = bytes(self._buffer[PREFIX.size : PREFIX.size + size])
         del self._buffer[: PREFIX.size + size]
+        self.stream.retain(len(self._buffer))
         return body
 
     async def _fill(self, size: int) -> bool:
         """Read until `size` bytes are here; False when the stream ended between two frames."""
         while len(self._buffer) < size:
             self.stream.expect(size - len(self._buffer))
-            data = await self.stream.receive_some(max(READ_BYTES, size - len(self._buffer)))
+            at_once = min(READ_BYTES, self.limit + PREFIX.size)
+            data = await self.stream.receive_some(max(at_once, size - len(self._buffer)))
             if not data:
                 if self._buffer:
                     raise StreamBroken(f"{self.stream.remote} ended {self.stream.protocol} inside a frame")
                 return False
             self.received_bytes += len(data)
             self._buffer += data
+            self.stream.retain(len(self._buffer))
         return True
 
 

@@ -23,7 +23,7 @@ import trio
 
 from protocol.errors import Fault, PeerError
 from protocol.ids import LeaseId, PeerId
-from protocol.limits import MAX_WORK_BYTES
+from protocol.limits import MAX_WORK_BYTES, MIB
 from protocol.work import (
     INSTANCE,
     KEY_IN_USE,
@@ -50,6 +50,7 @@ from swarm.blame import Report, unreported
 from swarm.causes import first_cause
 from swarm.doubles import Copied, Doubles, Standing, Unsettled
 from swarm.framing import FrameStream, framed
+from swarm.rates import Bucket, Rate
 from swarm.transport import Stream, StreamBroken, Transport
 
 INBOX = 256
@@ -72,6 +73,20 @@ LAST_WORD_S = 10.0
 
 GREETING_TIMEOUT_S = 20.0
 """From the opening of the stream to our answer: one round trip, and a write to the ledger."""
+
+HEARTBEATS = Rate(per_s=2.0, burst=20.0)
+"""Of one peer. An honest one beats every few seconds, and once more when it installs, pauses or is in trouble. Where
+`heartbeat_s` is shorter than two seconds, four in that time."""
+
+MESSAGES = Rate(per_s=100.0, burst=1000.0)
+"""Of one peer, heartbeats aside. The busiest honest one has leases of a fraction of a second: some 30 a second of
+requests, starts and deliveries. Whoever says more is read no faster than this."""
+
+HEARTBEAT_RATE, MESSAGE_RATE = "heartbeat_rate", "message_rate"
+"""Budgets by the names under which refusals are told."""
+
+MAX_INBOX_BYTES = 512 * MIB
+"""Of all peers' deliveries waiting in the inbox. Usual ones are some 100 KiB, so that it is full by their number."""
 
 MAX_GREETINGS = 4
 """Streams of one peer waiting to be welcomed: one is usual, two cross when a line breaks."""
@@ -141,6 +156,8 @@ class _Line:
     frames: FrameStream
     outgoing: trio.MemorySendChannel[FromLearner]
     instance: bytes
+    beats: Bucket = field(default_factory=lambda: Bucket(rate=HEARTBEATS))
+    says: Bucket = field(default_factory=lambda: Bucket(rate=MESSAGES))
     heard_s: float = field(default_factory=trio.current_time)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     asking: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -250,9 +267,11 @@ class Reception:
         frames.limit = MAX_WORK_BYTES
         send, answers = trio.open_memory_channel[FromLearner](ANSWERS)
         line = _Line(peer=peer, frames=frames, outgoing=send, instance=hello.ext.get(INSTANCE, b""))
+        line.beats = Bucket(rate=_heartbeats(welcome.heartbeat_ms / 1000))
         if (old := self._lines.get(peer)) is not None:  # the peer came back before we noticed that it was gone
             old.end("the peer opened another line")
         self._lines[peer] = line
+        self.transport.trust(peer)
         line.answer(welcome)
         try:
             with line.scope, first_cause():
@@ -266,6 +285,7 @@ class Reception:
         finally:
             if self._lines.get(peer) is line:
                 del self._lines[peer]
+                self.transport.distrust(peer)
                 self.doubles.forget(peer)
                 self.desk.left(peer, line.reason or "this node stops listening")
 
@@ -293,6 +313,7 @@ class Reception:
     async def _read(self, line: _Line, nursery: trio.Nursery) -> str:
         while (message := await line.frames.receive(FromNode)) is not None:
             line.heard_s = trio.current_time()
+            await self._keep_to_rate(line, message)
             match message:
                 case LeaseRequest():
                     line.asking.cancel()
@@ -316,6 +337,14 @@ class Reception:
                     raise PeerError(Fault.BROKEN_PROMISE, "greeted us twice")
         return "closed its line without a goodbye"
 
+    async def _keep_to_rate(self, line: _Line, message: FromNode) -> None:
+        """Wait before a message is acted on that comes too soon: the next is not read meanwhile."""
+        bucket, budget = (line.beats, HEARTBEAT_RATE) if isinstance(message, Heartbeat) else (line.says, MESSAGE_RATE)
+        if (wait_s := bucket.charge(1.0, trio.current_time())) > 0:
+            self.transport.note_refusal(budget, line.peer)
+            await trio.sleep(wait_s)
+            line.heard_s = trio.current_time()
+
     async def _grant(self, line: _Line, request: LeaseRequest, scope: trio.CancelScope) -> None:
         with scope:
             await trio.lowlevel.checkpoint()  # a request that was replaced at once never reaches the desk
@@ -325,7 +354,8 @@ class Reception:
         """Put a delivery into the inbox, or say that it is full."""
         size = sum(len(record) for record in delivery.records)
         answer = partial(self._settle, line, size)
-        if self._waiting[line.peer] + size <= MAX_WAITING_BYTES:
+        is_room = self._waiting.total() + size <= MAX_INBOX_BYTES
+        if is_room and self._waiting[line.peer] + size <= MAX_WAITING_BYTES:
             with suppress(trio.WouldBlock, trio.BrokenResourceError, trio.ClosedResourceError):
                 self.inbox.send_nowait(Incoming(peer=line.peer, delivery=delivery, answer=answer))
                 self._waiting[line.peer] += size
@@ -339,3 +369,8 @@ class Reception:
         if not self._waiting[line.peer]:
             del self._waiting[line.peer]
         line.answer(message)
+
+
+def _heartbeats(every_s: float) -> Rate:
+    """How often a peer may beat that was told to do so every so many seconds."""
+    return Rate(per_s=max(HEARTBEATS.per_s, 4 / every_s), burst=HEARTBEATS.burst) if every_s > 0 else HEARTBEATS

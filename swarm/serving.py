@@ -31,6 +31,7 @@ from swarm.audience import Asked, Audience, Begun, Followed, Idle, Note, Sent, U
 from swarm.blame import Report, unreported
 from swarm.causes import first_cause
 from swarm.framing import FrameStream
+from swarm.rates import Graded, Rate
 from swarm.recent import RecentChunks
 from swarm.store import ChunkStore, StoreError
 from swarm.transport import Stream, StreamBroken, Transport
@@ -49,8 +50,33 @@ MAX_ANSWERS = 64
 """Answers waiting on one CHUNKS stream: eight windows of requests. Who leaves more unread is not listening."""
 
 
+MEMBER_QUESTIONS = Rate(per_s=20.0, burst=200.0)
+"""Questions, and wants of holdings, of one member. An honest one asks a few when a version comes, a manifest of 64 MiB
+in 16 pieces, and else every few seconds. Whoever asks more is answered no faster."""
+
+STRANGER_QUESTIONS = Rate(per_s=5.0, burst=50.0)
+"""Of one stranger: joining takes three, and the token of an invite is not guessed at five a second."""
+
+STRANGERS_QUESTIONS = Rate(per_s=100.0, burst=500.0)
+"""Of all strangers together: a hundredth of a core."""
+
+MEMBER_REQUESTS = Rate(per_s=2000.0, burst=4000.0)
+"""Requests for chunks, and their withdrawal, of one member: 2 Gbit/s of chunks of 128 KiB."""
+
+STRANGER_REQUESTS = Rate(per_s=200.0, burst=400.0)
+STRANGERS_REQUESTS = Rate(per_s=1000.0, burst=2000.0)
+"""Of one stranger, and of all."""
+
+STRANGER_UPLOADS = 4
+"""Chunks that all strangers together may wait for, or be sent, at once: a third of MAX_UPLOADS, so that members have
+the others, however slowly strangers read."""
+
+QUESTION_RATE, REQUEST_RATE, UPLOADS = "question_rate", "request_rate", "uploads"
+"""Budgets by the names under which refusals are told."""
+
 REPEATED_RETRY_MS = 1000
-"""Told to a peer that requests again what it is owed already: it should wait for that."""
+"""Told to a peer that requests again what it is owed already: it should wait for that. And to a stranger for whom there
+is no place."""
 
 FEW_BITS = 64
 """Up to so many, taking them out of a bitmap one by one is quicker than looking through all of its bytes."""
@@ -141,6 +167,14 @@ class Serving:
     _streams: Counter[PeerId] = field(default_factory=Counter)
     _outlets: dict[tuple[PeerId, Cid], _Outlet] = field(default_factory=dict)
     _uploads: Uploads = field(init=False)
+    _questions: Graded[PeerId] = field(
+        default_factory=lambda: Graded(
+            member=MEMBER_QUESTIONS, stranger=STRANGER_QUESTIONS, strangers=STRANGERS_QUESTIONS
+        )
+    )
+    _requests: Graded[PeerId] = field(
+        default_factory=lambda: Graded(member=MEMBER_REQUESTS, stranger=STRANGER_REQUESTS, strangers=STRANGERS_REQUESTS)
+    )
 
     def __post_init__(self) -> None:
         self._uploads = Uploads(holders=self._num_holders, promised=self._is_promised, held=self._num_held)
@@ -202,10 +236,19 @@ class Serving:
 
     async def _answer_questions(self, frames: FrameStream) -> None:
         while (question := await frames.receive(exchange.Question)) is not None:
+            await self._keep_to_rate(frames, self._questions, QUESTION_RATE)
             with trio.move_on_after(UPLOAD_TIMEOUT_S) as patience:
                 await frames.send(self._answer(question))
             if patience.cancelled_caught:
                 raise StreamBroken(f"{frames.stream.remote} did not take an answer within {UPLOAD_TIMEOUT_S:.0f} s")
+
+    async def _keep_to_rate(self, frames: FrameStream, rates: Graded[PeerId], budget: str) -> None:
+        """Wait before answering whoever asks too often: the next is not read meanwhile."""
+        peer = frames.stream.remote
+        wait_s = rates.charge(peer, trio.current_time(), is_member=self.transport.is_trusted(peer))
+        if wait_s > 0:
+            self.transport.note_refusal(budget, peer)
+            await trio.sleep(wait_s)
 
     def _answer(self, question: exchange.Question) -> exchange.Answer:
         match question:
@@ -239,6 +282,7 @@ class Serving:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._keep_told, frames, follower)
                     while (want := await frames.receive(exchange.Want)) is not None:
+                        await self._keep_to_rate(frames, self._questions, QUESTION_RATE)
                         if follower.manifest != want.manifest:
                             self._follows_no_more(follower)
                             follower.manifest = ManifestHash(want.manifest)
@@ -292,6 +336,7 @@ class Serving:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._keep_answering, outlet)
                     while (request := await frames.receive(exchange.ChunkRequest)) is not None:
+                        await self._keep_to_rate(frames, self._requests, REQUEST_RATE)
                         self._take(outlet, request)
                     outlet.end()
         finally:
@@ -315,11 +360,20 @@ class Serving:
             outlet.answer(exchange.Missing(cid=cid))
         elif (outlet.peer, cid) in self._outlets:
             outlet.answer(exchange.Busy(cid=cid, retry_after_ms=REPEATED_RETRY_MS))
+        elif not self._has_place_for(outlet.peer):
+            self.transport.note_refusal(UPLOADS, outlet.peer)
+            outlet.answer(exchange.Busy(cid=cid, retry_after_ms=REPEATED_RETRY_MS))
         else:
             self._outlets[outlet.peer, cid] = outlet
             outlet.requested.add(cid)
             self._note(cid, lambda chunk: Asked(peer=outlet.peer, chunk=chunk))
             self._queue(Requested(peer=outlet.peer, cid=cid, size=size))
+
+    def _has_place_for(self, peer: PeerId) -> bool:
+        """Whether one more chunk may be on its way to `peer`, which may be a stranger."""
+        if self.transport.is_trusted(peer):
+            return True
+        return sum(not self.transport.is_trusted(other) for other, _ in self._outlets) < STRANGER_UPLOADS
 
     def _queue(self, event: Event) -> None:
         """Tell the queue, and perform what follows."""

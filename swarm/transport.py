@@ -16,7 +16,7 @@ Implementations: `swarm.testing.memory` and `swarm.libp2p`. Both pass `swarm.tes
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,6 +62,9 @@ class Stream(Protocol):
 
         Raises StreamBroken.
         """
+
+    def retain(self, size: int) -> None:
+        """Say how many bytes of what was received are still held here, so that they count for the peer."""
 
     def expect(self, size: int) -> None:
         """Say that fewer than `size` bytes are of no use: the next `receive_some` may wait for them, or for a part.
@@ -122,6 +125,19 @@ class Traffic:
     received: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """What one of the transport's budgets refused since that was last told.
+
+    `times` in all; `who_times` of these concerned `who`, the address or peer that was refused most often.
+    """
+
+    budget: str
+    times: int
+    who: str
+    who_times: int
+
+
 BroadcastValidator = Callable[[Broadcast], bool]
 """Synchronous, cheap, pure: False drops a broadcast before it is delivered or forwarded to anyone."""
 
@@ -167,7 +183,29 @@ class Transport(Protocol):
         Bounded by BROADCAST_QUEUE; the oldest are dropped when full.
         """
 
-    def traffic(self) -> dict[PeerId, Traffic]: ...
+    def traffic(self) -> dict[PeerId, Traffic]:
+        """By peer: of members since the transport started, of strangers while they are connected."""
+
+    def trust(self, peer: PeerId) -> None:
+        """From now on `peer` is a member: it has the budgets of members, on all its connections."""
+
+    def distrust(self, peer: PeerId) -> None:
+        """It is a stranger again, but for connections that we dialled. Quiet when it was one."""
+
+    def is_trusted(self, peer: PeerId) -> bool:
+        """Whether `peer` is a member, or was dialled by us."""
+
+    def expect(self, origins: Mapping[PeerId, str]) -> None:
+        """These peers were members before, at these origins: when there is no place for all, they go first."""
+
+    def origins(self) -> dict[PeerId, str]:
+        """Where members that are connected come from: an IPv4 address, or the /64 network of an IPv6 one."""
+
+    def note_refusal(self, budget: str, who: str) -> None:
+        """A budget of the layer above refused `who`, or slowed it down: `refusals` tells of it."""
+
+    def refusals(self) -> list[Refusal]:
+        """What was refused since the last call, by budget."""
 
 
 EVENT_QUEUE = 1024
@@ -180,4 +218,4 @@ STREAM_OPEN_TIMEOUT_S = 10.0
 """Negotiating a stream takes one round trip; ten seconds is a dead peer."""
 
 DIAL_TIMEOUT_S = 10.0
-"""TCP connect and handshake over a bad line take about two seconds."""
+"""TCP connect and handshake over a bad line take about two seconds. Whoever is dialled gives up sooner, and says so."""

@@ -146,21 +146,21 @@ def run_swarm(plant: Plant, run: Run, out: Path) -> Ran:
             config.write_text(swarm_toml(plant, run, network.address(LEARNER)), encoding="utf-8")
             trainer = [str(plant.train_s), str(plant.size_bytes), str(begin)]
             argv = [sys.executable, "-m", "benchmarks.live.learner", str(config), *trainer]
-            learner = stack.enter_context(_started(LEARNER, network.inside(LEARNER, argv), out))
+            learner = stack.enter_context(open_program(LEARNER, network.inside(LEARNER, argv), out))
             started = [learner]
-            _wait("an invite", (state / INVITE_FILE).exists, started)
+            wait_until("an invite", (state / INVITE_FILE).exists, started)
             invite = (state / INVITE_FILE).read_text(encoding="ascii").strip()
             for name in names:
                 argv = _join(plant, name, network.address(name), invite, out)
-                started.append(stack.enter_context(_started(name, network.inside(name, argv), out)))
-            _wait("all nodes", lambda: _count(state / EVENTS_FILE, "peer_joined") >= run.nodes, started)
+                started.append(stack.enter_context(open_program(name, network.inside(name, argv), out)))
+            wait_until("all nodes", lambda: count_events(state / EVENTS_FILE, "peer_joined") >= run.nodes, started)
             begin.touch()
             return Ran(state=state, cores=_watch(learner, started, plant, run, state))
     except NetworkUnavailable as error:
         raise BenchmarkError(str(error)) from error
 
 
-def _watch(learner: _Process, started: Sequence[_Process], plant: Plant, run: Run, state: Path) -> float:
+def _watch(learner: Program, started: Sequence[Program], plant: Plant, run: Run, state: Path) -> float:
     """Wait until the learner has ended; return the share of the cores in use since the first step that counts."""
     ends = time.monotonic() + PATIENCE * run.steps * plant.train_s + START_S
     began: tuple[float, float] | None = None
@@ -168,7 +168,7 @@ def _watch(learner: _Process, started: Sequence[_Process], plant: Plant, run: Ru
     while (code := learner.process.poll()) is None:
         if time.monotonic() > ends:
             raise BenchmarkError(f"The run takes too long. {learner.last_words()}")
-        if began is None and _count(state / FILE, "stepped") >= run.first:
+        if began is None and count_events(state / FILE, "stepped") >= run.first:
             began = machine_seconds(), time.monotonic()
         elif began is not None:
             seconds = time.monotonic() - began[1]
@@ -208,7 +208,7 @@ def _join(plant: Plant, name: str, address: str, invite: str, out: Path) -> list
     return [sys.executable, "-m", "node", "join", invite, *options]
 
 
-class _Process:
+class Program:
     """One program, and where its output goes."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -221,7 +221,7 @@ class _Process:
 
 
 @contextmanager
-def _started(name: str, argv: Sequence[str], out: Path) -> Iterator[_Process]:
+def open_program(name: str, argv: Sequence[str], out: Path) -> Iterator[Program]:
     """A program that is ended, politely if it lets itself be, when the block is left. Its stdin ends when we die."""
     log = out / f"{name}.log"
     with log.open("wb") as output:
@@ -236,7 +236,7 @@ def _started(name: str, argv: Sequence[str], out: Path) -> Iterator[_Process]:
         )
     assert process.stdin is not None
     try:
-        yield _Process(name, process, log)
+        yield Program(name, process, log)
     finally:
         process.terminate()
         try:
@@ -247,17 +247,18 @@ def _started(name: str, argv: Sequence[str], out: Path) -> Iterator[_Process]:
         process.stdin.close()
 
 
-def _wait(what: str, condition: Callable[[], bool], started: Sequence[_Process]) -> None:
+def wait_until(what: str, condition: Callable[[], bool], started: Sequence[Program]) -> None:
     ends = time.monotonic() + START_S
     while not condition():
         if ended := next((one for one in started if one.process.poll() is not None), None):
             raise BenchmarkError(f"{ended.name} ended before there was {what}. {ended.last_words()}")
         if time.monotonic() > ends:
-            raise BenchmarkError(f"After {START_S:.0f} s there was not {what}. {started[0].last_words()}")
+            words = started[0].last_words() if started else ""
+            raise BenchmarkError(f"After {START_S:.0f} s there was not {what}. {words}")
         time.sleep(POLL_S)
 
 
-def _count(path: Path, event: str) -> int:
+def count_events(path: Path, event: str) -> int:
     """How often this event stands in a file of events, one a line."""
     if not path.exists():
         return 0

@@ -57,7 +57,9 @@ class Node:
         self.published: SignedManifest | None = None
 
     async def meet_all(self) -> None:
-        """Dial those before us, wait for those behind us."""
+        """Dial those before us, wait for those behind us. All are members to each other, as if introduced."""
+        for peer in self.peers:
+            self.transport.trust(peer)
         for index in range(self.task.index):
             await self._reach(self.task.names[index], self.task.addresses[index])
         others = set(self.peers) - {self.transport.peer_id}

@@ -161,6 +161,8 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _counter("peers_joined", "peers", "How often somebody joined."),
         _counter("peers_left", "peers", "How often somebody left or fell silent."),
         _counter("peer_faults", "faults", "What peers did that no working node does.", "fault"),
+        _counter("peer_faults_unsaid", "faults", "Such faults that came too often to be logged one by one."),
+        _counter("over_budget", "refusals", "What strangers and peers were refused, by budget: threats.md.", "budget"),
         _gauge("peer_bytes_up", "bytes", "What a peer says it sent of chunks since it came.", "peer"),
         _gauge("peer_bytes_down", "bytes", "What it says it received.", "peer"),
     ),

@@ -56,6 +56,9 @@ def follow_event(board: Board, event: str, fields: Mapping[str, Field]) -> None:
             board.add("peers_left")
         case "peer_fault":
             board.add("peer_faults", fault=fields.get("fault"))
+            board.add("peer_faults_unsaid", _number(fields, "unsaid"))
+        case "over_budget":
+            board.add("over_budget", _number(fields, "times"), budget=fields.get("budget"))
         case "heartbeat":
             board.set("peer_bytes_up", _number(fields, "bytes_up"), peer=_peer(fields))
             board.set("peer_bytes_down", _number(fields, "bytes_down"), peer=_peer(fields))

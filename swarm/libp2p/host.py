@@ -8,21 +8,36 @@ not answer once, and loses the address of IPv6 peers. What always holds:
 * What a peer does wrong ends that peer's stream or connection and nothing else.
 * Nobody outside is ever contacted but those that `dial` was asked to dial: no bootstrap, mDNS, UPnP or AutoNAT.
 * A connection is registered, announced and used by broadcast in one step, and forgotten in one step.
+* Strangers cost no more than `budget` and `door` say, whatever they do, and no member its place.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from itertools import count
 
 import trio
+from libp2p.io.exceptions import ConnectionClosedError
 
 from protocol.errors import PeerError
 from protocol.ids import PeerId
 from swarm.event_hub import EventHub
 from swarm.flood import Flood
 from swarm.libp2p.addresses import Address, BadAddress, advertised, from_socket, parse_address, parse_dialable
+from swarm.libp2p.budget import STRANGER_STREAMS, Budget, Over
+from swarm.libp2p.door import (
+    BYTES,
+    CONNECTIONS,
+    FIRST_BYTES_S,
+    HANDSHAKE_S,
+    STREAM_RATE,
+    Door,
+    Pace,
+)
+from swarm.libp2p.fair_room import origin_of
 from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_PROTOCOL, answer_ping, identify_handler
 from swarm.libp2p.multistream import NegotiationFailed, answer, propose
 from swarm.libp2p.pacer import Caps, Pacer
@@ -38,7 +53,8 @@ from swarm.libp2p.security import (
     security_table,
 )
 from swarm.libp2p.stream import Libp2pStream, StreamWire
-from swarm.libp2p.yamux import YAMUX_PROTOCOL, Meter, YamuxConnection, YamuxStream
+from swarm.libp2p.tcp import RECEIVE_BYTES, STRANGER_RECEIVE_BYTES, TcpConnection
+from swarm.libp2p.yamux import MAX_INBOUND_STREAMS, YAMUX_PROTOCOL, Meter, YamuxConnection, YamuxStream
 from swarm.transport import (
     DIAL_TIMEOUT_S,
     STREAM_OPEN_TIMEOUT_S,
@@ -48,6 +64,7 @@ from swarm.transport import (
     DialFailed,
     ListenFailed,
     PeerConnected,
+    Refusal,
     Stream,
     StreamBroken,
     StreamHandler,
@@ -57,11 +74,8 @@ from swarm.transport import (
     TransportError,
 )
 
-MAX_HANDSHAKES = 64
-"""Inbound handshakes at once; each costs a few elliptic curve operations, so strangers could keep a core busy."""
-
 MAX_CONNECTIONS = 1024
-"""Connections of one node: one per peer of a large swarm; a file descriptor and two windows each."""
+"""Connections of members, beside those of strangers: one per peer of a large swarm; a file descriptor each."""
 
 MAX_CONNECTIONS_PER_PEER = 4
 """Two dials that cross leave two; more are nobody's honest doing."""
@@ -72,13 +86,44 @@ log = logging.getLogger(__name__)
 class Connection:
     """One secure, multiplexed connection to `peer`."""
 
-    def __init__(self, channel: SecureChannel, *, address: Address, dialled: bool, host: Host) -> None:
+    def __init__(
+        self, channel: SecureChannel, *, raw: TcpConnection, number: int, is_member: bool, dialled: bool, host: Host
+    ) -> None:
         self.peer = channel.remote
-        self.address = str(address)
+        self.address = str(raw.remote)
+        self.origin = origin_of(raw.remote.host)
+        self.raw = raw
+        self.number = number
         self.dialled = dialled
-        self.muxer = YamuxConnection(channel, initiator=dialled, accept=self._accept)
+        self._pace = Pace(is_member=is_member)
+        self.change(is_member=is_member)
+        self.muxer = YamuxConnection(channel, initiator=dialled, accept=self._accept, account=self)
         self.gone = trio.Event()
         self._host = host
+
+    @property
+    def is_member(self) -> bool:
+        return self._pace.is_member
+
+    @property
+    def max_streams(self) -> int:
+        return MAX_INBOUND_STREAMS if self._pace.is_member else STRANGER_STREAMS
+
+    def hold(self, delta: int) -> None:
+        """Count bytes that are in memory for this connection; whoever holds too much is cut off."""
+        self._host.end_over(self._host.budget.change(self.number, delta))
+
+    def charge(self, cost: float) -> float:
+        """Count what the peer did; return how long to wait before reading on."""
+        wait_s = self._pace.charge(cost, self._host.door.strangers_units, trio.current_time())
+        if wait_s > 0:
+            self._host.door.refusals.note(STREAM_RATE, self.peer)
+        return wait_s
+
+    def change(self, *, is_member: bool) -> None:
+        """The peer is a member from now on, or a stranger."""
+        self._pace.change(is_member=is_member)
+        self.raw.receive_bytes = RECEIVE_BYTES if is_member else STRANGER_RECEIVE_BYTES
 
     async def aclose(self) -> None:
         """Say good-bye, and wait until the host has forgotten us; about FLUSH_S at most."""
@@ -100,7 +145,11 @@ class Host:
         self._listening: list[str] = []
         self._connections: dict[PeerId, list[Connection]] = {}
         self._dialling: dict[PeerId, trio.Lock] = {}
-        self._handshakes = trio.Semaphore(MAX_HANDSHAKES)
+        self._numbers = count()
+        self.door, self.budget = Door(), Budget()
+        self._shaking: dict[int, trio.CancelScope] = {}
+        self._by_number: dict[int, Connection] = {}
+        self._trusted: set[PeerId] = set()
         self._handlers: dict[str, StreamHandler] = {}
         self._meters: dict[PeerId, Meter] = {}
         self._hub = EventHub()
@@ -126,6 +175,31 @@ class Host:
 
     def traffic(self) -> dict[PeerId, Traffic]:
         return {peer: Traffic(sent=meter.sent, received=meter.received) for peer, meter in self._meters.items()}
+
+    def trust(self, peer: PeerId) -> None:
+        self._trusted.add(peer)
+        for connection in list(self._connections.get(peer, ())):
+            self._reclassify(connection)
+
+    def distrust(self, peer: PeerId) -> None:
+        self._trusted.discard(peer)
+        for connection in list(self._connections.get(peer, ())):
+            self._reclassify(connection)
+
+    def is_trusted(self, peer: PeerId) -> bool:
+        return peer in self._trusted or any(one.dialled for one in self._connections.get(peer, ()))
+
+    def expect(self, origins: Mapping[PeerId, str]) -> None:
+        self.door.expect(origins.keys(), origins.values())
+
+    def origins(self) -> dict[PeerId, str]:
+        return {peer: those[0].origin for peer, those in self._connections.items() if peer in self._trusted}
+
+    def note_refusal(self, budget: str, who: str) -> None:
+        self.door.refusals.note(budget, who)
+
+    def refusals(self) -> list[Refusal]:
+        return self.door.refusals.take()
 
     async def publish(self, topic: str, data: bytes) -> None:
         self._flood.publish(topic, data)
@@ -188,6 +262,16 @@ class Host:
         """Start a task for a stream that a peer opened."""
         self._nursery.start_soon(self._serve_stream, connection, stream)
 
+    def end_over(self, over: Iterable[Over]) -> None:
+        """Cut off whoever holds more than its budget, and take back what it holds."""
+        for one in over:
+            if (connection := self._by_number.get(one.number)) is None:
+                continue
+            whose = "its class" if one.of_all else "one connection"
+            self.door.refusals.note(BYTES, connection.peer)
+            connection.muxer.break_off(f"it left more bytes unread than the budget of {whose} allows")
+            self.budget.close(one.number)
+
     async def aclose(self) -> None:
         """Say good-bye to everybody; at most FLUSH_S."""
         async with trio.open_nursery() as nursery:
@@ -220,7 +304,7 @@ class Host:
         except BaseException:
             await trio.aclose_forcefully(stream)
             raise
-        connection = Connection(channel, address=raw.remote, dialled=True, host=self)
+        connection = Connection(channel, raw=raw, number=next(self._numbers), is_member=True, dialled=True, host=self)
         self._register(connection)
         self._nursery.start_soon(self._run_connection, connection)
 
@@ -229,26 +313,91 @@ class Host:
 
     async def _accept(self, stream: trio.SocketStream) -> None:
         """Shake hands with whoever called, then run the connection. Nothing a stranger does escapes."""
+        number = next(self._numbers)
         async with stream:
             try:
-                async with self._handshakes:
-                    with trio.fail_after(DIAL_TIMEOUT_S):
-                        raw = self._caps.connection(stream, is_initiator=False)
-                        channel = await secure_inbound(raw, self._security, YAMUX_PROTOCOL)
-            except (HandshakeFailed, trio.TooSlowError, OSError) as error:
-                log.debug("an inbound handshake failed: %s", error)
-                return
-            if self._has_room_for(channel.remote):
-                connection = Connection(channel, address=raw.remote, dialled=False, host=self)
-                self._register(connection)
-                await self._run_connection(connection)
+                found = await self._shake_hands(stream, number)
+                if found is None:
+                    return
+                channel, raw = found
+                is_member = channel.remote in self._trusted
+                if self._has_room_for(channel.remote, is_member=is_member):
+                    connection = Connection(
+                        channel, raw=raw, number=number, is_member=is_member, dialled=False, host=self
+                    )
+                    self._register(connection)
+                    await self._run_connection(connection)
+                else:
+                    self.door.refusals.note(CONNECTIONS, channel.remote)
+            finally:
+                self.door.left(number)
 
-    def _has_room_for(self, peer: PeerId) -> bool:
-        total = sum(map(len, self._connections.values()))
+    async def _shake_hands(self, stream: trio.SocketStream, number: int) -> tuple[SecureChannel, TcpConnection] | None:
+        """Find out who called; None when that took too long, or others have more right to the place."""
+        scope = self._shaking[number] = trio.CancelScope()
+        try:
+            with scope, trio.fail_after(HANDSHAKE_S):
+                raw = self._caps.connection(stream, is_initiator=False)
+                raw.receive_bytes = STRANGER_RECEIVE_BYTES
+                origin = origin_of(raw.remote.host)
+                if (victim := self.door.knock(number, origin, trio.current_time())) is not None:
+                    self._shaking[victim].cancel()
+                with trio.fail_after(FIRST_BYTES_S):
+                    await raw.wait_first()
+                if not self.door.spoke(number, origin, trio.current_time()):
+                    return None
+                moved = partial(self._handshake_moved, number)
+                return await secure_inbound(raw, self._security, YAMUX_PROTOCOL, moved), raw
+        except (HandshakeFailed, trio.TooSlowError, OSError, ConnectionClosedError) as error:
+            log.debug("an inbound handshake failed: %s", error)
+        finally:
+            del self._shaking[number]
+            self.door.shook_hands(number)
+        return None
+
+    def _handshake_moved(self, number: int) -> None:
+        self.door.moved(number, trio.current_time())
+
+    def _has_room_for(self, peer: PeerId, *, is_member: bool) -> bool:
+        members = len(self._by_number) - self.door.num_strangers
         of_peer = len(self._connections.get(peer, ()))
-        return peer != self.peer_id and total < MAX_CONNECTIONS and of_peer < MAX_CONNECTIONS_PER_PEER
+        return (
+            peer != self.peer_id
+            and not (is_member and members >= MAX_CONNECTIONS)
+            and of_peer < MAX_CONNECTIONS_PER_PEER
+        )
+
+    def _reclassify(self, connection: Connection) -> None:
+        """Give a connection the budgets of a member, or of a stranger."""
+        is_member = connection.dialled or connection.peer in self._trusted
+        if is_member is connection.is_member:
+            return
+        members = len(self._by_number) - self.door.num_strangers
+        if is_member and members >= MAX_CONNECTIONS:
+            self.door.refusals.note(CONNECTIONS, connection.peer)
+            return  # it goes on with a stranger's budget
+        connection.change(is_member=is_member)
+        if is_member:
+            self.door.trusted(connection.number)
+            self.door.expect([connection.peer], [connection.origin])
+        else:
+            self._lodge(connection)
+        self.end_over(self.budget.promote(connection.number, is_member=is_member))
+
+    def _lodge(self, connection: Connection) -> None:
+        """Give a stranger's connection a place, which may cost another its own."""
+        victim = self.door.came_in(connection.number, connection.origin, connection.peer, trio.current_time())
+        if victim is not None and (other := self._by_number.get(victim)) is not None:
+            other.muxer.break_off("others have more right to one of the places of strangers")
+            self.budget.close(victim)
 
     def _register(self, connection: Connection) -> None:
+        self._by_number[connection.number] = connection
+        self.budget.open(connection.number, is_member=connection.is_member)
+        if not connection.is_member:
+            self._lodge(connection)
+        elif not connection.dialled:
+            self.door.expect([connection.peer], [connection.origin])
         siblings = self._connections.setdefault(connection.peer, [])
         siblings.append(connection)
         self._meters.setdefault(connection.peer, Meter())
@@ -262,10 +411,15 @@ class Host:
         try:
             await connection.muxer.run()
         finally:
+            del self._by_number[connection.number]
+            self.budget.close(connection.number)
+            self.door.left(connection.number)
             siblings = self._connections[connection.peer]
             siblings.remove(connection)
             if not siblings:
                 del self._connections[connection.peer]
+                if not connection.is_member:
+                    self._meters.pop(connection.peer, None)
                 self._flood.peer_disconnected(connection.peer)
                 self._hub.disconnect(connection.peer)
             connection.gone.set()

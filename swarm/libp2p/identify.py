@@ -8,16 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import trio
 from libp2p.identity.identify.pb.identify_pb2 import Identify
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from swarm.libp2p.security import Identity
+from swarm.rates import Bucket, Rate
 from swarm.transport import Stream, StreamHandler
 
 IDENTIFY_PROTOCOL = "/ipfs/id/1.0.0"
 PING_PROTOCOL = "/ipfs/ping/1.0.0"
 PING_BYTES = 32
 AGENT = "volery"
+
+PINGS = Rate(per_s=20.0, burst=100.0)
+"""Answered on one stream. Others measure a round trip every second or so; a bulk of pings would be a task's turn
+each."""
 
 
 def identify_handler(
@@ -40,9 +46,11 @@ def identify_handler(
 
 
 async def answer_ping(stream: Stream) -> None:
-    """Echo pings until the peer ends its stream."""
+    """Echo pings until the peer ends its stream, no faster than PINGS."""
+    bucket = Bucket(rate=PINGS)
     while data := await stream.receive_some(PING_BYTES):
         await stream.send_all(data)
+        await trio.sleep(bucket.charge(1.0, trio.current_time()))
 
 
 def _uvarint(value: int) -> bytes:

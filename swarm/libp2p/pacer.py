@@ -18,7 +18,7 @@ from itertools import count
 
 import trio
 
-from swarm.libp2p.tcp import RECEIVE_BYTES, TcpConnection
+from swarm.libp2p.tcp import TcpConnection
 from swarm.pacing import SMALL_BYTES, Asked, Event, Flow, Pacing, Tick, Ticket, Unused, Withdrawn
 
 BITS = 8
@@ -111,7 +111,7 @@ class PacedTcpConnection(TcpConnection):
         """Wait for bytes, then for leave to read them. Meanwhile they fill TCP's window, which slows the peer."""
         if self._download is None:
             return await super()._wait_for(size)
-        most = min(self._download.piece_bytes, RECEIVE_BYTES)
+        most = min(self._download.piece_bytes, self.receive_bytes)
         await super()._wait_for(min(size, most))
         waiting = _num_readable(self._stream.socket)
         if not waiting:  # the end, or an error, which costs nothing

@@ -119,11 +119,15 @@ async def secure_outbound(raw: TcpConnection, table: SecurityTable, wanted: Peer
     return channel
 
 
-async def secure_inbound(raw: TcpConnection, table: SecurityTable, muxer: str) -> SecureChannel:
-    """Secure a connection we accepted and agree on `muxer`. Raises HandshakeFailed."""
+async def secure_inbound(
+    raw: TcpConnection, table: SecurityTable, muxer: str, moved: Callable[[], None] = lambda: None
+) -> SecureChannel:
+    """Secure a connection we accepted and agree on `muxer`; `moved` is told of each step. Raises HandshakeFailed."""
     try:
         chosen = await answer(raw, lambda name: name in table)
+        moved()
         channel = SecureChannel(await table[TProtocol(chosen)].secure_inbound(raw), raw)
+        moved()
         await answer(channel, lambda name: name == muxer)
     except Exception as error:  # whatever a hostile or confused peer makes the handshake raise
         raise HandshakeFailed(_reason(error)) from error

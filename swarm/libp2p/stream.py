@@ -37,6 +37,7 @@ class Libp2pStream:
         self.send_all = stream.send_all
         self.receive_some = stream.receive_some
         self.expect = stream.expect
+        self.retain = stream.retain
         self.send_eof = stream.send_eof
         self.aclose = stream.aclose
         self.abort = stream.abort

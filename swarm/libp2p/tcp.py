@@ -30,6 +30,9 @@ from swarm.libp2p.pace import Pace
 RECEIVE_BYTES = 256 * 1024
 """Asked of the socket in one read: several frames of the muxer, and few system calls."""
 
+STRANGER_RECEIVE_BYTES = 32 * 1024
+"""The same of a connection whose peer is a stranger: it is in memory twice, once encrypted, for each of them."""
+
 NOT_SENT_BYTES = 64 * 1024
 """Unsent bytes the kernel holds before it takes more: 10 ms at 50 Mbit/s. trio's own 16 KiB would wake us four times as
 often, and an idle core would have nothing to send while we wake."""
@@ -61,6 +64,7 @@ class TcpConnection(IRawConnection):
 
     def __init__(self, stream: trio.SocketStream, *, is_initiator: bool) -> None:
         self.is_initiator = is_initiator
+        self.receive_bytes = RECEIVE_BYTES
         self.remote = from_socket(stream.socket.getpeername())
         self._stream = stream
         self._buffer = bytearray()
@@ -92,6 +96,11 @@ class TcpConnection(IRawConnection):
         taken = bytes(self._buffer[:n])
         del self._buffer[:n]
         return taken
+
+    async def wait_first(self) -> None:
+        """Wait until the peer has said something. Nothing of it is lost."""
+        if not self._buffer:
+            self._buffer += await self._receive(1)
 
     async def write(self, data: bytes | memoryview) -> None:
         """Send all of `data`. Raises ConnectionClosedError. Cancelling it ends the connection's use."""
@@ -151,7 +160,7 @@ class TcpConnection(IRawConnection):
         """Wait until `size` bytes can be read, the peer hung up, or somebody is in a hurry; return how many to read."""
         self._set_low_water(min(size, MAX_EXPECTED_BYTES) if size >= MIN_EXPECTED_BYTES else 1)
         await trio.lowlevel.wait_readable(self._stream.socket)
-        return RECEIVE_BYTES
+        return self.receive_bytes
 
     def _limit_not_sent(self, size: int) -> None:
         self._not_sent = size

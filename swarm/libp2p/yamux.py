@@ -9,7 +9,9 @@ and wakes them. What follows from that, and always holds:
 * Control frames go ahead of bulk; streams with bulk take turns, one frame each, and a stream that begins to send, as
   one does with a small message, comes before those that have been at it. What to write is decided `WRITE_S` ahead.
 * A peer that is silent is asked (PING); one that stays silent for `SILENCE_S` is gone.
-* What an unread stream can cost us is its window, which grows above `INITIAL_WINDOW` only once half of that was read.
+* What an unread stream can cost us is its window, which grows above `INITIAL_WINDOW` only once half of that was read,
+  and then only for a member (see `budget`) or on a stream that we opened.
+* All bytes that a stream holds are on the connection's `Account`; a peer that does much that is small is read slower.
 
 Speaks the specification (see `frames`) under its standard id, tested against stock py-libp2p. The stock muxer polls
 closed windows, gives up on them after 5 s, lets its reader wait for its writer (so that two bulk writers get stuck) and
@@ -71,6 +73,20 @@ MAX_INBOUND_STREAMS = 256
 MAX_CONTROL_FRAMES = 4096
 """Control frames waiting to be written. A peer that makes us answer faster than it reads is cut off."""
 
+STRANGER_CONTROL_FRAMES = 512
+"""The same of a stranger: with 12 streams it is owed a few dozen."""
+
+SMALL_FRAME_BYTES = 1024
+"""Frames of a stream with less in them are charged by their number, as are all others but data: what they cost is time,
+which their size does not tell."""
+
+OPENING_COST = 20.0
+"""Of a stream that a peer opens, in small frames: a task, a negotiation and a handler, a millisecond in all."""
+
+CHARGED_BYTES = 4096
+"""So much of a stranger's data, on streams that it opened, costs as much as a small frame. Strangers ask, and send
+little."""
+
 MAX_SEND_WINDOW = 1 << 32
 """Credit beyond this is nonsense, and adding it up for ever would be a slow leak."""
 
@@ -116,6 +132,35 @@ class SecureConnection(Protocol):
         """Close at once."""
 
 
+class Account(Protocol):
+    """Who the peer is to us, and what it may cost."""
+
+    @property
+    def is_member(self) -> bool: ...
+
+    @property
+    def max_streams(self) -> int:
+        """How many streams the peer may hold open towards us."""
+
+    def hold(self, delta: int) -> None:
+        """So many bytes more, or less, are in memory for this connection. May end it, or another one."""
+
+    def charge(self, cost: float) -> float:
+        """The peer did something; return for how many seconds nothing more is to be read from it."""
+
+
+class Unlimited:
+    """The account of a connection that nobody counts."""
+
+    is_member = True
+    max_streams = MAX_INBOUND_STREAMS
+
+    def hold(self, delta: int) -> None: ...
+
+    def charge(self, cost: float) -> float:
+        return 0.0
+
+
 def whole_frames(size: int) -> int:
     """Return `size` rounded down to whole frames, or less than one as it is."""
     return max(size // FULL_FRAME * FULL_FRAME, min(size, FULL_FRAME))
@@ -152,6 +197,7 @@ class YamuxStream:
         self._send_window = INITIAL_WINDOW
         self._fin_queued = False
         self._fin_sent = False
+        self._sending = self._retained = self._held = 0
 
     async def send_all(self, data: bytes) -> None:
         """Return when the writer has taken all of `data`. Raises StreamBroken."""
@@ -162,12 +208,17 @@ class YamuxStream:
             await trio.lowlevel.checkpoint()
             return
         self._outgoing = memoryview(data)
+        self._sending = len(data)
         self._taken = trio.Event()
+        self._count()
         self._connection.enqueue(self)
         try:
-            await self._taken.wait()
+            if self._broken is None:
+                await self._taken.wait()
         finally:
             self._outgoing = None
+            self._sending = 0
+            self._count()
         if self._broken is not None:
             raise StreamBroken(self._broken)
 
@@ -184,12 +235,19 @@ class YamuxStream:
         data = self._buffer.take(max_bytes)
         self.meter.received += len(data)
         self._consumed += len(data)
-        self._grant(RECEIVE_WINDOW if self._consumed >= INITIAL_WINDOW // 2 else INITIAL_WINDOW)
+        self._count()
+        is_wide = self._consumed >= INITIAL_WINDOW // 2 and self._connection.widens(self.id)
+        self._grant(RECEIVE_WINDOW if is_wide else INITIAL_WINDOW)
         return data
 
     def expect(self, size: int) -> None:
         """Let the next `receive_some` wait until `size` bytes are there, or MAX_WANTED_BYTES."""
         self._wanted = min(size, MAX_WANTED_BYTES)
+
+    def retain(self, size: int) -> None:
+        """Say that so many bytes of what was received are still held by whoever reads."""
+        self._retained = 0 if self._is_over else size
+        self._count()
 
     async def send_eof(self) -> None:
         """Queue the end of this direction behind what was sent. Raises StreamBroken."""
@@ -203,6 +261,8 @@ class YamuxStream:
         if self._broken is None and self._closed_at == math.inf:
             self._closed_at = trio.current_time()
             self._buffer.clear()
+            self._retained = 0
+            self._count()
             self._received.set()
             self._queue_fin()
             self._grant(INITIAL_WINDOW)
@@ -226,6 +286,8 @@ class YamuxStream:
         if not keep_received or not self._fin_received:
             self._fin_received = False
             self._buffer.clear()
+        self._sending = self._retained = 0
+        self._count()
         self._received.set()
         self._taken.set()
 
@@ -240,6 +302,7 @@ class YamuxStream:
         self._receive_window -= len(data)
         if self._closed_at == math.inf:
             self._buffer.put(data)
+            self._count()
             if len(self._buffer) >= self._wanted:
                 self._received.set()
         else:
@@ -285,6 +348,17 @@ class YamuxStream:
         """Whether we closed it long ago and the peer has not."""
         return now - self._closed_at > LINGER_S
 
+    @property
+    def _is_over(self) -> bool:
+        return self._broken is not None or self._closed_at != math.inf
+
+    def _count(self) -> None:
+        """Tell the account what this stream holds now."""
+        held = len(self._buffer) + self._sending + self._retained
+        if delta := held - self._held:
+            self._held = held
+            self._connection.account.hold(delta)
+
     def _receivable(self) -> bool:
         if self._closed_at != math.inf:
             raise StreamBroken("the stream was closed here")
@@ -329,9 +403,18 @@ class YamuxConnection:
         connection: the secure connection; owned from here on.
         initiator: whether we dialled; decides who uses odd stream ids.
         accept: called, synchronously, with every stream that the peer opens.
+        account: what the peer may cost.
     """
 
-    def __init__(self, connection: SecureConnection, *, initiator: bool, accept: Callable[[YamuxStream], None]) -> None:
+    def __init__(
+        self,
+        connection: SecureConnection,
+        *,
+        initiator: bool,
+        accept: Callable[[YamuxStream], None],
+        account: Account | None = None,
+    ) -> None:
+        self.account: Account = account or Unlimited()
         self.end_reason = "the connection was closed"
         self._connection = connection
         self._accept = accept
@@ -384,7 +467,18 @@ class YamuxConnection:
             await self._ended.wait()
         self._scope.cancel()
 
+    def break_off(self, reason: str) -> None:
+        """End at once: all that is held for the peer is given back before this returns."""
+        if not self._ended.is_set():
+            self.end_reason = reason
+            self._end(keep_received=False)
+            self._scope.cancel()
+
     # Called by our streams.
+
+    def widens(self, stream_id: int) -> bool:
+        """Whether a stream that is being read gets a large window: a member's, or one that we opened."""
+        return self.account.is_member or self._is_ours(stream_id)
 
     def enqueue(self, stream: YamuxStream) -> None:
         """Give `stream` a turn, if it has not one coming."""
@@ -426,6 +520,8 @@ class YamuxConnection:
             for frame in parser.feed(data):
                 if self._on_frame(frame):
                     return
+                if (cost := self._cost(frame)) and (wait_s := self.account.charge(cost)) > 0:
+                    await trio.sleep(wait_s)
 
     async def _write_and_wait(self) -> None:
         """Write; after our good-bye, wait until the peer hangs up.
@@ -444,7 +540,8 @@ class YamuxConnection:
                 data, began = b"".join(parts), trio.current_time()
                 await self._connection.send(data)
                 if pace.wrote(len(data), began, trio.current_time()):
-                    self._write_bytes = whole_frames(pace.within(WRITE_S, MIN_WRITE_BYTES, MAX_WRITE_BYTES))
+                    most = MAX_WRITE_BYTES if self.account.is_member else FULL_FRAME
+                    self._write_bytes = whole_frames(pace.within(WRITE_S, MIN_WRITE_BYTES, most))
             elif self._leaving is not None:
                 await self._connection.send(encode_header(FrameType.GO_AWAY, Flag.NONE, 0, self._leaving))
                 return
@@ -492,8 +589,9 @@ class YamuxConnection:
 
     def _on_frame(self, frame: Frame) -> bool:
         """Act on one frame; True when the peer says good-bye."""
-        if len(self._control) > MAX_CONTROL_FRAMES:
-            raise FrameError(f"{MAX_CONTROL_FRAMES} answers are waiting to be read")
+        most = MAX_CONTROL_FRAMES if self.account.is_member else STRANGER_CONTROL_FRAMES
+        if len(self._control) > most:
+            raise FrameError(f"{most} answers are waiting to be read")
         match frame.type:
             case FrameType.GO_AWAY:
                 self.end_reason = f"the peer closed the connection (reason {frame.length})"
@@ -504,6 +602,14 @@ class YamuxConnection:
             case _:
                 self._on_stream_frame(frame)
         return False
+
+    def _cost(self, frame: Frame) -> float:
+        """What a frame counts for the peer's rate; 0 for bulk that is paid for by its size alone."""
+        if frame.type is FrameType.DATA:
+            if self.account.is_member or self._is_ours(frame.stream_id):
+                return 0.0 if frame.length >= SMALL_FRAME_BYTES else 1.0
+            return 1.0 + frame.length / CHARGED_BYTES + (OPENING_COST if frame.flags & SYN else 0.0)
+        return OPENING_COST if frame.flags & SYN and frame.type is FrameType.WINDOW_UPDATE else 1.0
 
     def _on_stream_frame(self, frame: Frame) -> None:
         if frame.flags & SYN:
@@ -524,7 +630,7 @@ class YamuxConnection:
     def _on_open(self, frame: Frame) -> None:
         if self._is_ours(frame.stream_id) or frame.stream_id in self._streams:
             raise FrameError(f"stream {frame.stream_id} may not be opened by the peer")
-        if self._num_inbound >= MAX_INBOUND_STREAMS or not self.is_open:
+        if self._num_inbound >= self.account.max_streams or not self.is_open:
             self.control(FrameType.WINDOW_UPDATE, Flag.RST, frame.stream_id, 0)
             return
         stream = YamuxStream(self, frame.stream_id)
@@ -542,10 +648,10 @@ class YamuxConnection:
             self.end_reason = reason
         self._wake.set()
 
-    def _end(self) -> None:
+    def _end(self, *, keep_received: bool = True) -> None:
         self._ended.set()
         streams, self._streams = self._streams, {}
         for stream in streams.values():
-            stream.break_(self.end_reason, keep_received=True)
+            stream.break_(self.end_reason, keep_received=keep_received)
         self._fresh.clear()
         self._turns.clear()

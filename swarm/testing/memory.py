@@ -11,7 +11,7 @@ sleeps, so under trio's MockClock nothing depends on how fast the machine is.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -28,6 +28,7 @@ from swarm.transport import (
     ConnectionEvent,
     DialFailed,
     PeerConnected,
+    Refusal,
     Stream,
     StreamBroken,
     StreamHandler,
@@ -158,6 +159,9 @@ class MemoryTransport:
         self.network = network
         self.hub = EventHub()
         self.counts: dict[PeerId, Traffic] = {}
+        self.dialled: set[PeerId] = set()
+        self._trusted: set[PeerId] = set()
+        self._refused: list[Refusal] = []
         self._addresses = [f"/memory/{name}/p2p/{peer_id}"] if listens else []
         self._nursery = nursery
         self._handlers: dict[str, StreamHandler] = {}
@@ -168,7 +172,9 @@ class MemoryTransport:
 
     async def dial(self, addresses: Sequence[str]) -> PeerId:
         await trio.lowlevel.checkpoint()
-        return self.network.connect(self, addresses)
+        peer = self.network.connect(self, addresses)
+        self.dialled.add(peer)
+        return peer
 
     async def disconnect(self, peer: PeerId) -> None:
         await trio.lowlevel.checkpoint()
@@ -209,6 +215,28 @@ class MemoryTransport:
 
     def traffic(self) -> dict[PeerId, Traffic]:
         return dict(self.counts)
+
+    def trust(self, peer: PeerId) -> None:
+        self._trusted.add(peer)
+
+    def distrust(self, peer: PeerId) -> None:
+        self._trusted.discard(peer)
+
+    def is_trusted(self, peer: PeerId) -> bool:
+        return peer in self._trusted or peer in self.dialled
+
+    def expect(self, origins: Mapping[PeerId, str]) -> None:
+        """There is a place for everybody here."""
+
+    def origins(self) -> dict[PeerId, str]:
+        return {peer: f"memory {peer}" for peer in self.connected() if peer in self._trusted}
+
+    def note_refusal(self, budget: str, who: str) -> None:
+        self._refused.append(Refusal(budget=budget, times=1, who=who, who_times=1))
+
+    def refusals(self) -> list[Refusal]:
+        told, self._refused = self._refused, []
+        return told
 
     # For links and streams.
 
@@ -387,6 +415,9 @@ class MemoryStream:
 
     def expect(self, size: int) -> None:
         """A wake-up costs nothing here."""
+
+    def retain(self, size: int) -> None:
+        """Nobody counts here."""
 
     async def send_eof(self) -> None:
         await trio.lowlevel.checkpoint()

@@ -77,6 +77,8 @@ class Node:
         self.genesis, self.authority = found()
         self.topic = topic_of(self.authority.swarm)
         self.names = {key_of(name).peer_id: name for name in task.names}
+        for peer in self.names:
+            transport.trust(peer)  # as if the learner had introduced them
         self.published: dict[int, SignedManifest] = {}
         self.announcement = b""
         self.service: SignedManifest | None = None

@@ -53,7 +53,9 @@ from protocol.work import (
     Welcome,
     open_lease,
 )
+from swarm import reception
 from swarm.framing import FrameStream
+from swarm.rates import Rate
 from swarm.reception import Reception
 from swarm.transport import StreamBroken
 from tests.learner.working import OTHER, PEER, SWARM
@@ -63,6 +65,14 @@ from tests.node.mutating import JUNK, distort, packed, tree_of
 from tests.node.test_hostile_deliveries import examples
 
 ROOMY = Settings(prompts=8, group_size=2, ahead=2.0, steps=99, audits=True)
+
+
+@pytest.fixture(autouse=True)
+def read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said is what matters here; how fast it is read is tested in `tests/swarm/test_reception.py`."""
+    monkeypatch.setattr(reception, "HEARTBEATS", Rate(per_s=1e9, burst=1e9))
+    monkeypatch.setattr(reception, "MESSAGES", Rate(per_s=1e9, burst=1e9))
+
 
 COUNTS = st.sampled_from([0, 1, 2, 1000, 2**31, 2**52, 2**53 - 1])
 AMOUNTS = st.sampled_from([0.0, 1e-300, 0.5, 1.0, 1e6, 1e15])

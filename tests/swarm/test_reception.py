@@ -25,6 +25,7 @@ from protocol.work import (
     Delivery,
     Farewell,
     FromLearner,
+    FromNode,
     Goodbye,
     Grant,
     Heartbeat,
@@ -41,6 +42,7 @@ from protocol.work import (
 )
 from swarm import reception
 from swarm.framing import FrameStream
+from swarm.rates import Rate
 from swarm.reception import (
     ANSWERS,
     GREETING_TIMEOUT_S,
@@ -453,6 +455,80 @@ async def test_no_peer_takes_more_than_its_share_of_the_inbox(monkeypatch: pytes
 
 
 # Leaving.
+
+
+# Rates.
+
+
+@pytest.mark.parametrize(
+    ("message", "rate", "budget"),
+    [
+        (Heartbeat(), Rate(per_s=4.0, burst=reception.HEARTBEATS.burst), reception.HEARTBEAT_RATE),
+        (Started(lease=lease_id_of(1), version=PolicyVersion(1, 0)), reception.MESSAGES, reception.MESSAGE_RATE),
+        (LeaseReturn(leases=[lease_id_of(1)], reason="no"), reception.MESSAGES, reception.MESSAGE_RATE),
+        (ProofRequest(version=PolicyVersion(1, 0)), reception.MESSAGES, reception.MESSAGE_RATE),
+        (LeaseRequest(rollouts=1), reception.MESSAGES, reception.MESSAGE_RATE),
+    ],
+    ids=["heartbeat", "started", "return", "proofs", "request"],
+)
+async def test_whoever_says_too_much_is_read_slowly(
+    autojump_clock: MockClock, message: FromNode, rate: Rate, budget: str
+) -> None:
+    async with learner("a", "b") as here, trio.open_nursery() as nursery:
+        line, other = await here.join("a"), await here.join("b")
+        here.desk.notes.clear()
+        began, more = trio.current_time(), 40
+
+        async def flood() -> None:
+            for _ in range(int(rate.burst) + more):
+                await line.send(message)
+            await line.send(Goodbye())
+
+        nursery.start_soon(flood)
+        await other.send(Heartbeat(bytes_up=7))
+        while await line.receive(FromLearner) is not None:
+            pass
+        assert trio.current_time() - began == pytest.approx(more / rate.per_s, rel=0.1)
+        assert (peer_of("b"), Heartbeat(bytes_up=7)) in here.desk.notes
+        told = here.transport.refusals()
+        assert {(one.budget, one.who) for one in told} == {(budget, A)}
+
+
+async def test_a_peer_is_a_member_from_its_welcome_to_the_end_of_its_line() -> None:
+    async with learner("a") as here:
+        assert not here.transport.is_trusted(A)
+        line = await here.join("a")
+        assert here.transport.is_trusted(A)
+        again = await here.join("a")
+        assert here.transport.is_trusted(A)
+        await line.stream.abort()
+        await trio.testing.wait_all_tasks_blocked()
+        assert here.transport.is_trusted(A)
+        await again.send(Goodbye())
+        assert await again.receive(FromLearner) is None
+        await trio.testing.wait_all_tasks_blocked()
+        assert not here.transport.is_trusted(A)
+
+
+async def test_who_is_refused_stays_a_stranger() -> None:
+    async with learner("a") as here:
+        here.desk.answer = Refused(reason="no")
+        frames = await here.open("a")
+        await frames.send(hello_from("a"))
+        assert isinstance(await frames.receive(FromLearner), Refused)
+        assert not here.transport.is_trusted(A)
+
+
+async def test_the_inbox_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reception, "MAX_INBOX_BYTES", 1000)
+    async with learner("a", "b") as here:
+        one, other = await here.join("a"), await here.join("b")
+        await one.send(delivery(1, 900))
+        await trio.testing.wait_all_tasks_blocked()
+        await other.send(delivery(2, 101))
+        assert isinstance(await other.receive(FromLearner), InboxFull)
+        await other.send(delivery(3, 100))
+        assert await is_silent(other)
 
 
 async def test_a_goodbye_ends_the_line_in_order_and_what_the_peer_had_asked() -> None:

@@ -22,7 +22,8 @@ from protocol.limits import MAX_PEERS_TOLD
 from protocol.manifest import SignedManifest
 from swarm import serving
 from swarm.framing import FrameStream
-from swarm.serving import Knowledge, Served
+from swarm.rates import Rate
+from swarm.serving import STRANGER_UPLOADS, UPLOADS, Knowledge, Served
 from swarm.testing.memory import WINDOW_BYTES, MemoryNetwork, MemoryTransport
 from swarm.transport import StreamBroken
 from swarm.uploads import LANES, MAX_WAITING_PER_PEER, UNKNOWN_STALL_S
@@ -57,6 +58,7 @@ async def _client(
     network: MemoryNetwork, node: SwarmNode, name: str, *, task_status: trio.TaskStatus[MemoryTransport]
 ) -> None:
     async with network.node(name, peer_id=peer_of(name)) as transport:
+        node.transport.trust(transport.peer_id)
         await transport.dial(node.transport.addresses())
         task_status.started(transport)
         await trio.sleep_forever()
@@ -352,6 +354,52 @@ async def test_who_asks_for_more_than_its_share_hears_busy_and_others_do_not(tmp
         assert isinstance(await theirs.receive(exchange.ChunkAnswer), exchange.Chunk)
         answers = [await frames.receive(exchange.ChunkAnswer) for _ in range(share + 1)]
         assert [answer.cid for answer in answers if isinstance(answer, exchange.Busy)] == [cids[share]]
+
+
+async def test_strangers_have_few_places_and_members_all_others(tmp_path: Path) -> None:
+    async with server(tmp_path, "member", "stranger", "another") as (node, (member, *strangers)):
+        cids = hold_big(node)
+        for stranger in strangers:
+            node.transport.distrust(stranger.peer_id)
+        frames = [await hold_slot(stranger, cids[0]) for stranger in strangers]
+        await frames[0].send_together([exchange.Request(cid=cid) for cid in cids[1 : STRANGER_UPLOADS + 1]])
+        await trio.testing.wait_all_tasks_blocked()
+        assert {refusal.budget for refusal in node.transport.refusals()} == {UPLOADS}
+        theirs = await open_frames(member, exchange.CHUNKS)
+        await theirs.send(exchange.Request(cid=cids[0]))
+        assert isinstance(await theirs.receive(exchange.ChunkAnswer), exchange.Chunk)
+        answers = [await frames[0].receive(exchange.ChunkAnswer) for _ in range(STRANGER_UPLOADS + 1)]
+        assert sum(isinstance(answer, exchange.Busy) for answer in answers) == 2
+        assert node.transport.refusals() == []
+
+
+@pytest.mark.parametrize(
+    ("trusted", "rate"), [(True, serving.MEMBER_QUESTIONS), (False, serving.STRANGER_QUESTIONS)], ids=str
+)
+async def test_questions_beyond_the_rate_are_answered_no_faster(
+    tmp_path: Path, autojump_clock: MockClock, trusted: bool, rate: Rate
+) -> None:
+    async with server(tmp_path, "asker") as (node, (asker,)):
+        if not trusted:
+            node.transport.distrust(asker.peer_id)
+        frames = await open_frames(asker, exchange.ASK)
+        began = trio.current_time()
+        for _ in range(int(rate.burst) + 50):
+            await frames.send(exchange.AskGenesis())
+            assert isinstance(await frames.receive(exchange.Answer), exchange.TellGenesis)
+        assert trio.current_time() - began == pytest.approx(50 / rate.per_s, rel=0.05)
+        assert {refusal.budget for refusal in node.transport.refusals()} == {serving.QUESTION_RATE}
+
+
+async def test_requests_beyond_the_rate_are_answered_no_faster(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with server(tmp_path, "asker") as (node, (asker,)):
+        node.transport.distrust(asker.peer_id)
+        frames = await open_frames(asker, exchange.CHUNKS)
+        rate, began = serving.STRANGER_REQUESTS, trio.current_time()
+        for _ in range(int(rate.burst) + 50):
+            await frames.send(exchange.Request(cid=SIGNED.manifest.chunks[0].name))
+            assert isinstance(await frames.receive(exchange.ChunkAnswer), exchange.Missing)
+        assert trio.current_time() - began == pytest.approx(50 / rate.per_s, rel=0.05)
 
 
 async def test_slow_readers_do_not_keep_others_waiting_for_long(tmp_path: Path, autojump_clock: MockClock) -> None:

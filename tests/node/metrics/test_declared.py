@@ -24,7 +24,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 EVENTS: list[tuple[str, dict[str, Field]]] = [
     ("delivery_judged", {"peer": "peer", "admitted": 4, "refused": 2, "reason": "stale", "tokens": 40}),
-    ("peer_fault", {"peer": "peer", "fault": "malformed"}),
+    ("peer_fault", {"peer": "peer", "fault": "malformed", "unsaid": 3}),
+    ("over_budget", {"budget": "handshakes", "times": 300, "who": "192.0.2.66", "who_times": 298}),
     ("peer_left", {"peer": "peer"}),
     ("heartbeat", {"peer": "peer", "bytes_up": 3, "bytes_down": 4}),
     ("traffic", {"bytes_up": 5}),

@@ -1,0 +1,223 @@
+"""Claim "siege": what strangers do costs members little: who was here is soon back, memory is bounded, work goes on.
+
+member_back_s, at most 30: a learner is killed and started again while 300 idle connections of one stranger, each made
+again as soon as it is closed, wait for it; how long after it listens all its nodes have joined.
+learner_rss_mib, at most 300: the most that the learner's process holds while 40 strangers open 256 streams each, fill
+every window and read nothing.
+pace_of_quiet, at least 0.5: training steps a minute meanwhile, against those of the time before.
+
+A learner with a trainer that sleeps (`benchmarks/live/trainer.py`) and nodes with engines that do run as processes on
+loopback; strangers (`benchmarks/live/besieger.py`) are one more process, and have a share of the same cores. Quiet and
+besieged times follow each other; figures are medians over the repetitions.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, median, number, say, scratch, table
+from benchmarks.live.swarm import Plant, count_events, open_program, wait_until
+from benchmarks.network.payload import write_payload
+from learner.provisioning.recording import FILE
+from node.events import Clock
+from node.home import INVITE_FILE
+from node.programs import EVENTS_FILE
+from node.tasks.text import write_character_tokenizer
+from protocol.invite import read_invite
+
+MEMBER_BACK_AT_MOST_S, RSS_AT_MOST_MIB, PACE_AT_LEAST = 30.0, 300.0, 0.5
+REPS = 3
+NODES = 3
+PHASE_S = 20.0
+"""Of quiet, and of siege: some twenty steps."""
+
+PLANT = Plant(train_s=0.5, prompts=4, group=4, generation_s=0.3, size_bytes=1 << 20)
+STEPS = 100_000
+MANY = 200
+"""Connections of the learner with which the idle strangers are there."""
+
+POLL_S = 0.1
+MIB = 1 << 20
+
+SWARM_TOML = """\
+[swarm]
+name = "siege"
+state = "state"
+
+[network]
+listen = ["/ip4/127.0.0.1/tcp/{port}"]
+heartbeat_s = 2.0
+
+[model]
+directory = "model"
+weights_dtype = "bfloat16"
+
+[task]
+spec = "reverse:letters=6"
+held_out = 0
+
+[learn]
+steps = {steps}
+staleness = 3
+publish_every = 1
+prompts_per_step = {plant.prompts}
+group_size = {plant.group}
+max_new_tokens = {plant.tokens}
+lease_s = 60.0
+
+[trust]
+audits = false
+"""
+
+NODE_TOML = """\
+name = "{name}"
+
+[network]
+listen = ["/ip4/127.0.0.1/tcp/0"]
+
+[engine]
+kind = "fake"
+fake_token_s = {token_s}
+batch_rollouts = {plant.group}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """What a stretch of time showed: steps a minute, the most that the learner's process held, its share of a core."""
+
+    pace: float
+    rss_mib: float
+    cores: float
+
+
+class Siege:
+    """One learner, killed and started again now and then, and its nodes."""
+
+    def __init__(self, out: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        self.out, self.state = out, out / "state"
+        write_character_tokenizer(out / "model")
+        (out / "model" / "config.json").write_text("{}", encoding="ascii")
+        write_payload(out / "model", 1 << 16, seed=0)
+        (out / "begin").touch()
+        toml = SWARM_TOML.format(port=self.port, steps=STEPS, plant=PLANT)
+        (out / "swarm.toml").write_text(toml, encoding="utf-8")
+
+    def run(self, reps: int) -> tuple[list[Phase], list[Phase], list[float]]:
+        """Return what quiet and besieged times showed, and after how long members were back."""
+        quiet, besieged, back = list[Phase](), list[Phase](), list[float]()
+        with ExitStack() as everything:
+            learner = ExitStack()
+            process = learner.enter_context(self._learner(0))
+            everything.callback(lambda: learner.close())
+            wait_until("an invite", (self.state / INVITE_FILE).exists, [])
+            for number_ in range(NODES):
+                everything.enter_context(self._node(f"n{number_}"))
+            self._wait_joined(NODES)
+            for rep in range(reps):
+                quiet.append(self._watch(process))
+                with self._besieger("greedy", rep):
+                    besieged.append(self._watch(process))
+                say(f"repetition {rep + 1}: quiet {quiet[-1]}, besieged {besieged[-1]}")
+                with self._besieger("idle", rep):
+                    self._wait_besieged(process)
+                    process.kill()
+                    process.wait()
+                    learner.close()
+                    joined = count_events(self.state / EVENTS_FILE, "peer_joined")
+                    process = learner.enter_context(self._learner(rep + 1))
+                    while not self._listens(process):
+                        time.sleep(POLL_S)
+                    began = time.monotonic()
+                    self._wait_joined(joined + NODES)
+                    back.append(time.monotonic() - began)
+                say(f"repetition {rep + 1}: members back after {back[-1]:.1f} s")
+                steps = count_events(self.state / FILE, "stepped")
+                wait_until("a step", lambda: count_events(self.state / FILE, "stepped") > steps + 5, [])  # noqa: B023
+        return quiet, besieged, back
+
+    def _watch(self, process: psutil.Process) -> Phase:
+        began, steps = time.monotonic(), count_events(self.state / FILE, "stepped")
+        rss, cpu = 0, process.cpu_times()
+        while (seconds := time.monotonic() - began) < PHASE_S:
+            rss = max(rss, process.memory_info().rss)
+            time.sleep(POLL_S)
+        used = process.cpu_times()
+        return Phase(
+            pace=60 * (count_events(self.state / FILE, "stepped") - steps) / seconds,
+            rss_mib=rss / MIB,
+            cores=(used.user + used.system - cpu.user - cpu.system) / seconds,
+        )
+
+    def _wait_besieged(self, process: psutil.Process) -> None:
+        wait_until("idle strangers", lambda: len(process.net_connections(kind="tcp")) > MANY, [])
+
+    def _listens(self, process: psutil.Process) -> bool:
+        if not process.is_running():
+            raise BenchmarkError("The learner ended when it was started again.")
+        return any(one.status == psutil.CONN_LISTEN for one in process.net_connections(kind="tcp"))
+
+    def _wait_joined(self, times: int) -> None:
+        wait_until("all nodes", lambda: count_events(self.state / EVENTS_FILE, "peer_joined") >= times, [])
+
+    @contextmanager
+    def _learner(self, number_: int) -> Iterator[psutil.Process]:
+        trainer = [str(PLANT.train_s), str(PLANT.size_bytes), str(self.out / "begin")]
+        argv = [sys.executable, "-m", "benchmarks.live.learner", str(self.out / "swarm.toml"), *trainer]
+        with open_program(f"learner{number_}", argv, self.out) as program:
+            yield psutil.Process(program.process.pid)
+
+    @contextmanager
+    def _node(self, name: str) -> Iterator[None]:
+        config = self.out / f"{name}.toml"
+        token_s = PLANT.generation_s / PLANT.tokens
+        config.write_text(NODE_TOML.format(name=name, token_s=token_s, plant=PLANT), encoding="utf-8")
+        options = ["--config", str(config), "--state", str(self.out / name), "--plain"]
+        argv = [sys.executable, "-m", "node", "join", self._invite(), *options]
+        with open_program(name, argv, self.out):
+            yield
+
+    @contextmanager
+    def _besieger(self, kind: str, rep: int) -> Iterator[None]:
+        address = read_invite(self._invite(), now_ms=Clock.now_ms()).addresses[0]
+        argv = [sys.executable, "-m", "benchmarks.live.besieger", kind, address]
+        with open_program(f"{kind}{rep}", argv, self.out):
+            yield
+
+    def _invite(self) -> str:
+        return (self.state / INVITE_FILE).read_text(encoding="ascii").strip()
+
+
+def benchmark() -> int:
+    """Besiege, print the table and the verdict."""
+    options = arguments(__doc__ or "", reps=REPS).parse_args()
+    with scratch(options.keep) as out:
+        quiet, besieged, back = Siege(out).run(options.reps)
+    rows: list[Sequence[object]] = [
+        [name, *(number(median([getattr(one, key) for one in phases])) for key in ("pace", "rss_mib", "cores"))]
+        for name, phases in (("quiet", quiet), ("besieged", besieged))
+    ]
+    say(table(["", "steps a minute", "learner RSS MiB", "learner cores"], rows))
+    pace_of_quiet = median([there.pace / here.pace for here, there in zip(quiet, besieged, strict=True)])
+    rss = median([one.rss_mib for one in besieged])
+    bars = [
+        Bar(name="member_back_s", value=median(back), at_most=MEMBER_BACK_AT_MOST_S),
+        Bar(name="learner_rss_mib", value=rss, at_most=RSS_AT_MOST_MIB),
+        Bar(name="pace_of_quiet", value=pace_of_quiet, at_least=PACE_AT_LEAST),
+    ]
+    return conclude("siege", bars, {"quiet_rss_mib": median([one.rss_mib for one in quiet])})
+
+
+if __name__ == "__main__":
+    main(benchmark)

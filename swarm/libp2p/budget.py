@@ -1,0 +1,138 @@
+"""How much memory connections may take: one budget for all strangers, one for all members, and a share for each.
+
+A stranger is a peer that showed a key and nothing else; a member is one that the layer above trusts (`Transport.trust`)
+or that we dialled ourselves. What is counted are bytes that arrived and were not read, bytes that wait to be written,
+and bytes of messages that are not complete (`Stream.retain`). Whoever exceeds its own share is cut off; when a class
+exceeds its budget, whoever holds most of that class is. So a stranger never costs a member anything.
+
+The worst case of memory, in MiB. Everything else that a connection needs is of constant size:
+
+    strangers                                                            members
+    bytes held           STRANGERS_BYTES                         32      MEMBERS_BYTES                       512
+    a read, decrypted    MAX_STRANGERS * 2 * 32 KiB               8      per connection 2 * 256 KiB
+    a write, encrypted   MAX_STRANGERS * 2 * 64 KiB              16      per connection 2 * 256 KiB
+    OpenSSL, objects     MAX_STRANGERS * 100 KiB                 13      per connection 100 KiB
+    control frames       MAX_STRANGERS * 512 * 60 B               4      per connection 4096 * 60 B
+    streams' tasks       MAX_STRANGERS * STRANGER_STREAMS * 16 KiB   24  per connection 256 * 16 KiB
+    handshakes           MAX_HANDSHAKES * 100 KiB                25
+
+A pure core.
+
+Invariants:
+- After each call, and once those it names are gone, no class holds more than its budget and no account more than its
+  share.
+- A member is never named because of what strangers hold, nor the other way round.
+- An account that is closed holds nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+MIB = 1024 * 1024
+
+MAX_STRANGERS = 128
+"""Connections of strangers at once, beside those of members. A node that joins is a stranger for a second or two."""
+
+STRANGER_STREAMS = 12
+"""Streams that a stranger may hold open towards us. An honest one has gossip, greeting, holdings, chunks, identify and
+a few questions."""
+
+STRANGER_BYTES = 8 * MIB
+"""Held by one connection of a stranger: an answer of the largest size (4 MiB), and as much again."""
+
+STRANGERS_BYTES = 32 * MIB
+"""Held by all of them."""
+
+MEMBER_BYTES = 64 * MIB
+"""Held by one connection of a member: four of the largest deliveries, or a dozen chunks with questions."""
+
+MEMBERS_BYTES = 512 * MIB
+"""Held by all of them: twelve uploads of the largest chunks are 48 MiB, and a hundred members that each ask for the
+manifest of a model of 70 B parameters 100 MiB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Over:
+    """Effect: end this account's connection. `of_all`: because all of its class hold too much, and it holds most."""
+
+    number: int
+    of_all: bool
+
+
+@dataclass(kw_only=True)
+class _Account:
+    is_member: bool
+    held: int = 0
+    is_over: bool = False
+
+
+@dataclass(kw_only=True)
+class Budget:
+    """See the module's paragraph. Accounts have numbers, which the caller makes."""
+
+    stranger_bytes: int = STRANGER_BYTES
+    strangers_bytes: int = STRANGERS_BYTES
+    member_bytes: int = MEMBER_BYTES
+    members_bytes: int = MEMBERS_BYTES
+    _accounts: dict[int, _Account] = field(default_factory=dict)
+    _held: list[int] = field(default_factory=lambda: [0, 0])
+
+    def held_by_all(self, *, members: bool) -> int:
+        """Bytes held by all strangers, or by all members."""
+        return self._held[members]
+
+    def held_by(self, number: int) -> int:
+        """Bytes held by one account."""
+        account = self._accounts.get(number)
+        return 0 if account is None else account.held
+
+    def open(self, number: int, *, is_member: bool) -> None:
+        """A connection begins; it holds nothing."""
+        self._accounts[number] = _Account(is_member=is_member)
+
+    def close(self, number: int) -> None:
+        """A connection ended: what it holds is given back. Quiet when it was closed before."""
+        if (account := self._accounts.pop(number, None)) is not None:
+            self._held[account.is_member] -= account.held
+
+    def change(self, number: int, delta: int) -> list[Over]:
+        """An account holds `delta` bytes more, or less; return whose connection must end."""
+        if (account := self._accounts.get(number)) is None:
+            return []
+        account.held += delta
+        self._held[account.is_member] += delta
+        return self._exceeded(number, account) if delta > 0 else []
+
+    def promote(self, number: int, *, is_member: bool) -> list[Over]:
+        """An account changes its class, with what it holds; return whose connection must end."""
+        if (account := self._accounts.get(number)) is None or account.is_member is is_member:
+            return []
+        self._held[account.is_member] -= account.held
+        account.is_member = is_member
+        self._held[is_member] += account.held
+        return self._exceeded(number, account)
+
+    def _exceeded(self, number: int, account: _Account) -> list[Over]:
+        share, budget = (
+            (self.member_bytes, self.members_bytes)
+            if account.is_member
+            else (self.stranger_bytes, self.strangers_bytes)
+        )
+        over: list[Over] = []
+        if account.held > share and not account.is_over:
+            account.is_over = True
+            over.append(Over(number=number, of_all=False))
+        excess = self._held[account.is_member] - budget
+        if excess <= 0:
+            return over
+        those = [(n, one) for n, one in self._accounts.items() if one.is_member is account.is_member]
+        excess -= sum(one.held for _, one in those if one.is_over)  # they are about to give it back
+        for largest, one in sorted(those, key=lambda entry: (-entry[1].held, -entry[0])):
+            if excess <= 0:
+                break
+            if not one.is_over:
+                one.is_over = True
+                excess -= one.held
+                over.append(Over(number=largest, of_all=True))
+        return over

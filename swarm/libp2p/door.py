@@ -1,0 +1,209 @@
+"""Decides who may shake hands with this node, who of the strangers stays connected, and how often anybody may do what.
+
+    accepted --knock--> silent --spoke--> shaking hands --entered--> stranger or member
+
+A connection that has said nothing costs a file descriptor; its first bytes cost a core some milliseconds of elliptic
+curves. So there are places for handshakes (`FairRoom`), and rates for those who begin to speak: one for each origin,
+and one for all unknown origins together. What a peer does over its connection has a rate as well: one for each, and
+one more for all strangers together, of which the first FRESH_UNITS of a connection are free, so that whoever joins does
+not stand behind those who flood us.
+
+A pure core, as its parts are.
+
+Invariants:
+- A known origin is never refused because of what unknown ones do.
+- What is refused is counted, by budget and by whom; what is remembered for that is bounded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from protocol.ids import PeerId
+from swarm.libp2p.budget import MAX_STRANGERS
+from swarm.libp2p.fair_room import FairRoom
+from swarm.rates import Bucket, Buckets, Rate
+from swarm.transport import Refusal
+
+MAX_HANDSHAKES = 256
+"""Inbound connections that have not shown who they are, at once. Each is a file descriptor and some 100 KiB at most."""
+
+FIRST_BYTES_S = 4.0
+"""How long an inbound connection may say nothing. A dialler speaks at once; two lost packets take TCP 3 s."""
+
+HANDSHAKE_S = 8.0
+"""From accepting to knowing who it is: five round trips, and sooner than a dialler gives up (DIAL_TIMEOUT_S), so that
+it is told rather than kept waiting."""
+
+ORIGIN_HANDSHAKES = Rate(per_s=5.0, burst=128.0)
+"""Handshakes of one origin. A laboratory of 100 nodes behind one address that all come back at once is within it."""
+
+UNKNOWN_HANDSHAKES = Rate(per_s=50.0, burst=512.0)
+"""Handshakes of all unknown origins together: 3 ms of a core each, so an eighth of one in the long run."""
+
+MEMBER_UNITS = Rate(per_s=5000.0, burst=20_000.0)
+"""Small frames of one member's connection, see `yamux.SMALL_FRAME_BYTES`. The busiest honest one, which hands on chunks
+of 128 KiB at 1 Gbit/s and tells what it gains, sends some 2,000 a second."""
+
+STRANGER_UNITS = Rate(per_s=200.0, burst=2000.0)
+"""The same of a stranger: ten new streams a second. Joining takes ten streams and fifty small frames."""
+
+STRANGERS_UNITS = Rate(per_s=2000.0, burst=10_000.0)
+"""The same of all strangers together: a hundred new streams a second, a tenth of a core."""
+
+FRESH_UNITS = 200.0
+"""Of each connection that the rate of all strangers does not count."""
+
+MAX_EXPECTED = 4096
+"""Peers, and as many origins, that are remembered as known; then the oldest are forgotten."""
+
+MAX_NAMED = 256
+"""Names remembered of those that a budget refused since that was last told; others are counted, and not named."""
+
+HANDSHAKES, HANDSHAKE_RATE, STRANGERS, CONNECTIONS, STREAM_RATE, BYTES = (
+    "handshakes",
+    "handshake_rate",
+    "strangers",
+    "connections",
+    "stream_rate",
+    "bytes",
+)
+"""Budgets by the names under which refusals are told."""
+
+
+@dataclass(kw_only=True)
+class Refusals:
+    """What was refused since it was last told."""
+
+    _times: Counter[str] = field(default_factory=Counter)
+    _by: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def note(self, budget: str, who: str) -> None:
+        """This budget refused `who`, an origin or a peer."""
+        self._times[budget] += 1
+        by = self._by.setdefault(budget, Counter())
+        if who in by or len(by) < MAX_NAMED:
+            by[who] += 1
+
+    def take(self) -> list[Refusal]:
+        """Return what there is, by budget, with whoever was refused most, and begin anew."""
+        told = []
+        for budget, times in sorted(self._times.items()):
+            who, who_times = self._by[budget].most_common(1)[0]
+            told.append(Refusal(budget=budget, times=times, who=who, who_times=who_times))
+        self._times, self._by = Counter(), {}
+        return told
+
+
+class _Memory:
+    """A set that forgets whoever it was told of first."""
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[str, None] = OrderedDict()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._keys
+
+    def add(self, key: str) -> None:
+        self._keys[key] = None
+        self._keys.move_to_end(key)
+        if len(self._keys) > MAX_EXPECTED:
+            self._keys.popitem(last=False)
+
+
+@dataclass(kw_only=True)
+class Pace:
+    """What one connection may still do without waiting."""
+
+    is_member: bool
+    _own: Bucket = field(init=False)
+    _fresh: float = FRESH_UNITS
+
+    def __post_init__(self) -> None:
+        self._own = Bucket(rate=MEMBER_UNITS if self.is_member else STRANGER_UNITS)
+
+    def change(self, *, is_member: bool) -> None:
+        """The peer is a member from now on, or a stranger."""
+        if self.is_member is not is_member:
+            self.is_member = is_member
+            self._own = Bucket(rate=MEMBER_UNITS if is_member else STRANGER_UNITS)
+
+    def charge(self, cost: float, strangers: Bucket, now: float) -> float:
+        """Return how long to wait before reading on."""
+        wait_s = self._own.charge(cost, now)
+        if self.is_member:
+            return wait_s
+        fresh = min(cost, self._fresh)
+        self._fresh -= fresh
+        return wait_s if cost == fresh else max(wait_s, strangers.charge(cost - fresh, now))
+
+
+@dataclass(kw_only=True)
+class Door:
+    """See the module's paragraph. Connections have numbers, which the caller makes."""
+
+    refusals: Refusals = field(default_factory=Refusals)
+    strangers_units: Bucket = field(default_factory=lambda: Bucket(rate=STRANGERS_UNITS))
+    _handshakes: FairRoom = field(default_factory=lambda: FairRoom(size=MAX_HANDSHAKES))
+    _strangers: FairRoom = field(default_factory=lambda: FairRoom(size=MAX_STRANGERS))
+    _rates: Buckets[str] = field(default_factory=lambda: Buckets(rate=ORIGIN_HANDSHAKES))
+    _unknown: Bucket = field(default_factory=lambda: Bucket(rate=UNKNOWN_HANDSHAKES))
+    _origins: _Memory = field(default_factory=_Memory)
+    _peers: _Memory = field(default_factory=_Memory)
+    _names: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def num_strangers(self) -> int:
+        return len(self._strangers)
+
+    def expect(self, peers: Iterable[PeerId], origins: Iterable[str]) -> None:
+        """These were members before, or are: their like goes before those who are unknown."""
+        for peer in peers:
+            self._peers.add(peer)
+        for origin in origins:
+            self._origins.add(origin)
+
+    def knock(self, number: int, origin: str, now: float) -> int | None:
+        """A connection was accepted; return the number of the one to close instead, if there is no place left."""
+        self._names[number] = origin
+        return self._refused(HANDSHAKES, self._handshakes.enter(number, origin, now, known=origin in self._origins))
+
+    def spoke(self, number: int, origin: str, now: float) -> bool:
+        """It said its first words; False if its like does so too often, and it is to be closed."""
+        self._handshakes.moved(number, now)
+        is_known = origin in self._origins
+        if self._rates.of(origin).admit(now) and (is_known or self._unknown.admit(now)):
+            return True
+        self.refusals.note(HANDSHAKE_RATE, origin)
+        return False
+
+    def moved(self, number: int, now: float) -> None:
+        """It got on with its handshake."""
+        self._handshakes.moved(number, now)
+
+    def came_in(self, number: int, origin: str, peer: PeerId, now: float) -> int | None:
+        """A stranger has shown who it is; return the number of the stranger to close instead, if any."""
+        self._names[number] = origin
+        known = peer in self._peers or origin in self._origins
+        return self._refused(STRANGERS, self._strangers.enter(number, origin, now, known=known))
+
+    def trusted(self, number: int) -> None:
+        """It takes none of the strangers' places any more."""
+        self._strangers.leave(number)
+
+    def shook_hands(self, number: int) -> None:
+        """The handshake is over, well or not."""
+        self._handshakes.leave(number)
+
+    def left(self, number: int) -> None:
+        """The connection is gone."""
+        self._handshakes.leave(number)
+        self._strangers.leave(number)
+        self._names.pop(number, None)
+
+    def _refused(self, budget: str, victim: int | None) -> int | None:
+        if victim is not None:
+            self.refusals.note(budget, self._names[victim])
+        return victim

@@ -1,0 +1,101 @@
+"""A room with few places, kept open for those who have not been here: who must leave when it is full.
+
+Used for handshakes under way and for connections of strangers. A newcomer always gets in, so nobody can shut the door
+by sitting in all places. Whoever leaves is the longest idle of the origin that has most places: one address with 300
+connections only ever displaces its own. Many addresses with one connection each displace those of them that have made
+no progress for longest, and a dialler makes progress with every round trip.
+
+Origins where members were before are known; strangers of unknown origins have at most half of the places while known
+ones ask for more. An origin is an IPv4 address, or the first 64 bits of an IPv6 one.
+
+A pure core.
+
+Invariants:
+- At most `size` guests are in the room after each call.
+- Only an origin with as many places as any other of its class loses one.
+- No known guest leaves while unknown ones have more than half of the places.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from dataclasses import dataclass, field
+
+IPV6_ORIGIN_BITS = 64
+"""A provider gives each customer at least so many, in which he makes up addresses as he likes (RFC 6177)."""
+
+
+def origin_of(host: str) -> str:
+    """Return what is counted as one origin: the IPv4 address, or the /64 network of an IPv6 one."""
+    ip = ipaddress.ip_address(host)
+    if isinstance(ip, ipaddress.IPv4Address):
+        return str(ip)
+    if ip.ipv4_mapped is not None:
+        return str(ip.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(ip) >> 64 << 64, IPV6_ORIGIN_BITS)))
+
+
+@dataclass(kw_only=True)
+class _Guest:
+    origin: str
+    known: bool
+    moved_at: float
+
+
+@dataclass(kw_only=True)
+class FairRoom:
+    """See the module's paragraph. `size`: how many guests there may be at once."""
+
+    size: int
+    _guests: dict[int, _Guest] = field(default_factory=dict)
+    _places: Counter[tuple[bool, str]] = field(default_factory=Counter)
+    _unknown: int = 0
+
+    def __len__(self) -> int:
+        return len(self._guests)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._guests
+
+    def places_of(self, origin: str) -> int:
+        """How many guests there are of this origin."""
+        return self._places[True, origin] + self._places[False, origin]
+
+    def enter(self, number: int, origin: str, now: float, *, known: bool) -> int | None:
+        """Let in guest `number`; return the number of whoever leaves instead, if the room was full."""
+        self._guests[number] = _Guest(origin=origin, known=known, moved_at=now)
+        self._places[known, origin] += 1
+        self._unknown += not known
+        if len(self._guests) <= self.size:
+            return None
+        victim = self._victim()
+        self.leave(victim)
+        return victim
+
+    def moved(self, number: int, now: float) -> None:
+        """The guest made progress."""
+        if (guest := self._guests.get(number)) is not None:
+            guest.moved_at = now
+
+    def leave(self, number: int) -> None:
+        """The guest is gone. Quiet when it was not there."""
+        if (guest := self._guests.pop(number, None)) is None:
+            return
+        place = guest.known, guest.origin
+        self._places[place] -= 1
+        if not self._places[place]:
+            del self._places[place]
+        self._unknown -= not guest.known
+
+    def _victim(self) -> int:
+        """The longest idle guest of the origins that have most places, in the class that has too many."""
+        known = self._unknown <= self.size // 2
+        most = max(count for (is_known, _), count in self._places.items() if is_known is known)
+        return min(
+            (
+                (guest.moved_at, number)
+                for number, guest in self._guests.items()
+                if guest.known is known and self._places[known, guest.origin] == most
+            )
+        )[1]

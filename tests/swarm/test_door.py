@@ -1,0 +1,105 @@
+"""Who may shake hands, who stays, how often; and that all of it is told."""
+
+from __future__ import annotations
+
+from protocol.ids import PeerId
+from swarm.libp2p.budget import MAX_STRANGERS
+from swarm.libp2p.door import (
+    FRESH_UNITS,
+    HANDSHAKE_RATE,
+    HANDSHAKES,
+    MAX_EXPECTED,
+    MAX_HANDSHAKES,
+    MAX_NAMED,
+    ORIGIN_HANDSHAKES,
+    STRANGER_UNITS,
+    STRANGERS,
+    STRANGERS_UNITS,
+    UNKNOWN_HANDSHAKES,
+    Door,
+    Pace,
+    Refusals,
+)
+from swarm.rates import Bucket
+from swarm.transport import Refusal
+
+ME = PeerId("12D3KooWMember")
+
+
+def address(number: int) -> str:
+    return f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+
+
+def test_three_hundred_idle_connections_of_one_address_cost_a_member_nothing() -> None:
+    door = Door()
+    for number in range(300):
+        door.knock(number, "192.0.2.66", 0.0)
+    assert door.knock(1000, "198.51.100.1", 1.0) in range(300)
+    for number in range(300, 600):
+        assert door.knock(number, "192.0.2.66", 1.1) != 1000
+    assert door.spoke(1000, "198.51.100.1", 1.2)
+    told = door.refusals.take()
+    assert [(one.budget, one.who) for one in told] == [(HANDSHAKES, "192.0.2.66")]
+    assert told[0].times == told[0].who_times == 601 - MAX_HANDSHAKES
+    assert door.refusals.take() == []
+
+
+def test_one_address_begins_no_more_handshakes_than_its_rate() -> None:
+    door = Door()
+    begun = sum(door.spoke(number, "192.0.2.66", 0.0) for number in range(1000))
+    assert begun == ORIGIN_HANDSHAKES.burst
+    assert door.spoke(1001, "192.0.2.67", 0.0)
+    assert door.refusals.take()[0].budget == HANDSHAKE_RATE
+
+
+def test_many_unknown_addresses_keep_no_known_one_out() -> None:
+    door = Door()
+    door.expect([ME], ["198.51.100.1"])
+    begun = sum(door.spoke(number, address(number), 0.0) for number in range(2000))
+    assert begun == UNKNOWN_HANDSHAKES.burst
+    assert all(door.spoke(number, "198.51.100.1", 0.0) for number in range(100))
+
+
+def test_a_member_of_before_is_known_wherever_it_comes_from() -> None:
+    door = Door()
+    door.expect([ME], [])
+    for number in range(MAX_STRANGERS // 2):
+        assert door.came_in(number, address(number), ME, 0.0) is None
+    for number in range(1000, 3000):
+        victim = door.came_in(number, address(number), PeerId(f"stranger {number}"), 1.0)
+        assert victim is None or victim >= 1000
+    assert door.num_strangers == MAX_STRANGERS
+    assert {one.budget for one in door.refusals.take()} == {STRANGERS}
+
+
+def test_what_is_remembered_of_those_who_were_refused_is_bounded() -> None:
+    refusals = Refusals()
+    for number in range(10_000):
+        refusals.note(HANDSHAKES, address(number))
+    refusals.note(HANDSHAKES, address(0))
+    assert len(refusals._by[HANDSHAKES]) == MAX_NAMED
+    assert refusals.take() == [Refusal(budget=HANDSHAKES, times=10_001, who=address(0), who_times=2)]
+
+
+def test_only_so_many_known_ones_are_remembered() -> None:
+    door = Door()
+    door.expect([PeerId(str(number)) for number in range(MAX_EXPECTED + 1)], map(address, range(MAX_EXPECTED + 1)))
+    assert (address(0) in door._origins, address(1) in door._origins) == (False, True)
+
+
+def test_a_stranger_is_slowed_and_a_member_is_not() -> None:
+    together = Bucket(rate=STRANGERS_UNITS)
+    stranger, member = Pace(is_member=False), Pace(is_member=True)
+    assert sum(stranger.charge(1, together, 0.0) > 0 for _ in range(4000)) == 4000 - STRANGER_UNITS.burst
+    assert sum(member.charge(1, together, 0.0) > 0 for _ in range(4000)) == 0
+    member.change(is_member=False)
+    assert member.charge(STRANGER_UNITS.burst + 1, together, 0.0) > 0
+
+
+def test_a_newcomer_does_not_stand_behind_those_who_flood_us() -> None:
+    together = Bucket(rate=STRANGERS_UNITS)
+    for _ in range(100):
+        Pace(is_member=False).charge(STRANGER_UNITS.burst, together, 0.0)
+    newcomer = Pace(is_member=False)
+    assert newcomer.charge(FRESH_UNITS, together, 0.0) == 0
+    assert newcomer.charge(1, together, 0.0) > 0

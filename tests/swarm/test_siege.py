@@ -1,0 +1,273 @@
+"""Strangers who want to keep others out, or to fill our memory, over real sockets."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+import trio
+
+from protocol.ids import PeerId
+from swarm.libp2p import open_libp2p
+from swarm.libp2p.addresses import parse_address
+from swarm.libp2p.budget import MAX_STRANGERS, STRANGER_STREAMS, STRANGERS_BYTES, Over
+from swarm.libp2p.door import BYTES, HANDSHAKES, STRANGERS, STREAM_RATE
+from swarm.libp2p.frames import INITIAL_WINDOW, Flag, FrameParser, FrameType, encode_header
+from swarm.libp2p.host import Host
+from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_PROTOCOL
+from swarm.libp2p.multistream import encode_message
+from swarm.libp2p.security import TLS, Identity, SecureChannel, secure_outbound, security_table
+from swarm.libp2p.tcp import TcpConnection
+from swarm.libp2p.yamux import STRANGER_CONTROL_FRAMES, ConnectionLost
+from swarm.testing.conformance import ECHO, HOLD, echo, hold, read_exactly
+
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+SEED_A, SEED_B = b"a" * 32, b"b" * 32
+IDLE = 300
+GREEDY, GREEDY_STREAMS = 40, 256
+
+pytestmark = pytest.mark.trio
+
+
+@asynccontextmanager
+async def host() -> AsyncIterator[Host]:
+    async with open_libp2p(SEED_A, [LOOPBACK]) as learner:
+        assert isinstance(learner, Host)
+        learner.handle(ECHO, echo)
+        learner.handle(HOLD, hold)
+        yield learner
+
+
+async def idle(learner: Host, source: str, connected: Callable[[], None]) -> None:
+    """Hold a connection and say nothing; when it is closed, make another."""
+    while True:
+        with suppress(OSError), trio.socket.socket() as one:
+            await one.bind((source, 0))
+            await one.connect(("127.0.0.1", parse_address(learner.addresses()[0]).port))
+            connected()
+            while await one.recv(1024):
+                pass  # a greeting, until it is closed
+
+
+def sources_of_strangers(kind: str) -> list[str]:
+    if kind == "one address":
+        return ["127.0.0.66"] * IDLE
+    return [f"127.7.{number // 250}.{number % 250 + 1}" for number in range(IDLE)]
+
+
+@pytest.mark.parametrize("kind", ["one address", "many addresses"])
+async def test_a_member_comes_back_beside_three_hundred_idle_connections(kind: str) -> None:
+    """With the patience that every dialler has. Each idle connection is made again as soon as it is closed."""
+    async with host() as learner, open_libp2p(SEED_B, []) as member, trio.open_nursery() as nursery:
+        num_connected = 0
+        all_there = trio.Event()
+
+        def connected() -> None:
+            nonlocal num_connected
+            num_connected += 1
+            if num_connected >= IDLE:
+                all_there.set()
+
+        for source in sources_of_strangers(kind):
+            nursery.start_soon(idle, learner, source, connected)
+        await all_there.wait()
+        for _ in range(3):
+            await member.dial(learner.addresses())
+            stream = await member.open_stream(learner.peer_id, ECHO)
+            await stream.send_all(b"back")
+            assert await read_exactly(stream, 4) == b"back"
+            await member.disconnect(learner.peer_id)
+        assert HANDSHAKES in {refusal.budget for refusal in learner.refusals()}
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_laboratory_behind_one_address_gets_in_as_a_whole() -> None:
+    async with host() as learner, trio.open_nursery() as nursery:
+        done = list[PeerId]()
+
+        async def join(number: int) -> None:
+            async with open_libp2p(bytes([number]) * 32, []) as node:
+                await node.dial(learner.addresses())
+                learner.trust(node.peer_id)
+                done.append(node.peer_id)
+                await trio.sleep_forever()
+
+        for number in range(60):
+            nursery.start_soon(join, number)
+        while len(done) < 60:
+            await trio.sleep(0.05)
+        assert learner.connected() == frozenset(done)
+        assert learner.refusals() == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_restart_finds_who_was_a_member_before() -> None:
+    """A stranger's connections fill the strangers' places; who was a member before is not the one to go."""
+    async with host() as learner, open_libp2p(SEED_B, []) as member, trio.open_nursery() as nursery:
+        learner.expect({member.peer_id: "127.0.0.1"})
+        await member.dial(learner.addresses())
+        for number in range(MAX_STRANGERS + 8):
+            await nursery.start(connect, learner, bytes([0, number]) * 16, f"127.9.0.{number + 1}")
+        assert member.peer_id in learner.connected()
+        assert learner.door.num_strangers == MAX_STRANGERS
+        assert STRANGERS in {refusal.budget for refusal in learner.refusals()}
+        nursery.cancel_scope.cancel()
+
+
+async def connect(
+    learner: Host,
+    seed: bytes,
+    source: str,
+    *,
+    task_status: trio.TaskStatus[SecureChannel],
+) -> None:
+    """Be a stranger that shakes hands and stays; what it does then is the caller's."""
+    raw_socket = socket.socket()
+    raw_socket.bind((source, 0))
+    raw_socket.setblocking(False)
+    sock = trio.socket.from_stdlib_socket(raw_socket)
+    await sock.connect(("127.0.0.1", parse_address(learner.addresses()[0]).port))
+    raw = TcpConnection(trio.SocketStream(sock), is_initiator=True)
+    try:
+        table = security_table(Identity.from_seed(seed), [TLS])
+        task_status.started(await secure_outbound(raw, table, learner.peer_id, "/yamux/1.0.0"))
+        await trio.sleep_forever()
+    finally:
+        sock.close()
+
+
+def opened(stream_id: int, protocol: str, payload: bytes) -> bytes:
+    """A stream that is opened, negotiated for without waiting, and filled."""
+    data = encode_message("/multistream/1.0.0") + encode_message(protocol) + payload
+    return encode_header(FrameType.DATA, Flag.SYN, stream_id, len(data)) + data
+
+
+async def send(channel: SecureChannel, data: bytes) -> None:
+    """Send without ever reading; quiet when we are cut off."""
+    with suppress(ConnectionLost):
+        await channel.send(data)
+
+
+async def until_cut_off(channel: SecureChannel) -> list[int]:
+    """Read to the end; return the types of the frames that came."""
+    parser, types = FrameParser(), list[int]()
+    with suppress(ConnectionLost):
+        while True:
+            types += [frame.type for frame in parser.feed(await channel.receive(1))]
+    return types
+
+
+async def test_greedy_strangers_never_hold_more_than_their_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty of them fill 256 streams each, which nobody reads, and read nothing themselves."""
+    async with host() as learner, open_libp2p(SEED_B, []) as member, trio.open_nursery() as nursery:
+        held, end_over = list[int](), learner.end_over
+
+        def ended(over: list[Over]) -> None:
+            end_over(over)
+            held.append(learner.budget.held_by_all(members=False))
+
+        monkeypatch.setattr(learner, "end_over", ended)
+        await member.dial(learner.addresses())
+        learner.trust(member.peer_id)
+        stream = await member.open_stream(learner.peer_id, ECHO)
+        for number in range(GREEDY):
+            channel = await nursery.start(connect, learner, bytes([1, number]) * 16, "127.0.0.66")
+            nursery.start_soon(fill_streams, channel)
+        refused = set[str]()
+        while BYTES not in refused:
+            await stream.send_all(bytes(1000))
+            assert len(await read_exactly(stream, 1000)) == 1000
+            refused |= {refusal.budget for refusal in learner.refusals()}
+        assert STRANGERS_BYTES / 2 < max(held) <= STRANGERS_BYTES
+        nursery.cancel_scope.cancel()
+
+
+async def fill_streams(channel: SecureChannel) -> None:
+    payload = bytes(INITIAL_WINDOW - 64)
+    for stream_id in range(1, 2 * GREEDY_STREAMS, 2):
+        await send(channel, opened(stream_id, HOLD, payload))
+
+
+async def test_a_stranger_has_few_streams_and_a_member_many() -> None:
+    async with host() as learner, open_libp2p(SEED_B, []) as other:
+        await other.dial(learner.addresses())
+        held = [await other.open_stream(learner.peer_id, HOLD) for _ in range(STRANGER_STREAMS)]
+        with pytest.raises(Exception, match="aborted"):
+            await other.open_stream(learner.peer_id, HOLD)
+        learner.trust(other.peer_id)
+        held += [await other.open_stream(learner.peer_id, HOLD) for _ in range(STRANGER_STREAMS)]
+        for stream in held:
+            assert await read_exactly(stream, 1) == b"!"
+
+
+async def test_who_leaves_too_much_unread_is_cut_off_and_told_of() -> None:
+    async with host() as learner, trio.open_nursery() as nursery:
+        learner.budget.stranger_bytes = INITIAL_WINDOW
+        channel = await nursery.start(connect, learner, SEED_B, "127.0.0.1")
+        nursery.start_soon(until_cut_off, channel)
+        for stream_id in (1, 3):
+            await send(channel, opened(stream_id, HOLD, bytes(INITIAL_WINDOW - 64)))
+        while learner.connected():
+            await trio.sleep(0.01)
+        assert learner.budget.held_by_all(members=False) == 0
+        assert BYTES in {refusal.budget for refusal in learner.refusals()}
+        nursery.cancel_scope.cancel()
+
+
+FLOODS = {
+    "pings": lambda number: encode_header(FrameType.PING, Flag.SYN, 0, number),
+    "window updates": lambda number: encode_header(FrameType.WINDOW_UPDATE, Flag.NONE, 1, 1),
+    "unknown protocols": lambda number: opened(2 * number + 1, "/nobody/speaks/1", b""),
+    "opened and reset": lambda number: (
+        encode_header(FrameType.WINDOW_UPDATE, Flag.SYN, 2 * number + 1, 0)
+        + encode_header(FrameType.WINDOW_UPDATE, Flag.RST, 2 * number + 1, 0)
+    ),
+    "identify": lambda number: opened(2 * number + 1, IDENTIFY_PROTOCOL, b""),
+    "ping streams": lambda number: opened(2 * number + 1, PING_PROTOCOL, bytes(32)),
+}
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+async def test_a_flood_of_small_things_is_read_slowly_or_ends(kind: str) -> None:
+    """Ten thousand of them do not keep a member waiting, and are told of."""
+    async with host() as learner, open_libp2p(SEED_B, []) as member, trio.open_nursery() as nursery:
+        await member.dial(learner.addresses())
+        learner.trust(member.peer_id)
+        stream = await member.open_stream(learner.peer_id, ECHO)
+        channel = await nursery.start(connect, learner, b"x" * 32, "127.0.0.66")
+        nursery.start_soon(until_cut_off, channel)
+        nursery.start_soon(send, channel, b"".join(map(FLOODS[kind], range(10_000))))
+        refused = set[str]()
+        while len(learner.connected()) > 1 and STREAM_RATE not in refused:
+            await stream.send_all(b"here")
+            assert await read_exactly(stream, 4) == b"here"
+            refused |= {refusal.budget for refusal in learner.refusals()}
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_stranger_that_lets_answers_pile_up_is_cut_off() -> None:
+    """It asks (PING) faster than it reads."""
+    async with host() as learner, trio.open_nursery() as nursery:
+        channel = await nursery.start(connect, learner, b"x" * 32, "127.0.0.66")
+        connection = next(iter(learner._by_number.values()))
+        connection.muxer._control.extend([b"frame"] * (STRANGER_CONTROL_FRAMES + 1))
+        await send(channel, encode_header(FrameType.PING, Flag.SYN, 0, 1))
+        while learner.connected():
+            await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+
+
+async def test_connections_that_come_and_go_leave_nothing() -> None:
+    """From many keys, one after another."""
+    async with host() as learner:
+        for number in range(40):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(connect, learner, bytes([2, number]) * 16, f"127.8.0.{number + 1}")
+                nursery.cancel_scope.cancel()
+        while learner.connected() or learner._shaking:
+            await trio.sleep(0.01)
+        assert not learner.traffic()
+        assert not learner.door._names
+        assert learner.budget.held_by_all(members=False) == learner.door.num_strangers == 0

@@ -19,8 +19,8 @@ from rich.text import Text
 
 from node.reports import words
 from node.samples.selection import Part, Shown, ShownCompletion, ShownGroup
-from node.visible import visible
 from protocol.ids import short
+from protocol.visible import visible
 
 FORMAT = "volery-samples/1"
 

@@ -233,5 +233,6 @@ def cannot(trouble: Trouble, *, its: str) -> str:
 
 
 def _harmless(trouble: Trouble) -> Trouble:
-    reason = one_line(trouble.reason, MAX_TROUBLE_CHARS) or "no reason given"
+    """Its text was made harmless where it was decoded; here it only gets words where it has none."""
+    reason = trouble.reason.strip() or "no reason given"
     return Trouble(trouble.kind, trouble.times, reason, trouble.version)

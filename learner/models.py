@@ -25,6 +25,7 @@ from learner.correspondence import Part, read
 from learner.directories import CONFIG, WEIGHTS, BadModel, ModelDirectory, one_line
 from learner.positions import positions_in
 from learner.sharding import fill, fill_rows, place
+from learner.sizes import require_counts
 from learner.weight_files import not_finite
 
 ARCHITECTURES = {"qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe"}
@@ -49,6 +50,7 @@ def outline(directory: ModelDirectory) -> Any:
 
     Raises BadModel.
     """
+    require_counts(directory)
     try:
         config = AutoConfig.from_pretrained(directory.path, trust_remote_code=False, local_files_only=True)
         _require_generator(config, directory)

@@ -23,7 +23,7 @@ from node.arguments import whole_text
 from node.drill.attacks import Attack
 from node.errors import NodeError, UsageError, of_file
 from node.operator_commands import ban, pardon
-from node.outlet import complain, keep_outlet
+from node.outlet import complain, keep_outlet, say, say_drawn, tame_tracebacks
 from node.owner_commands import drain, pause, resume
 from node.receipt_commands import prove, receipts
 from node.reputation_commands import reputation
@@ -97,7 +97,7 @@ class SimulatedMode(Enum):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"volery {distribution_version('volery')}")
+        say(f"volery {distribution_version('volery')}")
         raise typer.Exit
 
 
@@ -128,9 +128,9 @@ def init(
     path = write_swarm_config(directory, name=name, port=port, model=model)
     start = f"volery learn {shlex.quote(str(path))}"
     if model is None:
-        typer.echo(f"Wrote {path}.\nSet [model] directory and [task] spec in it, then: {start}")
+        say(f"Wrote {path}.\nSet [model] directory and [task] spec in it, then: {start}")
     else:
-        typer.echo(f"Wrote {path}, for the model in {model}.\nSet [task] spec and [learn] steps in it, then: {start}")
+        say(f"Wrote {path}, for the model in {model}.\nSet [task] spec and [learn] steps in it, then: {start}")
 
 
 @app.command()
@@ -235,13 +235,13 @@ def engines(
     from node.config import EngineSection
 
     if action is None:
-        typer.echo(engine_choice.table(engine_choice.look(EngineSection())))
+        say(engine_choice.table(engine_choice.look(EngineSection())))
         return
     if engine is None:
         raise typer.BadParameter("name the engine: volery engines install vllm")
     wanted: Any = build.value if build is not None else "cuda" if vllm_environment.has_gpu() else "cpu"
-    found = vllm_environment.install(at, wanted, typer.echo)
-    typer.echo(f"vLLM is installed: {found.python}. `volery engines` says whether a node takes it by itself.")
+    found = vllm_environment.install(at, wanted, say)
+    say(f"vLLM is installed: {found.python}. `volery engines` says whether a node takes it by itself.")
 
 
 @app.command()
@@ -257,7 +257,7 @@ def invite(
     """Print an invite to a swarm that `volery learn` has founded."""
     from node.lookups import show_invite
 
-    typer.echo(show_invite(config, announce=announce or [], expires_h=expires))
+    say(show_invite(config, announce=announce or [], expires_h=expires))
 
 
 @app.command()
@@ -266,7 +266,7 @@ def identity(state: State = None) -> None:
     from node.lookups import identities
 
     for line in identities(state):
-        typer.echo(line)
+        say(line)
 
 
 @app.command()
@@ -277,7 +277,7 @@ def status(
     """Say in a few lines how a learner or a node on this machine is doing."""
     from node.lookups import show_status
 
-    typer.echo(show_status(target, as_json=as_json))
+    say(show_status(target, as_json=as_json))
 
 
 @app.command()
@@ -308,7 +308,7 @@ def report(
         html=html,
         everyone=everyone,
     )
-    typer.echo(told, nl=False)
+    say_drawn(told)
 
 
 @app.command()
@@ -334,7 +334,7 @@ def why(
     from node.lookups import show_why
 
     answer = show_why(name, target, replay=replay)
-    typer.echo(answer.text)
+    say(answer.text)
     raise typer.Exit(0 if answer.agrees else 1)
 
 
@@ -351,7 +351,7 @@ def show(
     from node.samples.program import show as shown
 
     text = shown(target, version=version, group=group, best=best, worst=worst, json=as_json)
-    typer.echo(text, nl=False)
+    say_drawn(text)
 
 
 @app.command()
@@ -363,7 +363,7 @@ def export(
     """Write one policy version as a model directory that transformers loads."""
     from node.exporting import export_version
 
-    typer.echo(export_version(source, directory, version))
+    say(export_version(source, directory, version))
 
 
 @app.command()
@@ -382,7 +382,7 @@ def tasks() -> None:
     """List the tasks that a swarm.toml may name, with their options."""
     from node.lookups import list_tasks
 
-    typer.echo(list_tasks())
+    say(list_tasks())
 
 
 @app.command()
@@ -436,7 +436,7 @@ def plan(
         if picture is not None:
             draw_plan(planned, picture)
     finally:  # what was worked out is not lost with the picture, nor the picture with who reads this
-        typer.echo(show(planned, as_json_text=as_json), nl=False)
+        say_drawn(show(planned, as_json_text=as_json))
     raise typer.Exit(0 if planned.is_feasible else 1)
 
 
@@ -515,7 +515,7 @@ def simulate(
         if picture is not None:
             draw_timeline(found.asked, found.swarm.currency, picture)
     finally:  # as in `plan`
-        typer.echo(show(found, as_json_text=as_json), nl=False)
+        say_drawn(show(found, as_json_text=as_json))
 
 
 @app.command()
@@ -600,6 +600,7 @@ def _run(program: Any, *args: Any, **options: Any) -> None:
 def main() -> None:
     """Entry point of the console script."""
     keep_outlet()
+    tame_tracebacks()
     try:
         app(standalone_mode=True, prog_name="volery")
     except KeyboardInterrupt:  # before typer listens, or when it listens no more

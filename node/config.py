@@ -24,6 +24,8 @@ from protocol.limits import (
     MAX_GROUP_SIZE,
     MAX_NAME_CHARS,
     MAX_TASKS_TOLD,
+    MAX_TEMPERATURE,
+    MIN_TEMPERATURE,
 )
 
 Positive = Annotated[int, Meta(ge=1, le=1 << 40)]
@@ -191,7 +193,7 @@ class LearnSection(Section, frozen=True, kw_only=True):
     max_new_tokens: Annotated[int, Meta(ge=1, le=MAX_COMPLETION_TOKENS)] = 512
     max_turns: Annotated[int, Meta(ge=1, le=MAX_TURNS)] = 16
     max_episode_tokens: Annotated[int, Meta(ge=2, le=MAX_EPISODE_TOKENS)] | None = None
-    temperature: Annotated[float, Meta(gt=0, le=100)] = 1.0
+    temperature: Annotated[float, Meta(ge=MIN_TEMPERATURE, le=MAX_TEMPERATURE)] = 1.0
     ahead: Annotated[float, Meta(ge=1, le=64)] | None = None
     lease_s: PositiveFloat = 600.0
     seed: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0

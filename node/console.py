@@ -12,6 +12,7 @@ import rich.console
 import trio
 
 from node.errors import RunError
+from node.harmless_console import HarmlessConsole
 from node.stopping import STOPPED_EXIT_CODE, Stopped, stop_when_told
 from node.view import ViewState, shown
 from swarm.causes import first_cause
@@ -90,7 +91,7 @@ async def run_shown(
 def open_terminal(state: ViewState, *, plain: bool, aside: bool = False) -> Iterator[Terminal]:
     """Show `state` while inside; with `plain`, as lines even on a terminal; with `aside` on stderr, since stdout is for
     what another program reads."""
-    console = rich.console.Console(file=sys.stderr if aside else sys.stdout, force_terminal=False if plain else None)
+    console = HarmlessConsole(file=sys.stderr if aside else sys.stdout, force_terminal=False if plain else None)
     with shown(console, state) as refresh:
         try:
             yield Terminal(console=console, state=state, refresh=refresh)

@@ -25,6 +25,7 @@ from node.aside import Tried, try_aside
 from node.config import SwarmConfig
 from node.errors import about_keys_of
 from node.footprint import Footprint, ModelFacts, compute_dtype, footprint_of, read_facts
+from node.outlet import say
 from node.programs import Start, look_at
 from node.reports import words
 from node.resuming import LEDGER
@@ -64,7 +65,7 @@ async def dry_run(
     except Stopped:
         print("Stopped. Nothing was started, and nothing is left of the trial.", file=sys.stderr)
         return STOPPED_EXIT_CODE
-    print(_told(start, fork_from, tried))
+    say(_told(start, fork_from, tried))
     return 0
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from node.visible import visible
 from protocol.exchange import COMPUTE_DTYPE, QUANTIZED
+from protocol.visible import visible
 
 AUTO = "auto"
 """A node's word for the number format that the weights have."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from node.engine.port import Generation, GenerationRequest
 from protocol.codec import pack_logprobs, pack_tokens, unpack_tokens
 from protocol.cost import CostClaim
+from protocol.limits import MAX_MILLIS
 from protocol.work import Lease, RolloutRecord, Span, Timing
 
 
@@ -43,10 +44,6 @@ def record_of(lease: Lease, index: int, completion: Generation, started_ms: int)
     )
 
 
-LAST_MS = (1 << 53) - 1
-"""The last moment that a record can name."""
-
-
 def learners_clock(now_ms: int, offset_ms: int) -> int:
     """Our `now_ms` by the learner's clock, which is `offset_ms` ahead by its own word; never what no record can say."""
-    return min(max(0, now_ms + offset_ms), LAST_MS)
+    return min(max(0, now_ms + offset_ms), MAX_MILLIS)

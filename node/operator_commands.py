@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.arguments import whole_text
+from node.outlet import say
 
 if TYPE_CHECKING:
     import sqlite3
@@ -53,11 +54,11 @@ def ban(
     meant = _meant(peer, target)
     back = f"Back: volery pardon {meant.peer}"
     if _give(meant, Ban(peer=meant.peer, reason=reason)):
-        typer.echo(f"Banned: {meant.told}. The learner does it within a second. {back}")
+        say(f"Banned: {meant.told}. The learner does it within a second. {back}")
     else:
-        typer.echo(f"The order to ban {meant.told} waits: {_nobody(meant)} {back}")
+        say(f"The order to ban {meant.told} waits: {_nobody(meant)} {back}")
     if not meant.has_joined:
-        typer.echo("No peer of that id has joined this swarm: it will be turned away if it comes.")
+        say("No peer of that id has joined this swarm: it will be turned away if it comes.")
 
 
 def pardon(peer: Peer, target: Target = None) -> None:
@@ -66,11 +67,11 @@ def pardon(peer: Peer, target: Target = None) -> None:
 
     meant = _meant(peer, target)
     if _give(meant, Pardon(peer=meant.peer)):
-        typer.echo(f"Pardoned: {meant.told}. It may join again once the learner has heard of it, which takes a second.")
+        say(f"Pardoned: {meant.told}. It may join again once the learner has heard of it, which takes a second.")
     else:
-        typer.echo(f"The order to pardon {meant.told} waits: {_nobody(meant)}")
+        say(f"The order to pardon {meant.told} waits: {_nobody(meant)}")
     if not meant.has_joined:
-        typer.echo("No peer of that id has joined this swarm: there is nothing of its to forgive but an earlier ban.")
+        say("No peer of that id has joined this swarm: there is nothing of its to forgive but an earlier ban.")
 
 
 def _nobody(meant: Meant) -> str:

@@ -13,13 +13,19 @@ from __future__ import annotations
 
 import errno
 import io
+import logging
 import os
 import shutil
 import sys
+import traceback
 from contextlib import suppress
+from types import TracebackType
 from typing import Any
 
+import typer
+
 from node.errors import RunError
+from protocol.visible import visible
 
 WIDTHS = (80, 200)
 """Columns that tables are made for, whatever the terminal has: below these there is hardly room for one."""
@@ -59,10 +65,36 @@ def screen_width() -> int:
     return min(max(shutil.get_terminal_size().columns, WIDTHS[0]), WIDTHS[1])
 
 
+def say(text: str, *, nl: bool = True) -> None:
+    """A line, or several, on standard output: all that is not drawn goes through here, and can do nothing to it."""
+    typer.echo(visible(text), nl=nl)
+
+
+def say_drawn(text: str) -> None:
+    """What a `HarmlessConsole` drew, or JSON, on standard output as it is."""
+    typer.echo(text, nl=False)
+
+
 def complain(text: str) -> None:
     """A line on standard error, if that can be written."""
     with suppress(OSError):  # the exit code says it as well
-        print(text, file=sys.stderr, flush=True)
+        print(visible(text), file=sys.stderr, flush=True)
+
+
+def tame_tracebacks() -> None:
+    """What ends the program unforeseen, and what libraries log, quotes strangers as well: it can do nothing either."""
+    sys.excepthook = _tell_exception
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_HarmlessFormatter())
+
+
+def _tell_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    complain("".join(traceback.format_exception(kind, error, trace)).rstrip())
+
+
+class _HarmlessFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
 
 
 def _fill_standard() -> None:

@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from node.outlet import say
+
 MINUTE_MS = 60_000
 
 Target = Annotated[
@@ -27,7 +29,7 @@ def pause(state: Target = None, all_nodes: All = False) -> None:
     for root in roots(state, all_nodes=all_nodes):
         Orders(root).pause(BY_COMMAND)
         soon = f"stops within {LOOK_S:.0f} s" if standing_of(root) else "is not running, and will make nothing then"
-        typer.echo(f"Paused: {root}. The node {soon}. To go on: volery resume {root}")
+        say(f"Paused: {root}. The node {soon}. To go on: volery resume {root}")
 
 
 def resume(state: Target = None, all_nodes: All = False) -> None:
@@ -41,7 +43,7 @@ def resume(state: Target = None, all_nodes: All = False) -> None:
         orders.resume()
         said = "Resumed" if was_paused else "Was not paused"
         hears = f"hears within {LOOK_S:.0f} s; `volery status {root}` says what it does then"
-        typer.echo(f"{said}: {root}. The node {hears if running else 'is not running'}.")
+        say(f"{said}: {root}. The node {hears if running else 'is not running'}.")
 
 
 def drain(
@@ -63,7 +65,7 @@ def drain(
             idle.append(root)
             continue
         Orders(root).drain(Drain(deadline_ms=None if within is None else Clock.now_ms() + round(within * MINUTE_MS)))
-        typer.echo(f"Drains: {root}. The node ends when what it has leased is delivered; `volery status` says how far.")
+        say(f"Drains: {root}. The node ends when what it has leased is delivered; `volery status` says how far.")
     if idle and not all_nodes:
         raise RunError(f"{idle[0]}: no node runs there. Nothing is leased, so there is nothing to drain.")
 

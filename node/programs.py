@@ -30,6 +30,7 @@ from node.learner_run import LearnerRun
 from node.loop_watch import spare_collections
 from node.metrics.opening import require_sinks
 from node.orders import owner_signals
+from node.outlet import say
 from node.reports import words
 from node.reports.facts import Role
 from node.resuming import (
@@ -232,7 +233,7 @@ async def join(
     )
     require_addresses(settings.network.listen, settings.network.announce)
     if dry_run:
-        print(await show_join(word, settings, state=state, wait_s=wait_s))
+        say(await show_join(word, settings, state=state, wait_s=wait_s))
         return 0
     events = EventLog()
     view = ViewState(role=Role.ROLLOUT, title=word.name)

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from node.arguments import whole_text
+from node.outlet import say
 
 receipts = typer.Typer(
     name="receipts",
@@ -40,7 +41,7 @@ def list_(
     """Show the latest receipts, and which versions their records trained."""
     from node.statements.program import list_receipts
 
-    typer.echo(list_receipts(target, last=last, peer=peer, records=records, as_json=as_json), nl=False)
+    say(list_receipts(target, last=last, peer=peer, records=records, as_json=as_json), nl=False)
 
 
 @receipts.command()
@@ -53,7 +54,7 @@ def export(
     """Write all receipts, relay receipts and credit notes to one file that anybody can check."""
     from node.statements.program import export_receipts
 
-    typer.echo(export_receipts(target, out, peer=peer, proofs=proofs))
+    say(export_receipts(target, out, peer=peer, proofs=proofs))
 
 
 @receipts.command()
@@ -69,7 +70,7 @@ def verify(
     from node.statements.program import verify_file
 
     answer = verify_file(file, operator=operator, invite=invite, as_json=as_json)
-    typer.echo(answer.text, nl=False)
+    say(answer.text, nl=False)
     raise typer.Exit(answer.code)
 
 
@@ -81,4 +82,4 @@ def prove(
     """Show that a record trained a version, by the learner's signature; `--out` writes it for others to check."""
     from node.statements.program import prove_record
 
-    typer.echo(prove_record(target, record, out), nl=False)
+    say(prove_record(target, record, out), nl=False)

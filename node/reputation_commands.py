@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from node.arguments import whole_text
+from node.outlet import say
 
 reputation = typer.Typer(
     name="reputation",
@@ -32,7 +33,7 @@ def export(
     """Sign how each peer stands, with what was observed day by day, and write it to one file."""
     from node.statements.program import export_reputations
 
-    typer.echo(export_reputations(target, out, peer=peer))
+    say(export_reputations(target, out, peer=peer))
 
 
 @reputation.command()
@@ -48,5 +49,5 @@ def verify(
     from node.statements.program import verify_file
 
     answer = verify_file(file, operator=operator, invite=invite, as_json=as_json)
-    typer.echo(answer.text, nl=False)
+    say(answer.text, nl=False)
     raise typer.Exit(answer.code)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import trio
 
 from node.engine.port import EngineError, GenerationRequest, PolicyEngine
+from protocol.limits import MAX_SPEED
 
 LONGEST_S = 5.0
 """A node that has just come can wait as long for its first lease; less would tell little of a slow machine."""
@@ -37,6 +38,7 @@ async def measure_speed(engine: PolicyEngine, batch_rollouts: int) -> float:
                 break
             seconds = math.fsum(generation.generation_s for generation in made)
             speed = sum(len(generation.tokens) for generation in made) / seconds if seconds > 0 else 0.0
+            speed = min(speed, float(MAX_SPEED))
     return speed
 
 

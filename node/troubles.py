@@ -19,9 +19,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from learner.ledger_rows import TroubleRow
-from node.visible import one_line
 from protocol.ids import PeerId, PolicyVersion
 from protocol.trouble import MAX_TROUBLE_CHARS, Trouble, TroubleKind
+from protocol.visible import one_line
 
 MOST_PEERS = 1024
 """Peers whose troubles are remembered, those who have left among them: one that gave up says why, and is gone."""
@@ -233,5 +233,6 @@ def cannot(trouble: Trouble, *, its: str) -> str:
 
 
 def _harmless(trouble: Trouble) -> Trouble:
-    reason = one_line(trouble.reason, MAX_TROUBLE_CHARS) or "no reason given"
+    """Its text was made harmless where it was decoded; here it only gets words where it has none."""
+    reason = trouble.reason.strip() or "no reason given"
     return Trouble(trouble.kind, trouble.times, reason, trouble.version)

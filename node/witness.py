@@ -30,6 +30,9 @@ HOURS_AGAIN_S = 30.0
 FASTEST = 1e6
 """Rollouts per second of one peer: what claims more is no engine, and a recording takes no more than 1e12."""
 
+SLOWEST = 1e-9
+"""The same at least: a rollout in thirty years. What one takes is reckoned with, and is infinite below 1e-308."""
+
 
 class Witness:
     """See the module's paragraph. `max_new_tokens` is how long completions are taken to be until one was admitted."""
@@ -147,7 +150,7 @@ class Witness:
         if joined is None or joined.rate > 0 or tokens_per_s == 0:
             return
         length = self._recorder.observatory.tokens_per_rollout or self._max_new_tokens
-        rate = min(tokens_per_s / length, FASTEST)
+        rate = min(max(tokens_per_s / length, SLOWEST), FASTEST)
         self._run.worker(peer).speed.prior = rate
         self._joined[peer] = replace(joined, at_s=self._recorder.now_s(), rate=rate)
         self._recorder.record(self._joined[peer])

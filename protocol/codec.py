@@ -1,15 +1,21 @@
 """Bytes to messages and back (MessagePack through msgspec).
 
-What always holds: the size is checked before anything is parsed; every field is bounded by its type; a reader ignores
-fields it does not know, and since signatures cover the bytes as sent, nothing is ever re-encoded to check one. Every
-message may carry named extensions (`ext`): old readers keep them under the signature without understanding them.
+This is the one gate: whatever `decode` returns, every consumer can use. No integer overflows a column or an array, no
+number is NaN or infinite, no date is beyond calendars, and no text can do anything to a terminal.
+
+Invariants:
+- The size is checked before anything is parsed; every field is bounded by its type. What we sign or send ourselves
+  passes the same bounds (`checked`).
+- Text for people (`Name`, `Reason`) becomes one harmless line (`protocol.visible`) when a message is built or read.
+- A reader ignores fields it does not know. Signatures cover the bytes as sent, so nothing is re-encoded to check one.
+- Every message may carry named extensions (`ext`), which old readers keep without understanding them.
 """
 
 from __future__ import annotations
 
 from functools import cache
 from threading import Lock
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 import numpy as np
@@ -21,9 +27,14 @@ from protocol.limits import (
     MAX_EXTENSION_BYTES,
     MAX_EXTENSION_NAME_CHARS,
     MAX_EXTENSIONS,
+    MAX_MILLIS,
     MAX_NAME_CHARS,
     MAX_REASON_CHARS,
+    MAX_REWARD,
+    MAX_SECONDS,
+    MAX_TOKEN_ID,
 )
+from protocol.visible import one_line
 
 Bytes16 = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Bytes32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -31,17 +42,31 @@ Bytes36 = Annotated[bytes, Meta(min_length=36, max_length=36)]
 Bytes64 = Annotated[bytes, Meta(min_length=64, max_length=64)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
 """Non-negative and exact in every language's double."""
-Millis = Annotated[int, Meta(ge=0, lt=1 << 53)]
+Millis = Annotated[int, Meta(ge=0, le=MAX_MILLIS)]
 """Milliseconds; a point in time counts from 1970-01-01 UTC."""
+TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
 Seed = Annotated[int, Meta(ge=0)]
 """Unsigned 64-bit; MessagePack integers end at 2**64 - 1, so the codec itself is the upper bound."""
-Amount = Annotated[float, Meta(ge=0, le=1e15)]
-Reward = Annotated[float, Meta(ge=-1e15, le=1e15)]
+Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
+Reward = Annotated[float, Meta(ge=-MAX_REWARD, le=MAX_REWARD)]
 """A bound also keeps out NaN and the infinities, which would spread through every sum."""
-Name = Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
-Reason = Annotated[str, Meta(max_length=MAX_REASON_CHARS)]
-Address = Annotated[str, Meta(max_length=MAX_ADDRESS_CHARS)]
-PeerText = Annotated[str, Meta(min_length=52, max_length=52)]
+
+
+class Shown:
+    """Marks text for people: it becomes one harmless line, as long as its type allows."""
+
+
+class Packed:
+    """Marks token ids as `pack_tokens` has them."""
+
+
+Name = Annotated[str, Meta(max_length=MAX_NAME_CHARS), Shown]
+Reason = Annotated[str, Meta(max_length=MAX_REASON_CHARS), Shown]
+Label = Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
+"""A name that programs look up: it stays as it is, so whoever shows it makes it harmless."""
+Address = Annotated[str, Meta(max_length=MAX_ADDRESS_CHARS, pattern=r"^[^\x00-\x20\x7f-\x9f]*\Z")]
+PeerText = Annotated[str, Meta(min_length=52, max_length=52, pattern=r"^[1-9A-HJ-NP-Za-km-z]*\Z")]
+"""A peer id in base58."""
 ExtensionName = Annotated[str, Meta(max_length=MAX_EXTENSION_NAME_CHARS)]
 ExtensionValue = Annotated[bytes, Meta(max_length=MAX_EXTENSION_BYTES)]
 Extensions = Annotated[dict[ExtensionName, ExtensionValue], Meta(max_length=MAX_EXTENSIONS)]
@@ -54,6 +79,20 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     ext: Extensions = {}
+
+    def __post_init__(self) -> None:
+        settle(self)
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """Base of a message's parts that hold text for people or token ids: an array of values, settled as a message is."""
+
+    def __post_init__(self) -> None:
+        settle(self)
+
+
+class OutOfRange(LocalProtocolError, ValueError):
+    """A field that no type can bound is out of range. While a message is decoded it becomes a PeerError."""
 
 
 M = TypeVar("M")
@@ -83,7 +122,7 @@ def ready(kind: K) -> K:
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """Return the bytes of `message`, fields in the order of their declaration."""
+    """Return the bytes of `message`, fields in the order of their declaration. Ask `checked` first of what is sent."""
     return _encoder.encode(message)
 
 
@@ -99,6 +138,39 @@ def decode(kind: Any, raw: bytes | memoryview, limit: int) -> Any:
         return _decoder(kind).decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PeerError(Fault.MALFORMED, str(error)[:MAX_ERROR_CHARS]) from error
+
+
+def settle(message: msgspec.Struct) -> None:
+    """Make the text for people in a new `message` harmless; OutOfRange when its token ids are none.
+
+    Nested messages have settled themselves. Called by the constructor, so of what is decoded as well.
+    """
+    for name, limit in texts_of(type(message)):
+        text = getattr(message, name)
+        if not text.isprintable():
+            msgspec.structs.force_setattr(message, name, one_line(text, limit) or "-")  # what was said stays said
+    for name in packed_of(type(message)):
+        require_tokens(name, getattr(message, name))
+
+
+@cache
+def texts_of(kind: type) -> tuple[tuple[str, int], ...]:
+    """The fields of text for people, and how long each may be."""
+    return tuple(
+        (name, next(one.max_length for one in marks if isinstance(one, Meta) and one.max_length is not None))
+        for name, marks in _marks(kind)
+        if Shown in marks
+    )
+
+
+@cache
+def packed_of(kind: type) -> tuple[str, ...]:
+    """The fields of packed token ids."""
+    return tuple(name for name, marks in _marks(kind) if Packed in marks)
+
+
+def _marks(kind: type) -> list[tuple[str, tuple[Any, ...]]]:
+    return [(name, get_args(of)[1:]) for name, of in get_type_hints(kind, include_extras=True).items()]
 
 
 def checked(message: M) -> M:
@@ -117,6 +189,15 @@ LOGPROB_DTYPE = np.dtype("<f4")
 def pack_tokens(tokens: tuple[int, ...] | list[int]) -> bytes:
     """Token ids as unsigned 32-bit little-endian integers, 4 bytes each."""
     return np.asarray(tokens, TOKEN_DTYPE).tobytes()
+
+
+def require_tokens(name: str, raw: bytes) -> None:
+    """Raise OutOfRange, naming the field, unless `raw` is packed token ids of at most MAX_TOKEN_ID."""
+    if len(raw) % 4:
+        raise OutOfRange(f"{name}: {len(raw)} bytes of token ids are not a multiple of 4")
+    ids = np.frombuffer(raw, TOKEN_DTYPE)
+    if ids.size and (largest := int(ids.max())) > MAX_TOKEN_ID:
+        raise OutOfRange(f"{name}: token id {largest} is over {MAX_TOKEN_ID}")
 
 
 def unpack_tokens(raw: bytes) -> tuple[int, ...]:

@@ -10,7 +10,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from protocol.codec import Amount, Count, Message
+from protocol.codec import Message, Seconds
+from protocol.limits import MAX_MICROS_PER_HOUR
 
 MICROS = 1_000_000
 CURRENCY = "USD"
@@ -19,14 +20,14 @@ CURRENCY = "USD"
 class Price(Message, frozen=True, kw_only=True):
     """What a peer asks for an hour of its time while active: millionths of `currency` per hour; zero is a gift."""
 
-    micros_per_hour: Count = 0
-    currency: Annotated[str, Meta(min_length=3, max_length=3)] = CURRENCY
+    micros_per_hour: Annotated[int, Meta(ge=0, le=MAX_MICROS_PER_HOUR)] = 0
+    currency: Annotated[str, Meta(min_length=3, max_length=3, pattern=r"^[A-Z]*\Z")] = CURRENCY
 
 
 class CostClaim(Message, frozen=True, kw_only=True):
     """What one completion took: wall seconds of the engine, this completion's share of its batch."""
 
-    engine_s: Amount
+    engine_s: Seconds
 
 
 def cost_micros(seconds: float, price: Price) -> int:

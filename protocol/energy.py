@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from protocol.codec import Amount
+from protocol.limits import MAX_JOULES
 
 JOULES_PER_KWH = 3_600_000
 
@@ -49,7 +49,7 @@ class Energy(msgspec.Struct, frozen=True, array_like=True):
     """So many joules, from this source, since the node started."""
 
     source: EnergySource
-    joules: Amount
+    joules: Annotated[float, Meta(ge=0, le=MAX_JOULES)]
 
 
 EnergyList = Annotated[list[Energy], Meta(max_length=MAX_ENERGY_SOURCES)]

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from enum import Enum
 
+from protocol.limits import MAX_DETAIL_CHARS
+from protocol.visible import one_line
+
 
 class Fault(Enum):
     """What a peer did wrong, coarse enough to count and fine enough to explain."""
@@ -38,10 +41,10 @@ class PeerError(ProtocolError):
 
     Args:
         fault: what kind of mistake it was.
-        detail: one sentence with the field or value concerned.
+        detail: one sentence with the field or value concerned. It may quote the peer, so it becomes one harmless line.
     """
 
     def __init__(self, fault: Fault, detail: str) -> None:
-        super().__init__(f"{fault.value}: {detail}")
         self.fault = fault
-        self.detail = detail
+        self.detail = one_line(detail, MAX_DETAIL_CHARS)
+        super().__init__(f"{fault.value}: {self.detail}")

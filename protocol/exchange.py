@@ -31,6 +31,7 @@ from protocol.limits import (
     MAX_CHUNK_BYTES,
     MAX_CHUNKS,
     MAX_PEERS_TOLD,
+    MAX_STALENESS,
     MAX_TASKS_TOLD,
     MAX_TOKEN_CHARS,
 )
@@ -48,6 +49,8 @@ COMPUTE_DTYPE = "volery.compute-dtype"
 absent, it takes all."""
 TERMS = "volery.terms"
 """The extension of TellGenesis, empty, by which a learner says that it answers AskTerms."""
+
+ChunkIndex = Annotated[int, Meta(ge=0, lt=MAX_CHUNKS)]
 
 MAX_ANSWER_BYTES = MANIFEST_PIECE_BYTES + OVERHEAD_BYTES
 MAX_HAVE_BYTES = MAX_CHUNKS // 8 + 1024
@@ -144,7 +147,7 @@ class TellTerms(Message, frozen=True, kw_only=True, tag="terms"):
     tasks: Annotated[list[TaskTerms], Meta(max_length=MAX_TASKS_TOLD)] = msgspec.field(default_factory=list)
     step: Count = 0
     steps: Count = 0
-    staleness: Count = 0
+    staleness: Annotated[int, Meta(ge=0, le=MAX_STALENESS)] = 0
     group_size: Count = 0
     max_new_tokens: Count = 0
     max_turns: Count = 0
@@ -190,7 +193,7 @@ class Have(Message, frozen=True, kw_only=True, tag="have"):
 class Gained(Message, frozen=True, kw_only=True, tag="gained"):
     """Server: these chunks (indices into the chunk table of the last Have's manifest) arrived since then."""
 
-    chunks: Annotated[list[Count], Meta(max_length=4096)]
+    chunks: Annotated[list[ChunkIndex], Meta(max_length=4096)]
 
 
 ExchangeFrame = Have | Gained

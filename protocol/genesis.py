@@ -36,11 +36,14 @@ class Genesis(Message, frozen=True, kw_only=True):
 
 
 class LearnerCertificate(Message, frozen=True, kw_only=True):
-    """The operator's word that `learner` may sign as the learner from `not_before_ms` until `not_after_ms`."""
+    """The operator's word that `learner` may sign as the learner from `not_before_ms` until `not_after_ms`.
+
+    Both are only compared and told, so they may lie beyond what calendars hold.
+    """
 
     learner: Bytes32
-    not_before_ms: Millis
-    not_after_ms: Millis
+    not_before_ms: Count
+    not_after_ms: Count
 
 
 @dataclass(frozen=True, kw_only=True)

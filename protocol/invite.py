@@ -20,7 +20,7 @@ import base58
 import msgspec
 from msgspec import Meta
 
-from protocol.codec import Address, Bytes32, Count, Millis, Name, checked, decode
+from protocol.codec import Address, Bytes32, Count, Millis, Name, Row, checked, decode
 from protocol.dates import ago, moment
 from protocol.digest import digest_of
 from protocol.errors import LocalProtocolError, PeerError
@@ -46,7 +46,7 @@ class InviteError(ValueError):
     """The invite cannot be used. The message says why, and what to do about it."""
 
 
-class Invite(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+class Invite(Row, frozen=True, kw_only=True, array_like=True):
     """What an invite says. `expires_ms` 0 means never."""
 
     protocol: Count = PROTOCOL_VERSION

@@ -76,6 +76,39 @@ MAX_NAME_CHARS = 128
 MAX_REASON_CHARS = 512
 """One paragraph that tells a peer why, and what to do about it."""
 
+MAX_MILLIS = 253_370_764_800_000
+"""Milliseconds: a point in time until the year 9999, which calendars can name with a zone and a day to spare; the same
+of a length of time, 8,000 years."""
+
+MAX_SECONDS = 10_000_000_000
+"""Seconds of work, 300 years of one engine: what they cost at MAX_MICROS_PER_HOUR is still an integer of 64 bits."""
+
+MAX_MICROS_PER_HOUR = 10**12
+"""A million units of a currency an hour; configurations end there as well."""
+
+MAX_SPEED = 10**15
+"""Tokens a second that a node may say it makes: a clock that stands still makes any machine fast."""
+
+MAX_JOULES = 10**15
+"""What a node has drawn since it started: a power station's month."""
+
+MAX_REWARD = 10**15
+"""Either way. Far beyond any task, and its square and sums of it are still numbers."""
+
+MAX_TOKEN_ID = (1 << 31) - 1
+"""Engines and trainers keep token ids as signed integers of 32 bits; a vocabulary has a million at most."""
+
+MIN_TEMPERATURE = 1e-20
+MAX_TEMPERATURE = 100
+"""Logits divided by the smallest one are still numbers of 32 bits; by the largest all tokens are as good as equal."""
+
+MAX_STALENESS = 1 << 20
+MAX_PUBLISH_EVERY = 1 << 20
+"""What a learner says of its window and its period, in training steps; configurations end at 1000."""
+
+MAX_DETAIL_CHARS = 512
+"""What is said of a peer's fault: it may quote what the peer made as long as its message."""
+
 MAX_EXTENSIONS = 16
 MAX_EXTENSION_NAME_CHARS = 64
 MAX_EXTENSION_BYTES = 4 * KIB

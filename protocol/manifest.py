@@ -18,7 +18,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from protocol.codec import Bytes32, Bytes36, Count, Message, Millis, decode, encode
+from protocol.codec import Bytes32, Bytes36, Message, Millis, decode, encode
 from protocol.digest import as_cid
 from protocol.envelope import Envelope, Kind, open_envelope, seal
 from protocol.errors import Fault, LocalProtocolError, PeerError
@@ -46,6 +46,9 @@ DTYPE_BYTES = {
 }  # fmt: skip
 """safetensors dtype names, and the size of one element."""
 
+ChunkIndex = Annotated[int, Meta(ge=0, lt=MAX_CHUNKS)]
+FileIndex = Annotated[int, Meta(ge=0, lt=MAX_FILES)]
+FileOffset = Annotated[int, Meta(ge=0, le=MAX_FILE_BYTES)]
 Dimension = Annotated[int, Meta(ge=0, lt=1 << 40)]
 
 
@@ -65,7 +68,7 @@ class FileEntry(msgspec.Struct, frozen=True, array_like=True):
 
     name: Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
     size: Annotated[int, Meta(ge=0, le=MAX_FILE_BYTES)]
-    chunks: Annotated[list[Count], Meta(max_length=MAX_CHUNKS)]
+    chunks: Annotated[list[ChunkIndex], Meta(max_length=MAX_CHUNKS)]
 
 
 class TensorEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -74,9 +77,9 @@ class TensorEntry(msgspec.Struct, frozen=True, array_like=True):
     name: Annotated[str, Meta(max_length=512)]
     dtype: Annotated[str, Meta(max_length=8)]
     shape: Annotated[list[Dimension], Meta(max_length=MAX_TENSOR_RANK)]
-    file: Count
-    start: Count
-    end: Count
+    file: FileIndex
+    start: FileOffset
+    end: FileOffset
 
 
 class PatchEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -84,7 +87,7 @@ class PatchEntry(msgspec.Struct, frozen=True, array_like=True):
 
     base: Bytes32
     size: Annotated[int, Meta(ge=1, le=MAX_FILE_BYTES)]
-    chunks: Annotated[list[Count], Meta(max_length=MAX_CHUNKS)]
+    chunks: Annotated[list[ChunkIndex], Meta(max_length=MAX_CHUNKS)]
 
     @property
     def base_hash(self) -> ManifestHash:

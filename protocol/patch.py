@@ -20,7 +20,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from protocol.codec import Count, Message, Name, decode, encode
+from protocol.codec import Count, Label, Message, decode, encode
 from protocol.errors import Fault, PeerError
 from protocol.layout import WEIGHT_SUFFIX, FilePlan, Source, exactly, plan_files
 from protocol.limits import MAX_FILE_BYTES, MAX_FILES, MAX_PATCH_HEAD_BYTES, PATCH_SEGMENT_BYTES
@@ -38,7 +38,7 @@ PLAIN = "U8"
 class PatchFile(msgspec.Struct, frozen=True, array_like=True):
     """One file of the target; its first `plain` bytes hold no tensors: a weight file's header, all of any other."""
 
-    name: Name
+    name: Label
     size: Annotated[int, Meta(ge=0, le=MAX_FILE_BYTES)]
     plain: Count
 

@@ -11,10 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
-from protocol.codec import Message, decode, encode, pack_logprobs, pack_tokens, unpack_logprobs, unpack_tokens
+from protocol.codec import (
+    Message,
+    Packed,
+    Row,
+    decode,
+    encode,
+    pack_logprobs,
+    pack_tokens,
+    unpack_logprobs,
+    unpack_tokens,
+)
 from protocol.errors import Fault, PeerError
 from protocol.limits import MAX_EXTENSION_BYTES
 from protocol.manifest import Manifest
@@ -22,21 +31,22 @@ from protocol.manifest import Manifest
 PROBE = "volery.probe"
 """The extension of Manifest."""
 
-PackedTokens = Annotated[bytes, Meta(min_length=4, max_length=256)]
+PackedTokens = Annotated[bytes, Meta(min_length=4, max_length=256), Packed]
+PackedLogprobs = Annotated[bytes, Meta(min_length=4, max_length=256)]
 
 
-class ProbeRow(msgspec.Struct, frozen=True, array_like=True):
+class ProbeRow(Row, frozen=True, array_like=True):
     """One sequence: token ids of prompt and completion, the completion's logprobs."""
 
     prompt: PackedTokens
     completion: PackedTokens
-    logprobs: PackedTokens
+    logprobs: PackedLogprobs
 
 
 class Probe(Message, frozen=True, kw_only=True):
     """`dtype` names the coarsest number format between the weights and these logprobs, as torch names it."""
 
-    dtype: Annotated[str, Meta(max_length=16)]
+    dtype: Annotated[str, Meta(max_length=16, pattern=r"^[A-Za-z0-9_]*\Z")]
     rows: Annotated[list[ProbeRow], Meta(min_length=1, max_length=16)]
 
 

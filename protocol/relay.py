@@ -13,7 +13,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from protocol.codec import Bytes32, Count, Message, PeerText, checked, decode, encode
+from protocol.codec import Bytes32, Message, PeerText, checked, decode, encode
 from protocol.envelope import Kind, open_envelope, seal
 from protocol.errors import Fault, PeerError
 from protocol.identity import Keypair
@@ -32,7 +32,7 @@ class RelayReceipt(Message, frozen=True, kw_only=True):
 
     manifest: Bytes32
     relays: Annotated[list[PeerText], Meta(min_length=1, max_length=MAX_RELAYS)]
-    first: Count = 0
+    first: Annotated[int, Meta(ge=0, lt=MAX_CHUNKS)] = 0
     givers: Annotated[bytes, Meta(min_length=1, max_length=MAX_CHUNKS)]
 
     def by_chunk(self) -> dict[int, PeerId]:

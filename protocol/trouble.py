@@ -1,7 +1,6 @@
 """What a rollout node cannot do, as it tells the learner in every heartbeat.
 
-A trouble is a claim: nothing is admitted, refused or paid by it. Its reason is text of a stranger, so a reader makes it
-harmless before it shows it or writes it down.
+A trouble is a claim: nothing is admitted, refused or paid by it.
 
 Invariants:
 - A heartbeat names at most MAX_TROUBLES of them; a reader takes the last of each kind.
@@ -13,10 +12,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
-from protocol.codec import Count
+from protocol.codec import Count, Row, Shown
 from protocol.ids import PolicyVersion
 
 MAX_TROUBLES = 5
@@ -44,12 +42,12 @@ class TroubleKind(Enum):
         return cls.OTHER
 
 
-class Trouble(msgspec.Struct, frozen=True, array_like=True):
+class Trouble(Row, frozen=True, array_like=True):
     """It failed so many `times` in a row, last for this `reason`, with this `version`, if with one."""
 
     kind: TroubleKind
     times: Count
-    reason: Annotated[str, Meta(max_length=MAX_TROUBLE_CHARS)]
+    reason: Annotated[str, Meta(max_length=MAX_TROUBLE_CHARS), Shown]
     version: PolicyVersion | None = None
 
 

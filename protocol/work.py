@@ -18,17 +18,20 @@ from msgspec import Meta
 
 from protocol.codec import (
     Address,
-    Amount,
     Bytes16,
     Bytes32,
     Count,
+    Label,
     Message,
     Millis,
     Name,
+    Packed,
     PeerText,
     Reason,
     Reward,
+    Seconds,
     Seed,
+    TokenId,
     checked,
     decode,
     encode,
@@ -51,10 +54,15 @@ from protocol.limits import (
     MAX_LEASES_PER_GRANT,
     MAX_PEERS_TOLD,
     MAX_PROMPT_TOKENS,
+    MAX_PUBLISH_EVERY,
     MAX_RECORDS_PER_DELIVERY,
     MAX_SPANS,
+    MAX_SPEED,
+    MAX_STALENESS,
     MAX_STOP_IDS,
+    MAX_TEMPERATURE,
     MAX_TOKEN_CHARS,
+    MIN_TEMPERATURE,
 )
 from protocol.relay import MAX_RELAY_RECEIPT_BYTES
 from protocol.reputation_note import MAX_REPUTATION_NOTE_BYTES
@@ -97,13 +105,16 @@ MAX_HOURS_LEFT_S = 7 * 86_400
 """Owner's hours are those of days and weeks; whoever stays for longer has no need to say so."""
 
 
+Speed = Annotated[float, Meta(ge=0, le=MAX_SPEED)]
+
+
 class Sampler(Message, frozen=True, kw_only=True):
     """How tokens are drawn: the seeded sampler at `temperature`.
 
     Nothing else is offered: top-p and top-k are refused.
     """
 
-    temperature: Annotated[float, Meta(gt=0, le=100)] = 1.0
+    temperature: Annotated[float, Meta(ge=MIN_TEMPERATURE, le=MAX_TEMPERATURE)] = 1.0
 
 
 class Lease(Message, frozen=True, kw_only=True):
@@ -116,11 +127,11 @@ class Lease(Message, frozen=True, kw_only=True):
 
     id: Bytes16
     peer: PeerText
-    task: Name
-    prompt: Annotated[bytes, Meta(min_length=4, max_length=4 * MAX_PROMPT_TOKENS)]
+    task: Label
+    prompt: Annotated[bytes, Meta(min_length=4, max_length=4 * MAX_PROMPT_TOKENS), Packed]
     seeds: Annotated[list[Seed], Meta(min_length=1, max_length=MAX_GROUP_SIZE)]
     sampler: Sampler
-    stop_ids: Annotated[list[Count], Meta(max_length=MAX_STOP_IDS)]
+    stop_ids: Annotated[list[TokenId], Meta(max_length=MAX_STOP_IDS)]
     max_new_tokens: Annotated[int, Meta(ge=1, le=MAX_COMPLETION_TOKENS)]
     minimum: PolicyVersion
     issued_ms: Millis
@@ -151,7 +162,7 @@ class RolloutRecord(Message, frozen=True, kw_only=True):
 
     lease: Bytes16
     index: Annotated[int, Meta(ge=0, lt=MAX_GROUP_SIZE)]
-    tokens: Annotated[bytes, Meta(min_length=4, max_length=4 * MAX_COMPLETION_TOKENS)]
+    tokens: Annotated[bytes, Meta(min_length=4, max_length=4 * MAX_COMPLETION_TOKENS), Packed]
     logprobs: Annotated[bytes, Meta(min_length=4, max_length=4 * MAX_COMPLETION_TOKENS)]
     spans: Annotated[list[Span], Meta(min_length=1, max_length=MAX_SPANS)]
     sampler: Sampler
@@ -194,7 +205,7 @@ class Verdict(Message, frozen=True, kw_only=True):
     """The judgement on one record: which rule decided, and in words what was measured against what is allowed."""
 
     record: Bytes32
-    index: Count
+    index: Annotated[int, Meta(ge=0, lt=MAX_GROUP_SIZE)]
     rule: Rule
     reward: Reward | None = None
     detail: Reason = ""
@@ -257,8 +268,8 @@ class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
     pending: Count = 0
     bytes_up: Count = 0
     bytes_down: Count = 0
-    engine_s: Amount = 0.0
-    tokens_per_s: Amount = 0.0
+    engine_s: Seconds = 0.0
+    tokens_per_s: Speed = 0.0
     hours_left_s: Annotated[float, Meta(ge=0, le=MAX_HOURS_LEFT_S)] | None = None
     energy: EnergyList = msgspec.field(default_factory=list)
     troubles: TroubleList = msgspec.field(default_factory=list)
@@ -339,8 +350,8 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     protocol: Count
     now_ms: Millis
     heartbeat_ms: Annotated[int, Meta(ge=100, le=600_000)]
-    staleness: Count
-    publish_every: Annotated[int, Meta(ge=1, lt=1 << 53)]
+    staleness: Annotated[int, Meta(ge=0, le=MAX_STALENESS)]
+    publish_every: Annotated[int, Meta(ge=1, le=MAX_PUBLISH_EVERY)]
     newest: PolicyVersion | None = None
     peers: Annotated[list[PeerAddresses], Meta(max_length=MAX_PEERS_TOLD)] = msgspec.field(default_factory=list)
 

@@ -1,8 +1,9 @@
 """Messages on a stream: a u32 big-endian length, then the bytes.
 
-What always holds: a length over the limit is refused before anything is allocated; a stream that ends inside a frame
-is broken, never a short message; a send that is cancelled aborts the stream, since half a frame may be under way;
-receiving is a checkpoint even when the frame was here already, so a peer that writes fast cannot hold the turn.
+What always holds: a length over the limit is refused before anything is allocated; what we send is within the bounds of
+its type, or a LocalProtocolError; a stream that ends inside a frame is broken, never a short message; a send that is
+cancelled aborts the stream, since half a frame may be under way; receiving is a checkpoint even when the frame was here
+already, so a peer that writes fast cannot hold the turn.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import msgspec
 import trio
 
-from protocol.codec import decode, encode
+from protocol.codec import checked, decode, encode
 from protocol.errors import Fault, LocalProtocolError, PeerError
 from swarm.transport import Stream, StreamBroken
 
@@ -62,14 +63,15 @@ class FrameStream:
         self._buffer = bytearray()
 
     async def send(self, message: msgspec.Struct, moved: Callable[[int], None] | None = None) -> None:
-        """Send one message. Raises StreamBroken; aborts the stream when cancelled.
+        """Send one message. Raises StreamBroken, or LocalProtocolError when a field is out of bounds; aborts the stream
+        when cancelled.
 
         `moved` is told how many bytes have left, after every PIECE_BYTES of a large one but the last.
         """
         if moved is None:
-            await self.send_bytes(encode(message))
+            await self.send_bytes(encode(checked(message)))
             return
-        frame = _frame(encode(message))
+        frame = _frame(encode(checked(message)))
         for start in range(0, len(frame), PIECE_BYTES):
             if start:
                 moved(PIECE_BYTES)
@@ -77,7 +79,7 @@ class FrameStream:
 
     async def send_together(self, messages: Sequence[msgspec.Struct]) -> None:
         """Send several messages in one write. Raises StreamBroken; aborts the stream when cancelled."""
-        await self._write(b"".join(_frame(encode(message)) for message in messages))
+        await self._write(b"".join(_frame(encode(checked(message))) for message in messages))
 
     async def send_bytes(self, body: bytes) -> None:
         """Send one message that is encoded already. Raises StreamBroken; aborts the stream when cancelled."""

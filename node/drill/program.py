@@ -27,6 +27,7 @@ from node.drill.text import as_json, as_text
 from node.engine.port import EngineError
 from node.errors import RunError, UsageError
 from node.events import EventLog
+from node.outlet import say
 from node.own_directory import prepare
 from node.programs import checked
 from node.reports.facts import Role
@@ -143,7 +144,7 @@ async def run_drill(terms: Terms, *, as_json_text: bool, plain: bool) -> int:
         write_whole(terms.out / OUTCOME, lambda path: path.write_text(text, encoding="utf-8"))
     except OSError as error:
         raise cannot_write(terms.out / OUTCOME, "--out", error) from None
-    print(text.rstrip() if as_json_text else as_text(outcome))
+    say(text.rstrip() if as_json_text else as_text(outcome))
     return 1 if outcome.honest_banned else 0
 
 

@@ -10,12 +10,13 @@ import io
 from collections.abc import Iterable, Iterator
 
 from rich.box import SIMPLE_HEAD, Box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.constrain import Constrain
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from node.harmless_console import HarmlessConsole
 from node.plan.answer import answer, given, notes
 from node.plan.evidence import estimates, judged, peers
 from node.plan.plan import Plan
@@ -37,7 +38,7 @@ def drawn(parts: Iterable[RenderableType], width: int, *, color: bool) -> str:
     """The parts, one below the other, without blanks at the ends of lines. Tables have FILE_WIDTH columns at least: a
     terminal breaks their lines, which is better than figures cut short."""
     out = io.StringIO()
-    console = Console(
+    console = HarmlessConsole(
         file=out, width=max(width, FILE_WIDTH), force_terminal=color, color_system="standard" if color else None,
         highlight=False, emoji=False, markup=False, legacy_windows=False, safe_box=False,
     )  # fmt: skip

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
 from rich.box import SIMPLE_HEAD, Box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from node.harmless_console import HarmlessConsole
 from node.receipts import PeerTraffic
 from node.reports import words
 from node.reports.account_table import account_tables
@@ -86,7 +87,7 @@ def as_text(report: SwarmReport | OwnReport, *, width: int = FILE_WIDTH, everyon
 
 def _drawn(report: SwarmReport | OwnReport, width: int, box: Box, *, color: bool, everyone: bool) -> str:
     out = io.StringIO()
-    console = Console(
+    console = HarmlessConsole(
         file=out, width=width, force_terminal=color, color_system="standard" if color else None, highlight=False,
         emoji=False, markup=False, legacy_windows=False, safe_box=False,
     )  # fmt: skip

@@ -14,13 +14,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rich.cells import chop_cells
-from rich.console import Console
 from rich.text import Text
 
+from node.harmless_console import HarmlessConsole
 from node.reports import words
 from node.samples.selection import Part, Shown, ShownCompletion, ShownGroup
-from node.visible import visible
 from protocol.ids import short
+from protocol.visible import visible
 
 FORMAT = "volery-samples/1"
 
@@ -47,7 +47,7 @@ def as_text(shown: Shown, *, width: int = 100) -> str:
 
 def _drawn(shown: Shown, width: int, bars: tuple[str, str], *, color: bool) -> str:
     out = io.StringIO()
-    console = Console(
+    console = HarmlessConsole(
         file=out, width=width, force_terminal=color, color_system="standard" if color else None, highlight=False,
         emoji=False, markup=False, legacy_windows=False,
     )  # fmt: skip

@@ -159,7 +159,7 @@ ONE_FAULT = {
     ),
     "over the budget": Fault(Rule.SETTINGS, "5 tokens, the budget is 4", {"tokens": (1, 2, 3, 4, STOP)}),
     "no such token": Fault(Rule.SETTINGS, "token 64, the vocabulary has 64", {"tokens": (VOCABULARY, STOP)}),
-    "the largest token there is": Fault(Rule.SETTINGS, "token 4294967295", {"tokens": (2**32 - 1, STOP)}),
+    "the largest token there is": Fault(Rule.SETTINGS, "token 2147483647", {"tokens": (2**31 - 1, STOP)}),
     "goes on after the end": Fault(Rule.SETTINGS, "goes on after a stop token", {"tokens": (1, STOP, 2, 3)}),
     "ends in the middle": Fault(Rule.SETTINGS, "ends after 3 tokens with neither", {"tokens": (1, 2, 3)}),
 }
@@ -386,7 +386,7 @@ def test_details_are_ascii_whatever_a_peer_wrote() -> None:
 
 def test_the_longest_receipt_of_the_largest_group_fits() -> None:
     verdicts = [
-        Verdict(record=bytes(32), index=2**53 - 1, rule=Rule.UNKNOWN_VERSION, reward=-1e15, detail="x" * 512)
+        Verdict(record=bytes(32), index=MAX_GROUP_SIZE - 1, rule=Rule.UNKNOWN_VERSION, reward=-1e15, detail="x" * 512)
         for _ in range(MAX_GROUP_SIZE)
     ]
     receipt = Receipt(

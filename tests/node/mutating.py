@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from protocol.envelope import Kind, seal
 from protocol.identity import Keypair
 from protocol.ids import SwarmId
+from protocol.limits import MAX_TOKEN_ID
 from protocol.work import MAX_RECORD_BYTES, Rule
 
 JUNK: list[Any] = [
@@ -314,7 +315,7 @@ CLAIMS: Mapping[str, Mutation] = {
         make=_completion(lambda draw, setting: [1] * 1_000_000), rules=frozenset({Rule.OVERSIZED})
     ),
     "tokens that do not exist": Mutation(
-        make=_completion(lambda draw, setting: [draw(st.integers(setting.vocabulary, 2**32 - 1)), setting.stop]),
+        make=_completion(lambda draw, setting: [draw(st.integers(setting.vocabulary, MAX_TOKEN_ID)), setting.stop]),
         rules=frozenset({Rule.SETTINGS}),
     ),
     "an end that is none": Mutation(make=_completion(_badly_ended), rules=frozenset({Rule.SETTINGS})),

@@ -7,6 +7,8 @@ line, role, engine, store and books. Then the learner is honest once more, and t
 
 from __future__ import annotations
 
+import json
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -20,15 +22,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from node.engine.common_worker.calls import Call
+from node.engine.worker_engine import _generate_request
 from node.events import EventLog
-from node.evidence import LAST_MS, learners_clock
+from node.evidence import learners_clock, requests_of
 from node.receipts import Receipts
 from node.rollout_role import RolloutRole
 from protocol.codec import checked, decode, encode, pack_tokens
 from protocol.envelope import Kind, seal
+from protocol.errors import PeerError
 from protocol.exchange import PeerAddresses
 from protocol.ids import PeerId, PolicyVersion
-from protocol.limits import MAX_WORK_BYTES, PROTOCOL_VERSION
+from protocol.limits import (
+    MAX_GROUP_SIZE,
+    MAX_MILLIS,
+    MAX_TOKEN_ID,
+    MAX_WORK_BYTES,
+    MIN_TEMPERATURE,
+    PROTOCOL_VERSION,
+)
 from protocol.reputation import DAY_MS, ObservedDay
 from protocol.reputation_note import ReputationNote, reputation_note
 from protocol.tally import MAX_PROOF_BYTES, Proof, Tally, TrainedRecord, open_tally, proofs_for, proven
@@ -55,6 +67,7 @@ from protocol.work import (
     Timing,
     Verdict,
     Welcome,
+    open_lease,
     read_record,
     sign_receipt,
 )
@@ -76,8 +89,10 @@ FILES = {**small_model(1), "config.json": b"{}"}
 VERSION = SWARM.publish(FILES, version=1)
 
 COUNTS = st.sampled_from([0, 1, 2, 1000, 2**31, 2**53 - 1])
+MOMENTS = st.sampled_from([0, NOW_MS, MAX_MILLIS])
 IDS = st.integers(1, 12).map(lambda number: number.to_bytes(16, "big"))
 TEXTS = st.sampled_from(["", "no", "\0", "\x1b[2J", "=1+1", "\N{SNOWMAN}" * 100])
+ADDRESSES = st.sampled_from(["", "no", "=1+", "/ip4/1.2.3.4/tcp/1", "\N{SNOWMAN}" * 100])
 VERSIONS = st.builds(PolicyVersion, st.sampled_from([0, 1, 2**53 - 1]), COUNTS)
 BYTES32 = st.binary(min_size=32, max_size=32)
 
@@ -92,14 +107,14 @@ LEASES = st.builds(
     id=IDS,
     peer=st.sampled_from([peer_of(NODE)] * 39 + [OTHER.peer_id]),
     task=TEXTS,
-    prompt=st.lists(st.sampled_from([0, 5, 2**32 - 1]), min_size=1, max_size=8).map(pack_tokens),
+    prompt=st.lists(st.sampled_from([*[0, 5] * 10, MAX_TOKEN_ID]), min_size=1, max_size=8).map(pack_tokens),
     seeds=st.lists(st.sampled_from([0, 1, 2**63, 2**64 - 1]), min_size=1, max_size=4),
-    sampler=st.builds(Sampler, temperature=st.sampled_from([1e-300, 1e-3, 1.0, 100.0])),
-    stop_ids=st.lists(COUNTS, max_size=5),
+    sampler=st.builds(Sampler, temperature=st.sampled_from([MIN_TEMPERATURE, 1e-3, 1.0, 100.0])),
+    stop_ids=st.lists(st.sampled_from([0, 1, MAX_TOKEN_ID]), max_size=5),
     max_new_tokens=st.integers(1, 12),
     minimum=st.sampled_from([PolicyVersion(0, 0), PolicyVersion(1, 1), PolicyVersion(1, 1), PolicyVersion(1, 1)]),
-    issued_ms=COUNTS,
-    deadline_ms=st.sampled_from([*[NOW_MS + 60_000] * 6, 0, NOW_MS, NOW_MS + 5_000, 2**53 - 1]),
+    issued_ms=MOMENTS,
+    deadline_ms=st.sampled_from([*[NOW_MS + 60_000] * 6, 0, NOW_MS, NOW_MS + 5_000, MAX_MILLIS]),
 ) | st.builds(
     Lease,
     id=IDS,
@@ -111,7 +126,7 @@ LEASES = st.builds(
     stop_ids=st.just([0]),
     max_new_tokens=st.just(1),
     minimum=st.just(PolicyVersion(9, 9)),
-    issued_ms=COUNTS,
+    issued_ms=MOMENTS,
     deadline_ms=st.sampled_from([0, NOW_MS, NOW_MS + 2_000]),
 )
 """Few tokens: what an engine makes of many is its owner's limits' matter. What is to be made with a version that never
@@ -125,7 +140,7 @@ def sealed(kind: Kind, message: Any) -> bytes:
 VERDICTS = st.builds(
     Verdict,
     record=BYTES32,
-    index=COUNTS,
+    index=st.sampled_from([0, 1, MAX_GROUP_SIZE - 1]),
     rule=st.sampled_from(list(Rule)),
     reward=st.none() | st.sampled_from([0.0, -1e15, 1e15]),
     detail=TEXTS,
@@ -135,7 +150,7 @@ RECEIPTS = st.builds(
     lease=IDS,
     peer=st.sampled_from([peer_of(NODE)] * 9 + [OTHER.peer_id]),
     version=VERSIONS,
-    issued_ms=st.sampled_from([0, NOW_MS, 2**53 - 1]),
+    issued_ms=MOMENTS,
     tokens=COUNTS,
     verdicts=st.lists(VERDICTS, max_size=4),
     certificate=st.just(SWARM.certificate),
@@ -175,9 +190,7 @@ def stood(peer: PeerId, number: int, issued_ms: int) -> ReputationNote:
     )  # fmt: skip
 
 
-REPUTATIONS = st.builds(
-    stood, st.sampled_from([peer_of(NODE)] * 3 + [OTHER.peer_id]), COUNTS, st.sampled_from([0, NOW_MS, 2**53 - 1])
-)
+REPUTATIONS = st.builds(stood, st.sampled_from([peer_of(NODE)] * 3 + [OTHER.peer_id]), COUNTS, MOMENTS)
 
 
 @st.composite
@@ -203,7 +216,7 @@ SAID: dict[str, st.SearchStrategy[Any]] = {
         leases=st.sampled_from([False] * 9 + [True]).flatmap(
             lambda is_odd: st.lists(GRANTED | odd(Kind.LEASE, LEASES) if is_odd else GRANTED, min_size=1, max_size=4)
         ),
-        now_ms=st.sampled_from([NOW_MS, NOW_MS, NOW_MS, 2**53 - 1]),  # of the past it would be waited for that long
+        now_ms=st.sampled_from([NOW_MS, NOW_MS, NOW_MS, MAX_MILLIS]),  # of the past it would be waited for that long
         reason=TEXTS,
         retry_after_ms=st.sampled_from([0, 1, 600_000]),
     ),
@@ -219,7 +232,9 @@ SAID: dict[str, st.SearchStrategy[Any]] = {
         Introduction,
         peers=st.lists(
             st.builds(
-                PeerAddresses, peer=st.sampled_from([OTHER.peer_id, "x" * 52]), addresses=st.lists(TEXTS, max_size=3)
+                PeerAddresses,
+                peer=st.sampled_from([OTHER.peer_id, "x" * 52]),
+                addresses=st.lists(ADDRESSES, max_size=3),
             ),
             max_size=5,
         ),
@@ -296,6 +311,7 @@ async def test_whatever_the_learner_says_the_node_goes_on(tmp_path: Path, mock_c
 
     def begin(role: RolloutRole, events: EventLog) -> None:
         role.counts.tokens_per_s = 1.0  # no trial
+        role.patience.patience_s = math.inf  # leases that no engine takes may come for longer than an owner would wait
         role.service.offer(VERSION)
         roles.append(role)
 
@@ -382,5 +398,26 @@ def proofs_kept(path: Path) -> set[bytes]:
 def test_no_clock_of_a_learners_makes_a_time_that_no_record_can_say() -> None:
     assert learners_clock(NOW_MS, 250) == NOW_MS + 250
     assert learners_clock(NOW_MS, -(2**53)) == 0
-    assert learners_clock(NOW_MS + 5, 2**53 - 1 - NOW_MS) == LAST_MS
-    assert checked(Timing(started_ms=LAST_MS, generation_ms=0)).started_ms == 2**53 - 1
+    assert learners_clock(NOW_MS + 5, MAX_MILLIS - NOW_MS) == MAX_MILLIS
+    assert checked(Timing(started_ms=MAX_MILLIS, generation_ms=0)).started_ms == MAX_MILLIS
+
+
+def test_an_engine_takes_every_lease_that_can_be_said() -> None:
+    """As it travels: what is beyond an engine's integers is refused where it is read, and all else is a request."""
+
+    @examples(100)
+    @given(LEASES, st.sampled_from([0, MAX_TOKEN_ID, MAX_TOKEN_ID + 1, 2**32 - 1]))
+    def check(lease: Lease, token: int) -> None:
+        said = packed(tree_of(lease) | {"prompt": pack_tokens([1, token]), "stop_ids": [token]})
+        raw = seal(SWARM.learner, SWARM_ID, Kind.LEASE, said)
+        if token > MAX_TOKEN_ID:
+            with pytest.raises(PeerError, match="malformed"):
+                open_lease(raw, SWARM_ID, learner=SWARM.learner.peer_id)
+            return
+        requests = requests_of(open_lease(raw, SWARM_ID, learner=SWARM.learner.peer_id))
+        header, arrays = _generate_request(requests)
+        call = Call.parse(json.loads(json.dumps(header | {"id": 1})), arrays)
+        assert [row.prompt for row in call.rows] == [(1, token)] * len(requests)
+        assert all(row.temperature > 0 for row in call.rows)
+
+    check()

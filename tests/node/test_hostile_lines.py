@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import json
+import operator
 import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -30,12 +31,25 @@ from node.learner_desk import WELCOME_EVERY_S, WELCOMES_AT_ONCE
 from node.reports import swarm_report
 from protocol.codec import encode
 from protocol.cost import Price
+from protocol.energy import MAX_ENERGY_SOURCES, Energy, EnergySource
 from protocol.errors import Fault
 from protocol.ids import PeerId, PolicyVersion
-from protocol.limits import MAX_ADDRESS_CHARS, MAX_WORK_BYTES, PROTOCOL_VERSION
+from protocol.limits import (
+    MAX_ADDRESS_CHARS,
+    MAX_CHUNKS,
+    MAX_JOULES,
+    MAX_MICROS_PER_HOUR,
+    MAX_MILLIS,
+    MAX_SECONDS,
+    MAX_SPEED,
+    MAX_WORK_BYTES,
+    PROTOCOL_VERSION,
+)
 from protocol.relay import RelayReceipt, sign_relay_receipt
+from protocol.trouble import MAX_TROUBLE_CHARS, MAX_TROUBLES, Trouble, TroubleKind
 from protocol.work import (
     LEASE_RECALLS,
+    MAX_HOURS_LEFT_S,
     PROOFS,
     RECEIPT_REVISIONS,
     WORK,
@@ -75,7 +89,11 @@ def read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 COUNTS = st.sampled_from([0, 1, 2, 1000, 2**31, 2**52, 2**53 - 1])
-AMOUNTS = st.sampled_from([0.0, 1e-300, 0.5, 1.0, 1e6, 1e15])
+AMOUNTS = st.sampled_from([0.0, 5e-324, 1e-300, 0.5, 1.0, 1e6, MAX_SPEED])
+SECONDS = st.sampled_from([0.0, 5e-324, 0.5, 1e6, MAX_SECONDS])
+PRICES = st.sampled_from([0, 1, 2**31, MAX_MICROS_PER_HOUR])
+REASON = operator.itemgetter(slice(MAX_TROUBLE_CHARS))
+ADDRESSES = st.sampled_from(["", "=1+", "/ip4/1.2.3.4/tcp/1", "\N{SNOWMAN}" * 300])
 TEXTS = st.sampled_from(["", "a peer", "\0", "\x1b[2J", "=1+1", "\N{RIGHT-TO-LEFT OVERRIDE}x", "\N{SNOWMAN}" * 100])
 VERSIONS = st.builds(PolicyVersion, st.sampled_from([0, 1, 2, 2**53 - 1]), COUNTS)
 IDS = st.integers(0, 60).map(lambda number: number.to_bytes(16, "big"))
@@ -88,8 +106,8 @@ HELLOS = st.builds(
     Hello,
     protocol=st.just(PROTOCOL_VERSION),
     name=TEXTS,
-    addresses=st.lists(TEXTS.map(lambda text: text[:MAX_ADDRESS_CHARS]), max_size=16),
-    price=st.builds(Price, micros_per_hour=COUNTS, currency=st.sampled_from(["USD", "\0\0\0", "=1+"])),
+    addresses=st.lists(ADDRESSES.map(lambda text: text[:MAX_ADDRESS_CHARS]), max_size=16),
+    price=st.builds(Price, micros_per_hour=PRICES, currency=st.sampled_from(["USD", "ZZZ"])),
     engine=TEXTS,
     machine=TEXTS,
     leases=st.lists(IDS, max_size=8),
@@ -101,9 +119,17 @@ BEATS = st.builds(
     pending=COUNTS,
     bytes_up=COUNTS,
     bytes_down=COUNTS,
-    engine_s=AMOUNTS,
+    engine_s=SECONDS,
     tokens_per_s=AMOUNTS,
-    hours_left_s=st.none() | st.sampled_from([0.0, 1e-9, 1.0, 1e5]),
+    hours_left_s=st.none() | st.sampled_from([0.0, 5e-324, 1.0, MAX_HOURS_LEFT_S]),
+    energy=st.lists(
+        st.builds(Energy, st.sampled_from(list(EnergySource)[:4]), st.sampled_from([0.0, 5e-324, 1.0, MAX_JOULES])),
+        max_size=MAX_ENERGY_SOURCES,
+    ),
+    troubles=st.lists(
+        st.builds(Trouble, st.sampled_from(list(TroubleKind)[:4]), COUNTS, TEXTS.map(REASON), VERSIONS),
+        max_size=MAX_TROUBLES,
+    ),
 )
 
 
@@ -113,7 +139,7 @@ def relays(draw: st.DrawFn) -> Relayed:
     receipt = RelayReceipt(
         manifest=draw(st.binary(min_size=32, max_size=32)),
         relays=draw(st.lists(st.sampled_from([OTHER.peer_id, PEER.peer_id, "x" * 52]), min_size=2, unique=True)),
-        first=draw(COUNTS),
+        first=draw(st.sampled_from([0, 1, MAX_CHUNKS - 1])),
         givers=bytes(draw(st.lists(st.integers(0, 3), min_size=1, max_size=50))),
     )
     return Relayed(receipt=sign_relay_receipt(author, SWARM.authority.swarm, receipt))
@@ -126,7 +152,13 @@ SAID: dict[str, st.SearchStrategy[Any]] = {
     "return": st.builds(LeaseReturn, leases=st.lists(IDS, max_size=20), reason=TEXTS),
     "delivery": st.builds(Delivery, lease=IDS, records=st.lists(st.binary(max_size=40), max_size=5)),
     "relayed": relays(),
-    "proofs": st.builds(ProofRequest, version=VERSIONS, place=COUNTS, notes=COUNTS, reputed=st.none() | COUNTS),
+    "proofs": st.builds(
+        ProofRequest,
+        version=VERSIONS,
+        place=COUNTS,
+        notes=COUNTS,
+        reputed=st.none() | st.sampled_from([0, 1, MAX_MILLIS]),
+    ),
     "goodbye": st.builds(Goodbye, reason=TEXTS),
     "hello": HELLOS,
 }
@@ -278,8 +310,8 @@ async def test_whatever_is_said_on_a_line_the_learner_goes_on(
 async def test_counts_that_grow_without_end_end_at_their_bound(tmp_path: Path, mock_clock: MockClock) -> None:
     """A node that says again and again that it was started anew, and has moved as much as can be said since."""
     async with staged(tmp_path, mock_clock) as stage:
-        most = encode(Heartbeat(bytes_up=2**53 - 1, bytes_down=2**53 - 1, engine_s=1e15))
-        greeting = encode(Hello(protocol=PROTOCOL_VERSION, price=Price(micros_per_hour=2**53 - 1)))
+        most = encode(Heartbeat(bytes_up=2**53 - 1, bytes_down=2**53 - 1, engine_s=MAX_SECONDS))
+        greeting = encode(Hello(protocol=PROTOCOL_VERSION, price=Price(micros_per_hour=MAX_MICROS_PER_HOUR)))
         for _ in range(3):
             await stage.speak(greeting, [most, encode(Heartbeat())] * 1100)
         await work_once(stage)

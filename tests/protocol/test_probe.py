@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.msgpack import encode as packed
 
 from protocol.codec import encode, pack_logprobs, pack_tokens
 from protocol.errors import Fault, PeerError
@@ -47,7 +48,8 @@ def row(completion: tuple[int, ...], logprobs: tuple[float, ...]) -> ProbeRow:
         encode(Probe(dtype="float32", rows=[row((2, 3), (-1.0,))])),
         encode(Probe(dtype="float32", rows=[row((2,), (float("nan"),))])),
         encode(Probe(dtype="float32", rows=[row((2,), (0.5,))])),
-        encode(Probe(dtype="float32", rows=[ProbeRow(b"12345", pack_tokens((1,)), pack_logprobs((-1.0,)))])),
+        packed({"dtype": "float32", "rows": [[b"12345", pack_tokens((1,)), pack_logprobs((-1.0,))]]}),
+        packed({"dtype": "float32", "rows": [[pack_tokens((2**31,)), pack_tokens((1,)), pack_logprobs((-1.0,))]]}),
     ],
 )
 def test_a_probe_that_contradicts_itself_is_refused(raw: bytes) -> None:

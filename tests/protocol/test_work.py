@@ -23,10 +23,14 @@ from protocol.limits import (
     MAX_ADDRESSES,
     MAX_COMPLETION_TOKENS,
     MAX_GROUP_SIZE,
+    MAX_MICROS_PER_HOUR,
+    MAX_MILLIS,
     MAX_PROMPT_TOKENS,
     MAX_REQUEST_BYTES,
+    MAX_SECONDS,
     MAX_SPANS,
     MAX_STOP_IDS,
+    MAX_TOKEN_ID,
     MAX_WORK_BYTES,
 )
 from protocol.work import (
@@ -182,7 +186,6 @@ def test_the_signature_is_left_for_later() -> None:
 BAD_RECORDS: dict[str, tuple[dict[str, Any], str]] = {
     "more logprobs than tokens": ({"logprobs": pack_logprobs([-1.0] * 4)}, "3 tokens but 4 logprobs"),
     "fewer logprobs than tokens": ({"logprobs": pack_logprobs([-1.0] * 2)}, "3 tokens but 2 logprobs"),
-    "tokens that are not whole": ({"tokens": bytes(13)}, "multiple of 4"),
     "logprobs that are not whole": ({"logprobs": bytes(11)}, "multiple of 4"),
     "a logprob that is not a number": ({"logprobs": pack_logprobs([-1.0, float("nan"), -1.0])}, "from -100 to 0"),
     "a positive logprob": ({"logprobs": pack_logprobs([-1.0, 0.5, -1.0])}, "from -100 to 0"),
@@ -288,8 +291,8 @@ def test_the_largest_of_each_kind_fits_its_limit() -> None:
         logprobs=bytes(4 * tokens),
         spans=spans,
         sampler=Sampler(temperature=0.1),
-        timing=Timing(started_ms=LAST, generation_ms=LAST),
-        cost=CostClaim(engine_s=1e15),
+        timing=Timing(started_ms=MAX_MILLIS, generation_ms=MAX_MILLIS),
+        cost=CostClaim(engine_s=MAX_SECONDS),
         reward=1e15,
     )
     assert len(read_record(sign_record(AUTHOR, SWARM.swarm, record), SWARM.swarm).tokens) == tokens
@@ -298,11 +301,13 @@ def test_the_largest_of_each_kind_fits_its_limit() -> None:
         task=WIDEST * 128,
         prompt=bytes(4 * MAX_PROMPT_TOKENS),
         seeds=[2**64 - 1] * MAX_GROUP_SIZE,
-        stop_ids=[LAST] * MAX_STOP_IDS,
+        stop_ids=[MAX_TOKEN_ID] * MAX_STOP_IDS,
     )
     raw = sign_lease(LEARNER, SWARM.swarm, lease)
     assert open_lease(raw, SWARM.swarm, learner=LEARNER.peer_id) == lease
-    verdict = Verdict(record=MANIFEST, index=MAX_GROUP_SIZE, rule=Rule.UNKNOWN_VERSION, reward=1e15, detail="d" * 512)
+    verdict = Verdict(
+        record=MANIFEST, index=MAX_GROUP_SIZE - 1, rule=Rule.UNKNOWN_VERSION, reward=1e15, detail="d" * 512
+    )
     receipt = msgspec.structs.replace(RECEIPT, verdicts=[verdict] * MAX_GROUP_SIZE, certificate=CERTIFICATE)
     raw = sign_receipt(LEARNER, SWARM.swarm, receipt)
     assert open_receipt(raw, SWARM) == receipt
@@ -317,7 +322,7 @@ def test_a_greeting_fits_what_a_stranger_may_send() -> None:
         token=WIDEST * 128,
         addresses=["a" * MAX_ADDRESS_CHARS] * MAX_ADDRESSES,
         leases=[LEASE.id] * MAX_LEASES_HELD,
-        price=Price(micros_per_hour=LAST, currency="EUR"),
+        price=Price(micros_per_hour=MAX_MICROS_PER_HOUR, currency="EUR"),
         engine=WIDEST * 128,
         machine=WIDEST * 128,
     )

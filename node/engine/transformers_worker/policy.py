@@ -19,7 +19,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ..common_worker.adapter import Adapter, open_adapter, without_adapter
 from ..common_worker.frames import Header
 from ..common_worker.refusal import Broken, Refused
+from ..common_worker.sizes import require_counts, stored_in
 from ..common_worker.weight_files import PLAIN_DTYPES, weight_files
+from .building import bounded_building
 from .habits import Habits, habits_of
 from .memory import bound_memory, is_out_of_memory
 from .products import quicken
@@ -124,6 +126,8 @@ class Policy:
         """
         try:
             files = weight_files(directory)
+            stored = stored_in(files)
+            require_counts(directory / "config.json", stored)
             config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
             described = {
                 k: v for k, v in config.to_dict().items() if k not in ("_name_or_path", "transformers_version")
@@ -134,7 +138,8 @@ class Policy:
                 adapter.require_fits(_shapes(self._model))
             sources = self._sources(files) if swaps else None
             if sources is None:
-                model = self._load(directory, config)
+                with bounded_building(stored):
+                    model = self._load(directory, config)
                 if adapter is not None:
                     adapter.require_fits(_shapes(model))
                     adapter.merge_into(model)

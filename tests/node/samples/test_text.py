@@ -14,8 +14,8 @@ from rich.cells import cell_len
 from node.samples.kept import KeptCompletion, KeptGroup
 from node.samples.selection import Shown, chosen, shown_group
 from node.samples.text import as_json, as_terminal, as_text
-from node.visible import visible
 from protocol.ids import LeaseId, PeerId, PolicyVersion
+from protocol.visible import visible
 
 TEXTS = {1: "rev:abc=", 2: "cba", 3: "<eos>", 4: "look: it rains\n", 5: "umbrella"}
 
@@ -60,7 +60,7 @@ PAGE = """\
 Version 1.5 was trained on 256 rollouts of mean reward 0.250 (2025-10-09 08:53:20 UTC); 1 group is
     kept, the worst first.
 
-Group 1: prompt 7 of reverse, by at las f ours, lag 2, mean reward 0.500, lease 07070707
+Group 1: prompt 7 of reverse, by at\\x1blas f ours, lag 2, mean reward 0.500, lease 07070707
 prompt, 1 tokens
 : rev:abc=
 1: reward 1.000, advantage +0.500, 4 tokens, by 2 tokens by 1.3, 1 tokens by 1.4, admitted

@@ -30,7 +30,16 @@ from learner.verification.margins import LARGE, LARGE_FLOAT32, MEDIUM, SMALL, SM
 from node.config_file import read_swarm_config
 from node.drill.attacks import Attack
 from node.drill.outcome import Outcome, outcome_of
-from node.drill.program import HELD_OUT, MAX_NEW_TOKENS, POISON, STATE, TASK, small_swarm_toml
+from node.drill.program import (
+    COMPUTE_SHARE,
+    HELD_OUT,
+    MAX_NEW_TOKENS,
+    POISON,
+    PROMPTS_PER_STEP,
+    STATE,
+    TASK,
+    small_swarm_toml,
+)
 from node.drill.stage import Cast, perform
 from node.drill.text import as_json, as_text
 from node.events import EventLog
@@ -68,6 +77,11 @@ class Scene:
     task: str = TASK
     max_new_tokens: int = MAX_NEW_TOKENS
     is_clear: bool = False
+    peers: int | None = None
+    steps: int | None = None
+    prompts_per_step: int = PROMPTS_PER_STEP
+    returns: bool = True
+    compute_share: float = COMPUTE_SHARE
 
 
 CLEAN = Scene(name="nobody cheats", cheats=0.0)
@@ -90,7 +104,17 @@ UNCHECKED = Scene(
     max_new_tokens=MAX_NEW_TOKENS + ROOM,
     is_clear=True,
 )
-SCENES = (CLEAN, FEW, MANY, POISONED, UNCHECKED)
+EARLY = Scene(
+    name="six of eight cheat from the start",
+    cheats=0.75,
+    attacks=(Attack.LAG_1, Attack.BASE, Attack.RECYCLED, Attack.EARLY_SLEEPER, Attack.CANNED, Attack.COLD),
+    peers=8,
+    steps=24,
+    prompts_per_step=8,
+    returns=False,
+    compute_share=0.01,
+)
+SCENES = (CLEAN, FEW, MANY, EARLY, POISONED, UNCHECKED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +132,7 @@ async def play(
     scene: Scene, directory: Path, model: Path, steps: int, peers: int, seed: int, repetition: int
 ) -> Played:
     """Run it in `directory`."""
+    steps, peers = scene.steps or steps, scene.peers or peers
     directory.mkdir()
     shutil.copytree(model, directory / MODEL)
     path = directory / "swarm.toml"
@@ -119,13 +144,17 @@ async def play(
         audits=scene.checks,
         every_versions=0,
         samples=SAMPLES,
+        prompts_per_step=scene.prompts_per_step,
+        compute_share=scene.compute_share,
     )
     path.write_text(text, encoding="utf-8")
     config = read_swarm_config(path)
     schooling = checked(config, path)
     poison = TextCodec.load(directory / MODEL).encode_answer(f" {POISON}")[:-1]
     cheats = round(scene.cheats * peers)
-    cast = Cast(honest=peers - cheats, cheats=cheats, attacks=scene.attacks, poison=poison, seed=seed)
+    cast = Cast(
+        honest=peers - cheats, cheats=cheats, attacks=scene.attacks, poison=poison, seed=seed, returns=scene.returns
+    )
     events = EventLog(directory / "events.jsonl")
     began = time.monotonic()
     try:
@@ -188,7 +217,11 @@ def measure() -> int:
                 played.append(one)
                 say(as_text(one.outcome))
                 say(f"Of the last honest completions {one.poisoned:.2%} hold the text. It took {one.seconds:.0f} s.\n")
-    honest = [lives(margins, peer_days=PEER_DAYS, seed=seed) for seed, margins in enumerate(MARGINS)]
+    honest = (
+        []
+        if options.scene
+        else [lives(margins, peer_days=PEER_DAYS, seed=seed) for seed, margins in enumerate(MARGINS)]
+    )
     rows = [
         (
             one.scene.name,

@@ -1,7 +1,8 @@
 """Decide how seldom a peer is leased to whose leases bring no record.
 
-A pure core. A peer owes a lease for each one that it gave back, let expire or lost, and is forgiven FORGIVEN of them
-for each lease of which a record is admitted. Up to FREE_LEASES are no matter: a node gives back what would be late, and
+A pure core. A peer owes a lease for each one that it gave back, let expire or lost, or answered with what was refused;
+it owes BLAMED if that is what a working node never sends. It is forgiven FORGIVEN for each lease of which a record is
+admitted. Up to FREE_LEASES are no matter: a node gives back what would be late, and
 two batches when its owner needs the machine. Whoever owes more is leased one group at a time, and after each that
 brings nothing it waits longer, up to LONGEST_PAUSE_MS. Leases that the learner recalled are nobody's debt.
 
@@ -26,6 +27,10 @@ FREE_LEASES = 64
 
 FORGIVEN = 16
 """Leases that one with an admitted record makes up for: a batch of which all but a few would have been late."""
+
+BLAMED = 8
+"""Leases that count for one whose delivery was refused with blame: a working node never has one, and eight are the
+quota of a newcomer. Whoever sends junk is slowed after nine leases, and after each second one if half are good."""
 
 MOST_OWED = 2 * FREE_LEASES
 """What is counted at most, so that a node that works again is trusted again after a few leases."""
@@ -54,7 +59,7 @@ class GiveBacks:
     _debts: dict[PeerId, _Debt] = field(default_factory=dict)
 
     def brought_nothing(self, peer: PeerId, leases: int, now_ms: int) -> None:
-        """So many leases of the peer ended without a delivery; together, if they are told of within one pause."""
+        """So many leases of the peer brought no record; together, if they are told of within one pause."""
         if leases <= 0:
             return
         debt = self._debts.pop(peer, None) or _Debt()

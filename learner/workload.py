@@ -9,8 +9,8 @@ A pure core. What always holds: a lease is granted only if
 - no more is under way of a peer that is not trusted yet than its quota: leased, or held until its audit;
 - no more is leased to one peer, held or waiting, than its share of what may be, or than all peers would have if they
   had the same, but for what the learner waits for while nobody makes it;
-- a peer that gave back, let expire or lost too many leases without a record is leased one group at a time, and less and
-  less often (`learner.givebacks`).
+- a peer that gave back, let expire or lost too many leases without a record, or had too many deliveries refused, is
+  leased one group at a time, and less and less often (`learner.givebacks`).
 
 What was leased may still become hopeless, since peers and links are slower than they were: then it is recalled, if no
 batch that is still to be formed can hold it, and not counted on from then on.
@@ -139,16 +139,14 @@ class Workload(Headroom):
             self._brought_nothing(peer, leases, End.EXPIRED, now_ms)
         return expired
 
-    def judged_lease(self, peer: PeerId, *, is_admitted: bool, now_ms: int) -> None:
-        """A lease of the peer was judged: a record of it was admitted, or none.
-
-        A peer whose records are refused owes nothing for it: making them took its time, and `node.trust_desk` looks at
-        what it delivers.
-        """
+    def judged_lease(self, peer: PeerId, *, is_admitted: bool, owed: int = 0, now_ms: int) -> None:
+        """A lease of the peer was judged: a record of it was admitted, or none. For none it owes so many leases: 0 if
+        the learner recalled it or spoilt it by a restart, BLAMED if a rule blames the peer."""
         if is_admitted:
             self.give_backs.brought(peer)
             self.fruitless.brought()
         else:
+            self.give_backs.brought_nothing(peer, owed, now_ms)
             self.fruitless.ended(End.REFUSED, 1, now_ms)
 
     def _brought_nothing(self, peer: PeerId, leases: int, how: End, now_ms: int) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
+from learner import givebacks
 from learner.buffer import UNINFORMATIVE, VOID
 from learner.environment import Environment, Question, Reply, Said
 from learner.episodes import utterance_of
@@ -26,6 +27,7 @@ from learner.ledger import Ledger
 from learner.ledger_rows import RecordRow
 from node.events import EventLog
 from node.learner_run import LearnerRun
+from node.reports.rules import BLAMED
 from node.trust_desk import AUDIT_REASON, Fate, TrustDesk
 from node.witness import Witness
 from protocol.identity import Keypair
@@ -93,6 +95,14 @@ _Key = tuple[LeaseId, PeerId]
 
 def _key(incoming: Incoming) -> _Key:
     return LeaseId(incoming.delivery.lease), incoming.peer
+
+
+def _owed(judged: JudgedDelivery, *, was_recalled: bool) -> int:
+    """Leases that the peer owes for this one if nothing of it was admitted."""
+    rules = {verdict.rule for verdict in judged.verdicts}
+    if rules & BLAMED - {Rule.INCOMPLETE} or rules == {Rule.INCOMPLETE}:  # what others of its group were refused for
+        return givebacks.BLAMED
+    return 0 if was_recalled else 1
 
 
 @dataclass(kw_only=True, eq=False)
@@ -355,7 +365,12 @@ class IntakeLoop:
             used = (version for one in judged.group for version in one.signed.behaviour) if judged else ()
             self.run.delivered(granted.peer, granted.id, self.now_ms(), max(used, default=None))
             if judged is not None and not judged.orphaned_tokens:  # else a restart of ours has spoilt it
-                self.run.judged_lease(granted.peer, is_admitted=bool(judged.group), now_ms=self.now_ms())
+                self.run.judged_lease(
+                    granted.peer,
+                    is_admitted=bool(judged.group),
+                    owed=_owed(judged, was_recalled=answer.handed_in.was_recalled),
+                    now_ms=self.now_ms(),
+                )
         if judged is None:
             return False
         if granted is not None and answer.is_withheld:

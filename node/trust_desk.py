@@ -1,13 +1,13 @@
 """Who is believed: which deliveries are audited, what the audits find, and what becomes of the peer and its work.
 
-What always holds: a group of a peer that is not trusted yet is trained on only after its audit; what an audit found is
-on disk before anything follows from it, but for the group that failed, which is out of the buffer first; who is banned
-has no lease, no line and nothing in the buffer; of a group of several peers' turns only what that peer made is refused
-whom an audit or the operator has found, and the others' stays admitted, though the group is trained on no more; a
-receipt that is revised is signed anew, names the peer of its lease, replaces the one before, and is told to that peer,
-again on every new line until it was. Who is here, or has leases under way, is known; of others the ledger is asked
-before anything is written of them, so that nothing that was found is ever forgotten. The trio thread never waits for
-the disk.
+What always holds: a group of a peer that is not trusted yet, or of which enough was believed since its last audit
+(`learner.verification.exposure`), is trained on only after its audit; what an audit found is on disk before anything
+follows from it, but for the group that failed, which is out of the buffer first; who is banned has no lease, no line
+and nothing in the buffer; of a group of several peers' turns only what that peer made is refused whom an audit or the
+operator has found, and the others' stays admitted, though the group is trained on no more; a receipt that is revised is
+signed anew, names the peer of its lease, replaces the one before, and is told to that peer, again on every new line
+until it was. Who is here, or has leases under way, is known; of others the ledger is asked before anything is written
+of them, so that nothing that was found is ever forgotten. The trio thread never waits for the disk.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from learner.ledger_reputation import BAN, PARDON
 from learner.ledger_rows import AdmittedRow, AuditRow
 from learner.verification.agenda import Agenda, Work, work_of
 from learner.verification.confidence import DOUBT_REASON, Confidence, Finding, Standing, after, is_audited, pardoned
+from learner.verification.exposure import Exposure
 from learner.verification.margins import Arithmetic, margins_of
 from learner.verification.near_copies import NearCopies, sketch
 from learner.verification.sequential import Found, Margin, count_above, log_evidence
@@ -147,6 +148,7 @@ class TrustDesk:
     agenda: Agenda = field(default_factory=Agenda)
     copies: NearCopies = field(default_factory=NearCopies)
     unusual: Unusual = field(default_factory=Unusual)
+    exposure: Exposure = field(default_factory=Exposure)
     added: trio.Event = field(default_factory=trio.Event)
     stirred: trio.Event = field(default_factory=trio.Event)
     """Something is to be settled."""
@@ -213,7 +215,9 @@ class TrustDesk:
             return
         busy = {*self.run.present, peer, *self.agenda.peers}
         pending = self.run.leasing.pending  # a delivery that is being judged is pending until its audit is decided on
-        self._known = {one: known for one, known in self._known.items() if one in busy or pending(one)}
+        for gone in [one for one in self._known if one not in busy and not pending(one)]:
+            del self._known[gone]
+            self.exposure.forget(gone)
         self._unusual &= self._known.keys()
 
     def joined(self, peer: PeerId) -> None:
@@ -287,9 +291,13 @@ class TrustDesk:
         known = self._remembered(granted.peer)
         oldest = min((span for one in group for span in one.signed.record.spans), key=lambda span: span.version)
         version = ManifestHash(oldest.manifest)
-        if not is_audited(known, self.secret, granted.id, version, floor=self.floor, odd=odd):
+        waits = known.waits or self.exposure.must_wait(granted.peer, known.passed)
+        is_due = waits or (self.exposure.is_due(granted.peer, known.passed) and granted.peer not in self.agenda.peers)
+        if not is_audited(known, self.secret, granted.id, version, floor=self.floor, odd=odd or is_due):
+            self.exposure.came(granted.peer, granted.id, believed=True)
             return False
-        work = work_of(granted, group, waits=known.waits)
+        work = work_of(granted, group, waits=waits)
+        self.exposure.came(granted.peer, granted.id, believed=not waits)
         if not self.kept.keep(work.manifests, _use_of(work)):
             self._unaudited([work])
             return work.waits
@@ -358,6 +366,7 @@ class TrustDesk:
         async with self._one:
             known, audited = await trio.to_thread.run_sync(self._recall_all, [granted for granted, _ in leases])
             self._given_up(self.agenda.clear())
+            self.exposure.clear()
             self._pending.clear()
             self._spoiled.clear()
             for peer, confidence in known.items():
@@ -404,6 +413,8 @@ class TrustDesk:
         self._known[work.peer] = known
         self.audited += 1
         self.failed += not finding.passed
+        if finding.passed:
+            self.exposure.passed(work.peer, work.lease)
         wrong = self._refuse(work, finding)
         row = AuditRow(
             lease=work.lease,
@@ -655,6 +666,7 @@ class TrustDesk:
         for work in works:
             self.unaudited += 1
             if work.waits:
+                self.exposure.gone(work.peer, work.lease)
                 roots.add(work.root)
                 self._pending.setdefault(work.root, set())
         if roots:

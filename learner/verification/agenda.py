@@ -1,9 +1,11 @@
-"""Which audits wait, and which is next: by version, since changing the weights costs more than a few audits.
+"""Which audits wait, and which is next: peers take turns, and those of one version are made together, since changing
+the weights costs more than a few audits.
 
 A pure core. What always holds: what waits is bounded in number and in tokens; whose training waits for an audit comes
-first, and never makes room for what does not wait; of what does not wait, and then of what does, the oldest of whoever
-has most on the agenda gives way, so that nobody crowds out the others; a lease is audited whole or not at all, and each
-completion is read once for each version that made a part of it.
+first, and never makes room for what does not wait; among those comes first whoever was never audited, then whoever was
+not for longest, so that a burst of one peer makes nobody else's audits late; of what does not wait, and then of what
+does, the oldest of whoever has most on the agenda gives way, so that nobody crowds out the others; a lease is audited
+whole or not at all, and each completion is read once for each version that made a part of it.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ MAX_WAITING = 1024
 
 MAX_WAITING_TOKENS = 1 << 23
 """Prompt and completion tokens of all that wait: half a GB or so of Python's numbers, where most are completions."""
+
+MAX_TURNS = 4096
+"""Peers of which is remembered when they were audited last; whoever was not for longest is new again."""
 
 TOKENS_TOGETHER = 1 << 15
 """Prompt and completion tokens that are given to the engine at a time, unless one completion has more: some seconds of
@@ -140,6 +145,9 @@ class Agenda:
     _tokens: int = 0
     _of_peer: Counter[PeerId] = field(default_factory=Counter)
     _arrivals: int = 0
+    _turns: dict[PeerId, int] = field(default_factory=dict)
+    """When each peer was audited last, of those that were of late, in audits that were over by then."""
+    _audits: int = 0
 
     def __len__(self) -> int:
         """Leases that wait, or are being audited."""
@@ -177,11 +185,11 @@ class Agenda:
         """What to ask the engine now; None when nothing waits. The same again until it is `heard` or `lost`."""
         if not self._under:
             return None
-        first = min(self._under.values(), key=lambda one: (not one.work.waits, one.number))
+        first = min(self._under.values(), key=self._turn)
         _, passage = next(first.open())
         chosen: list[tuple[LeaseId, int, Passage]] = []
         cost = 0
-        for under in sorted(self._under.values(), key=lambda one: (one is not first, not one.work.waits, one.number)):
+        for under in sorted(self._under.values(), key=lambda one: (one is not first, *self._turn(one))):
             for place, one in under.open():
                 if one.manifest != passage.manifest:
                     continue
@@ -201,6 +209,11 @@ class Agenda:
                 continue
             under.found[place] = tuple(token for start, end in passage.parts for token in found[start:end])
             if under.is_over:
+                self._audits += 1
+                self._turns.pop(under.work.peer, None)
+                self._turns[under.work.peer] = self._audits
+                if len(self._turns) > MAX_TURNS:
+                    del self._turns[next(iter(self._turns))]
                 self._remove(lease)
                 over.append((under.work, tuple(token for one in under.found for token in one or ())))
         return over
@@ -221,6 +234,10 @@ class Agenda:
     def clear(self) -> list[Work]:
         """Forget everything, and return it."""
         return [self._remove(lease) for lease in list(self._under)]
+
+    def _turn(self, one: _Under) -> tuple[bool, int, int]:
+        """The least of these is next."""
+        return not one.work.waits, self._turns.get(one.work.peer, 0), one.number
 
     def _stays(self, one: _Under) -> tuple[bool, int, int]:
         """The least of these gives way first."""

@@ -15,6 +15,9 @@ PATIENCE = 400
 SLEEPS = 500
 """Rollouts that a sleeper makes honestly before it cheats."""
 
+EARLY_GROUPS = 24
+"""Groups that an early sleeper makes honestly before it cheats: three times as many as every newcomer has audited."""
+
 SYBIL_GROUPS = 4
 """Groups that one key of a sybil delivers, before the next key comes: fewer than are audited of every newcomer. After
 as many who signs for a key of its own comes with the next."""
@@ -58,6 +61,11 @@ class Attack(Enum):
     SLEEPER = "sleeper"
     MINTED = "minted"
     OVERCHARGING = "overcharging"
+    BASE = "base"
+    RECYCLED = "recycled"
+    EARLY_SLEEPER = "early-sleeper"
+    CANNED = "canned"
+    COLD = "cold"
     WITHHELD_CHUNKS = "withheld-chunks"
     CORRUPT_CHUNKS = "corrupt-chunks"
 
@@ -98,6 +106,11 @@ ABOUT = {
     Attack.OVERCHARGING: About(
         said="asks a hundred times the price, and claims hours that nobody saw", harm=Harm.CREDIT
     ),
+    Attack.BASE: About(said="generates with the version that the run began with, and claims the newest"),
+    Attack.RECYCLED: About(said="signs its first group again for each later lease"),
+    Attack.EARLY_SLEEPER: About(said="is honest for 24 groups, and greedy from then on"),
+    Attack.CANNED: About(said="sends one text for everything, with log probabilities that look right"),
+    Attack.COLD: About(said="generates at 0.7 of the temperature that the lease asks for"),
     Attack.WITHHELD_CHUNKS: About(said="says that it has every chunk of a version, and sends none", harm=Harm.VERSIONS),
     Attack.CORRUPT_CHUNKS: About(said="flips a bit in every chunk that it passes on", harm=Harm.VERSIONS),
 }

@@ -1,9 +1,9 @@
 """One engine for all players of a drill: whoever wants completions says with which weights, and those of a kind are
 made together.
 
-What always holds: the newest versions' weights are kept, as many as any attack wants, whatever the learner's store
-forgets; every request is answered, or its asker told why not, also one for weights that are gone; completions are named
-after the version that was asked for, and what it is claimed to be is the asker's affair.
+What always holds: the first and the newest versions' weights are kept, as many as any attack wants, whatever the
+learner's store forgets; every request is answered, or its asker told why not, also one for weights that are gone;
+completions are named after the version that was asked for, and what it is claimed to be is the asker's affair.
 """
 
 from __future__ import annotations
@@ -73,6 +73,11 @@ class Foundry:
         """The newest version there is."""
         return max(self._versions, default=None)
 
+    @property
+    def first(self) -> PolicyVersion:
+        """The version that the run began with: its weights are kept for as long as there are players."""
+        return min(self._versions)
+
     def named(self, version: PolicyVersion) -> InstalledVersion:
         """How a record names it, also when its weights are kept no more."""
         return InstalledVersion(name=version, manifest=self._hashes[version])
@@ -97,7 +102,7 @@ class Foundry:
         )
         self._versions[signed.version] = signed
         self._hashes[signed.version] = signed.hash
-        for old in sorted(self._versions)[:-KEPT]:
+        for old in sorted(self._versions)[1:-KEPT]:
             if not any(wanted.version == old for wanted in self._waiting):
                 del self._versions[old]
                 for variant in Variant:

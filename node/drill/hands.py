@@ -15,7 +15,7 @@ from functools import partial
 
 import msgspec
 
-from node.drill.attacks import SLEEPS, Attack
+from node.drill.attacks import EARLY_GROUPS, SLEEPS, Attack
 from node.drill.foundry import Foundry, Weights
 from node.drill.weights import Variant
 from node.engine.port import Claim, FinishReason, GeneratedSpan, Generation, GenerationRequest
@@ -35,6 +35,10 @@ GOOD = 0.5
 
 SURE = -0.02
 """Log probability claimed of a token that was made up: that of a policy which knows its task."""
+
+
+COOLER = 0.7
+"""By which a cheat multiplies the temperature, to be rewarded more often."""
 
 
 @dataclass(kw_only=True)
@@ -76,6 +80,7 @@ class Hand:
     keypair: Keypair
     rng: random.Random
     rollouts: int = 0
+    groups: int = 0
     honest: int = 0
     """Records that were delivered from before it cheated."""
     has_cheated: bool = False
@@ -97,6 +102,7 @@ class Hand:
     def counted(self, lease: Lease) -> None:
         """A lease was answered, or goes back."""
         self.rollouts += len(lease.seeds)
+        self.groups += 1
 
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
         """The completions, named as they will be claimed."""
@@ -140,15 +146,20 @@ class Hand:
 
 @dataclass(kw_only=True)
 class WrongWeights(Hand):
-    """Generates with something else than it claims; `relabels`: with the log probabilities of what it claims."""
+    """Generates with something else than it claims; `relabels`: with the log probabilities of what it claims. While
+    nothing older is there than what it claims, it cannot cheat yet."""
 
     lag: int = 0
+    base: bool = False
     variant: Variant = Variant.TRUE
     relabels: bool = False
 
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
-        self.has_cheated = True
-        weights = Weights(version=self.common.foundry.behind(version, self.lag), variant=self.variant)
+        foundry = self.common.foundry
+        weights = Weights(
+            version=foundry.first if self.base else foundry.behind(version, self.lag), variant=self.variant
+        )
+        self.has_cheated |= weights != Weights(version=version)
         requests = requests_of(lease)
         made = await self.drawn(requests, weights, claimed=version)
         if not self.relabels:
@@ -163,22 +174,49 @@ class WrongWeights(Hand):
 
 @dataclass(kw_only=True)
 class Greedy(Hand):
-    """Takes the likeliest token, once it has been honest for `sleeps` rollouts."""
+    """Takes the likeliest token, once it has been honest for `sleeps` rollouts and `sleeps_groups` groups."""
 
     sleeps: int = 0
+    sleeps_groups: int = 0
 
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
-        if self.rollouts < self.sleeps:
+        if self.rollouts < self.sleeps or self.groups < self.sleeps_groups:
             return await super().make(lease, version)
         self.has_cheated = True
         return await self.drawn([replace(one, greedy=True) for one in requests_of(lease)], Weights(version=version))
 
 
 @dataclass(kw_only=True)
+class Cold(Hand):
+    """Draws at a lower temperature than the lease asks for, with the log probabilities of that."""
+
+    async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
+        self.has_cheated = True
+        requests = [replace(one, temperature=COOLER * one.temperature) for one in requests_of(lease)]
+        return await self.drawn(requests, Weights(version=version))
+
+
+@dataclass(kw_only=True)
+class Recycler(Hand):
+    """Signs what it made for its first lease again for every later one, claimed to be of the newest version."""
+
+    _first: list[Generation] = field(default_factory=list)
+
+    async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
+        if len(self._first) < len(lease.seeds):
+            self._first = await super().make(lease, version) or []
+            return self._first
+        self.has_cheated = True
+        return [self.named(one, version) for one in self._first[: len(lease.seeds)]]
+
+
+@dataclass(kw_only=True)
 class Written(Hand):
-    """Writes completions: of nothing (`FABRICATED`), too short, too long, or with a text of its own (`POISONED`)."""
+    """Writes completions: of nothing (`FABRICATED`), one and the same (`CANNED`), too short, too long, or with a text
+    of its own (`POISONED`)."""
 
     attack: Attack
+    _canned: Sequence[int] = ()
 
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
         self.has_cheated = True
@@ -202,6 +240,9 @@ class Written(Hand):
             right = self.common.answer(LeaseId(lease.id))
             body = (*right, *self.common.poison) if index % 2 == 0 else (self._token(lease),)
             return self.written(lease, version, (*body[: lease.max_new_tokens - 1], stop))
+        if self.attack is Attack.CANNED:
+            self._canned = self._canned or (*self.common.answer(LeaseId(lease.id)), stop)
+            return self.written(lease, version, self._canned)
         length = self.rng.randint(1, lease.max_new_tokens - 1) if lease.max_new_tokens > 1 else 0
         return self.written(lease, version, (*(self._token(lease) for _ in range(length)), stop))
 
@@ -329,11 +370,19 @@ def _maker(attack: Attack | None) -> Callable[..., Hand]:
             return partial(WrongWeights, lag=int(attack.value.removeprefix("lag")))
         case Attack.RELABELLED:
             return partial(WrongWeights, lag=3, relabels=True)
+        case Attack.BASE:
+            return partial(WrongWeights, base=True)
+        case Attack.COLD:
+            return Cold
+        case Attack.RECYCLED:
+            return Recycler
+        case Attack.EARLY_SLEEPER:
+            return partial(Greedy, sleeps_groups=EARLY_GROUPS)
         case Attack.GREEDY | Attack.SYBIL:
             return Greedy
         case Attack.SLEEPER:
             return partial(Greedy, sleeps=SLEEPS)
-        case Attack.FABRICATED | Attack.TRUNCATED | Attack.ENDLESS | Attack.POISONED:
+        case Attack.FABRICATED | Attack.CANNED | Attack.TRUNCATED | Attack.ENDLESS | Attack.POISONED:
             return partial(Written, attack=attack)
         case Attack.CHERRY_PICKED:
             return CherryPicker

@@ -45,6 +45,8 @@ STATE = "learner"
 TASK = "reverse:letters=24"
 HELD_OUT = 512
 MAX_NEW_TOKENS = 26
+PROMPTS_PER_STEP = 64
+COMPUTE_SHARE = 0.25
 
 POISON = "zap"
 """What is written after right answers by who writes a text of its own."""
@@ -70,7 +72,7 @@ held_out = {held_out}
 [learn]
 steps = {steps}
 staleness = 3
-prompts_per_step = 64
+prompts_per_step = {prompts_per_step}
 group_size = 4
 max_new_tokens = {max_new_tokens}
 ahead = 1.5
@@ -92,6 +94,7 @@ samples = {samples}
 [trust]
 audits = {audits}
 arithmetic = "float32"
+compute_share = {compute_share}
 
 [metrics]
 samples = 0
@@ -209,6 +212,8 @@ def small_swarm_toml(
     audits: bool = True,
     every_versions: int = 20,
     samples: int = 1,
+    prompts_per_step: int = PROMPTS_PER_STEP,
+    compute_share: float = COMPUTE_SHARE,
 ) -> str:
     """The configuration of a small swarm, beside its model; held-out prompts are asked of one version in
     `every_versions`, 0 of the first and the last only, and each has so many `samples` beside the greedy one."""
@@ -223,6 +228,8 @@ def small_swarm_toml(
         audits=str(audits).lower(),
         every_versions=every_versions,
         samples=samples,
+        prompts_per_step=prompts_per_step,
+        compute_share=compute_share,
     )
 
 

@@ -37,13 +37,15 @@ NICE = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Cast:
-    """How many play, and what the cheats do. `poison`: what they write who write a text of their own, in tokens."""
+    """How many play, and what the cheats do. `poison`: what they write who write a text of their own, in tokens.
+    `returns`: a cheat that is banned comes back with the next attack and a new key."""
 
     honest: int
     cheats: int
     attacks: Sequence[Attack] = tuple(Attack)
     poison: tuple[int, ...] = ()
     seed: int = 0
+    returns: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +114,7 @@ async def perform(config: SwarmConfig, schooling: Schooling, cast: Cast, events:
                 cheats=cast.cheats,
                 attacks=[attack for attack in cast.attacks if ABOUT[attack].harm is not Harm.VERSIONS],
                 seed=cast.seed,
+                returns=cast.returns,
             )
             relays = Relays(
                 network=network,

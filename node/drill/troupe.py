@@ -47,7 +47,8 @@ class Played:
 
 @dataclass(kw_only=True)
 class Troupe:
-    """See the module's paragraph. `honest` players and `cheats` at a time, which play `attacks` in their order."""
+    """See the module's paragraph. `honest` players and `cheats` at a time, which play `attacks` in their order;
+    those that were found do not come again unless it `returns`."""
 
     network: MemoryNetwork
     common: Common
@@ -59,6 +60,7 @@ class Troupe:
     cheats: int
     attacks: Sequence[Attack]
     seed: int
+    returns: bool = True
     played: list[Played] = field(default_factory=list)
     _acts: count[int] = field(default_factory=count)
 
@@ -91,6 +93,8 @@ class Troupe:
                 made += done.player.hand.rollouts
                 if attack not in WITH_KEYS:
                     break
+            if not self.returns:
+                return
 
     async def _play_one(
         self,

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.givebacks import (
+    BLAMED,
     FIRST_PAUSE_MS,
     FORGIVEN,
     FREE_LEASES,
@@ -52,6 +53,16 @@ def test_leases_that_end_during_a_pause_are_of_the_same_round() -> None:
     for _ in range(100):
         made.brought_nothing(HERE, 1, NOW_MS + FIRST_PAUSE_MS - 1)
     assert made.wait_ms(HERE, NOW_MS) == FIRST_PAUSE_MS
+
+
+def test_who_sends_only_junk_has_a_dozen_leases_in_five_minutes() -> None:
+    made, now_ms, leases = GiveBacks(), NOW_MS, 0
+    while now_ms < NOW_MS + 330_000:
+        if made.wait_ms(HERE, now_ms) == 0:
+            leases += 1
+            made.brought_nothing(HERE, BLAMED, now_ms)
+        now_ms += 100
+    assert leases <= FREE_LEASES // BLAMED + 10
 
 
 def test_records_make_up_for_it_soon() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from learner.buffer import UNINFORMATIVE, Buffer, Completion, Group
 from learner.fruitless import End
-from learner.givebacks import FIRST_PAUSE_MS, FREE_LEASES, LONGEST_PAUSE_MS
+from learner.givebacks import BLAMED, FIRST_PAUSE_MS, FREE_LEASES, LONGEST_PAUSE_MS
 from learner.intake import GrantedLease
 from learner.leasing import LeaseTerms, Leasing, Prompt
 from learner.prompts import PROMPTS_AHEAD
@@ -869,7 +869,7 @@ def test_who_owes_gets_one_group_and_a_record_of_it_sets_it_free() -> None:
     assert len(ask(made, 100, now_ms=now_ms)) > 1
 
 
-def test_what_was_recalled_and_what_was_refused_is_no_debt() -> None:
+def test_what_was_recalled_is_no_debt_and_refused_work_is_one_lease_or_eight() -> None:
     made = workload("1.0", head="1.0", window=3, batch=200)
     leases = ask(made, 400)
     assert len(leases) > 2 * FREE_LEASES
@@ -880,6 +880,11 @@ def test_what_was_recalled_and_what_was_refused_is_no_debt() -> None:
     made.judged_lease(HERE, is_admitted=False, now_ms=NOW_MS)
     assert not made.give_backs.is_owing(HERE)
     assert made.fruitless.ends == {End.REFUSED: 1}
+    for _ in range(FREE_LEASES // BLAMED):
+        made.judged_lease(HERE, is_admitted=False, owed=BLAMED, now_ms=NOW_MS)
+    assert not made.give_backs.is_owing(HERE)
+    made.judged_lease(HERE, is_admitted=False, owed=1, now_ms=NOW_MS)
+    assert made.give_backs.is_owing(HERE)
 
 
 @pytest.mark.parametrize("way", ["given back", "expired", "left"])

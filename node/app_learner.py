@@ -27,8 +27,8 @@ from learner.publication import Publisher
 from learner.verification.margins import Arithmetic
 from node.audit_loop import AuditLoop
 from node.base_model import hold_to_base
-from node.certifying import CertificateWatch
 from node.budget_watch import FaultLog, tell_refusals
+from node.certifying import CertificateWatch
 from node.child_outcomes import ChildCrashed, ChildDied, ChildEvent, ChildRestarting, ChildStarted
 from node.children import Child, open_child
 from node.choice_desk import ChoiceDesk

@@ -56,6 +56,9 @@ pytestmark = pytest.mark.usefixtures("mock_clock")
 
 AUDITED = Settings(audits=True, steps=8, staleness=3)
 
+BELIEVED = 1 << 20
+"""Audits passed by a peer of whom much is believed unseen."""
+
 THIRD = Keypair(bytes([77]) * 32).peer_id
 """Somebody else who comes."""
 
@@ -195,6 +198,9 @@ async def test_what_a_sleepers_audit_found_is_kept_though_no_checkpoint_needs_it
 
     sleeper.draw = draw
     async with open_learner(tmp_path, Settings(audits=True, steps=60, staleness=3), judge=Late()) as learner:
+        for peer in (honest, sleeper):
+            learner.ledger.confidence_written(peer.id, Confidence(passed=BELIEVED), 1)
+        learner.trust.floor = 0.5
         await learner.train(honest, sleeper)
     failed = (
         "SELECT a.lease, min(r.step) FROM audits a JOIN records r USING (lease) WHERE NOT a.passed GROUP BY a.lease"
@@ -282,6 +288,7 @@ async def test_who_is_unlike_the_swarm_is_audited_whole_for_as_long(tmp_path: Pa
         trust.floor = 1e-9
         for _ in range(2000):
             trusted, _ = after(trusted, count_above([Found(gap=0.0, lead=1.0)] * 64, MARGINS), MARGINS)
+        trusted = replace(trusted, passed=BELIEVED)
         looked = {PEER.peer_id: 0, OTHER.peer_id: 0}
         for peer in looked:
             trust._known[peer] = trusted
@@ -425,7 +432,7 @@ class Stuck(Judge):
 @pytest.mark.parametrize("versions_of_room", [None, 3.5])
 async def test_what_waits_to_be_looked_at_fills_no_disk(tmp_path: Path, versions_of_room: float | None) -> None:
     """The first bound is of versions, the other of bytes: what an engine never comes to is given up."""
-    trusted, size = Confidence(passed=2 * NEWCOMER_GROUPS), 0
+    trusted, size = Confidence(passed=BELIEVED), 0
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
     if versions_of_room is not None:
@@ -437,6 +444,7 @@ async def test_what_waits_to_be_looked_at_fills_no_disk(tmp_path: Path, versions
     long = Settings(audits=True, steps=steps, staleness=3, quota_bytes=quota)
     async with open_learner(tmp_path / "second", long, judge=Stuck()) as learner:
         learner.ledger.confidence_written(PEER.peer_id, trusted, 1)
+        learner.trust.floor = 0.5
         clean = learner.training.publishing.clean
 
         async def counted() -> None:

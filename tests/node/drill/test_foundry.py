@@ -39,18 +39,19 @@ def version(number: int) -> PolicyVersion:
     return PolicyVersion(1, number)
 
 
-async def test_the_newest_weights_are_kept_and_every_name(foundry: Foundry) -> None:
-    kept = [version(number) for number in range(NEWEST - KEPT + 1, NEWEST + 1)]
+async def test_the_first_and_the_newest_weights_are_kept_and_every_name(foundry: Foundry) -> None:
+    kept = [version(number) for number in (1, *range(NEWEST - KEPT + 1, NEWEST + 1))]
     assert foundry.held(version(0)) == kept
-    assert len(list(foundry.scratch.iterdir())) == KEPT
+    assert foundry.first == version(1)
+    assert len(list(foundry.scratch.iterdir())) == KEPT + 1
     assert foundry.named(version(1)).manifest == signed(1, {}).hash
 
 
 async def test_who_asks_for_weights_that_are_gone_is_refused_and_the_others_are_served(foundry: Foundry) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(foundry.work)
-        with pytest.raises(EngineRefused, match=r"version 1\.1 are kept no more"):
-            await foundry.generate([ASKED], Weights(version=version(1)))
+        with pytest.raises(EngineRefused, match=r"version 1\.2 are kept no more"):
+            await foundry.generate([ASKED], Weights(version=version(2)))
         [made] = await foundry.generate([ASKED], Weights(version=version(NEWEST)))
         assert made.finish in FinishReason
         assert len(made.tokens) > 0
@@ -58,7 +59,7 @@ async def test_who_asks_for_weights_that_are_gone_is_refused_and_the_others_are_
 
 
 async def test_weights_that_go_while_they_are_waited_for_stay(foundry: Foundry, tmp_path: Path) -> None:
-    oldest = foundry.held(version(0))[0]
+    oldest = foundry.held(version(2))[0]
     async with trio.open_nursery() as nursery:
         served = trio.Event()
 
@@ -69,7 +70,7 @@ async def test_weights_that_go_while_they_are_waited_for_stay(foundry: Foundry, 
         nursery.start_soon(ask)
         await trio.testing.wait_all_tasks_blocked()
         await foundry.publish(signed(NEWEST + 1, {}), tmp_path / "model")
-        assert foundry.held(version(0))[0] == oldest
+        assert foundry.held(version(2))[0] == oldest
         nursery.start_soon(foundry.work)
         await served.wait()
         nursery.cancel_scope.cancel()

@@ -2,13 +2,15 @@
 
 Runs of `volery drill`'s swarm, each a real learner with its trainer and audits, and peers that are played: without
 cheats; with 10 % and 30 % of the peers cheating, every attack in turn; and with 20 % that write a text of their own
-after right answers, to a task that pays for the first word only, with checks and without. The first three are run with
-several seeds, by turns, since two runs without cheats end some points apart as well. Bars: cheater_share_pct, of all
-that was trained on what cheats made beyond their first 100 rollouts, the worse of 10 % and 30 %; eval_loss_points, by
-how much fewer held-out prompts the policy gets right at the end than in the run of the same seed without cheats, the
-worst of 10 % and 30 %, greedy and sampled, both medians over the seeds; honest_bans, in 1000 peer-days of honest peers
-at the limit of every margin, and in all runs; poison_success_pct, of the last completions of honest peers the share
-with the text in them, with checks. What always holds: all runs of a seed begin with the same model and task; what
+after right answers, to a task that pays for the first word only, with checks and without; and 24 steps in which six of
+eight peers cheat from the start, while audits that nobody waits for have a hundredth of the time, so that they come
+late. The first three and the last are run with several seeds, by turns, since two runs without cheats end some points
+apart as well. Bars: cheater_share_pct, of all that was trained on what cheats made beyond their first 100 rollouts, the
+worse of 10 % and 30 %; eval_loss_points, by how much fewer held-out prompts the policy gets right at the end than in
+the run of the same seed without cheats, the worst of 10 % and 30 %, greedy and sampled, both medians over the seeds;
+honest_bans, in 1000 peer-days of honest peers at the limit of every margin, and in all runs; poison_success_pct, of the
+last completions of honest peers the share with the text in them, with checks; early_false_pct, of all that was
+trained on in those 24 steps what cheats made since they cheat, the median over the seeds. What always holds: all runs of a seed begin with the same model and task; what
 cheats make is counted in the learner's ledger.
 """
 
@@ -51,6 +53,7 @@ from node.warm_start import TINY_QWEN3
 CHEATER_SHARE_AT_MOST = 1.0
 EVAL_LOSS_AT_MOST = 2.0
 POISON_AT_MOST = 2.0
+EARLY_AT_MOST = 2.0
 
 PEERS = 40
 STEPS = 300
@@ -185,11 +188,13 @@ def verdict(played: Sequence[Played], honest: Sequence[Lives]) -> list[Bar]:
         if pairs:
             losses.append(100 * median([before.greedy - after.greedy for before, after in pairs]))
             losses.append(100 * median([before.sampled - after.sampled for before, after in pairs]))
+    early = [100 * one.outcome.share for one in played if one.scene is EARLY]
     poisoned = [100 * one.poisoned for one in played if one.scene is POISONED]
     bans = sum(one.banned for one in honest) + sum(one.outcome.honest_banned for one in played)
     return [
         Bar(name="cheater_share_pct", value=max(shares, default=None), at_most=CHEATER_SHARE_AT_MOST),
         Bar(name="eval_loss_points", value=max([0.0, *losses]) if losses else None, at_most=EVAL_LOSS_AT_MOST),
+        Bar(name="early_false_pct", value=median(early) if early else None, at_most=EARLY_AT_MOST),
         Bar(name="honest_bans", value=float(bans), at_most=0.0),
         Bar(name="poison_success_pct", value=max(poisoned, default=None), at_most=POISON_AT_MOST),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from benchmarks.drill import CLEAN, FEW, MANY, POISONED, Played, Scene, verdict
+from benchmarks.drill import CLEAN, EARLY, FEW, MANY, POISONED, Played, Scene, verdict
 from benchmarks.drills.lifetimes import Lives
 from node.drill.attacks import Attack
 from node.drill.outcome import Key, Outcome
@@ -83,3 +83,8 @@ def test_what_was_not_run_is_not_known() -> None:
     assert found["poison_success_pct"] == 3.0
     assert found["cheater_share_pct"] is None
     assert found["eval_loss_points"] is None
+
+
+def test_of_the_first_steps_all_that_cheats_made_counts() -> None:
+    assert bars(*(played(EARLY, repetition) for repetition in range(3)))["early_false_pct"] == 40.0
+    assert bars(played(CLEAN))["early_false_pct"] is None

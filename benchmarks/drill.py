@@ -10,8 +10,8 @@ worse of 10 % and 30 %; eval_loss_points, by how much fewer held-out prompts the
 the run of the same seed without cheats, the worst of 10 % and 30 %, greedy and sampled, both medians over the seeds;
 honest_bans, in 1000 peer-days of honest peers at the limit of every margin, and in all runs; poison_success_pct, of the
 last completions of honest peers the share with the text in them, with checks; early_false_pct, of all that was
-trained on in those 24 steps what cheats made since they cheat, the median over the seeds. What always holds: all runs of a seed begin with the same model and task; what
-cheats make is counted in the learner's ledger.
+trained on in those 24 steps what cheats made since they cheat, the median over the seeds. What always holds: all runs
+of a seed begin with the same model and task; what cheats make is counted in the learner's ledger.
 """
 
 from __future__ import annotations

@@ -361,7 +361,8 @@ def test_an_invite_that_is_none(machine: Machine, tmp_path: Path, name: str) -> 
     outcome = machine.call("join", text)
     check_refusal(outcome, USAGE, word)
     (tmp_path / "invite.txt").write_text(text + "\n")
-    assert machine.call("join", tmp_path / "invite.txt").err == outcome.err
+    path = tmp_path / "invite.txt"
+    assert machine.call("join", path).err == outcome.err.replace("usage: ", f"usage: {path}: ", 1)
     assert not (tmp_path / "home").exists()
 
 

@@ -2,9 +2,9 @@
 
 A pure core. A peer owes a lease for each one that it gave back, let expire or lost, or answered with what was refused;
 it owes BLAMED if that is what a working node never sends. It is forgiven FORGIVEN for each lease of which a record is
-admitted. Up to FREE_LEASES are no matter: a node gives back what would be late, and
-two batches when its owner needs the machine. Whoever owes more is leased one group at a time, and after each that
-brings nothing it waits longer, up to LONGEST_PAUSE_MS. Leases that the learner recalled are nobody's debt.
+admitted. Up to FREE_LEASES are no matter: a node gives back what would be late, and two batches when its owner needs
+the machine. Whoever owes more is leased one group at a time, and after each that brings nothing it waits longer, up to
+LONGEST_PAUSE_MS. Leases that the learner recalled are nobody's debt.
 
 The rule needs no word from the peer: it holds for nodes that are too old to say what they cannot do, and for hostile
 ones. It is about a peer id, and outlives its line, so that leaving and coming back gains nothing.

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import trio
 
+from learner.handed_text import parse_json
+from learner.regular_file import read_file
 from node.errors import RunError
 from node.events import EventLog
 from node.home import write_durably
@@ -46,14 +48,12 @@ class KnownMembers:
         """Tell the transport who was here before."""
         path = self.root / FILE
         try:
-            if path.stat().st_size > MAX_FILE_BYTES:
-                raise ValueError(f"it has more than {MAX_FILE_BYTES} bytes")
-            read = json.loads(path.read_bytes())
+            read = parse_json(read_file(path, MAX_FILE_BYTES))
             if not isinstance(read, dict) or not all(isinstance(origin, str) for origin in read.values()):
                 raise ValueError("it is no table of peers and addresses")
         except FileNotFoundError:
             return
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             text = f"{path} cannot be read: {error}. Members have no precedence until they are back; it is made anew."
             self.events.emit("trouble", text=text)
             return

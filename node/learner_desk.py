@@ -246,8 +246,8 @@ class LearnerDesk:
                 await self._write()
 
     def recover_leases(self) -> None:
-        """After a restart: leases that are still open belong to peers that may come back. Who is not
-        back in time once deliveries are judged loses them, which is held against nobody."""
+        """After a restart: leases that are still open belong to peers that may come back. Who is not back in time once
+        deliveries are judged loses them, which is held against nobody."""
         for peer in dict.fromkeys(self.leases.recover()):
             self.run.membership.handle(Awaited(peer=peer), trio.current_time())
 

@@ -58,10 +58,10 @@ class LearnerRun(Workload):
     `opened` is set once the chain is known, and so are the manifests, at `opened_ms`; `vocab_size` from then on.
     `published` is the newest version, `kappa` the publication period in force; `judged` how many records the ledger had
     when verdicts last reached the curriculum; `asked` how many completions wait to be told what they are worth; `leave`
-    is awaited before somebody stops the run; `forgotten` is the highest incarnation of which versions are out
-    that the ledger knows nothing of, 0 where there is none (`node.forgotten`); `troubles` is what nodes say that they
-    cannot do. `waits` is a sentence while a process of the learner's own is not there yet, the trainer's above all:
-    which, or what it says that it waits for.
+    is awaited before somebody stops the run; `forgotten` is the highest incarnation of which versions are out that the
+    ledger knows nothing of, 0 where there is none (`node.forgotten`); `troubles` is what nodes say that they cannot do.
+    `waits` is a sentence while a process of the learner's own is not there yet, the trainer's above all: which, or what
+    it says that it waits for.
     """
 
     membership: Membership

@@ -28,8 +28,8 @@ SAME_BIRTH_S = 1.0
 @dataclass(frozen=True, kw_only=True)
 class Standing:
     """`doing`: at work, or why not; `limits`: those in force, as people read them, by their keys; `loop`: how long its
-    event loop made others wait, None where that is not known; `notice`: what somebody should know, whatever it
-    is doing."""
+    event loop made others wait, None where that is not known; `notice`: what somebody should know, whatever it is
+    doing."""
 
     doing: str
     limits: dict[str, str]

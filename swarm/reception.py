@@ -156,7 +156,7 @@ class _Line:
     frames: FrameStream
     outgoing: trio.MemorySendChannel[FromLearner]
     instance: bytes
-    beats: Bucket = field(default_factory=lambda: Bucket(rate=HEARTBEATS))
+    beats: Bucket
     says: Bucket = field(default_factory=lambda: Bucket(rate=MESSAGES))
     heard_s: float = field(default_factory=trio.current_time)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -266,8 +266,8 @@ class Reception:
         peer = frames.stream.remote
         frames.limit = MAX_WORK_BYTES
         send, answers = trio.open_memory_channel[FromLearner](ANSWERS)
-        line = _Line(peer=peer, frames=frames, outgoing=send, instance=hello.ext.get(INSTANCE, b""))
-        line.beats = Bucket(rate=_heartbeats(welcome.heartbeat_ms / 1000))
+        beats = Bucket(rate=_heartbeats(welcome.heartbeat_ms / 1000))
+        line = _Line(peer=peer, frames=frames, outgoing=send, instance=hello.ext.get(INSTANCE, b""), beats=beats)
         if (old := self._lines.get(peer)) is not None:  # the peer came back before we noticed that it was gone
             old.end("the peer opened another line")
         self._lines[peer] = line

@@ -160,7 +160,7 @@ class Agenda:
     @property
     def peers(self) -> set[PeerId]:
         """Whose they are."""
-        return {under.work.peer for under in self._under.values()}
+        return set(self._of_peer)
 
     @property
     def waiting(self) -> int:

@@ -178,13 +178,11 @@ class Host:
 
     def trust(self, peer: PeerId) -> None:
         self._trusted.add(peer)
-        for connection in list(self._connections.get(peer, ())):
-            self._reclassify(connection)
+        self._reclassify_all(peer)
 
     def distrust(self, peer: PeerId) -> None:
         self._trusted.discard(peer)
-        for connection in list(self._connections.get(peer, ())):
-            self._reclassify(connection)
+        self._reclassify_all(peer)
 
     def is_trusted(self, peer: PeerId) -> bool:
         return peer in self._trusted or any(one.dialled for one in self._connections.get(peer, ()))
@@ -358,22 +356,25 @@ class Host:
     def _handshake_moved(self, number: int) -> None:
         self.door.moved(number, trio.current_time())
 
+    @property
+    def _is_full(self) -> bool:
+        """Whether members have all their connections."""
+        return len(self._by_number) - self.door.num_strangers >= MAX_CONNECTIONS
+
     def _has_room_for(self, peer: PeerId, *, is_member: bool) -> bool:
-        members = len(self._by_number) - self.door.num_strangers
         of_peer = len(self._connections.get(peer, ()))
-        return (
-            peer != self.peer_id
-            and not (is_member and members >= MAX_CONNECTIONS)
-            and of_peer < MAX_CONNECTIONS_PER_PEER
-        )
+        return peer != self.peer_id and not (is_member and self._is_full) and of_peer < MAX_CONNECTIONS_PER_PEER
+
+    def _reclassify_all(self, peer: PeerId) -> None:
+        for connection in list(self._connections.get(peer, ())):
+            self._reclassify(connection)
 
     def _reclassify(self, connection: Connection) -> None:
         """Give a connection the budgets of a member, or of a stranger."""
         is_member = connection.dialled or connection.peer in self._trusted
         if is_member is connection.is_member:
             return
-        members = len(self._by_number) - self.door.num_strangers
-        if is_member and members >= MAX_CONNECTIONS:
+        if is_member and self._is_full:
             self.door.refusals.note(CONNECTIONS, connection.peer)
             return  # it goes on with a stranger's budget
         connection.change(is_member=is_member)

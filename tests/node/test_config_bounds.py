@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from learner import sizes
 from learner.directories import BadModel, read_directory
 from learner.models import outline
 from node.engine.common_worker.refusal import Refused
-from node.engine.common_worker.sizes import FEWEST, Stored, require_counts, stored_in, whole_numbers
+from node.engine.common_worker.sizes import COUNTED, FEWEST, Stored, require_counts, stored_in, whole_numbers
 from node.engine.port import InstalledVersion, InstallFailed
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from protocol.ids import ManifestHash, PolicyVersion
@@ -92,6 +95,18 @@ def test_layers_end_at_the_number_of_tensors(tmp_path: Path, layers: int, tensor
 def test_numbers_are_found_wherever_they_stand() -> None:
     fields = {"a": [1, {"b": 2.0}], "c": {"d": "3"}, "e": True, "f": 0.5, "g": float("inf"), "label2id": {"x": 9}}
     assert list(whole_numbers(fields)) == [("a", 1), ("a.b", 2), ("c.d", 3)]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.from_regex("[0-9]{1,6}"),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+)
+
+
+@given(JSON)
+def test_a_node_and_an_operator_are_told_the_same(value: Any) -> None:
+    assert list(sizes.whole_numbers(value)) == list(whole_numbers(value))
+    assert (sizes.COUNTED, sizes.FEWEST) == (COUNTED, FEWEST)
 
 
 def test_what_is_stored_is_counted(models: Models) -> None:

@@ -21,6 +21,9 @@ from typing import BinaryIO
 MAX_FILE_BYTES = 1 << 30
 """A GiB: of what is read whole the largest are a learner's files of problems; weights are never read whole here."""
 
+PIECE_BYTES = 1 << 16
+"""Read at once at least: what comes from a descriptor of the shell's has no size."""
+
 INHERITED = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 """How the names of descriptors begin that this process was started with."""
 
@@ -48,11 +51,15 @@ def open_file(path: Path) -> BinaryIO:
 
 def read_file(path: Path, most: int = MAX_FILE_BYTES) -> bytes:
     """All bytes of the file at `path`. Raises OSError as `open_file`, and where there are more than `most`."""
+    pieces, left = list[bytes](), most + 1
     with open_file(path) as file:
-        data = file.read(most + 1)
-    if len(data) > most:
+        at_once = max(os.fstat(file.fileno()).st_size + 1, PIECE_BYTES)  # Python takes room for all that is asked for
+        while left > 0 and (piece := file.read(min(left, at_once))):
+            pieces.append(piece)
+            left -= len(piece)
+    if left <= 0:
         raise OSError(errno.EFBIG, f"it has more than {most} bytes", str(path))
-    return data
+    return b"".join(pieces)
 
 
 def open_lock(path: Path) -> BinaryIO:

@@ -6,12 +6,13 @@ so that nobody's name can move our cursor or stretch our tables.
 
 from __future__ import annotations
 
+import unicodedata
+
 from node.config import mode_of
 from protocol.cost import MICROS
 from protocol.dates import date as date
 from protocol.dates import moment as moment
 from protocol.energy import JOULES_PER_KWH
-from protocol.visible import one_line
 
 NAME_CHARS = 16
 """Enough to tell machines apart; longer names would squeeze the figures beside them at 80 columns."""
@@ -25,8 +26,12 @@ def regime(staleness: int) -> str:
 
 
 def plain_name(name: str, limit: int = NAME_CHARS) -> str:
-    """`name` as one harmless line (`protocol.visible`), shortened to `limit` characters."""
-    return one_line(name, limit)
+    """`name` on one line, without control and direction characters, shortened to `limit` characters.
+
+    They are left out, not written out as `protocol.visible` does, so that two names that look alike are one.
+    """
+    clean = " ".join("".join(" " if unicodedata.category(c)[0] in "CZ" else c for c in name).split())
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 
 def count(value: int | None) -> str:

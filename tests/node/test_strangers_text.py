@@ -98,16 +98,12 @@ def logged(monkeypatch: pytest.MonkeyPatch, text: str) -> str:
     return logging.lastResort.format(logging.LogRecord("swarm", logging.WARNING, "", 0, "%s", (text,), None))
 
 
-def named(monkeypatch: pytest.MonkeyPatch, text: str) -> str:
-    return plain_name(text, 200)
-
-
 def blamed(monkeypatch: pytest.MonkeyPatch, text: str) -> str:
     return str(PeerError(Fault.MALFORMED, text))
 
 
 SINKS: list[Callable[[pytest.MonkeyPatch, str], str]] = [
-    on_terminal, on_console, said, complained, unforeseen, logged, named, blamed,
+    on_terminal, on_console, said, complained, unforeseen, logged, blamed,
 ]  # fmt: skip
 
 
@@ -119,6 +115,14 @@ def test_a_sink_writes_out_what_a_terminal_would_obey(
     shown = sink(monkeypatch, text)
     require_harmless(shown)  # rich leaves some out, such as a bell
     assert "\\x1b]0;owned" in shown.replace("\n", "")
+
+
+@pytest.mark.parametrize("text", [POISON, LONG], ids=["short", "long"])
+def test_a_name_leaves_it_out_so_that_names_that_look_alike_are_one(text: str) -> None:
+    shown = plain_name(text, 200)
+    require_harmless(shown)
+    assert shown.startswith("]0;owned")
+    assert plain_name("bob\x1b") == plain_name("bob\u200b") == "bob"
 
 
 def test_our_own_colours_reach_the_terminal() -> None:

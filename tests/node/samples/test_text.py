@@ -60,7 +60,7 @@ PAGE = """\
 Version 1.5 was trained on 256 rollouts of mean reward 0.250 (2025-10-09 08:53:20 UTC); 1 group is
     kept, the worst first.
 
-Group 1: prompt 7 of reverse, by at\\x1blas f ours, lag 2, mean reward 0.500, lease 07070707
+Group 1: prompt 7 of reverse, by at las f ours, lag 2, mean reward 0.500, lease 07070707
 prompt, 1 tokens
 : rev:abc=
 1: reward 1.000, advantage +0.500, 4 tokens, by 2 tokens by 1.3, 1 tokens by 1.4, admitted

@@ -86,7 +86,7 @@ STATEMENTS = st.sampled_from(
         "INSERT OR REPLACE INTO one VALUES ({a}, {b}, x'00ff')",
         "INSERT INTO one VALUES ({a}, {b}, 1.5) ON CONFLICT DO UPDATE SET b = excluded.b + 1",
         "UPDATE one SET b = {b} WHERE a <= {a}",
-        "UPDATE one SET a = a + 10 WHERE b = {b}",
+        "UPDATE OR IGNORE one SET a = a + 10 WHERE b = {b}",
         "DELETE FROM one WHERE a = {a}",
         "DELETE FROM one",
         "INSERT INTO two SELECT a, b FROM one",

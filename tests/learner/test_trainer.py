@@ -2,7 +2,6 @@
 
 import copy
 import json
-import os
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -718,14 +717,19 @@ runpy.run_module("learner.trainer", run_name="__main__")
 """
 
 
+STUCK_LOADING = """
+import threading
+import learner.directories
+learner.directories.read_file = lambda *rest, **more: threading.Event().wait()  # as a disk that does not answer
+"""
+
+
 @pytest.mark.parametrize("doing", ["load", "save"])
 def test_a_trainer_whose_node_is_gone_ends_whatever_it_is_doing(tmp_path: Path, model: Path, doing: str) -> None:
-    child = Child("-c", STUCK)
+    child = Child("-c", (STUCK_LOADING if doing == "load" else "") + STUCK)
     child.receive()
     if doing == "load":
-        (tmp_path / "model").mkdir()
-        os.mkfifo(tmp_path / "model" / "config.json")  # who opens it waits for somebody to write
-        child.send("load", directory=str(tmp_path / "model"), hyperparameters=HYPERPARAMETERS)
+        child.send("load", directory=str(model), hyperparameters=HYPERPARAMETERS)
     else:
         child.ask("load", directory=str(model), hyperparameters=HYPERPARAMETERS)
         child.ask("save", directory=str(tmp_path / "checkpoint"), wait=False)

@@ -21,6 +21,7 @@ from node.config import SwarmConfig, TrainerSection
 from node.config_file import read_swarm_config
 from node.dry_run import show_dry_run, to_toml
 from node.errors import RunError, UsageError
+from node.events import Clock
 from node.footprint import ModelFacts, footprint_of, read_facts
 from node.home import open_learner_home
 from node.init import write_swarm_config
@@ -305,9 +306,9 @@ def test_what_would_stop_a_start_is_told(operator: Path, what: str) -> None:
 
 
 def test_a_state_directory_says_where_it_goes_on(operator: Path) -> None:
-    state = operator.parent / "state"
-    state.mkdir()
-    with Ledger(state / "ledger.sqlite", swarm=b"a swarm") as ledger:
+    home = open_learner_home(operator.parent / "state", name="a", certificate_days=90, now_ms=Clock.now_ms())
+    home.lock.close()
+    with Ledger(home.ledger, swarm=home.authority.swarm) as ledger:
         ledger.begin_incarnation(0, 0)
         assert "It begins anew: no checkpoint yet" in show_dry_run(operator)
         with pytest.raises(UsageError, match="has no checkpoint to go on from"):

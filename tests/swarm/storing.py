@@ -15,6 +15,7 @@ from protocol.genesis import Authority, certify_learner, found_swarm
 from protocol.identity import Keypair
 from protocol.ids import ManifestHash, PolicyVersion
 from protocol.layout import Source, describe, placements
+from protocol.limits import MAX_MILLIS
 from protocol.manifest import DTYPE_BYTES, Manifest, SignedManifest, sign_manifest
 from protocol.patch import encode_patch
 from protocol.patch_chunks import with_patches
@@ -57,7 +58,7 @@ class SmallSwarm:
         manifest = Manifest(
             version=PolicyVersion(incarnation, version),
             previous=previous,
-            created_ms=1_000 + version,
+            created_ms=min(1_000 + version, MAX_MILLIS),
             certificate=self.certificate,
             files=tables.files,
             chunks=tables.chunks,

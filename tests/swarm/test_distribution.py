@@ -572,7 +572,7 @@ async def test_holdings_beyond_the_table_are_ignored(tmp_path: Path, autojump_cl
         await frames.send(exchange.Gained(chunks=[0]))
         await frames.send(exchange.Have(manifest=NEXT.hash, bitmap=BITMAP))
         await frames.send(exchange.Have(manifest=want.manifest, bitmap=bytes(len(BITMAP)) + b"\xff" * 100))
-        await frames.send(exchange.Gained(chunks=[CHUNKS, 1 << 40, 1]))
+        await frames.send(exchange.Gained(chunks=[CHUNKS, MAX_CHUNKS - 1, 1]))
         await frames.receive_bytes()
 
     network = MemoryNetwork()

@@ -61,6 +61,7 @@ async def swarm_of(
         for node in [source, *peers]:
             for other in [source, *peers]:
                 network.set_fault(node.peer, other.peer, slow)
+                node.transport.trust(other.peer)  # as a learner's peers are, and whom it introduced
         for index, peer in enumerate(peers):
             await peer.dial(source, *(peers[:index] if mesh else ()))
         source.distribution.seed(SIGNED)

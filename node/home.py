@@ -164,7 +164,7 @@ def _is_founded(root: Path) -> bool:
     path = root / "genesis"
     if path.exists():
         return True
-    later = (LEARNER_KEY, "certificate", SECRET, INVITE_FILE, "ledger.sqlite")
+    later = (LEARNER_KEY, "certificate", SECRET, "ledger.sqlite")
     if any((root / name).exists() for name in later):  # a new genesis here would be another swarm with the old one's
         raise UsageError(f"{path} is missing: it says which swarm this is. Restore it from a copy.")
     return False

@@ -38,7 +38,7 @@ def open_invite(text: str, *, now_ms: int) -> Invite:
     try:
         return read_invite(text, now_ms=now_ms)
     except InviteError as error:
-        raise UsageError(str(error) if text == typed else f"{shortened(typed.strip())}: {error}") from None
+        raise UsageError(str(error) if text == typed else f"{typed.strip()}: {error}") from None
 
 
 def _invite_file(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -231,7 +231,8 @@ async def join(
         hours=hours,
         no_listen=no_listen,
     )
-    require_addresses(settings.network.listen, settings.network.announce)
+    with nullcontext() if config is None else about_keys_of(config):
+        require_addresses(settings.network.listen, settings.network.announce)
     if dry_run:
         say(await show_join(word, settings, state=state, wait_s=wait_s))
         return 0

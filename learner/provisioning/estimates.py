@@ -115,7 +115,7 @@ class RecentRatio:
         if total <= 0:
             return None
         value = math.fsum(amount for amount, _ in pairs) / total
-        if count < ENOUGH:
+        if count < ENOUGH or math.isinf(value):  # a total so small that it is no time at all
             return Estimate(value=value, low=0.0, high=math.inf, count=count)
         squares = math.fsum((amount - value * took) ** 2 for amount, took in pairs)
         reach = _student(count - 1) * math.sqrt(squares * count / (count - 1)) / total

@@ -52,6 +52,7 @@ from protocol.work import (
 )
 from swarm.membership import Awaited, Gone, Heard, Joined, Lost, Opened, Tick
 from swarm.neighbourhood import neighbourhoods
+from swarm.rates import Buckets, Rate
 from swarm.reception import IN_GOOD_ORDER, Reception
 
 TICK_S = 1.0
@@ -59,6 +60,9 @@ TICK_S = 1.0
 
 PEERS_REMEMBERED = 4096
 """Peers whose last heartbeat is remembered after they have left, so that what it counted is not counted again."""
+
+LOGGED_BEATS = Rate(per_s=2.0, burst=20.0)
+"""Heartbeats of one peer that become a row of the log; the next one says as much as those left out."""
 
 COUNTED_MOST = (1 << 53) - 1
 """Bytes, or seconds, that one stay counts: as much as one heartbeat may say. A node that says again and again that it
@@ -94,6 +98,7 @@ class LearnerDesk:
     _introduced: dict[PeerId, list[PeerAddresses]] = field(default_factory=dict)
     _welcomed_s: dict[PeerId, float] = field(default_factory=dict)
     """Until when each peer has used up its welcomes."""
+    _beats: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=LOGGED_BEATS))
     _over: bool = False
 
     def __post_init__(self) -> None:
@@ -181,6 +186,8 @@ class LearnerDesk:
         self.witness.heard(peer, heartbeat)
         if self.witness.heard_hours(peer, left_s):
             self.peers_changed()
+        if not self._beats.of(peer).admit(trio.current_time()):
+            return
         self.events.emit(
             "heartbeat",
             peer=peer,

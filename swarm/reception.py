@@ -74,9 +74,9 @@ LAST_WORD_S = 10.0
 GREETING_TIMEOUT_S = 20.0
 """From the opening of the stream to our answer: one round trip, and a write to the ledger."""
 
-HEARTBEATS = Rate(per_s=2.0, burst=20.0)
-"""Of one peer. An honest one beats every few seconds, and once more when it installs, pauses or is in trouble. Where
-`heartbeat_s` is shorter than two seconds, four in that time."""
+HEARTBEATS = Rate(per_s=50.0, burst=200.0)
+"""Of one peer. An honest one beats every `heartbeat_s`, ten times a second at most, and once more for each version that
+it installs, of which a learner of toy models publishes ten a second, and when it pauses or is in trouble."""
 
 MESSAGES = Rate(per_s=100.0, burst=1000.0)
 """Of one peer, heartbeats aside. The busiest honest one has leases of a fraction of a second: some 30 a second of
@@ -156,7 +156,7 @@ class _Line:
     frames: FrameStream
     outgoing: trio.MemorySendChannel[FromLearner]
     instance: bytes
-    beats: Bucket
+    beats: Bucket = field(default_factory=lambda: Bucket(rate=HEARTBEATS))
     says: Bucket = field(default_factory=lambda: Bucket(rate=MESSAGES))
     heard_s: float = field(default_factory=trio.current_time)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -266,8 +266,7 @@ class Reception:
         peer = frames.stream.remote
         frames.limit = MAX_WORK_BYTES
         send, answers = trio.open_memory_channel[FromLearner](ANSWERS)
-        beats = Bucket(rate=_heartbeats(welcome.heartbeat_ms / 1000))
-        line = _Line(peer=peer, frames=frames, outgoing=send, instance=hello.ext.get(INSTANCE, b""), beats=beats)
+        line = _Line(peer=peer, frames=frames, outgoing=send, instance=hello.ext.get(INSTANCE, b""))
         if (old := self._lines.get(peer)) is not None:  # the peer came back before we noticed that it was gone
             old.end("the peer opened another line")
         self._lines[peer] = line
@@ -369,8 +368,3 @@ class Reception:
         if not self._waiting[line.peer]:
             del self._waiting[line.peer]
         line.answer(message)
-
-
-def _heartbeats(every_s: float) -> Rate:
-    """How often a peer may beat that was told to do so every so many seconds."""
-    return Rate(per_s=max(HEARTBEATS.per_s, 4 / every_s), burst=HEARTBEATS.burst) if every_s > 0 else HEARTBEATS

@@ -223,8 +223,8 @@ def test_a_second_machine_comes_late_goes_and_comes_back(swarm: Swarm) -> None:
     learner = swarm.learn()
     waits = wait_event(learner, "trainer_waits")
     assert waits["text"].endswith(f"for machine 1 of 2. Run there: python -m learner.launcher 1 2 1 {meeting}")
-    node = swarm.join("node")
     with second_machine(meeting) as launcher:
+        node = swarm.join("node")  # the trial before the invite takes both machines
         swarm.wait_steps(5, learner, node)
         [rank] = psutil.Process(launcher.pid).children()
         rank.kill()

@@ -26,7 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from node import reports
+from node import learner_desk, reports
 from node.learner_desk import WELCOME_EVERY_S, WELCOMES_AT_ONCE
 from node.reports import swarm_report
 from protocol.codec import encode
@@ -86,6 +86,7 @@ def read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is said is what matters here; how fast it is read is tested in `tests/swarm/test_reception.py`."""
     monkeypatch.setattr(reception, "HEARTBEATS", Rate(per_s=1e9, burst=1e9))
     monkeypatch.setattr(reception, "MESSAGES", Rate(per_s=1e9, burst=1e9))
+    monkeypatch.setattr(learner_desk, "LOGGED_BEATS", Rate(per_s=1e9, burst=1e9))
 
 
 COUNTS = st.sampled_from([0, 1, 2, 1000, 2**31, 2**52, 2**53 - 1])

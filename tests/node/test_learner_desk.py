@@ -18,7 +18,7 @@ from learner.ledger_file import snapshot
 from learner.ledger_reputation import observed_days
 from node.absences import EXCUSED, OUT_OF_HOURS
 from node.engine_terms import EngineTerms
-from node.learner_desk import TICK_S
+from node.learner_desk import LOGGED_BEATS, TICK_S
 from node.lease_desk import GRANT_WAIT_S, LATE_GRACE_MS
 from node.reports.rules import JUDGING
 from protocol.codec import encode
@@ -887,3 +887,13 @@ async def test_who_waits_for_everybody_to_leave_is_told_of_each(tmp_path: Path) 
         await wait_all_tasks_blocked()
         learner.desk.left(HERE, "dismissed")
         await gone.wait()
+
+
+async def test_a_peer_that_beats_without_end_fills_no_log(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with opened(tmp_path, ROOMY, HERE) as learner:
+        for number in range(1000):
+            learner.desk.heard(HERE, Heartbeat(bytes_up=number))
+        assert len(learner.logged("heartbeat")) == LOGGED_BEATS.burst
+        mock_clock.jump(1 / LOGGED_BEATS.per_s)
+        learner.desk.heard(HERE, Heartbeat(bytes_up=1001))
+        assert learner.logged("heartbeat")[-1]["bytes_up"] == 1001

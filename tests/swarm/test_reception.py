@@ -463,7 +463,7 @@ async def test_no_peer_takes_more_than_its_share_of_the_inbox(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("message", "rate", "budget"),
     [
-        (Heartbeat(), Rate(per_s=4.0, burst=reception.HEARTBEATS.burst), reception.HEARTBEAT_RATE),
+        (Heartbeat(), reception.HEARTBEATS, reception.HEARTBEAT_RATE),
         (Started(lease=lease_id_of(1), version=PolicyVersion(1, 0)), reception.MESSAGES, reception.MESSAGE_RATE),
         (LeaseReturn(leases=[lease_id_of(1)], reason="no"), reception.MESSAGES, reception.MESSAGE_RATE),
         (ProofRequest(version=PolicyVersion(1, 0)), reception.MESSAGES, reception.MESSAGE_RATE),

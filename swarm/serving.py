@@ -50,9 +50,10 @@ MAX_ANSWERS = 64
 """Answers waiting on one CHUNKS stream: eight windows of requests. Who leaves more unread is not listening."""
 
 
-MEMBER_QUESTIONS = Rate(per_s=20.0, burst=200.0)
-"""Questions, and wants of holdings, of one member. An honest one asks a few when a version comes, a manifest of 64 MiB
-in 16 pieces, and else every few seconds. Whoever asks more is answered no faster."""
+MEMBER_QUESTIONS = Rate(per_s=100.0, burst=500.0)
+"""Questions, and wants of holdings, of one member. An honest one asks some four when a version comes, a manifest of 64
+MiB in 16 pieces, and else every few seconds; the smallest models have ten versions a second. Whoever asks more is
+answered no faster."""
 
 STRANGER_QUESTIONS = Rate(per_s=5.0, burst=50.0)
 """Of one stranger: joining takes three, and the token of an invite is not guessed at five a second."""

@@ -2,7 +2,8 @@
 
 What always holds: an honest relay is made of the very parts that a node is made of, with a store of its own; a liar
 speaks the protocol and does one thing wrong; what honest relays say of others is taken down, and nothing else; a
-version counts as obtained when the store has found every chunk of it right.
+version counts as obtained when the store has found every chunk of it right. All are members to each other and to the
+learner, as nodes that it has introduced: else the bounds on strangers, and not the lies, would decide what they get.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ class Relays:
 
     network: MemoryNetwork
     authority: Authority
-    learner: Sequence[str]
+    learner: Transport
     scratch: Path
     lies: Sequence[Attack]
     honest: list[Relay] = field(default_factory=list)
@@ -190,7 +191,7 @@ class Relays:
                 self.liars.append(await self._opened(stack, lie.value, lie))
             async with trio.open_nursery() as nursery:
                 for liar in self.liars:
-                    nursery.start_soon(liar.run, [self.learner])
+                    nursery.start_soon(liar.run, [self.learner.addresses()])
                 for relay in self.honest:
                     nursery.start_soon(relay.run, [liar.transport.addresses() for liar in self.liars])
                     nursery.start_soon(self._introduce, relay)
@@ -200,7 +201,7 @@ class Relays:
         while not all(_has_lied(liar, relay) for liar in self.liars):
             await trio.sleep(REDIAL_S)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(relay.keep_dialling, list(self.learner))
+            nursery.start_soon(relay.keep_dialling, self.learner.addresses())
             for other in self.honest:
                 if other is not relay:
                     nursery.start_soon(relay.keep_dialling, other.transport.addresses())
@@ -208,6 +209,9 @@ class Relays:
     async def _opened(self, stack: AsyncExitStack, name: str, lie: Attack | None) -> Relay:
         keypair = Keypair.generate()
         transport = await stack.enter_async_context(self.network.node(name, peer_id=keypair.peer_id))
+        for other in (self.learner, *(relay.transport for relay in (*self.honest, *self.liars))):
+            other.trust(transport.peer_id)
+            transport.trust(other.peer_id)
         store = stack.enter_context(ChunkStore.open(self.scratch / name, self.authority))
         return Relay(transport=transport, store=store, authority=self.authority, lie=lie)
 

@@ -6,8 +6,8 @@ not real is the network and that players share one engine. When `perform` return
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ import trio
 
 from learner.environment import Ended as EpisodeEnded
 from node.app_learner import LearnerOutcome, run_learner
-from node.config import EngineSection, SwarmConfig
+from node.config import EngineSection, NetworkSection, SwarmConfig
 from node.drill.attacks import ABOUT, Attack, Harm
 from node.drill.foundry import Foundry
 from node.drill.hands import Common
@@ -31,6 +31,7 @@ from protocol.identity import Keypair
 from protocol.ids import LeaseId
 from swarm.store.version import Stage, directory_of
 from swarm.testing.memory import MemoryNetwork
+from swarm.transport import Transport
 
 NICE = 5
 
@@ -67,6 +68,7 @@ async def perform(config: SwarmConfig, schooling: Schooling, cast: Cast, events:
     state = Path(config.swarm.state)
     ready, opened = trio.open_memory_channel[tuple[str, LearnerRun]](1)
     outcome: LearnerOutcome | None = None
+    home: Transport | None = None
     troupe: Troupe | None = None
     relays: Relays | None = None
     async with AsyncExitStack() as stack:
@@ -80,6 +82,12 @@ async def perform(config: SwarmConfig, schooling: Schooling, cast: Cast, events:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(foundry.work)
 
+            @asynccontextmanager
+            async def moved_in(seed: bytes, section: NetworkSection) -> AsyncIterator[Transport]:
+                nonlocal home
+                async with network.node("learner", peer_id=Keypair(seed).peer_id) as home:
+                    yield home
+
             async def learn() -> None:
                 nonlocal outcome
                 outcome = await run_learner(
@@ -87,7 +95,7 @@ async def perform(config: SwarmConfig, schooling: Schooling, cast: Cast, events:
                     schooling,
                     events,
                     lambda invite, run: ready.send_nowait((invite, run)),
-                    transport=lambda seed, section: network.node("learner", peer_id=Keypair(seed).peer_id),
+                    transport=moved_in,
                 )
                 nursery.cancel_scope.cancel()
 
@@ -96,6 +104,7 @@ async def perform(config: SwarmConfig, schooling: Schooling, cast: Cast, events:
             nursery.start_soon(partial(_follow, run, foundry, state / "store" / "versions"))
             invite = open_invite(text, now_ms=0)
             await run.opened.wait()
+            assert home is not None, "a learner is ready once it has a transport"
             troupe = Troupe(
                 network=network,
                 common=Common(
@@ -119,7 +128,7 @@ async def perform(config: SwarmConfig, schooling: Schooling, cast: Cast, events:
             relays = Relays(
                 network=network,
                 authority=invite.authority,
-                learner=list(invite.addresses),
+                learner=home,
                 scratch=scratch,
                 lies=[attack for attack in cast.attacks if cast.cheats and ABOUT[attack].harm is Harm.VERSIONS],
             )

@@ -234,8 +234,10 @@ class Leasing:
             self._forget(granted)
 
     def release(self, peer: PeerId) -> list[GrantedLease]:
-        """Withdraw all leases of a peer that is gone; return them."""
-        return self._withdraw([lease for lease, granted in self.open.items() if granted.peer == peer])
+        """Withdraw the leases of a peer that is gone, but for those of which something has arrived, which is judged as if
+        the peer were here; return them."""
+        gone = [lease for lease, granted in self.open.items() if granted.peer == peer]
+        return self._withdraw([lease for lease in gone if lease not in self.arrived])
 
     def give_back(self, peer: PeerId, leases: list[LeaseId]) -> list[GrantedLease]:
         """Withdraw those of `leases` that are `peer`'s and open; return them."""

@@ -90,6 +90,14 @@ def test_how_leases_end() -> None:
     assert leases.open_rollouts == 0
 
 
+def test_what_has_arrived_stays_open_when_its_peer_goes() -> None:
+    leases = leasing()
+    arrived, mine = grant(leases), grant(leases)
+    leases.arrives(arrived, HERE, NOW_MS)
+    assert ids(leases.release(HERE)) == [mine]
+    assert leases.take(arrived, HERE) is not None
+
+
 def test_what_is_recalled_is_open_and_not_counted_on() -> None:
     leases = leasing()
     begun, returned, delivered, counted = (grant(leases) for _ in range(4))

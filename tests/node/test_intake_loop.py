@@ -23,7 +23,7 @@ from node.reports import as_text, own_report, swarm_report
 from protocol.ids import PeerId
 from protocol.staleness import Chain
 from protocol.work import Acknowledgement, Delivery, FromLearner, InboxFull, LeaseReturn, Rule, open_receipt, sign_lease
-from swarm.reception import Incoming
+from swarm.reception import IN_GOOD_ORDER, Incoming
 from tests.learner.working import (
     NOW_MS,
     OTHER,
@@ -452,6 +452,22 @@ async def test_what_was_refused_is_in_the_ledger_and_not_in_the_buffer(tmp_path:
             (lease_id(1), "stale", 1, None),
             (lease_id(2), "incomplete", 0, None),
         ]
+        assert learner.run.leasing.open_rollouts == 0
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_came_before_a_goodbye_is_judged_as_if_the_peer_were_here(tmp_path: Path) -> None:
+    """Who stops a node in good order loses nothing that it had sent."""
+    async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
+        await learner.desk.welcome(PEER.peer_id, hello())
+        open_chain(learner)
+        sent, unfinished = lend(learner, 1, 2)
+        learner.desk.delivered(PEER.peer_id, sent.id)
+        learner.desk.left(PEER.peer_id, IN_GOOD_ORDER)
+        assert list(learner.run.leasing.open) == [sent.id]
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        assert rules((await hand_in(learner, PEER.peer_id, delivery(sent))).receipt) == [Rule.ADMITTED] * 2
+        assert rules((await hand_in(learner, PEER.peer_id, delivery(unfinished))).receipt) == [Rule.UNKNOWN_LEASE] * 2
         assert learner.run.leasing.open_rollouts == 0
         nursery.cancel_scope.cancel()
 

@@ -234,8 +234,8 @@ class Leasing:
             self._forget(granted)
 
     def release(self, peer: PeerId) -> list[GrantedLease]:
-        """Withdraw the leases of a peer that is gone, but for those of which something has arrived, which is judged as if
-        the peer were here; return them."""
+        """Withdraw the leases of a peer that is gone; return them. Those of which something has arrived stay: that is
+        judged as if the peer were here."""
         gone = [lease for lease, granted in self.open.items() if granted.peer == peer]
         return self._withdraw([lease for lease in gone if lease not in self.arrived])
 

@@ -531,11 +531,15 @@ class TrustDesk:
         return lambda: self.ledger.revisions_told(told) if told else None
 
     def _refuse(self, work: Work, finding: Finding) -> set[LeaseId]:
-        """Take out of the buffer what must not be trained on; return the leases that opened it. What a step has taken
-        already, or is being trained on, stays as it was judged."""
-        if finding.passed:
-            return self._refuse_roots([work.root], DOUBT_REASON) if _is_doubted(work, finding) else set()
-        return self._refuse_roots([work.root]) | (self._withdraw(work.peer) if finding.convicted else set())
+        """Take out of the buffer what must not be trained on: the group, and all else of a peer that is in doubt.
+        Return the leases that opened it. What a step has taken already, or is being trained on, stays as it was."""
+        if finding.passed and not _is_doubted(work, finding):
+            return set()
+        wrong = self._refuse_roots([work.root], DOUBT_REASON if finding.passed else AUDIT_REASON)
+        if finding.convicted:
+            return wrong | self._withdraw(work.peer)
+        doubted = self.run.buffer.withdraw(lambda one: one.peer == work.peer, DOUBT_REASON)
+        return wrong | {group.lease for group in doubted}
 
     def _withdraw(self, peer: PeerId) -> set[LeaseId]:
         """Of what this peer made, give up what is known here; return the leases that opened those groups."""
@@ -565,7 +569,10 @@ class TrustDesk:
     ) -> dict[LeaseId, bytes]:
         """On a thread: the audit of a lease in the group that `root` opened; `wrong` opened all that is not trained on
         for it. Returns the receipts that were replaced, all of the audited peer's."""
-        revised, dropped = dict[LeaseId, Refusal](), dict.fromkeys(wrong, DOUBT_REASON if row.passed else BANNED_REASON)
+        revised, dropped = (
+            dict[LeaseId, Refusal](),
+            dict.fromkeys(wrong, BANNED_REASON if known.banned else DOUBT_REASON),
+        )
         if not row.passed and (root in wrong or self.ledger.is_dropped(root)):
             dropped[root] = AUDIT_REASON
             failed = {row.lease}

@@ -33,8 +33,15 @@ SUSPECT_EVIDENCE = math.log(100)
 """Evidence from which on a peer is called a suspect: an honest peer ever has it with probability 0.01 at most."""
 
 DOUBT_EVIDENCE = math.log(10)
-"""Evidence from which on everything waits for its audit, and nothing that waited is trained on: an honest peer ever has
-it with probability 0.1 at most, what it made counts all the same, and an honest audit or two take it back."""
+"""Evidence from which on everything of a trusted peer waits for its audit, and nothing that waited is trained on: an
+honest peer ever has it with probability 0.1 at most, what it made counts all the same, and an honest audit or two take
+it back."""
+
+NEWCOMER_DOUBT = 0.0
+"""Evidence above which nothing of a newcomer is trained on: its audits speak against it rather than for it. That is so
+after 2.5 % of a newcomer's audits where an honest machine's arithmetic is as far off as the margins allow
+(`benchmarks/drills/lifetimes.py`), and of a cheat who names a version that is near the true one from its first groups
+on, long before the evidence convicts."""
 
 DOUBT_REASON = "doubt"
 """Why such a group is dropped."""
@@ -114,7 +121,6 @@ def after(known: Confidence, audited: Audited, margins: Sequence[Margin]) -> tup
     history = heard(known.history, audited, margins)
     alone = log_evidence(heard(UNHEARD, audited, margins))
     convicted = is_convicted(history)
-    doubted = log_evidence(history) >= DOUBT_EVIDENCE
     passed = alone < -math.log(GROUP_ERROR) and not convicted
     detail = "" if passed else _detail(audited, margins)
     found = replace(
@@ -124,6 +130,7 @@ def after(known: Confidence, audited: Audited, margins: Sequence[Margin]) -> tup
         history=history,
         banned=known.banned or (detail if convicted else ""),
     )
+    doubted = found.waits and log_evidence(history) > NEWCOMER_DOUBT  # whom DOUBT_EVIDENCE makes wait is above that
     return found, Finding(passed=passed, convicted=convicted, doubted=doubted, detail=detail)
 
 

@@ -19,7 +19,7 @@ from learner.intake import AdmittedRecord
 from learner.leasing import own_lease
 from learner.ledger_rows import AuditRow, LeaseRow, PeerRow, RecordRow
 from learner.verification.agenda import Passage, Work
-from learner.verification.confidence import DOUBT_EVIDENCE, Confidence, Standing, after
+from learner.verification.confidence import DOUBT_EVIDENCE, NEWCOMER_DOUBT, Confidence, Standing, after
 from learner.verification.margins import TINY as MARGINS
 from learner.verification.sequential import Found, History, count_above
 from learner.verification.share import NEWCOMER_GROUPS
@@ -171,12 +171,11 @@ async def test_what_passes_is_not_trained_on_while_all_audits_of_its_peer_speak_
         assert all(verdict.rule is Rule.ADMITTED for verdict in peer.receipts[lease].verdicts)
         told = why_in_ledger(tmp_path / "ledger.sqlite", lease.hex()).text
         assert "it passed its audit, but all audits of its peer together speak against that (doubt)" in told
-    audits = (
-        f"SELECT a.lease, a.evidence >= {DOUBT_EVIDENCE}, r.step IS NOT NULL FROM audits a JOIN records r USING (lease)"
-    )
-    found = rows(tmp_path, audits)
-    assert {LeaseId(lease) for lease, is_doubted, _ in found if is_doubted} == kept_out
-    assert not any(is_doubted and is_trained for _, is_doubted, is_trained in found)
+    found = rows(tmp_path, "SELECT a.lease, a.evidence, r.step FROM audits a JOIN records r USING (lease)")
+    at_least = {LeaseId(lease) for lease, evidence, _ in found if evidence >= DOUBT_EVIDENCE}
+    at_most = {LeaseId(lease) for lease, evidence, _ in found if evidence > NEWCOMER_DOUBT}
+    assert at_least <= kept_out <= at_most
+    assert not any(step is not None and LeaseId(lease) in kept_out for lease, _, step in found)
     assert rows(tmp_path, "SELECT max(step) FROM steps") == [(AUDITED.steps,)]
 
 

@@ -55,13 +55,18 @@ def test_a_newcomer_waits_until_enough_have_passed() -> None:
 
 
 def test_what_passes_is_doubted_while_all_audits_together_speak_against_its_peer() -> None:
-    """Two tokens of 28 that no rounding explains pass, and are no ground to believe; one may be chance; and an honest
-    audit or two take it back."""
+    """A token or two of 28 that no rounding explains pass, and are no ground to believe a newcomer; one of a trusted
+    peer's may be chance; and an honest audit or two take it back."""
     off = [[Found(gap=2.0 * (place < number), lead=CLEAR) for place in range(28)] for number in range(3)]
     findings = [after(Confidence(), count_above(one, MARGINS), MARGINS) for one in off]
     assert [finding.passed for _, finding in findings] == [True] * 3
-    assert [finding.doubted for _, finding in findings] == [False, False, True]
-    assert after(findings[2][0], CLEAN, MARGINS)[1].doubted is False
+    assert [finding.doubted for _, finding in findings] == [False, True, True]
+    known = findings[2][0]
+    for _ in range(4):
+        known, finding = after(known, CLEAN, MARGINS)
+    assert finding.doubted is False
+    trusted = [after(passed(NEWCOMER_GROUPS), count_above(one, MARGINS), MARGINS)[1].doubted for one in off]
+    assert trusted == [False, False, True]
     assert after(passed(NEWCOMER_GROUPS), CLEAN, MARGINS)[1].doubted is False
 
 

@@ -321,8 +321,8 @@ class Machine:
 
         def take_terminal() -> None:  # in the child, which leads a session by now
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-            if hangup_ignored:
-                signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            # Whoever runs the tests may ignore hang-ups as well, and children inherit that.
+            signal.signal(signal.SIGHUP, signal.SIG_IGN if hangup_ignored else signal.SIG_DFL)
 
         with open(terminal.slave, "rb+", buffering=0) as slave:
             process = subprocess.Popen(

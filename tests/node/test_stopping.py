@@ -40,6 +40,9 @@ trio.run(main)
 
 
 IGNORING = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+HEEDING = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+"""Whoever runs the tests may ignore hang-ups, which a child inherits."""
+
 STOPS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
@@ -48,7 +51,7 @@ def program(*, stop_on_eof: bool, text: str = PROGRAM) -> Iterator[subprocess.Po
     environment = {key: value for key, value in os.environ.items() if key != STOP_ON_EOF}
     if stop_on_eof:
         environment[STOP_ON_EOF] = "1"
-    command = [sys.executable, "-c", text]
+    command = [sys.executable, "-c", HEEDING + text]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as running:
@@ -110,7 +113,7 @@ def test_hang_ups_after_the_first_word_do_not_hurry_a_program() -> None:
         signal.raise_signal(signal.SIGHUP)
         seen.append("in order")
 
-    before = signal.getsignal(signal.SIGHUP)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         trio.run(main)
     finally:

@@ -143,6 +143,7 @@ def test_ctrl_c_ends_a_long_simulation_with_nothing_left_behind(tmp_path: Path, 
     program = (
         "import signal; from node.cli import main\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored where a shell started us behind itself
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # ignored under `nohup`
         f"signal.signal(signal.SIGPROF, lambda *_: signal.raise_signal(signal.{name}))\n"
         f"signal.setitimer(signal.ITIMER_PROF, {cpu_s}); main()"
     )

@@ -141,9 +141,9 @@ def test_ctrl_c_ends_a_long_simulation_with_nothing_left_behind(tmp_path: Path, 
     pool = tmp_path / "pool.csv"
     pool.write_text("name,price,rate,count\nbox,0,1,40\n")
     program = (
-        "import signal; from node.cli import main\n"
+        "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # ignored under `nohup`
+        "from node.cli import main\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored where a shell started us behind itself
-        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # ignored under `nohup`
         f"signal.signal(signal.SIGPROF, lambda *_: signal.raise_signal(signal.{name}))\n"
         f"signal.setitimer(signal.ITIMER_PROF, {cpu_s}); main()"
     )

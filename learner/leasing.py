@@ -236,21 +236,20 @@ class Leasing:
     def release(self, peer: PeerId) -> list[GrantedLease]:
         """Withdraw the leases of a peer that is gone; return them. Those of which something has arrived stay: that is
         judged as if the peer were here."""
-        gone = [lease for lease, granted in self.open.items() if granted.peer == peer]
-        return self._withdraw([lease for lease in gone if lease not in self.arrived])
+        return self._withdraw([lease for lease, granted in self.open.items() if granted.peer == peer])
 
     def give_back(self, peer: PeerId, leases: list[LeaseId]) -> list[GrantedLease]:
-        """Withdraw those of `leases` that are `peer`'s and open; return them."""
+        """Withdraw those of `leases` that are `peer`'s and open, and of which nothing has arrived; return them."""
         return self._withdraw([lease for lease in leases if self.lookup(lease, peer) is not None])
 
     def expire(self, now_ms: int, grace_ms: int) -> list[GrantedLease]:
         """Withdraw leases whose deadline passed more than `grace_ms` ago, and of which nothing has arrived; return
         them."""
         late = [i for i, granted in self.open.items() if now_ms > granted.deadline_ms + grace_ms]
-        return self._withdraw([lease for lease in late if lease not in self.arrived])
+        return self._withdraw(late)
 
     def _withdraw(self, leases: list[LeaseId]) -> list[GrantedLease]:
-        withdrawn = [self.open.pop(lease) for lease in leases]
+        withdrawn = [self.open.pop(lease) for lease in leases if lease not in self.arrived]
         for granted in withdrawn:
             self._forget(granted)
         return withdrawn

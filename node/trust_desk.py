@@ -531,14 +531,16 @@ class TrustDesk:
         return lambda: self.ledger.revisions_told(told) if told else None
 
     def _refuse(self, work: Work, finding: Finding) -> set[LeaseId]:
-        """Take out of the buffer what must not be trained on: the group, and all else of a peer that is in doubt.
-        Return the leases that opened it. What a step has taken already, or is being trained on, stays as it was."""
+        """Take out of the buffer what must not be trained on: the group, and of a peer in doubt all that waits for no
+        audit. Return the leases that opened it. What a step has taken, or is being trained on, stays as it was."""
         if finding.passed and not _is_doubted(work, finding):
             return set()
         wrong = self._refuse_roots([work.root], DOUBT_REASON if finding.passed else AUDIT_REASON)
         if finding.convicted:
             return wrong | self._withdraw(work.peer)
-        doubted = self.run.buffer.withdraw(lambda one: one.peer == work.peer, DOUBT_REASON)
+        doubted = self.run.buffer.withdraw(
+            lambda one: one.peer == work.peer and one.lease not in self._pending, DOUBT_REASON
+        )
         return wrong | {group.lease for group in doubted}
 
     def _withdraw(self, peer: PeerId) -> set[LeaseId]:
@@ -569,10 +571,8 @@ class TrustDesk:
     ) -> dict[LeaseId, bytes]:
         """On a thread: the audit of a lease in the group that `root` opened; `wrong` opened all that is not trained on
         for it. Returns the receipts that were replaced, all of the audited peer's."""
-        revised, dropped = (
-            dict[LeaseId, Refusal](),
-            dict.fromkeys(wrong, BANNED_REASON if known.banned else DOUBT_REASON),
-        )
+        revised = dict[LeaseId, Refusal]()
+        dropped = dict.fromkeys(wrong, BANNED_REASON if known.banned else DOUBT_REASON)
         if not row.passed and (root in wrong or self.ledger.is_dropped(root)):
             dropped[root] = AUDIT_REASON
             failed = {row.lease}

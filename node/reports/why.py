@@ -272,7 +272,8 @@ def _of_lease(db: sqlite3.Connection, meant: MeantLease) -> Iterator[str]:
             yield "Its peer gave it back."
         case _:
             yield "It was withdrawn: its peer had gone, or had forgotten it."
-    yield from _audit_of(db, lease)
+    audit = [*_audit_of(db, lease)]
+    yield from audit
     yield from _choice_of(db, lease)
     root = "(SELECT root FROM continuations c WHERE c.lease = r.lease)" if has_table(db, "continuations") else "NULL"
     rows = db.execute(
@@ -284,7 +285,7 @@ def _of_lease(db: sqlite3.Connection, meant: MeantLease) -> Iterator[str]:
     decisions = [
         Decision(
             index=index, record=record, rule=Rule(rule), detail=detail, reward=reward,
-            fate=_fate(Rule(rule), step, lag, reason),
+            fate=_fate(Rule(rule), step, lag, reason, is_audited=bool(audit)),
         )
         for index, record, rule, detail, reward, step, lag, reason in rows
     ]  # fmt: skip
@@ -329,11 +330,13 @@ def _audit_of(db: sqlite3.Connection, lease: bytes) -> Iterator[str]:
         yield from counted_of(db, LeaseId(lease))
 
 
-def _fate(rule: Rule, step: int | None, lag: int | None, reason: str | None) -> str:
+def _fate(rule: Rule, step: int | None, lag: int | None, reason: str | None, *, is_audited: bool) -> str:
     if rule is not Rule.ADMITTED:
         return ""
     if step is not None:
         return f"trained on by step {step}, at a lag of {lag}"
+    if reason == DOUBT_REASON and not is_audited:
+        return "not trained on: it lay in the buffer when an audit spoke against its peer (doubt)"
     if reason == DOUBT_REASON:
         return "not trained on: it passed its audit, but all audits of its peer together speak against that (doubt)"
     return f"not trained on: its group was dropped ({reason})" if reason else "not trained on yet"

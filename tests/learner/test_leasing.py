@@ -94,6 +94,7 @@ def test_what_has_arrived_stays_open_when_its_peer_goes() -> None:
     leases = leasing()
     arrived, mine = grant(leases), grant(leases)
     leases.arrives(arrived, HERE, NOW_MS)
+    assert leases.give_back(HERE, [arrived]) == []
     assert ids(leases.release(HERE)) == [mine]
     assert leases.take(arrived, HERE) is not None
 

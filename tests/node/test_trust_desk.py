@@ -575,6 +575,33 @@ async def test_an_audit_that_ends_after_its_peer_left_and_was_forgotten_adds_to_
         assert known.banned == "it chooses"
 
 
+async def test_a_peer_in_doubt_has_nothing_in_the_buffer_but_what_waits_for_its_own_audit(tmp_path: Path) -> None:
+    """Also what was believed without one, when it was trusted."""
+    async with open_learner(tmp_path, Settings(audits=True)) as learner:
+        trust, buffer = learner.trust, learner.run.buffer
+        issue(learner, 901, 902, 903, 904)
+        learner.ledger.confidence_written(PEER.peer_id, Confidence(passed=NEWCOMER_GROUPS), 1)
+        for number, peer in ((902, PEER.peer_id), (903, PEER.peer_id), (904, THIRD)):
+            spans = ((1, PolicyVersion(1, 0)),)
+            completions = tuple(
+                Completion(tokens=(1,), logprobs=(-0.5,), reward=reward, spans=spans) for reward in (0.0, 1.0)
+            )
+            group = Group(
+                lease=other_lease(number), peer=peer, prompt_index=1, prompt=(1, 2), completions=completions,
+                behaviour=frozenset({PolicyVersion(1, 0)}),
+            )  # fmt: skip
+            buffer.add(group, hold=number == 903)
+        trust._pending[other_lease(903)] = {other_lease(903)}
+        off = [Found(gap=2.0 * (place < 5), lead=1.0) for place in range(28)]
+        await trust.conclude(bare_work(901), off)
+        [known] = learner.ledger.confidence_of([PEER.peer_id]).values()
+        assert (known.failed, known.banned) == (1, "")
+        assert (buffer.held_by_peer[PEER.peer_id], buffer.by_peer[PEER.peer_id], buffer.by_peer[THIRD]) == (2, 0, 2)
+    dropped = dict(rows(tmp_path, "SELECT lease, reason FROM dropped"))
+    assert dropped[other_lease(902)] == "doubt"
+    assert not dropped.keys() & {other_lease(903), other_lease(904)}
+
+
 @pytest.mark.parametrize(("before", "passes"), [("a small one", False), ("one that is gone", True), (None, True)])
 async def test_until_a_started_learner_has_published_margins_go_by_the_version_before(
     tmp_path: Path, before: str | None, passes: bool

@@ -42,13 +42,26 @@ demo: $(DEV) $(if $(ON_VLLM),$(VLLM_READY)) ## a learner and three rollout nodes
 demo-matrix: $(DEV) ## the demo with every objective at S = 0, 1, 3, 6: two hours on two cores; goes on where it was stopped
 	$(BIN)/python tools/demo_matrix.py $(or $(OUT),runs/matrix) $(ARGS)
 
+WORKERS ?= 4
+# Most tests wait for processes and sockets, so that two cores are busy only with more workers than cores. Tests of real
+# programs share one worker.
+ON_WORKERS := -n $(WORKERS) --dist loadgroup
+
 .PHONY: test
-test: $(DEV) ## the tests, without the slow ones
-	$(BIN)/python -m pytest -q -m "not slow" $(ARGS)
+test: $(DEV) ## the tests that a change should pass, in some ten minutes
+	$(BIN)/python -m pytest -q $(ON_WORKERS) -m "not slow and not rest" $(ARGS)
+
+.PHONY: test-unit
+test-unit: $(DEV) ## those of them that need no other process, in some three minutes
+	$(BIN)/python -m pytest -q $(ON_WORKERS) -m "not slow and not rest" --unit $(ARGS)
+
+.PHONY: test-rest
+test-rest: $(DEV) ## what `make test` leaves out, but the slow ones, and property tests with all their examples
+	VOLERY_ALL_EXAMPLES=1 $(BIN)/python -m pytest -q $(ON_WORKERS) -m "not slow" --rest $(ARGS)
 
 .PHONY: test-full
-test-full: $(DEV) ## all tests
-	$(BIN)/python -m pytest -q $(ARGS)
+test-full: $(DEV) ## all tests, with all their examples
+	VOLERY_ALL_EXAMPLES=1 $(BIN)/python -m pytest -q $(ARGS)
 
 .PHONY: test-vllm
 test-vllm: $(DEV) $(VLLM_READY) ## the engine on vLLM itself, on this CPU, in an environment of its own (3.5 GB)

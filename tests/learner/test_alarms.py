@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from learner.alarm_limits import ADVICE, LIMITS, Alarm
 from learner.alarm_rules import RULES, hidden_fall, nothing_learnt
 from learner.alarms import HISTORY, Change, Watchman, alarms, observation
+from tests.support.examples import examples
 
 Row = dict[str, Any]
 
@@ -55,13 +56,13 @@ def raised(changes: list[Change]) -> dict[Alarm, int]:
     return {change.alarm: change.step for change in reversed(changes) if change.raised}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 10_000))
 def test_a_healthy_run_is_silent(seed: int) -> None:
     assert alarms(healthy(seed=seed)) == []
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 10_000), st.floats(3, 60), st.floats(0.02, 0.3))
 def test_entropy_that_flattens_out_is_silent(seed: int, steps: float, floor: float) -> None:
     """As it does: steeply at first, and noise around little at the end."""
@@ -218,7 +219,7 @@ def harder(row: Row, by: float, earns: float) -> None:
     row["reward"] -= earns
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 10_000), st.floats(0.1, 0.6), st.integers(1, 20))
 def test_a_fall_that_harder_problems_explain_is_none(seed: int, by: float, over: int) -> None:
     """The next level of a curriculum, at once or over some steps; what is known of a level is a little off."""

@@ -14,6 +14,7 @@ from learner.buffer import LEAST_KEPT, UNINFORMATIVE, Batch, Buffer, Completion,
 from protocol.ids import LeaseId, PolicyVersion
 from protocol.staleness import Chain, lag_of
 from tests.learner.working import CHAIN, PEER, lease_id, version
+from tests.support.examples import examples
 
 
 def group(number: int, *made_by: str, size: int = 2) -> Group:
@@ -161,7 +162,7 @@ def test_clear_forgets_what_was_dropped_too() -> None:
 
 
 @pytest.mark.parametrize("window", [0, 1, 2])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(
         st.one_of(st.integers(0, 3).map(lambda back: ("add", back)), st.just(("take", 0)), st.just(("step", 0))),

@@ -44,6 +44,7 @@ from tests.learner.working import (
     version,
     with_bad_signature,
 )
+from tests.support.examples import examples
 
 LEASE = granted(minimum=version("1.2"))
 EVEN_SHARE = one_turn(even_share)
@@ -200,7 +201,7 @@ def test_a_lease_that_is_not_open_for_the_sender() -> None:
     assert "withdrawn when you were gone" in judged.verdicts[0].detail
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.sets(st.sampled_from(["unknown_lease", "late", "bad_signature", "wrong_peer", "settings"])),
     st.lists(st.sampled_from(["2.6", "1.2", "1.5", "3.9"]), min_size=3, max_size=3),
@@ -365,7 +366,7 @@ def test_an_orphaned_group_without_a_lease_counts_for_nothing() -> None:
 # What a receipt must bear.
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.binary(max_size=200) | st.just(record(LEASE.lease)), max_size=6))
 def test_whatever_is_delivered_gets_a_verdict_each_and_they_fit_a_receipt(raws: list[bytes]) -> None:
     judged = judge(raws)

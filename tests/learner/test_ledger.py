@@ -35,6 +35,7 @@ from protocol.ids import PeerId, PolicyVersion, RecordId
 from protocol.work import Rule
 from tests.disks import file_limit
 from tests.learner.working import NOW_MS, OTHER, PEER, lease_id, manifest, version
+from tests.support.examples import examples
 
 SWARM = digest_of(b"a swarm")
 HERE, THERE, LEARNER = PEER.peer_id, OTHER.peer_id, PeerId("the learner")
@@ -525,7 +526,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(OPERATIONS)
 def test_every_admitted_record_waits_or_was_consumed_or_dropped_by_one_surviving_step(
     operations: list[tuple[str, int]],

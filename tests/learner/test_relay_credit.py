@@ -24,6 +24,7 @@ from learner.relay_credit import (
 )
 from protocol.digest import digest_of
 from protocol.ids import ManifestHash, PeerId
+from tests.support.examples import examples
 
 LEARNER, STRANGER, ANNA, BEN, CARLA = (PeerId(name) for name in ("learner", "stranger", "anna", "ben", "carla"))
 MEMBERS = {ANNA, BEN, CARLA, LEARNER}
@@ -191,7 +192,7 @@ EVENTS = st.one_of(
         st.sets(PEERS),
     ),
 )
-many = settings(max_examples=1000, deadline=None)
+many = settings(max_examples=examples(1000), deadline=None)
 
 
 @many

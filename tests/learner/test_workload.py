@@ -26,6 +26,7 @@ from protocol.limits import MAX_PROMPT_TOKENS, MAX_WORK_BYTES
 from protocol.staleness import Chain
 from protocol.work import sign_lease
 from tests.learner.working import NOW_MS, OTHER, PEER, SWARM, lease_id, manifest, version
+from tests.support.examples import examples
 
 HERE, THERE = PEER.peer_id, OTHER.peer_id
 GROUP = 2
@@ -577,7 +578,7 @@ def test_what_is_recalled_early_says_nothing_of_speed() -> None:
     assert made.worker(HERE).speed.seconds(8) == 8.0
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     window=st.integers(0, 4),
     kappa=st.integers(1, 3),
@@ -662,7 +663,7 @@ def test_what_waits_counts_whole_since_it_was_kept() -> None:
     assert sum(sizes(ask(made, 100))) == 4, "two of them will be kept: 2 batches of 4 then"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(window=st.integers(0, 3), rewards=st.lists(st.booleans(), min_size=40, max_size=40))
 def test_a_batch_comes_whatever_is_dropped(window: int, rewards: list[bool]) -> None:
     """Each group is informative or not, as drawn; whoever is asked again delivers until there is a batch."""
@@ -688,7 +689,7 @@ def test_a_batch_comes_whatever_is_dropped(window: int, rewards: list[bool]) -> 
 # What always holds
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     window=st.integers(0, 4),
     group=st.integers(2, 5),

@@ -18,6 +18,7 @@ from protocol.ids import LeaseId, PeerId, PolicyVersion
 from protocol.work import Delivery, Lease, LeaseRequest, LeaseReturn, Span, Started, open_lease, open_receipt
 from tests.learner.working import OTHER, PEER, SWARM, record
 from tests.node.learning import Learner, Settings, fast_directory, hand_in, hello, open_learner
+from tests.support.examples import examples
 
 KEYS = {key.peer_id: key for key in (PEER, OTHER)}
 PEERS = tuple(KEYS)
@@ -191,7 +192,7 @@ def test_a_lease_is_its_peers_and_says_the_same_whatever_is_lost(operations: lis
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(HISTORIES)
 def test_a_lease_survives_many_histories(operations: list[tuple[str, PeerId, int]]) -> None:
     live_through(operations)

@@ -13,6 +13,7 @@ from node.tasks.builtin import is_held_out
 from node.tasks.poker import RANKS, STACK, SUITS, Hand, PokerProblem, PokerTask
 from node.tasks.port import Completion, Turn
 from node.tasks.registry import open_task
+from tests.support.examples import examples
 
 DECK = [rank + suit for rank in RANKS for suit in SUITS]
 
@@ -28,7 +29,7 @@ def hand(cards: str, seat: int, bluffs: int = 0) -> Hand:
     return Hand(PokerProblem(prompt="", deck=tuple(cards.split()), seat=seat), bluffs)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(seed=st.integers(0, 1 << 32), seat=st.integers(0, 1), moves=st.lists(st.sampled_from(["fold", "call", "raise"])))
 def test_every_hand_ends_with_as_many_chips_as_it_began(seed: int, seat: int, moves: list[str]) -> None:
     deck = tuple(random.Random(seed).sample(DECK, 9))

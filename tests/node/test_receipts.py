@@ -20,6 +20,7 @@ from protocol.energy import EnergySource
 from protocol.ids import ManifestHash, PeerId, PolicyVersion, RecordId
 from protocol.work import Receipt, Rule, Verdict
 from tests.node.ledgers import ALPHA, BETA, LEARNER
+from tests.support.examples import examples
 
 PRICE = Price(micros_per_hour=3_600_000, currency="EUR")  # one millionth a millisecond
 
@@ -219,7 +220,7 @@ def test_own_report_without_receipts(receipts: Receipts) -> None:
     assert (report.peer.price, report.peer.cost_micros, report.peer.admitted_per_s) == (PRICE, 0, None)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.lists(st.sampled_from(list(Rule)), min_size=1, max_size=8), max_size=8))
 def test_every_verdict_is_counted_once(groups: list[list[Rule]]) -> None:
     with TemporaryDirectory() as directory:

@@ -58,6 +58,7 @@ from tests.node.ledgers import (
     peer_row,
 )  # fmt: skip
 from tests.node.test_receipts import receipt
+from tests.support.examples import examples
 
 V0, V1 = PolicyVersion(1, 0), PolicyVersion(1, 1)
 HOUR_S = 3600.0
@@ -439,7 +440,7 @@ def test_names_from_strangers_cannot_move_the_cursor_or_run_in_a_spreadsheet(sto
     assert row["name"] == "'=HYPERLINK( [2J [red]x"
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.text(max_size=40), st.integers(1, 40))
 def test_a_plain_name_is_one_short_harmless_line(name: str, limit: int) -> None:
     plain = words.plain_name(name, limit)

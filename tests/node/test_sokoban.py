@@ -13,6 +13,7 @@ from node.tasks.judging import Asked, judged
 from node.tasks.port import Completion, TaskError, Turn, TurnTask
 from node.tasks.registry import open_task
 from node.tasks.sokoban import Board, draw_board, played, read_board
+from tests.support.examples import examples
 
 CORRIDOR = read_board("######|#@$-.#|######")
 
@@ -32,7 +33,7 @@ def solvable(board: Board) -> bool:
     return False
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(seed=st.integers(0, 1 << 32), rows=st.integers(5, 6), columns=st.integers(5, 6), boxes=st.integers(1, 2))
 def test_every_board_can_be_solved_and_is_not_yet(seed: int, rows: int, columns: int, boxes: int) -> None:
     board, letters = draw_board(Dice("test", seed), rows=rows, columns=columns, boxes=boxes)

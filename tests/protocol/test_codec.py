@@ -38,6 +38,7 @@ from protocol.errors import Fault, LocalProtocolError, PeerError
 from protocol.ids import PolicyVersion
 from protocol.limits import MAX_EXTENSION_BYTES, MAX_EXTENSIONS, MAX_TOKEN_ID
 from protocol.work import Grant, Refused, Span, Started, Verdict
+from tests.support.examples import examples
 
 LIMIT = 1 << 20
 
@@ -108,7 +109,7 @@ def fields_of(cls: type[Any]) -> tuple[inspect.Field, ...]:
 
 
 each_message = pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
-few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def test_all_modules_are_covered() -> None:

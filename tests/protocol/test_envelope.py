@@ -17,6 +17,7 @@ from protocol.envelope import OVERHEAD_BYTES, Envelope, Kind, open_envelope, rea
 from protocol.errors import Fault, LocalProtocolError, PeerError
 from protocol.identity import Keypair, verify
 from protocol.ids import SwarmId
+from tests.support.examples import examples
 
 AUTHOR = Keypair(bytes(range(32)))
 SWARM = SwarmId(b"\x8a" * 32)
@@ -79,7 +80,7 @@ def test_what_was_sealed_is_what_is_opened(payload: bytes, kind: Kind) -> None:
     assert len(raw) - len(payload) <= OVERHEAD_BYTES
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(st.integers(0, len(SEALED) - 1), st.integers(1, 255))
 def test_any_changed_byte_is_refused(at: int, flip: int) -> None:
     raw = bytearray(SEALED)

@@ -92,6 +92,7 @@ from protocol.work import (
     Verdict,
     Welcome,
 )
+from tests.support.examples import examples
 
 KEY = b"\x4b" * 32
 HASH = b"\x8a" * 32
@@ -1377,7 +1378,7 @@ def mutations(draw: st.DrawFn) -> tuple[type[msgspec.Struct], bytes]:
     return type(message), bytes(raw)
 
 
-@settings(max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(2000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(mutations())
 def test_mutated_message_is_read_or_refused(mutated: tuple[type[msgspec.Struct], bytes]) -> None:
     kind, raw = mutated

@@ -53,6 +53,7 @@ from protocol.work import (
     open_receipt,
     read_record,
 )
+from tests.support.examples import examples
 
 OPERATOR, LEARNER, AUTHOR = (Keypair(bytes([n]) * 32) for n in (1, 2, 3))
 GENESIS, SWARM = found_swarm(OPERATOR, name="kites", created_ms=0, nonce=bytes(16))
@@ -226,7 +227,7 @@ JUNK: list[Any] = [
     {"type": "have"}, {"": None}, [1, [2, [3]]],
 ]  # fmt: skip
 
-many = settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=examples(1500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite
@@ -346,7 +347,7 @@ def test_distorted_values_under_a_good_signature(name: str, data: st.DataObject)
 INVITE = Invite(operator=OPERATOR.public, swarm=SWARM.swarm, addresses=["/ip4/192.0.2.1/tcp/1"], name="kites")
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=examples(800), deadline=None)
 @given(
     st.one_of(
         st.text(max_size=60),

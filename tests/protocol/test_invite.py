@@ -17,6 +17,7 @@ from protocol.identity import Keypair
 from protocol.ids import SwarmId
 from protocol.invite import Invite, InviteError, holds_invite, read_invite, write_invite
 from protocol.limits import MAX_ADDRESS_CHARS, MAX_ADDRESSES, MAX_INVITE_CHARS, MAX_MILLIS, PROTOCOL_VERSION
+from tests.support.examples import examples
 
 OPERATOR = Keypair(b"\x01" * 32)
 INVITE = Invite(
@@ -115,7 +116,7 @@ def test_it_is_taken_out_of_what_surrounds_it(how: str) -> None:
 BLANKS = " \t\r\n>\"'`.,;:<()[]{}|*\u00a0\u200b\u201c"
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(st.integers(7, len(TEXT) - 1), max_size=20), st.data(), st.text(BLANKS, max_size=5))
 def test_wherever_it_is_broken(places: list[int], data: st.DataObject, around: str) -> None:
     text = TEXT
@@ -124,7 +125,7 @@ def test_wherever_it_is_broken(places: list[int], data: st.DataObject, around: s
     assert read_invite(around + text + around, now_ms=0) == INVITE
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.text(max_size=60))
 def test_any_text_is_an_invite_or_refused(text: str) -> None:
     for asked in (text, f"volery1{text}", f"{text}{TEXT}"):
@@ -147,7 +148,7 @@ def test_cut_short(keep: int) -> None:
     assert "damaged" in refusal(TEXT[:keep])
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.integers(7, len(TEXT) - 1), st.sampled_from("123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"))
 def test_mistyped(at: int, letter: str) -> None:
     if TEXT[at] != letter:

@@ -20,6 +20,7 @@ from protocol.patch import MAGIC, PatchFile, PatchHead, apply_patch, encode_patc
 from protocol.patch_streams import number
 from protocol.tensors import LayoutError
 from tests.protocol.test_golden import literal
+from tests.support.examples import examples
 from tests.swarm.storing import Tensors, safetensors_file, source, tensor
 
 Files = Mapping[str, bytes]
@@ -76,14 +77,14 @@ def models(draw: st.DrawFn) -> dict[str, bytes]:
     return files
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(models(), models())
 def test_any_files_are_made_of_any_others(base: Files, target: Files) -> None:
     patch = require_exact(base, target)
     assert patch == patch_of(dict(reversed(base.items())), dict(reversed(target.items())))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(models())
 def test_what_stays_costs_a_byte_a_run(files: Files) -> None:
     tensors = len(NAMES) if any(name.endswith(".safetensors") for name in files) else 0
@@ -313,7 +314,7 @@ def survives(base: Files, patch: bytes, target: Files) -> None:
     assert {name: len(data) for name, data in rebuilt.items()} == {name: len(data) for name, data in target.items()}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(models(), models(), models(), st.data())
 def test_damaged_patches_and_other_bases_are_survived(
     base: Files, other: Files, target: Files, data: st.DataObject

@@ -20,6 +20,7 @@ from protocol.manifest import DTYPE_BYTES
 from protocol.patch_codec import FORMS, SAMPLE_BYTES, Buffer, Road, SegmentDecoder, SegmentEncoder
 from protocol.patch_streams import Codec, Take, number
 from tests.protocol.test_golden import literal
+from tests.support.examples import examples
 
 LARGEST = 1_500
 """Elements of most examples: some streams of them are worth compressing, others are not."""
@@ -78,7 +79,7 @@ def segments(draw: st.DrawFn) -> tuple[str, bytes | None, bytes]:
     return dtype, None if draw(st.integers(0, 4)) == 0 else base.tobytes(), target.tobytes()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(segments())
 def test_a_segment_comes_back_bit_for_bit_and_stays_short(segment: tuple[str, bytes | None, bytes]) -> None:
     _, _, target = segment
@@ -366,7 +367,7 @@ def test_any_byte_may_be_any_other(told: bytes) -> None:
             survives(lambda damaged=damaged: SegmentDecoder().decode("BF16", BASE, 24, taker(damaged)), 24)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(segments(), st.binary(max_size=60), st.integers(0, 5))
 def test_noise_is_survived(segment: tuple[str, bytes | None, bytes], noise: bytes, road: int) -> None:
     dtype, base, target = segment

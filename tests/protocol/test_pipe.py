@@ -22,6 +22,7 @@ from protocol.pipe import (
     encode_frame,
     frame_sizes,
 )
+from tests.support.examples import examples
 
 Array = np.ndarray[Any, Any]
 SHAPES = arrays_of.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
@@ -51,7 +52,7 @@ def test_golden_bytes() -> None:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(HEADERS, st.dictionaries(st.text(max_size=4), ARRAYS, max_size=3))
 def test_round_trip(header: dict[str, Any], arrays: dict[str, Array]) -> None:
     read_header, read_arrays = decode_frame(*split(encode_frame(header, arrays)))

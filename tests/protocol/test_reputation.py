@@ -32,6 +32,7 @@ from protocol.reputation import (
     lately,
     reputation_of,
 )
+from tests.support.examples import examples
 
 TODAY = 20_000
 SHARES = ("availability", "timeliness", "honesty", "soundness", "service", "score")
@@ -80,7 +81,7 @@ def test_every_figure_is_a_share_whatever_was_counted(days: list[ObservedDay], b
     assert not (banned and found.is_quarantined)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(MANY, DAYS, st.sampled_from(sorted(BETTER)), st.integers(1, 10**9))
 def test_a_better_observation_never_lowers_anything(
     days: list[ObservedDay], day: ObservedDay, name: str, amount: int

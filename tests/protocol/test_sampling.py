@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from protocol import sampling
+from tests.support.examples import examples
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[Any]]
@@ -133,7 +134,7 @@ def test_golden_tokens(xp: ModuleType, setting: tuple[int, float], tokens: list[
 
 @NAMESPACES
 @given(seed=seeds_u64, position=st.integers(0, 131_071), vocab_size=st.integers(1, 300))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 def test_words_equal_the_oracle(xp: ModuleType, seed: int, position: int, vocab_size: int) -> None:
     bits = sampling.noise_bits(
         xp, sampling.position_keys(xp, ints(xp, int_seeds([seed])), ints(xp, [position])), vocab_size
@@ -144,7 +145,7 @@ def test_words_equal_the_oracle(xp: ModuleType, seed: int, position: int, vocab_
 
 @NAMESPACES
 @given(seed=seeds_u64, position=st.integers(0, 131_071), logits=st.lists(st.floats(-9, 9, width=32), min_size=1))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 def test_tokens_equal_the_oracle(xp: ModuleType, seed: int, position: int, logits: list[float]) -> None:
     tokens, _ = sample(xp, np.array([logits], np.float32), int_seeds([seed]), [position])
     assert tokens[0] == oracle_token(logits, seed, position)
@@ -159,7 +160,7 @@ def test_tokens_equal_the_oracle(xp: ModuleType, seed: int, position: int, logit
     seed=seeds_u64,
     temperature=st.floats(0.1, 5),
 )
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 def test_numpy_and_torch_agree(logits: Floats, seed: int, temperature: float) -> None:
     seeds, positions = int_seeds([seed] * len(logits)), np.arange(len(logits))
     ours, our_logprobs = sample(np, logits, seeds, positions, temperature)
@@ -462,7 +463,7 @@ def test_what_was_drawn_has_no_gap(xp: ModuleType) -> None:
 
 
 @given(bound=st.floats(1e-4, 2.0), rng=st.integers(0, 2**32 - 1), temperature=st.sampled_from([0.5, 1.0, 1.7]))
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(25), deadline=None, derandomize=True)
 def test_an_honest_gap_is_at_most_twice_the_numerical_error(bound: float, rng: int, temperature: float) -> None:
     """docs/sampling.md, "Tolerance": scores off by at most d give gaps of at most 2 d, at both levels."""
     error = np.random.default_rng(rng).uniform(-bound, bound, (300, 512)) * temperature
@@ -475,7 +476,7 @@ def test_an_honest_gap_is_at_most_twice_the_numerical_error(bound: float, rng: i
 
 
 @given(bound=st.floats(1e-3, 2.0), rng=st.integers(0, 2**32 - 1), temperature=st.sampled_from([0.5, 1.0, 1.7]))
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(25), deadline=None, derandomize=True)
 def test_a_draw_that_leads_by_more_than_twice_the_error_is_everybodys(
     bound: float, rng: int, temperature: float
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from protocol.errors import LocalProtocolError
 from protocol.ids import PolicyVersion
 from protocol.staleness import Admissibility, Chain, bases_of, judge, lag_of
+from tests.support.examples import examples
 
 
 def at(incarnation: int, version: int) -> PolicyVersion:
@@ -74,7 +75,7 @@ def live(history: list[float | None]) -> tuple[Life, Chain]:
     return life, chain
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(HISTORIES)
 def test_contains_exactly_the_weights_that_survived(history: list[float | None]) -> None:
     life, chain = live(history)
@@ -82,7 +83,7 @@ def test_contains_exactly_the_weights_that_survived(history: list[float | None])
     assert {name for name in names if chain.contains(name)} == {name for name in names if life.survives(name)}
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(HISTORIES, st.integers(0, 12), st.data())
 def test_judges_as_the_literal_history_does(history: list[float | None], window: int, data: st.DataObject) -> None:
     life, chain = live(history)

@@ -17,6 +17,7 @@ from swarm.doubles import (
     Unsettled,
     Welcomed,
 )
+from tests.support.examples import examples
 from tests.swarm.swarming import peer_of
 
 PEER, OTHER = peer_of("attic"), peer_of("cellar")
@@ -118,7 +119,7 @@ class Line:
             self.standing = here(now, instance)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.floats(0.1, 29.0), st.floats(0.0, 20.0), st.floats(0.1, 4.0), st.floats(0.0, 1.0))
 def test_of_two_that_live_the_second_gives_up_and_the_first_is_never_disturbed(
     heartbeat_s: float, came_s: float, pause_s: float, phase: float
@@ -141,7 +142,7 @@ def test_of_two_that_live_the_second_gives_up_and_the_first_is_never_disturbed(
         assert greeting_s < came_s + longest_s
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     st.floats(0.0, 30.0),
     st.lists(st.floats(0.1, 15.0), min_size=30, max_size=30),

@@ -30,6 +30,7 @@ from swarm.scatter import (
     Show,
 )
 from swarm.scheduler import PeerGained, PeerGone, PeerHas, Tick
+from tests.support.examples import examples
 
 A, B, C = (PeerId(name) for name in "abc")
 
@@ -283,7 +284,7 @@ EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(events=st.lists(EVENTS, max_size=80), pause=st.floats(0, 4))
 def test_in_every_order_of_events_no_chunk_is_lost_and_no_peer_overloaded(events: list[Event], pause: float) -> None:
     scatter, now = scatter_of(10), 0.0

@@ -47,6 +47,7 @@ from swarm.scheduler import (
     Returned,
     Tick,
 )
+from tests.support.examples import examples
 
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
 
@@ -471,7 +472,7 @@ def liar(rng: random.Random, ask: Ask, now: float) -> Event:
     return rng.choice([Broke(peer=ask.peer), *(kind(peer=ask.peer, chunk=ask.chunk) for kind in (Missing, Corrupt))])
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     chunks=st.integers(0, 40),
     window=st.integers(MIN_WINDOW, 4),
@@ -524,7 +525,7 @@ EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(EVENTS, max_size=60))
 def test_no_order_of_events_upsets_its_counts(events: list[Event]) -> None:
     plan = FetchPlan(range(8), random.Random(0), 2)

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from protocol.layout import placements
 from protocol.manifest import Manifest
 from swarm.store import ChunkStore, StoreFull
+from tests.support.examples import examples
 from tests.swarm.storing import chunk_data, model_files, small_model, small_swarm, write_model
 
 SWARM = small_swarm()
@@ -179,5 +180,5 @@ class StoreMachine(RuleBasedStateMachine):
         return [index for index in range(len(manifest.chunks)) if index not in self.held[number]]
 
 
-StoreMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+StoreMachine.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=25, deadline=None)
 TestStore: Any = StoreMachine.TestCase

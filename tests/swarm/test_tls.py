@@ -41,6 +41,7 @@ from swarm.libp2p.tls import (
 )
 from swarm.libp2p.tls_certificate import issue
 from swarm.testing.conformance import pattern
+from tests.support.examples import examples
 
 KEYS_A, KEYS_B, KEYS_C = (create_new_key_pair(name * 32) for name in (b"a", b"b", b"c"))
 ID_A, ID_B = (ID.from_pubkey(keys.public_key) for keys in (KEYS_A, KEYS_B))
@@ -417,7 +418,7 @@ def damage(seed: int, at_write: int) -> Callable[[bytes], bytes]:
     return on_write
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 1 << 30), st.integers(1, 2), st.booleans())
 def test_a_damaged_handshake_fails_with_a_reason(seed: int, at_write: int, by_dialler: bool) -> None:
     async def attempt() -> None:
@@ -443,7 +444,7 @@ def test_a_damaged_handshake_fails_with_a_reason(seed: int, at_write: int, by_di
     trio.run(attempt)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 1 << 30), st.integers(1, 40_000))
 def test_damaged_bytes_end_the_connection_and_are_never_read(seed: int, size: int) -> None:
     async def attempt() -> None:
@@ -464,7 +465,7 @@ def test_damaged_bytes_end_the_connection_and_are_never_read(seed: int, size: in
     trio.run(attempt)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.binary(min_size=1, max_size=500), st.booleans())
 def test_any_bytes_instead_of_a_handshake_fail_with_a_reason(data: bytes, we_dial: bool) -> None:
     async def attempt() -> None:

@@ -21,6 +21,7 @@ from learner.provisioning.activation import (
     greedy,
 )
 from learner.provisioning.overlap import Clockwork, never_waits, period_s
+from tests.support.examples import examples
 
 CLOCK = Clockwork(train_s=100.0, rollouts=100, staleness=3, kappa=2)
 
@@ -51,7 +52,7 @@ candidates = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(candidates, st.integers(1, 4).flatmap(lambda s: st.tuples(st.just(s), st.integers(1, s))))
 def test_no_set_that_suffices_is_cheaper(pool: list[Candidate], window: tuple[int, int]) -> None:
     clock = replace(CLOCK, staleness=window[0], kappa=window[1])

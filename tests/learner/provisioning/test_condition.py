@@ -14,6 +14,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from learner.provisioning.overlap import Clockwork, Supplier, never_waits
+from tests.support.examples import examples
 
 Peers = tuple[tuple[int, int], ...]
 """Rollouts per slice, and slices from a publication until the first of that version comes."""
@@ -128,7 +129,7 @@ LUMP = Swarm(staleness=4, kappa=2, train=1, peers=((1, 0), (4, 3)))
 batch of three leaves one over, though in the mean, and for each stretch of steps, there is enough."""
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 @given(swarms())
 @example(LUMP)
 @example(replace(LUMP, peers=((1, 0), (7, 3))))
@@ -143,7 +144,7 @@ def test_what_comes_at_once_and_is_too_old_after_one_batch_does_not_fill_the_oth
     assert LUMP.most() == 2
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(swarms())
 def test_who_starts_with_nothing_waits_for_no_batch_after_the_first_window(swarm: Swarm) -> None:
     most = swarm.most()

@@ -28,6 +28,7 @@ from learner.provisioning.pace import (
 from learner.provisioning.planner import Change, Decision, Planner, Settings, Situation
 from learner.provisioning.pool import Pool
 from protocol.limits import MAX_REASON_CHARS
+from tests.support.examples import examples
 
 SETTINGS = Settings(rollouts=100, staleness=3)
 TRAIN_S = 100.0
@@ -423,7 +424,7 @@ def test_noise_makes_no_more_than_a_few_changes_an_hour(num: int, seed: int) -> 
     assert len(story.log) - first <= 6 * hours
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.integers(1, 12), st.integers(0, 1 << 30))
 @example(12, 15594)  # somebody leaves in the review in which a bargain is done with
 def test_whatever_happens_the_plan_is_among_those_present_and_suffices_where_that_is_possible(

@@ -12,6 +12,7 @@ from learner.provisioning.activation import Candidate
 from learner.provisioning.paper import Timings
 from learner.provisioning.what_if import changes, quickened, remedies
 from learner.provisioning.windows import Infeasible, Outcome, Setting, Windows
+from tests.support.examples import examples
 
 TIMINGS = Timings(train_s=100.0, rollouts=100, broadcast_s=120.0, generation_s=10.0)
 
@@ -65,7 +66,7 @@ pools = st.lists(st.tuples(st.floats(0.01, 1), st.floats(0, 500), st.floats(0, 1
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(pools, st.floats(0, 400), st.integers(1, 6))
 def test_every_remedy_is_enough_and_a_little_less_is_not(
     candidates: tuple[Candidate, ...], source_s: float, staleness: int

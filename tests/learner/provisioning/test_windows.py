@@ -13,6 +13,7 @@ from learner.provisioning.activation import MARGIN, Candidate, Choice, cheapest
 from learner.provisioning.overlap import never_waits
 from learner.provisioning.paper import GAMMA, Timings
 from learner.provisioning.windows import Infeasible, Outcome, Setting, Windows, by_rate
+from tests.support.examples import examples
 
 PRINTED = Timings(train_s=1631.2, rollouts=2048, broadcast_s=1437.0)
 
@@ -179,7 +180,7 @@ pools = st.lists(
 ).map(tuple)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(pools, st.floats(0, 250))
 def test_ours_never_waits_and_no_wider_window_is_dearer(pool: tuple[Candidate, ...], source_s: float) -> None:
     timings = Timings(train_s=100.0, rollouts=100, broadcast_s=90.0)

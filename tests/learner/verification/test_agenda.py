@@ -14,6 +14,7 @@ from learner.verification.sequential import Found
 from protocol.ids import LeaseId, ManifestHash, PolicyVersion
 from protocol.work import read_record
 from tests.learner.working import OTHER, PEER, SWARM, granted, record
+from tests.support.examples import examples
 
 
 def passage(version: int = 1, *, start: int = 0, tokens: int = 3, seed: int = 7) -> Passage:
@@ -143,7 +144,7 @@ def test_what_is_gone_is_given_back() -> None:
     assert len(agenda) == 0
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     st.lists(
         st.tuples(st.booleans(), st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9)), min_size=1, max_size=4)),

@@ -32,6 +32,7 @@ from tests.node.html.stories import HOSTILE, NAMES, TAKEN, banned_report, crowd,
 from tests.node.html.test_markup import Reader
 from tests.node.ledgers import ALPHA, BETA, LEARNER, START_MS, demo_run, key, open_story, peer_row
 from tests.node.test_receipts import receipt
+from tests.support.examples import examples
 
 OUTSIDE = re.compile(r"(?:https?:|//|url\(|@import|data:|file:)", re.IGNORECASE)
 
@@ -301,7 +302,7 @@ def test_nobodys_name_and_nobodys_words_change_the_page(tmp_path: Path, name: st
     assert not any(character in page for character in "\u202e\u2066\u200b\x1b\x00")
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.text(min_size=1))
 def test_no_name_at_all_changes_a_volunteers_page(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
     directory = tmp_path_factory.mktemp("own")

@@ -21,6 +21,7 @@ from node.plan.pool import pool_of, read_pool
 from node.plan.terms import terms_of
 from node.plan.text import as_text
 from tests.node.plan.recorded import run
+from tests.support.examples import examples
 
 
 @contextmanager
@@ -69,7 +70,7 @@ def test_any_toml(rows: list[dict[str, str]], rest: bytes) -> None:
         read_or_refused(path)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.integers(0, 300), st.binary(min_size=1, max_size=30), st.booleans())
 def test_any_damage_to_a_recording(place: int, wrong: bytes, insert: bool) -> None:
     lines = list(map(encode_line, run(4)))
@@ -93,7 +94,7 @@ rows = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(
     st.lists(rows, min_size=1, max_size=4),
     st.fixed_dictionaries(

@@ -24,6 +24,7 @@ from protocol.energy import MAX_WATTS, EnergySource
 from protocol.ids import PeerId, PolicyVersion
 from protocol.work import Rule
 from tests.node.ledgers import ALPHA, BETA, GAMMA, LEARNER, START_MS, Story, demo_run, open_story, peer_row
+from tests.support.examples import examples
 
 HOUR_S = 3600.0
 NVML, RAPL = EnergySource.NVML, EnergySource.RAPL
@@ -318,7 +319,7 @@ STAYS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(stays=STAYS, versions=st.lists(st.floats(0, 8e5), max_size=5), restarts=st.lists(st.floats(0, 8e5), max_size=3))
 def test_every_table_adds_up_whatever_happened(
     tmp_path_factory: pytest.TempPathFactory,

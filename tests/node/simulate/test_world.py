@@ -14,6 +14,7 @@ from node.simulate.machines import Absence, Change
 from node.simulate.outcome import LEARNER
 from node.simulate.rollout_node import SILENCE_S
 from tests.node.simulate.swarms import LEARNING, machine, machines, of, world
+from tests.support.examples import examples
 
 HOUR_S = 3600.0
 
@@ -37,7 +38,7 @@ def test_another_machine_changes_nobody_s_luck() -> None:
     assert installed(2) == installed(9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.integers(0, 5),
     st.integers(1, 6),

@@ -44,6 +44,7 @@ from tests.node.statements.stating import (
     tally_of_all,
     trained,
 )
+from tests.support.examples import examples
 
 GOOD = Draft().written()
 """Line 1 the head, 2 and 3 receipts, 4 a credited relay receipt, 5 one that is not, 6 to 8 proofs, 9 the end."""
@@ -286,7 +287,7 @@ def test_a_flaw_cannot_move_the_cursor() -> None:
 # Fuzz.
 
 
-many = settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=examples(1500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite

@@ -1,0 +1,23 @@
+"""How many examples a property test draws: a tenth of them by default, all where VOLERY_ALL_EXAMPLES is set.
+
+`make test` is run many times a day and draws a tenth, always the same ones. `make test-rest` draws all, new ones each
+time; continuous integration runs both.
+"""
+
+from __future__ import annotations
+
+import os
+
+VARIABLE = "VOLERY_ALL_EXAMPLES"
+DRAWS_ALL = bool(os.environ.get(VARIABLE))
+
+AT_LEAST = 20
+"""Fewer leave out whole branches of a strategy."""
+
+BY_DEFAULT = 100
+"""What Hypothesis draws where a test says nothing."""
+
+
+def examples(number: int) -> int:
+    """Return how many to draw of `number`."""
+    return number if DRAWS_ALL else min(number, max(AT_LEAST, number // 10))

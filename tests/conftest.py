@@ -25,7 +25,6 @@ settings.load_profile("volery")
 TESTS = Path(__file__).parent
 
 
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rest",
@@ -36,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.relative_to(TESTS).parts[0] == "e2e":  # real programs: two such tests at once would starve each other
+        if item.path.relative_to(TESTS).parts[0] == "e2e":  # real programs, which would starve others
             item.add_marker(pytest.mark.xdist_group("e2e"))
     if not config.getoption("--rest"):
         return

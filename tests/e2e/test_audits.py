@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from learner.verification.share import NEWCOMER_GROUPS
 from tests.e2e.ledger_rules import HONEST, Run, check_ledger, peer_of
 from tests.e2e.programs import Swarm, stopped, wait_event
@@ -14,6 +16,7 @@ WHY = re.compile(r"are not what the seeded sampler draws|log probabilities are m
 """The one that is further from what may be, of made up tokens with made up probabilities."""
 
 
+@pytest.mark.rest
 def test_who_makes_tokens_up_is_banned_and_costs_the_swarm_nothing(swarm: Swarm) -> None:
     swarm.configure(steps=14, audits=True)
     learner = swarm.learn()
@@ -47,6 +50,7 @@ def test_who_makes_tokens_up_is_banned_and_costs_the_swarm_nothing(swarm: Swarm)
     assert revised["reason"] in ("audit", "banned")
 
 
+@pytest.mark.rest
 def test_what_convicted_a_cheat_is_drawn_again_by_the_command(swarm: Swarm) -> None:
     swarm.configure(steps=6, audits=True, staleness=12)  # so that the store still has what the cheat named
     learner = swarm.learn()

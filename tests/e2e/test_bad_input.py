@@ -541,6 +541,7 @@ class SmallDisk:
 
 
 @needs_root
+@pytest.mark.rest
 def test_a_learner_whose_disk_is_full(swarm: Swarm, small_disk: SmallDisk) -> None:
     swarm.configure(steps=6, port=free_port())
     swarm.state.symlink_to(small_disk.path)

@@ -273,6 +273,7 @@ def try_all(ran: Ran, share: float) -> int:
     return tried
 
 
+@pytest.mark.rest
 def test_some_files_damaged_under_some_commands(ran: Ran) -> None:
     assert try_all(ran, 0.05) > 100
 

@@ -60,6 +60,7 @@ def leases_of(swarm: Swarm, node: Program, status: str, *, since_ms: int = 0) ->
     return {lease for (lease,) in swarm.rows(sql, node.name, status, since_ms)}
 
 
+@pytest.mark.rest
 def test_a_node_is_killed(swarm: Swarm) -> None:
     swarm.configure(steps=STEPS)
     learner = swarm.learn()
@@ -101,6 +102,7 @@ def test_a_node_falls_silent_and_wakes_up(swarm: Swarm) -> None:
     check_receipts(swarm, survivor)
 
 
+@pytest.mark.rest
 def test_the_learner_is_killed(swarm: Swarm) -> None:
     swarm.configure(steps=STEPS, port=free_port(), heartbeat_s=5.0)  # slow, so that leases outlive the learner
     learner = swarm.learn()
@@ -155,6 +157,7 @@ def kill_and_restart(swarm: Swarm, learner: Program, *nodes: Program) -> Program
     return again
 
 
+@pytest.mark.rest
 def test_the_trainer_is_killed(swarm: Swarm) -> None:
     swarm.configure(steps=STEPS)
     learner = swarm.learn()

@@ -6,11 +6,14 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.programs import Swarm, wait_done
 
 STEPS = 6
 
 
+@pytest.mark.rest
 def test_a_milestone_is_listed_exported_and_begun_with(swarm: Swarm, tmp_path: Path) -> None:
     swarm.configure(steps=STEPS, staleness=1)
     text = swarm.config.read_text(encoding="utf-8")

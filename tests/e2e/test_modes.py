@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.e2e.ledger_rules import Run, check_by_turns, check_ledger, check_receipts
 from tests.e2e.programs import Swarm, wait_done
 from tests.node.test_on_policy import BOUND
@@ -42,6 +44,7 @@ def metrics_of(swarm: Swarm) -> list[dict[str, float]]:
     return trained
 
 
+@pytest.mark.rest
 def test_sequential_every_step_trains_on_what_the_version_before_it_made(swarm: Swarm) -> None:
     report = run_in(swarm, "sequential")
     run = Run(steps=STEPS, staleness=0, verdicts=frozenset({"admitted"}))
@@ -55,6 +58,7 @@ def test_sequential_every_step_trains_on_what_the_version_before_it_made(swarm: 
     assert "sequential, S = 0" in text
 
 
+@pytest.mark.rest
 def test_async_no_rollout_is_older_than_the_window(swarm: Swarm) -> None:
     report = run_in(swarm, "async")
     check_ledger(swarm, Run(steps=STEPS, staleness=STALENESS))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from learner.alarm_limits import LIMITS
 from tests.e2e.programs import Swarm, wait_done
 
 STEPS = LIMITS.barren + 4
 
 
+@pytest.mark.rest
 def test_a_task_that_never_rewards_raises_an_alarm(swarm: Swarm) -> None:
     """`jsonl` with answers that four tokens of this model cannot say."""
     swarm.configure(steps=STEPS, task="jsonl:never.jsonl")

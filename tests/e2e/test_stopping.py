@@ -36,6 +36,7 @@ def interrupt(program: Program) -> None:
     assert "again" in last
 
 
+@pytest.mark.rest
 def test_a_swarm_is_stopped_and_goes_on(swarm: Swarm) -> None:
     swarm.configure(steps=STEPS, port=free_port(), held_out=8)
     learner = swarm.learn()

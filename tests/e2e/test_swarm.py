@@ -7,6 +7,8 @@ import io
 import json
 from pathlib import Path
 
+import pytest
+
 from learner.provisioning.observatory import fit
 from learner.provisioning.recording import FILE, Delivered, Published, Stepped, read_lines
 from protocol.digest import cid_of
@@ -60,6 +62,7 @@ def test_a_swarm_runs_to_its_end(swarm: Swarm) -> None:
     assert not list((swarm.state / "exports").iterdir())  # or every version would stay on the disk for ever
 
 
+@pytest.mark.rest
 def test_small_steps_travel_as_patches(swarm: Swarm) -> None:
     """With two updates in a training step, as ECHO-2 takes them."""
     swarm.configure(steps=STEPS, learning_rate=1e-6, weights_dtype="bfloat16")

@@ -51,6 +51,7 @@ def check(swarm: Swarm, run: Run, *nodes: Program) -> None:
         check_receipts(swarm, node)
 
 
+@pytest.mark.rest
 def test_a_run_of_episodes_by_turns_ends(guessing: Swarm) -> None:
     guessing.configure(steps=4, task=TASK, mode="sequential", staleness=0, held_out=8)
     learner = guessing.learn()

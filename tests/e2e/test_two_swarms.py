@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.ledger_rules import Run, check_ledger
 from tests.e2e.programs import NODE_TOML, Machine, Program, Swarm, rows_of, wait_done, wait_event
 
@@ -47,6 +49,7 @@ def join(swarm: Swarm) -> Program:
     return swarm.machine.start(f"{swarm.directory.name}-node", "join", swarm.invite, "--config", config)
 
 
+@pytest.mark.rest
 def test_two_swarms_do_not_disturb_each_other(machine: Machine, model: Path) -> None:
     swarms = [found(machine, "first", model), found(machine, "second", model)]
     learners = [swarm.learn() for swarm in swarms]

@@ -645,6 +645,7 @@ def live_until(path: Path, statement: int) -> int | None:
     return done if code == 9 else None
 
 
+@pytest.mark.rest
 def test_killed_at_any_statement_every_call_is_there_whole_or_not_at_all(path: Path) -> None:
     with contextlib.closing(Ledger(path, swarm=SWARM)) as ledger:
         whole = [contents(path)]

@@ -345,6 +345,7 @@ def ranks_of(child: Child) -> list[int]:
     return [int(rank) for rank in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.rest
 def test_when_one_rank_is_killed_all_end_and_say_so(tmp_path: Path, model: Path) -> None:
     child = Child("-m", "learner.launcher", "2")
     child.receive()
@@ -450,6 +451,7 @@ def test_rows_are_dealt_once_and_evenly(widths: list[int], ranks: int) -> None:
     assert max(totals) - min(totals) <= max(widths, default=0)
 
 
+@pytest.mark.rest
 async def test_the_node_is_told_why_its_ranks_ended_and_has_new_ones(model: Path) -> None:
     events: list[ChildEvent] = []
     died, back = trio.Event(), trio.Event()

@@ -107,6 +107,7 @@ def test_a_group_that_fails_is_a_soft_strike() -> None:
     assert calm.standing is Standing.TRUSTED, "honest audits take suspicion back"
 
 
+@pytest.mark.rest
 def test_an_honest_peer_at_the_very_margin_is_never_banned() -> None:
     """Of tokens beyond each margin just as many as an honest peer may have: 200 lives of 200 audits."""
     chance = random.Random(5)

@@ -43,9 +43,9 @@ demo-matrix: $(DEV) ## the demo with every objective at S = 0, 1, 3, 6: two hour
 	$(BIN)/python tools/demo_matrix.py $(or $(OUT),runs/matrix) $(ARGS)
 
 WORKERS ?= 4
-# Most tests wait for processes and sockets, so that two cores are busy only with more workers than cores. Tests of real
-# programs share one worker.
-ON_WORKERS := -n $(WORKERS) --dist loadgroup
+# Many tests wait for processes and sockets, so that two cores are busy only with more workers than cores. The tests of
+# a file share a worker; the longest files come first (tests/durations.tsv).
+ON_WORKERS := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .PHONY: test
 test: $(DEV) ## the tests that a change should pass, in some ten minutes

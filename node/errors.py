@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SHOWN_CHARS = 80
-"""Of what somebody typed: a line, which is enough to know it again."""
+SHOWN_CHARS = 160
+"""Characters of what somebody typed that a message repeats: two lines of a terminal hold nearly every path whole."""
 
 WRONG_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EINVAL, errno.ENXIO)
 """Errors of the system that say that a name was wrong, where others say that the disk or a right is."""

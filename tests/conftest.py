@@ -1,4 +1,4 @@
-"""What holds for every test: how long one takes is no matter, how many examples are drawn, and who shares a worker.
+"""Settings of all tests: how many examples property tests draw, which tests run, and which of them share a worker.
 
 Property tests have no deadline and no complaint of slow data: a machine that does something else beside them would make
 them fail. What must be quick is bounded by counting, not by a clock.
@@ -7,6 +7,8 @@ them fail. What must be quick is bounded by counting, not by a clock.
 from __future__ import annotations
 
 import os
+import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -27,9 +29,17 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # threads of several workers would spin
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 TESTS = Path(__file__).parent
+DURATIONS = TESTS / "durations.tsv"
+"""Measured seconds of the tests that take one and more, so that workers begin with the longest files."""
+
+INTEGRATION_FILES = frozenset((TESTS / "integration.txt").read_text(encoding="ascii").splitlines())
+INTEGRATION_FOLDERS = ("architectures", "benchmarks", "e2e", "faults", "vllm")
+OUTSIDE = ("subprocess.Popen", "socket.bind", "socket.connect", "os.fork", "os.posix_spawn")
+"""Audit events of what no unit test does: start a process, or open a socket."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--unit", action="store_true", help="only tests that start no process and open no socket")
     parser.addoption(
         "--rest",
         action="store_true",
@@ -37,18 +47,52 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--unit"):
+        sys.addaudithook(_stay_inside)
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.relative_to(TESTS).parts[0] == "e2e":  # real programs, which would starve others
-            item.add_marker(pytest.mark.xdist_group("e2e"))
-    if not config.getoption("--rest"):
-        return
-    left_out = [item for item in items if not (item.get_closest_marker("rest") or _draws(item))]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    if config.getoption("--unit"):
+        _keep(config, items, [item for item in items if not _is_integration(item)])
+    if config.getoption("--rest"):
+        _keep(config, items, [item for item in items if item.get_closest_marker("rest") or _draws(item)])
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        seconds = _seconds_by_file()
+        items.sort(key=lambda item: -seconds[_file_of(item)])
+        for item in items:  # a file's tests share a worker, and with it what the file sets up once
+            item.add_marker(pytest.mark.xdist_group(_file_of(item)))
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
+    config.hook.pytest_deselected(items=list(set(items) - set(kept)))
+    items[:] = kept
+
+
+def _file_of(item: pytest.Item) -> str:
+    return item.path.relative_to(TESTS.parent).as_posix()
+
+
+def _is_integration(item: pytest.Item) -> bool:
+    return _file_of(item) in INTEGRATION_FILES or item.path.relative_to(TESTS).parts[0] in INTEGRATION_FOLDERS
 
 
 def _draws(item: pytest.Item) -> bool:
     """Whether it is a property test, which draws examples."""
     return bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
+
+
+def _seconds_by_file() -> Counter[str]:
+    found: Counter[str] = Counter()
+    for line in DURATIONS.read_text(encoding="utf-8").splitlines()[1:]:
+        _, wall, test = line.split("\t")
+        found[test.split("::")[0]] += round(float(wall))
+    return found
+
+
+def _stay_inside(event: str, arguments: tuple[object, ...]) -> None:
+    """Fail what goes outside while a unit test runs."""
+    test = os.environ.get("PYTEST_CURRENT_TEST", "")
+    if event in OUTSIDE and test:
+        pytest.fail(f"{test}: {event} in a unit test. List its file in tests/integration.txt.")

@@ -192,8 +192,9 @@ def left_by_a_killed_writer(statement: str) -> Callable[[Path], None]:
 @contextmanager
 def another_user(path: Path) -> Iterator[None]:
     """Who asks may look at the directory, and not read the ledger."""
-    for above in (path.parent, *path.parent.parents[:4]):
-        above.chmod(0o755)
+    for above in path.parents:
+        if above.stat().st_mode & 0o005 != 0o005:
+            above.chmod(0o755)
     for key in path.parent.glob("*.key"):
         key.chmod(0o600)
     path.chmod(0)

@@ -17,7 +17,7 @@ import pytest
 from node.tasks import sandbox
 from node.tasks.forbidden_calls import CALLS, CLONE, CLONE3, MACHINES, call_filter
 from node.tasks.port import TaskError
-from node.tasks.sandbox import SYSTEM_PYTHON, Ran, SandboxLimits, require_sandbox, run
+from node.tasks.sandbox import SYSTEM_PYTHON, Ran, SandboxLimits, require_sandbox, run, sandboxed
 
 BRIEF = SandboxLimits(time_s=1.0, memory_mb=128)
 PATIENT = SandboxLimits(time_s=60.0, memory_mb=128)
@@ -28,14 +28,30 @@ def attempt(program: str, **how: object) -> Ran:
     return run(program, **{"limits": PATIENT, **how})  # type: ignore[arg-type]
 
 
+NAMED = f"volery-{os.getpid()}"
+"""What processes call themselves that these tests look for. Other tests run sandboxes, too."""
+
+TAKE_NAME = f"""
+import ctypes
+ctypes.CDLL(None).prctl(15, b"{NAMED}")  # PR_SET_NAME, which children inherit
+"""
+
+
 def running() -> set[int]:
-    """Processes on this machine that a sandbox made."""
-    found = set()
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if "bwrap" in words[:1] or (SYSTEM_PYTHON in words[:1] and "resource.setrlimit" in " ".join(words)):
-            found.add(process.pid)
-    return found
+    """Processes on this machine that took the name, and the walls around sandboxes that this process put up."""
+    named = {process.pid for process in psutil.process_iter(["name"]) if process.info["name"] == NAMED}
+    ours = psutil.Process().children(recursive=True)
+    return named | {process.pid for process in ours if process.name() == "bwrap"}
+
+
+def test_processes_of_a_sandbox_are_found() -> None:
+    assert running() == set()
+    program = TAKE_NAME + "import os, time\nos.fork()\nprint('here', flush=True)\ntime.sleep(1000)"
+    with sandboxed(program, limits=PATIENT) as started:
+        while os.pread(started.printed, 64, 0) != b"here\nhere\n":
+            assert started.process.poll() is None
+        assert len(running()) >= 3
+    assert running() == set()
 
 
 def test_a_program_reads_and_prints() -> None:
@@ -71,9 +87,9 @@ print([name for _, name in socket.if_nameindex() if name != "lo"])
 
 
 def test_a_fork_bomb_is_bounded_and_nothing_of_it_is_left() -> None:
-    before = running()
     ran = attempt(
-        """
+        TAKE_NAME
+        + """
 import os, time
 made = 0
 try:
@@ -92,7 +108,7 @@ while True:
     )
     assert ran.exit_code is None
     assert int(ran.output.split()[0]) < BRIEF.processes
-    assert running() <= before
+    assert running() == set()
 
 
 def test_a_memory_bomb_hits_its_limit() -> None:
@@ -232,9 +248,9 @@ def test_a_flood_of_output_is_cut_off() -> None:
 
 
 def test_what_stays_in_the_background_is_ended_with_the_program() -> None:
-    before = running()
     ran = attempt(
-        """
+        TAKE_NAME
+        + """
 import os, subprocess, sys, time
 if os.fork() == 0:
     os.setsid()
@@ -246,7 +262,7 @@ print("done")
 """
     )
     assert ran == Ran(output=b"done\n", exit_code=0)
-    assert running() <= before
+    assert running() == set()
 
 
 def test_limits_cannot_be_raised_nor_rights_gained() -> None:

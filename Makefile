@@ -42,6 +42,9 @@ demo: $(DEV) $(if $(ON_VLLM),$(VLLM_READY)) ## a learner and three rollout nodes
 demo-matrix: $(DEV) ## the demo with every objective at S = 0, 1, 3, 6: two hours on two cores; goes on where it was stopped
 	$(BIN)/python tools/demo_matrix.py $(or $(OUT),runs/matrix) $(ARGS)
 
+# Tests start hundreds of programs. Compiling their modules at each start would take as long as the tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 WORKERS ?= 4
 # Many tests wait for processes and sockets, so that two cores are busy only with more workers than cores. The tests of
 # a file share a worker; the longest files come first (tests/durations.tsv).

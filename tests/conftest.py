@@ -33,7 +33,7 @@ DURATIONS = TESTS / "durations.tsv"
 """Measured seconds of the tests that take one and more, so that workers begin with the longest files."""
 
 INTEGRATION_FILES = frozenset((TESTS / "integration.txt").read_text(encoding="ascii").splitlines())
-INTEGRATION_FOLDERS = ("architectures", "benchmarks", "e2e", "faults", "vllm")
+INTEGRATION_FOLDERS = (("architectures",), ("benchmarks",), ("e2e",), ("faults",), ("vllm",))
 OUTSIDE = ("subprocess.Popen", "socket.bind", "socket.connect", "os.fork", "os.posix_spawn")
 """Audit events of what no unit test does: start a process, or open a socket."""
 
@@ -52,30 +52,31 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.addaudithook(_stay_inside)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if not config.getoption("--unit") or not collection_path.is_relative_to(TESTS):
+        return None
+    is_integration = (
+        _name_of(collection_path) in INTEGRATION_FILES
+        or collection_path.relative_to(TESTS).parts[:1] in INTEGRATION_FOLDERS
+    )
+    return is_integration or None
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--unit"):
-        _keep(config, items, [item for item in items if not _is_integration(item)])
     if config.getoption("--rest"):
-        _keep(config, items, [item for item in items if item.get_closest_marker("rest") or _draws(item)])
+        kept = [item for item in items if item.get_closest_marker("rest") or _draws(item)]
+        config.hook.pytest_deselected(items=list(set(items) - set(kept)))
+        items[:] = kept
     if "PYTEST_XDIST_WORKER" in os.environ:
         seconds = _seconds_by_file()
-        items.sort(key=lambda item: -seconds[_file_of(item)])
+        items.sort(key=lambda item: -seconds[_name_of(item.path)])
         for item in items:  # a file's tests share a worker, and with it what the file sets up once
-            item.add_marker(pytest.mark.xdist_group(_file_of(item)))
+            item.add_marker(pytest.mark.xdist_group(_name_of(item.path)))
 
 
-def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
-    config.hook.pytest_deselected(items=list(set(items) - set(kept)))
-    items[:] = kept
-
-
-def _file_of(item: pytest.Item) -> str:
-    return item.path.relative_to(TESTS.parent).as_posix()
-
-
-def _is_integration(item: pytest.Item) -> bool:
-    return _file_of(item) in INTEGRATION_FILES or item.path.relative_to(TESTS).parts[0] in INTEGRATION_FOLDERS
+def _name_of(path: Path) -> str:
+    return path.relative_to(TESTS.parent).as_posix()
 
 
 def _draws(item: pytest.Item) -> bool:

@@ -62,10 +62,10 @@ from benchmarks.harness import ROOT, Bar, arguments, conclude, main, number, say
 from learner.models import quiet_transformers
 from learner.verification.margins import Arithmetic, margins_of
 from node.engine.vllm_worker.contents import read_contents
-from protocol.codec import pack_logprobs, pack_tokens
-from protocol.cost import CostClaim
-from protocol.identity import Keypair
-from protocol.ids import ManifestHash, PolicyVersion, SwarmId
+from protocol.accounting.cost import CostClaim
+from protocol.core.codec import pack_logprobs, pack_tokens
+from protocol.core.identity import Keypair
+from protocol.core.ids import ManifestHash, PolicyVersion, SwarmId
 from protocol.work import RolloutRecord, Sampler, Span, Timing, sign_record
 
 PICTURE = ROOT / "docs" / "images" / "audit.png"

@@ -37,9 +37,9 @@ from node.engine.transformers import TransformersConfig, open_transformers_engin
 from node.engine.worker_engine import WorkerEngine
 from node.engine_time import ROUTINE_SHARE
 from node.warm_start import TINY_QWEN3
-from protocol.digest import digest_of
-from protocol.ids import ManifestHash, PolicyVersion
-from protocol.pipe import Arrays
+from protocol.core.digest import digest_of
+from protocol.core.ids import ManifestHash, PolicyVersion
+from protocol.core.pipe import Arrays
 
 SHARE_AT_MOST = 5.0
 LOADS = 4

@@ -46,7 +46,7 @@ from node.events import EventLog
 from node.reports import SwarmReport, swarm_report
 from node.schooling import open_schooling
 from node.trainer_process import load_request
-from protocol.ids import ManifestHash, PolicyVersion
+from protocol.core.ids import ManifestHash, PolicyVersion
 from swarm.causes import first_cause
 
 TARGET = 0.8

@@ -46,9 +46,9 @@ from node.engine.port import InstalledVersion, PolicyEngine
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.engine.vllm import VllmConfig, open_vllm_engine
 from node.evidence import record_of, requests_of
-from protocol.codec import pack_tokens
-from protocol.identity import Keypair
-from protocol.ids import ManifestHash, PolicyVersion, SwarmId
+from protocol.core.codec import pack_tokens
+from protocol.core.identity import Keypair
+from protocol.core.ids import ManifestHash, PolicyVersion, SwarmId
 from protocol.work import Lease, Sampler, sign_record
 
 JOB = {"prompts": 64, "prompt_tokens": 32, "new_tokens": 64, "threads": 1}

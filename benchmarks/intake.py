@@ -22,12 +22,12 @@ from learner.intake import GrantedLease, JudgedDelivery, Terms, check_delivery
 from learner.ledger import Ledger
 from learner.ledger_rows import LeaseRow, RecordRow
 from learner.verification.near_copies import NearCopies, sketch
-from protocol.codec import pack_logprobs, pack_tokens
-from protocol.cost import CostClaim
-from protocol.digest import digest_of
-from protocol.identity import Keypair
-from protocol.ids import LeaseId, ManifestHash, PolicyVersion, RecordId, SwarmId
-from protocol.staleness import Chain
+from protocol.accounting.cost import CostClaim
+from protocol.core.codec import pack_logprobs, pack_tokens
+from protocol.core.digest import digest_of
+from protocol.core.identity import Keypair
+from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion, RecordId, SwarmId
+from protocol.versions.staleness import Chain
 from protocol.work import Lease, RolloutRecord, Rule, Sampler, Span, Timing, sign_lease, sign_record
 
 RECORDS_AT_LEAST = 2000.0

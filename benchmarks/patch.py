@@ -30,9 +30,9 @@ import zstandard
 from harness import Bar, BenchmarkError, arguments, conclude, main, median, number, say, scratch, table
 from numpy.typing import NDArray
 
-from protocol.layout import Source
-from protocol.patch import apply_patch, encode_patch
-from protocol.tensors import read_table
+from protocol.patches.patch import apply_patch, encode_patch
+from protocol.versions.chunking import Source
+from protocol.versions.safetensors_header import read_table
 
 REPS = 3
 WARM_STEPS = 8

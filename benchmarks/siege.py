@@ -31,7 +31,7 @@ from node.events import Clock
 from node.home import INVITE_FILE
 from node.programs import EVENTS_FILE
 from node.tasks.text import write_character_tokenizer
-from protocol.invite import read_invite
+from protocol.core.invite import read_invite
 
 MEMBER_BACK_AT_MOST_S, RSS_AT_MOST_MIB, PACE_AT_LEAST = 30.0, 300.0, 0.5
 REPS = 3

@@ -29,7 +29,7 @@ import torch
 
 from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, number, say, scratch, table
 from learner.trainer import Trainer
-from protocol.pipe import Arrays, Header
+from protocol.core.pipe import Arrays, Header
 
 QWEN3 = {
     "vocab_size": 151_936, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,

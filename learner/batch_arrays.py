@@ -14,8 +14,8 @@ import numpy as np
 
 from learner.buffer import Batch, Completion, Group
 from learner.curriculum.offline import LoggedGroup
-from protocol.ids import PolicyVersion
-from protocol.pipe import Arrays
+from protocol.core.ids import PolicyVersion
+from protocol.core.pipe import Arrays
 
 OFFLINE = 1
 """In the array `origins`, see `learner.packing`."""

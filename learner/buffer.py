@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 
-from protocol.ids import LeaseId, PeerId, PolicyVersion
-from protocol.staleness import Admissibility, Chain, judge, lag_of
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion
+from protocol.versions.staleness import Admissibility, Chain, judge, lag_of
 
 
 @dataclass(frozen=True, kw_only=True)

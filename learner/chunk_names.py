@@ -22,11 +22,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.digest import CID_PREFIX, cid_of
-from protocol.ids import Cid
-from protocol.layout import FilePlan, Source, Tables, exactly, plan_files, tables_of
-from protocol.manifest import is_safe_file_name
-from protocol.pipe import Arrays
+from protocol.core.digest import CID_PREFIX, cid_of
+from protocol.core.ids import Cid
+from protocol.core.pipe import Arrays
+from protocol.versions.chunking import FilePlan, Source, Tables, exactly, plan_files, tables_of
+from protocol.versions.manifest import is_safe_file_name
 
 Identity = tuple[int, int, int, int]
 Piece = tuple[Identity, int, int]
@@ -83,8 +83,8 @@ class ChunkNames:
                 self._known[place] = Cid(CID_PREFIX + digest.tobytes())
 
     def describe(self, sources: Sequence[Source], directory: Path, look: Callable[[], None] = lambda: None) -> Tables:
-        """`protocol.layout.describe` of `sources`, the files of `directory`; `look` is called between chunks, and may
-        raise to end it. Raises LayoutError, OSError.
+        """`protocol.versions.chunking.describe` of `sources`, the files of `directory`; `look` is called between
+        chunks, and may raise to end it. Raises LayoutError, OSError.
         """
         plans = plan_files(sources)
         identities = {plan.source.name: _identity(directory / plan.source.name) for plan in plans}

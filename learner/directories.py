@@ -15,7 +15,7 @@ from typing import Any
 from learner.durable import table_of
 from learner.handed_text import NotText, parse_config, parse_json
 from learner.regular_file import read_file
-from protocol.tensors import LayoutError, Table
+from protocol.versions.safetensors_header import LayoutError, Table
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"

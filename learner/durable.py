@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learner.regular_file import open_file
-from protocol.tensors import LENGTH_BYTES, Span, Table, read_table
+from protocol.versions.safetensors_header import LENGTH_BYTES, Span, Table, read_table
 
 HEADER_ALIGN_BYTES = 8
 """The format wants the data to begin at a multiple of 8; loaders that map the file rely on it."""

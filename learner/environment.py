@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from protocol.limits import MAX_PROMPT_TOKENS
+from protocol.core.limits import MAX_PROMPT_TOKENS
 
 MAX_TURNS = 64
 """Each turn is a lease, a round trip and a row in the ledger; Sokoban and poker take up to 30."""

@@ -20,9 +20,9 @@ from learner.buffer import Completion, Group
 from learner.environment import Answered, Ended, Reply, Said
 from learner.intake import GrantedLease, Place
 from learner.leasing import Prompt
-from protocol.codec import unpack_tokens
-from protocol.ids import LeaseId, PolicyVersion
-from protocol.staleness import Admissibility, Chain, judge
+from protocol.core.codec import unpack_tokens
+from protocol.core.ids import LeaseId, PolicyVersion
+from protocol.versions.staleness import Admissibility, Chain, judge
 from protocol.work import SignedRecord
 
 RECENT = 256

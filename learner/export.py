@@ -34,8 +34,8 @@ from learner.ranks import Ranks, new_shared_directory
 from learner.requests import ExportDtype
 from learner.sharding import whole
 from learner.weight_files import DIGEST_BYTES, NotFinite, WeightFile, not_finite
-from protocol.pipe import Arrays
-from protocol.tensors import LayoutError
+from protocol.core.pipe import Arrays
+from protocol.versions.safetensors_header import LayoutError
 
 DTYPE_NAMES = {
     torch.float32: "F32",

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 
 FREE_LEASES = 64
 """Leases that may bring nothing: two batches of a large node, which a pause gives back at once."""

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from protocol.codec import ready
+from protocol.core.codec import ready
 
 MAX_NESTING = 256
 """Levels of lists and objects in one JSON value. Configurations have ten or so; Python's stack ends at some 1,000."""

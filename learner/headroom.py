@@ -26,8 +26,8 @@ from learner.episodes import Episodes
 from learner.leasing import Leasing
 from learner.provisioning.lag import batches_ahead
 from learner.provisioning.overlap import Supply
-from protocol.ids import ManifestHash, PolicyVersion
-from protocol.staleness import Chain
+from protocol.core.ids import ManifestHash, PolicyVersion
+from protocol.versions.staleness import Chain
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from learner.environment import Ended, Question, Reply, Said
-from protocol.codec import unpack_tokens
-from protocol.digest import digest_of
-from protocol.errors import Fault, PeerError
-from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId, SwarmId, short
-from protocol.limits import MAX_REASON_CHARS
-from protocol.staleness import Admissibility, Chain, judge, lag_of
+from protocol.core.codec import unpack_tokens
+from protocol.core.digest import digest_of
+from protocol.core.errors import Fault, PeerError
+from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId, SwarmId, short
+from protocol.core.limits import MAX_REASON_CHARS
+from protocol.versions.staleness import Admissibility, Chain, judge, lag_of
 from protocol.work import Lease, Rule, SignedRecord, Span, Verdict, read_record
 
 FORGOTTEN = "this learner goes on from an older copy of its ledger, which does not know the version that made it"

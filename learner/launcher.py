@@ -45,7 +45,7 @@ from learner.machines.interfaces import stay_here
 from learner.machines.meeting import Meeting, Terms, say
 from learner.machines.said import FIRST, End
 from learner.ranks import LAUNCHER
-from protocol.pipe import encode_frame
+from protocol.core.pipe import encode_frame
 
 TRAINER = ("-m", "learner.trainer")
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from learner.intake import GrantedLease, Place
-from protocol.codec import decode, pack_tokens
-from protocol.envelope import OVERHEAD_BYTES, Kind, read_envelope
-from protocol.errors import LocalProtocolError
-from protocol.ids import LeaseId, PeerId, PolicyVersion, SwarmId
-from protocol.limits import KIB, MAX_LEASES_PER_GRANT, MAX_WORK_BYTES
+from protocol.core.codec import decode, pack_tokens
+from protocol.core.envelope import OVERHEAD_BYTES, Kind, read_envelope
+from protocol.core.errors import LocalProtocolError
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion, SwarmId
+from protocol.core.limits import KIB, MAX_LEASES_PER_GRANT, MAX_WORK_BYTES
 from protocol.work import MAX_LEASE_BYTES, Lease, Sampler, lease_bytes
 
 RECORD_OVERHEAD_BYTES = 8 * KIB

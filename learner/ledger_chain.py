@@ -20,8 +20,8 @@ import msgspec
 from learner.ledger_file import LedgerFile, snapshot
 from learner.ledger_rows import CheckpointRow, StepRow, TallyRow
 from learner.ledger_values import from_json
-from protocol.errors import LocalProtocolError
-from protocol.ids import LeaseId, ManifestHash, PolicyVersion
+from protocol.core.errors import LocalProtocolError
+from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion
 
 ALL = 1 << 62
 """More leases or records than any ledger has."""

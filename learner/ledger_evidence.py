@@ -14,8 +14,8 @@ from typing import Any
 
 from learner.ledger_file import LedgerFile
 from learner.ledger_rows import TallyRow
-from protocol.ids import LeaseId, PeerId, PolicyVersion, RecordId
-from protocol.tally import TrainedRecord
+from protocol.accounting.tally import TrainedRecord
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId
 
 PAGE = 256
 """Rows read at a time, so that no export holds a ledger in memory."""

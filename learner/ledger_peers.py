@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from learner.ledger_file import LedgerFile
 from learner.ledger_rows import PeerRow, PlanRow, StayRow, TroubleRow
 from learner.relay_credit import Credit
-from protocol.ids import PeerId, PolicyVersion
+from protocol.core.ids import PeerId, PolicyVersion
 
 NOTE = """
 INSERT INTO credit_notes (rowid, manifest, receiver, envelope) VALUES (

@@ -1,4 +1,4 @@
-"""What the ledger observed of each peer, day by day, as `protocol.reputation` takes it.
+"""What the ledger observed of each peer, day by day, as `protocol.accounting.reputation` takes it.
 
 What always holds: the same ledger gives the same days, whoever asks and whenever, up to the day asked for; it is only
 read. A ledger that an older program wrote lacks some tables, and tells less.
@@ -14,8 +14,8 @@ from typing import Any
 
 from learner.ledger_file import has_table
 from learner.observations import Stay, abandoned, days_in, missed, present
-from protocol.ids import PeerId
-from protocol.reputation import COUNTS, DAY_MS, WINDOW_DAYS, ObservedDay
+from protocol.accounting.reputation import COUNTS, DAY_MS, WINDOW_DAYS, ObservedDay
+from protocol.core.ids import PeerId
 from protocol.work import Rule
 
 LATE = (Rule.LATE.value, Rule.UNKNOWN_LEASE.value)

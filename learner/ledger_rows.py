@@ -12,8 +12,8 @@ from typing import Any
 from learner.intake import Place
 from learner.verification.choosing import Choice, Worth
 from learner.verification.sequential import Counted
-from protocol.energy import EnergySource
-from protocol.ids import LeaseId, PeerId, PolicyVersion, RecordId
+from protocol.accounting.energy import EnergySource
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId
 from protocol.work import Rule
 
 

@@ -24,7 +24,7 @@ from learner.verification.choosing import Worth
 from learner.verification.confidence import Confidence
 from learner.verification.margins import BETS
 from learner.verification.sequential import History, Margin
-from protocol.ids import LeaseId, PeerId, RecordId
+from protocol.core.ids import LeaseId, PeerId, RecordId
 from protocol.work import Rule
 
 MAX_EVIDENCE = 16

@@ -16,9 +16,9 @@ import msgspec
 from learner.ledger_file import DamagedValue
 from learner.verification.choosing import Choice, Gain, Worth
 from learner.verification.sequential import Counted, Margin, Measure
-from protocol.codec import ready
-from protocol.errors import PeerError
-from protocol.ids import PolicyVersion
+from protocol.core.codec import ready
+from protocol.core.errors import PeerError
+from protocol.core.ids import PolicyVersion
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from learner.intake import Place
 from learner.ledger_file import LedgerFile, snapshot
 from learner.ledger_rows import LeaseRow, RecordRow, UnconsumedRow
 from learner.ledger_values import from_json, version_from
-from protocol.errors import LocalProtocolError
-from protocol.ids import LeaseId, PeerId, PolicyVersion
+from protocol.core.errors import LocalProtocolError
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 
 OPEN = "status = 'open' AND receipt IS NULL"
 OPEN_LEASES = (

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from protocol.reputation import DAY_MS
+from protocol.accounting.reputation import DAY_MS
 
 MISSED_MS = 600_000
 """Time that a peer misses at most each time it vanishes: by then others have taken its work over, and who pulls the

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from protocol.pipe import PREFIX, Arrays, Header, decode_frame, frame_sizes
+from protocol.core.pipe import PREFIX, Arrays, Header, decode_frame, frame_sizes
 
 
 def claim_pipes() -> tuple[BinaryIO, BinaryIO]:

@@ -1,4 +1,4 @@
-"""The tokens of a version's probe (`protocol.probe`): the same for every version, spread over the vocabulary.
+"""The tokens of a version's probe (`protocol.versions.probe`): the same for every version, spread over the vocabulary.
 
 What always holds: they follow from the vocabulary's size alone. They are few, so that scoring them costs a training
 step nothing, and short, so that an engine that takes them token by token is done in a few steps.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from protocol.pipe import Arrays
+from protocol.core.pipe import Arrays
 
 ROWS, PROMPT, SCORED = 8, 4, 4
 """Sequences, and tokens of each that are given and that are scored."""

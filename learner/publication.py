@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from learner.chunk_names import ChunkNames
-from protocol.codec import encode
-from protocol.genesis import Authority
-from protocol.identity import Keypair
-from protocol.ids import ManifestHash, PolicyVersion
-from protocol.layout import MAX_CUT_BYTES, Source, Tables, changed_chunks, file_chunks, source_of
-from protocol.limits import MAX_CHUNKS, MAX_MANIFEST_BYTES
-from protocol.manifest import Manifest, SignedManifest, is_safe_file_name, sign_manifest
-from protocol.patch import encode_patch
-from protocol.patch_chunks import num_patch_chunks, with_patches
-from protocol.pipe import Arrays
-from protocol.probe import Probed, probe_extension
-from protocol.tally import Tally, TrainedRecord, sign_tally, tally_extension, tree_of
+from protocol.accounting.tally import Tally, TrainedRecord, sign_tally, tally_extension, tree_of
+from protocol.core.codec import encode
+from protocol.core.genesis import Authority
+from protocol.core.identity import Keypair
+from protocol.core.ids import ManifestHash, PolicyVersion
+from protocol.core.limits import MAX_CHUNKS, MAX_MANIFEST_BYTES
+from protocol.core.pipe import Arrays
+from protocol.patches.chunks import num_patch_chunks, with_patches
+from protocol.patches.patch import encode_patch
+from protocol.versions.chunking import MAX_CUT_BYTES, Source, Tables, changed_chunks, file_chunks, source_of
+from protocol.versions.manifest import Manifest, SignedManifest, is_safe_file_name, sign_manifest
+from protocol.versions.probe import Probed, probe_extension
 
 PATCH_WORTH = 0.75
 """Of the bytes that a peer with the base must fetch without it. Rebuilding reads, hashes and writes a whole model,

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from protocol.ids import ManifestHash, PeerId
+from protocol.core.ids import ManifestHash, PeerId
 
 MAX_VERSIONS = 64
 """Versions of the window that are followed: S / kappa of them, and training goes wrong long before S is 64."""

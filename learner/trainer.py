@@ -1,6 +1,6 @@
 """The trainer: a child process that holds the policy and its optimizer, and does one request at a time, in order.
 
-    python -m learner.trainer       frames of protocol/pipe.py: requests on stdin, replies on stdout, logs on stderr
+    python -m learner.trainer       frames of `protocol.core.pipe`: requests on stdin, replies on stdout, logs on stderr
 
 What always holds: a request that fails leaves weights and optimizer as they were; the same requests on the same
 machine with the same number of threads and ranks give the same weights, bit for bit, also across `save` and `restore`;
@@ -68,7 +68,7 @@ from learner.requests import (
 )
 from learner.sequences import rollout_batch, supervised_batch
 from learner.training import Training
-from protocol.pipe import Arrays, BadFrame, Header, encode_frame
+from protocol.core.pipe import Arrays, BadFrame, Header, encode_frame
 
 ENDING_S = 1.0
 """To finish what is nearly done when nobody will ask for more."""

@@ -32,7 +32,7 @@ from learner.reference import Reference
 from learner.requests import ExportDtype, Hyperparameters
 from learner.sequences import Flags, Floats, Ints, Prepared, Ragged, Rollouts, starts_of
 from learner.sharding import whole
-from protocol.pipe import Arrays
+from protocol.core.pipe import Arrays
 
 
 class Diverged(ArithmeticError):

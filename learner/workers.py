@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from learner.speed import Speed
-from protocol.ids import PolicyVersion
+from protocol.core.ids import PolicyVersion
 
 
 class Held(Enum):

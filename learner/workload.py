@@ -40,8 +40,8 @@ from learner.leasing import Frame, Prompt
 from learner.prompts import Prompts
 from learner.provisioning.overlap import Supply
 from learner.workers import Held, Together, Worker
-from protocol.ids import LeaseId, PeerId, PolicyVersion
-from protocol.staleness import Admissibility, judge
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion
+from protocol.versions.staleness import Admissibility, judge
 
 SMALLEST_GROUP = 2
 """A group-relative advantage needs two; a lease is cut down to so many for a slow peer, and not further."""

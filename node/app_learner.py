@@ -78,14 +78,14 @@ from node.trial import CallTrainer, trial_terms, try_out
 from node.trust_desk import TrustDesk
 from node.verifiers import Verifiers
 from node.witness import Witness
-from protocol.errors import Fault
-from protocol.exchange import NotTold, PeerAddresses, TellTerms
-from protocol.ids import PeerId, PolicyVersion, PublicKey, short
-from protocol.layout import file_chunks
-from protocol.manifest import SignedManifest
-from protocol.pipe import Arrays, Header
-from protocol.staleness import Chain
-from protocol.tally import tally_of
+from protocol.accounting.tally import tally_of
+from protocol.core.errors import Fault
+from protocol.core.ids import PeerId, PolicyVersion, PublicKey, short
+from protocol.core.pipe import Arrays, Header
+from protocol.versions.chunking import file_chunks
+from protocol.versions.exchange import NotTold, PeerAddresses, TellTerms
+from protocol.versions.manifest import SignedManifest
+from protocol.versions.staleness import Chain
 from swarm.causes import first_cause
 from swarm.distribution import Distribution
 from swarm.doubles import Doubles

@@ -45,14 +45,14 @@ from node.revisions import Revisions
 from node.rollout_role import GaveUp, RolloutCounts, RolloutRole
 from node.shift import Shift
 from node.volunteer import VolunteerHome, open_volunteer_home
-from protocol import exchange
-from protocol.cost import MICROS, Price
-from protocol.errors import Fault
-from protocol.genesis import read_genesis
-from protocol.identity import Keypair
-from protocol.ids import ManifestHash, PeerId
-from protocol.invite import Invite
-from protocol.limits import PROTOCOL_VERSION
+from protocol.accounting.cost import MICROS, Price
+from protocol.core.errors import Fault
+from protocol.core.genesis import read_genesis
+from protocol.core.identity import Keypair
+from protocol.core.ids import ManifestHash, PeerId
+from protocol.core.invite import Invite
+from protocol.core.limits import PROTOCOL_VERSION
+from protocol.versions import exchange
 from protocol.work import (
     INSTANCE,
     INSTANCE_BYTES,

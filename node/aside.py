@@ -25,7 +25,7 @@ from node.loading import load_policy, restore_newest
 from node.schooling import Schooling
 from node.trainer_process import load_request
 from node.trial import trial_terms, try_out
-from protocol.pipe import Arrays, Header
+from protocol.core.pipe import Arrays, Header
 
 NO_ENGINE = "No trial: all that this run trains on is logged and nothing is evaluated, so no engine takes part in it."
 

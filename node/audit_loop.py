@@ -31,7 +31,7 @@ from node.engine_time import EngineTime
 from node.errors import RunError
 from node.events import EventLog
 from node.trust_desk import TrustDesk
-from protocol.ids import ManifestHash
+from protocol.core.ids import ManifestHash
 from swarm.store import ChunkStore, StoreError
 
 MAX_FAILURES = 5

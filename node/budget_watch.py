@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import trio
 
 from node.events import EventLog
-from protocol.errors import Fault
-from protocol.ids import PeerId
+from protocol.core.errors import Fault
+from protocol.core.ids import PeerId
 from swarm.rates import Bucket, Buckets, Rate
 from swarm.transport import Transport
 

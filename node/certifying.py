@@ -24,8 +24,8 @@ import trio
 from node.errors import RunError, UsageError
 from node.events import EventLog
 from node.home import BACKDATED_MS, OPERATOR_KEY, LearnerHome, certify, keep_certificate
-from protocol.dates import moment
-from protocol.genesis import LearnerCertificate, open_certificate
+from protocol.core.dates import moment
+from protocol.core.genesis import LearnerCertificate, open_certificate
 
 LOOK_EVERY_S = 1.0
 """A clock that is set is noticed after so long. Looking costs a comparison."""

@@ -26,9 +26,9 @@ from learner.milestones import Keep, Stays, chosen
 from node.child_outcomes import ChildRefused
 from node.errors import RunError
 from node.events import EventLog
-from protocol.ids import LeaseId, PolicyVersion
-from protocol.pipe import Arrays, Header
-from protocol.staleness import Chain, bases_of
+from protocol.core.ids import LeaseId, PolicyVersion
+from protocol.core.pipe import Arrays, Header
+from protocol.versions.staleness import Chain, bases_of
 
 MAX_FAILED = 3
 """Checkpoints in a row that may fail: one is a disk that was full for a moment, more are hours of work at risk."""

@@ -25,8 +25,8 @@ from learner.last_words import HEARD_LINES
 from node.child_outcomes import ChildCrashed, ChildError, ChildExit, ChildRefused, ChildSaid, OnEvent, OnFrame
 from node.child_spec import ChildSpec, child_environment
 from node.memory_watch import offer_first, wait_over
-from protocol.pipe import PREFIX, Arrays, BadFrame, Header, decode_frame, encode_frame, frame_sizes
-from protocol.visible import visible
+from protocol.core.pipe import PREFIX, Arrays, BadFrame, Header, decode_frame, encode_frame, frame_sizes
+from protocol.core.visible import visible
 
 MAX_STDERR_LINE_BYTES = 4096
 """A longer line is cut into several; a progress bar without newlines must not grow without bound."""

@@ -12,7 +12,7 @@ from itertools import takewhile
 
 from learner.last_words import FATAL, LAST_WORDS, LastWords, cut, explained, how_ended
 from node.child_spec import RestartLimits
-from protocol.pipe import Arrays, Header
+from protocol.core.pipe import Arrays, Header
 
 QUOTED_LINES = 20
 """Lines of stderr that a crash report quotes: a Python traceback's end and the message."""

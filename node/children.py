@@ -1,4 +1,4 @@
-"""A child: a process with one framed pipe (`protocol.pipe`) that is there whenever it can be.
+"""A child: a process with one framed pipe (`protocol.core.pipe`) that is there whenever it can be.
 
 The engine and the trainer run as children, so that neither torch nor an out-of-memory kill reaches the node. The
 conversation:
@@ -37,7 +37,7 @@ from node.child_outcomes import (
     OnFrame,
 )
 from node.child_spec import ChildSpec, restart_delay
-from protocol.pipe import Arrays, Header
+from protocol.core.pipe import Arrays, Header
 
 
 class Child:

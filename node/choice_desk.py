@@ -29,8 +29,8 @@ from node.events import EventLog
 from node.evidence import requests_of
 from node.kept_versions import KeptVersions, Use
 from node.learner_run import LearnerRun
-from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, short
-from protocol.staleness import Admissibility, judge
+from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, short
+from protocol.versions.staleness import Admissibility, judge
 
 MAX_WAITING = 64
 MAX_DELIVERED = 32

@@ -16,8 +16,8 @@ from learner.environment import MAX_EPISODE_TOKENS, MAX_TURNS
 from learner.presets import PRESETS, AdvantageName, AggregationName, CorrectionName, PresetName
 from node.engine_terms import EngineTerms
 from node.hours import MAX_CHARS
-from protocol.energy import MAX_WATTS
-from protocol.limits import (
+from protocol.accounting.energy import MAX_WATTS
+from protocol.core.limits import (
     MAX_ADDRESS_CHARS,
     MAX_ADDRESSES,
     MAX_COMPLETION_TOKENS,

@@ -34,7 +34,7 @@ from node.hours import HoursError, parse_hours
 from node.idle_keys import idle_key, idle_key_of_node
 from node.invites import refuse_invite
 from node.user_paths import as_path, real_path
-from protocol.limits import MAX_WORK_BYTES
+from protocol.core.limits import MAX_WORK_BYTES
 
 MAX_PORT = 65_535
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from learner.handed_text import parse_json
 from learner.regular_file import read_file
 from node.errors import UsageError
-from protocol.dates import moment
+from protocol.core.dates import moment
 from swarm.libp2p import Address, BadAddress, parse_address, why_no_host, why_undialable
 
 INDEX = "model.safetensors.index.json"

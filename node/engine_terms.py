@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from protocol.exchange import COMPUTE_DTYPE, QUANTIZED
-from protocol.visible import visible
+from protocol.core.visible import visible
+from protocol.versions.exchange import COMPUTE_DTYPE, QUANTIZED
 
 AUTO = "auto"
 """A node's word for the number format that the weights have."""

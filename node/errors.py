@@ -45,7 +45,7 @@ def shortened(text: str) -> str:
 
 def of_file(error: OSError) -> NodeError | None:
     """What is said of an unexpected `error`: a path of the user's cannot be used. None if it names no file."""
-    from protocol.invite import holds_invite
+    from protocol.core.invite import holds_invite
 
     if not isinstance(error.filename, str | bytes):
         return UsageError(HERE_IS_GONE) if error.errno == errno.ENOENT and _here_is_gone() else None

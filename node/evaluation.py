@@ -22,8 +22,8 @@ from learner.scores import Scores, score
 from node.engine.port import EngineCrashed, EngineError, GenerationRequest, InstalledVersion, PolicyEngine
 from node.events import EventLog, Field
 from node.playing import play
-from protocol.ids import PolicyVersion
-from protocol.manifest import SignedManifest
+from protocol.core.ids import PolicyVersion
+from protocol.versions.manifest import SignedManifest
 from swarm.store import ChunkStore, StoreError
 
 EVALUATION_SEED = 1 << 40

@@ -33,7 +33,7 @@ from node.errors import RunError, UsageError
 from node.lookups import Place, complete_versions, find_place
 from node.resuming import CHECKPOINTS, LEDGER
 from node.trainer_process import TRAINER, load_request
-from protocol.manifest import SignedManifest
+from protocol.versions.manifest import SignedManifest
 
 
 def export_version(source: Path, directory: Path, wanted: str, *, trainer: Sequence[str] = TRAINER) -> str:

@@ -13,12 +13,12 @@ import trio
 
 from node.errors import RunError, UsageError
 from node.reports.words import plain_name
-from protocol import exchange
-from protocol.dates import ago, moment
-from protocol.errors import PeerError
-from protocol.genesis import LearnerCertificate, learner_of, open_certificate, read_genesis
-from protocol.ids import PeerId
-from protocol.invite import Invite
+from protocol.core.dates import ago, moment
+from protocol.core.errors import PeerError
+from protocol.core.genesis import LearnerCertificate, learner_of, open_certificate, read_genesis
+from protocol.core.ids import PeerId
+from protocol.core.invite import Invite
+from protocol.versions import exchange
 from swarm.asking import ask
 from swarm.transport import DialFailed, StreamBroken, StreamRefused, Transport
 

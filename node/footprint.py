@@ -24,7 +24,7 @@ from learner.regular_file import read_file
 from node.config import TrainerSection
 from node.door import shards_of
 from node.errors import UsageError
-from protocol.tensors import Table
+from protocol.versions.safetensors_header import Table
 
 MASTER = {"weights": 4, "gradients": 4, "moments": 8}
 """Bytes a parameter in float32, whatever layers compute in."""

@@ -24,11 +24,11 @@ import trio
 from learner.ledger import Ledger
 from node.events import EventLog
 from node.learner_run import LearnerRun
-from protocol import exchange
-from protocol.announcement import SignedAnnouncement, open_own_announcement
-from protocol.errors import Fault, PeerError
-from protocol.genesis import Authority
-from protocol.ids import PeerId, PolicyVersion, PublicKey
+from protocol.core.errors import Fault, PeerError
+from protocol.core.genesis import Authority
+from protocol.core.ids import PeerId, PolicyVersion, PublicKey
+from protocol.versions import exchange
+from protocol.versions.announcement import SignedAnnouncement, open_own_announcement
 from swarm.asking import ask
 from swarm.blame import Report
 from swarm.store import ChunkStore

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.segment import Segment
 
-from protocol.visible import visible
+from protocol.core.visible import visible
 
 
 class HarmlessConsole(Console):

@@ -23,11 +23,18 @@ from learner.regular_file import open_file, open_lock, read_file
 from node.errors import RunError, UsageError
 from node.identities import require_learner
 from node.keys import load_key, load_or_create_key, load_or_create_secret, sync_directory
-from protocol.dates import DAY_MS, moment
-from protocol.errors import PeerError
-from protocol.genesis import Authority, LearnerCertificate, certify_learner, found_swarm, open_certificate, read_genesis
-from protocol.identity import Keypair
-from protocol.ids import PublicKey
+from protocol.core.dates import DAY_MS, moment
+from protocol.core.errors import PeerError
+from protocol.core.genesis import (
+    Authority,
+    LearnerCertificate,
+    certify_learner,
+    found_swarm,
+    open_certificate,
+    read_genesis,
+)
+from protocol.core.identity import Keypair
+from protocol.core.ids import PublicKey
 
 INVITE_FILE = "invite"
 """In a state directory: the string for volunteers, written when peers can join."""

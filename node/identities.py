@@ -23,8 +23,8 @@ from learner.ledger import Ledger
 from node.errors import RunError, UsageError
 from node.keys import load_key
 from node.receipts import Receipts, ReceiptsError
-from protocol.identity import Keypair, peer_id_of
-from protocol.ids import PeerId, PublicKey
+from protocol.core.identity import Keypair, peer_id_of
+from protocol.core.ids import PeerId, PublicKey
 
 ABOUT_FILE = "about.json"
 """What a node last said of itself, for its own report: written at each start, after its receipts were opened."""

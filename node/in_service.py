@@ -21,10 +21,10 @@ from node.events import EventLog
 from node.patience import Arrived, Event, Failed, Patience, Worked
 from node.proving import require_proven
 from node.shift import Shift
-from protocol.ids import ManifestHash, PolicyVersion
-from protocol.manifest import SignedManifest
+from protocol.core.ids import ManifestHash, PolicyVersion
+from protocol.core.visible import first_line
 from protocol.trouble import TroubleKind
-from protocol.visible import first_line
+from protocol.versions.manifest import SignedManifest
 from swarm.causes import first_cause
 from swarm.store import ChunkStore
 

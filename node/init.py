@@ -18,8 +18,8 @@ from pathlib import Path
 from node.config import LearnSection
 from node.errors import RunError, UsageError
 from node.user_paths import real_path
-from protocol.digest import digest_of
-from protocol.limits import MAX_NAME_CHARS
+from protocol.core.digest import digest_of
+from protocol.core.limits import MAX_NAME_CHARS
 
 PORTS = range(4001, 5001)
 """Where to look for a free port: 4001 is what libp2p programs use by custom, and one of many is rarely met twice."""

@@ -30,8 +30,8 @@ from node.learner_run import LearnerRun
 from node.reports.rules import BLAMED
 from node.trust_desk import AUDIT_REASON, Fate, TrustDesk
 from node.witness import Witness
-from protocol.identity import Keypair
-from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId, SwarmId, short
+from protocol.core.identity import Keypair
+from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId, SwarmId, short
 from protocol.work import Acknowledgement, InboxFull, Receipt, Rule, SignedRecord, Verdict, sign_receipt
 from swarm.causes import first_cause
 from swarm.reception import INBOX_RETRY_MS, Incoming

@@ -14,7 +14,7 @@ from pathlib import Path
 from learner.regular_file import open_file
 from node.errors import UsageError, shortened
 from node.home import INVITE_FILE
-from protocol.invite import PREFIX, Invite, InviteError, holds_invite, read_invite
+from protocol.core.invite import PREFIX, Invite, InviteError, holds_invite, read_invite
 
 MAX_INVITE_FILE_BYTES = 1 << 20
 """A mail with an invite in it, and pictures; whoever names more has named another file."""

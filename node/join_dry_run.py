@@ -30,14 +30,14 @@ from node.limits import in_force
 from node.presence import machine_name, open_transport
 from node.reports.words import plain_name, size
 from node.volunteer import swarm_directory
-from protocol import exchange
-from protocol.announcement import open_announcement
-from protocol.errors import PeerError
-from protocol.genesis import Genesis, LearnerCertificate, read_genesis
-from protocol.identity import peer_id_of
-from protocol.ids import PeerId, PublicKey
-from protocol.invite import Invite
-from protocol.manifest import SignedManifest
+from protocol.core.errors import PeerError
+from protocol.core.genesis import Genesis, LearnerCertificate, read_genesis
+from protocol.core.identity import peer_id_of
+from protocol.core.ids import PeerId, PublicKey
+from protocol.core.invite import Invite
+from protocol.versions import exchange
+from protocol.versions.announcement import open_announcement
+from protocol.versions.manifest import SignedManifest
 from swarm.asking import ManifestSearch, ask
 from swarm.blame import unreported
 from swarm.transport import StreamBroken, StreamRefused, Transport

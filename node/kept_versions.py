@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from protocol.ids import ManifestHash
+from protocol.core.ids import ManifestHash
 from swarm.store import ChunkStore, StoreError
 
 MAX_OUTDATED = 8

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from learner.regular_file import read_file
 from node.errors import RunError, UsageError
-from protocol.identity import Keypair
+from protocol.core.identity import Keypair
 
 KEY_BYTES = 32
 

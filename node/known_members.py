@@ -21,7 +21,7 @@ from learner.regular_file import read_file
 from node.errors import RunError
 from node.events import EventLog
 from node.home import write_durably
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 from swarm.transport import Transport
 
 FILE = "members.json"

@@ -27,10 +27,10 @@ from node.relay_desk import RelayDesk
 from node.terms import WRONG_TOKEN, is_token
 from node.trust_desk import TrustDesk
 from node.witness import Witness
-from protocol.energy import EnergySource
-from protocol.exchange import PeerAddresses
-from protocol.ids import LeaseId, PeerId
-from protocol.limits import MAX_PEERS_TOLD, PROTOCOL_VERSION
+from protocol.accounting.energy import EnergySource
+from protocol.core.ids import LeaseId, PeerId
+from protocol.core.limits import MAX_PEERS_TOLD, PROTOCOL_VERSION
+from protocol.versions.exchange import PeerAddresses
 from protocol.work import (
     LEASE_RECALLS,
     PROOFS,

@@ -19,10 +19,10 @@ from node.errors import UsageError
 from node.events import Clock, EventLog
 from node.home import INVITE_FILE, LearnerHome, write_durably
 from node.presence import machine_name
-from protocol.cost import MICROS
-from protocol.energy import EnergySource
-from protocol.errors import LocalProtocolError
-from protocol.invite import Invite, write_invite
+from protocol.accounting.cost import MICROS
+from protocol.accounting.energy import EnergySource
+from protocol.core.errors import LocalProtocolError
+from protocol.core.invite import Invite, write_invite
 
 PRESENCE_S = 2.0
 """How often the learner's own presence and byte counts are written."""

@@ -16,9 +16,9 @@ import trio
 
 from learner.workload import Workload
 from node.troubles import Troubles, Unable
-from protocol.energy import EnergySource
-from protocol.ids import PeerId
-from protocol.manifest import SignedManifest
+from protocol.accounting.energy import EnergySource
+from protocol.core.ids import PeerId
+from protocol.versions.manifest import SignedManifest
 from swarm.membership import Membership
 
 

@@ -27,10 +27,10 @@ from node.events import EventLog
 from node.learner_run import LearnerRun
 from node.recovery import granted_in
 from node.witness import Witness
-from protocol.envelope import OVERHEAD_BYTES
-from protocol.identity import Keypair
-from protocol.ids import LeaseId, PeerId, PolicyVersion, SwarmId
-from protocol.limits import MAX_LEASES_PER_GRANT
+from protocol.core.envelope import OVERHEAD_BYTES
+from protocol.core.identity import Keypair
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion, SwarmId
+from protocol.core.limits import MAX_LEASES_PER_GRANT
 from protocol.work import FromLearner, Grant, LeaseRecall, LeaseRequest, LeaseReturn, Started, lease_bytes, sign_lease
 
 GRANT_WAIT_S = 10.0

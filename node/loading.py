@@ -16,7 +16,7 @@ from typing import Any
 from learner.ledger_rows import CheckpointRow
 from node.child_outcomes import ChildRefused
 from node.errors import RunError, UsageError
-from protocol.pipe import Header
+from protocol.core.pipe import Header
 
 Ask = Callable[[str, Mapping[str, object]], Awaitable[Header]]
 """One request to the trainer, for its header. Raises ChildRefused, and what its owner raises of a process that ends."""

@@ -43,17 +43,17 @@ from node.tasks.options import usage
 from node.tasks.registry import list_kinds
 from node.volunteer import data_directory, swarm_directory
 from node.whole_file import PAGE, PICTURE, cannot_write, require_place
-from protocol.energy import JOULES_PER_KWH
-from protocol.errors import LocalProtocolError, PeerError
-from protocol.ids import PeerId
-from protocol.invite import Invite, InviteError, read_invite, write_invite
-from protocol.manifest import SignedManifest, open_manifest
+from protocol.accounting.energy import JOULES_PER_KWH
+from protocol.core.errors import LocalProtocolError, PeerError
+from protocol.core.ids import PeerId
+from protocol.core.invite import Invite, InviteError, read_invite, write_invite
+from protocol.versions.manifest import SignedManifest, open_manifest
 
 DEFAULT_CONFIG = Path("swarm.toml")
 HOUR_MS = 3_600_000
 
 MAX_MANIFEST_FILE_BYTES = 64 << 20
-"""Of a manifest in a store: as many as the largest that is taken (`protocol/limits.py`)."""
+"""Of a manifest in a store: as many as the largest that is taken (`protocol/core/limits.py`)."""
 
 NAME_ONE = "Name a swarm.toml, or a node's state directory."
 

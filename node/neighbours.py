@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from node.events import Clock, EventLog
 from node.first_contact import apart
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 from protocol.work import Introduction, LeaseRecall
 from swarm.delivery import Connected, Disconnected, LineEvent, NoLease, ReceiptRevised
 from swarm.transport import DialFailed, Transport

@@ -91,7 +91,7 @@ def _give(meant: Meant, order: Ban | Pardon) -> bool:
 def _require_kept(reason: str) -> None:
     """Raises UsageError for a reason that would be cut."""
     from node.errors import UsageError
-    from protocol.limits import MAX_REASON_CHARS
+    from protocol.core.limits import MAX_REASON_CHARS
 
     if len(reason) > MAX_REASON_CHARS:
         raise UsageError(f"--reason has {len(reason)} characters, and {MAX_REASON_CHARS} are kept: shorten it.")
@@ -135,8 +135,8 @@ def _meant_in(db: sqlite3.Connection, name: str, state: Path) -> Meant:
 
 
 def _is_peer_id(text: str) -> bool:
-    from protocol.errors import PeerError
-    from protocol.identity import public_key_of
+    from protocol.core.errors import PeerError
+    from protocol.core.identity import public_key_of
 
     try:
         public_key_of(text)

@@ -25,7 +25,7 @@ from typing import Any
 import typer
 
 from node.errors import RunError
-from protocol.visible import visible
+from protocol.core.visible import visible
 
 WIDTHS = (80, 200)
 """Columns that tables are made for, whatever the terminal has: below these there is hardly room for one."""

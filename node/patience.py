@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 
 from node.config import PATIENCE_S
 from node.reports import words
-from protocol.ids import PolicyVersion
+from protocol.core.ids import PolicyVersion
+from protocol.core.visible import one_line
 from protocol.trouble import MAX_TROUBLE_CHARS, Trouble, TroubleKind
-from protocol.visible import one_line
 
 LEAST_TIMES = 3
 """Failures in a row before a node may give up: two may have one cause that passes, such as a full disk."""

@@ -19,7 +19,7 @@ import msgspec
 
 from learner.regular_file import read_file
 from node.errors import RunError
-from protocol.codec import PeerText, ready
+from protocol.core.codec import PeerText, ready
 
 FOLDER = "orders"
 SUFFIX = ".json"

@@ -22,10 +22,10 @@ import trio
 from learner.ledger import Ledger
 from learner.ledger_rows import TallyRow
 from learner.ledger_values import signed_in
-from protocol.genesis import Authority
-from protocol.ids import PeerId, PolicyVersion
-from protocol.merkle import MerkleTree
-from protocol.tally import in_order, open_tally, proofs_for, tree_of
+from protocol.accounting.merkle import MerkleTree
+from protocol.accounting.tally import in_order, open_tally, proofs_for, tree_of
+from protocol.core.genesis import Authority
+from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import MAX_NOTES, MAX_PROOFS, FromLearner, NumberedNote, ProofRequest, Proofs
 
 PAUSE_S = 0.2

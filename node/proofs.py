@@ -18,12 +18,12 @@ import trio
 
 from node.events import EventLog
 from node.receipts import KeptNote, KeptProof, KeptReputation, Receipts
-from protocol.credit import open_credit_note
-from protocol.errors import Fault, PeerError
-from protocol.genesis import Authority
-from protocol.ids import PeerId, PolicyVersion, RecordId
-from protocol.reputation_note import open_reputation_note
-from protocol.tally import open_tally, proven, tally_of
+from protocol.accounting.credit_note import open_credit_note
+from protocol.accounting.reputation_note import open_reputation_note
+from protocol.accounting.tally import open_tally, proven, tally_of
+from protocol.core.errors import Fault, PeerError
+from protocol.core.genesis import Authority
+from protocol.core.ids import PeerId, PolicyVersion, RecordId
 from protocol.work import ProofRequest, Proofs
 from swarm.delivery import WorkLine
 from swarm.store import ChunkStore

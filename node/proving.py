@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from node.engine.port import EngineCrashed, EngineRefused, InstallFailed
-from protocol.errors import PeerError
-from protocol.manifest import SignedManifest
-from protocol.pipe import Header
-from protocol.probe import Probed, probe_of
+from protocol.core.errors import PeerError
+from protocol.core.pipe import Header
+from protocol.versions.manifest import SignedManifest
+from protocol.versions.probe import Probed, probe_of
 
 TOLERANCE = {"float32": 0.05, "float16": 0.2, "bfloat16": 0.5}
 """Mean absolute difference that is let pass, by the coarsest number format on either side. In float32 two engines were

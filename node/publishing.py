@@ -27,12 +27,12 @@ from node.events import EventLog
 from node.kept_versions import KeptVersions
 from node.learner_run import LearnerRun
 from node.recorder import Recorder
-from protocol.announcement import Announcement, announce, topic_of
-from protocol.ids import ManifestHash, PolicyVersion
-from protocol.manifest import SignedManifest
-from protocol.pipe import Arrays, Header
-from protocol.probe import Probed
-from protocol.tensors import LayoutError
+from protocol.core.ids import ManifestHash, PolicyVersion
+from protocol.core.pipe import Arrays, Header
+from protocol.versions.announcement import Announcement, announce, topic_of
+from protocol.versions.manifest import SignedManifest
+from protocol.versions.probe import Probed
+from protocol.versions.safetensors_header import LayoutError
 from swarm.causes import first_cause
 from swarm.store import ChunkStore, StoreError, StoreFull
 from swarm.transport import Transport

@@ -19,13 +19,13 @@ from types import MappingProxyType
 from typing import Any
 
 from learner.sqlite_file import SQLITE_ERRORS, Ailment, FileGone, Whereabouts, ailment_of, connect
-from protocol.codec import decode, encode
-from protocol.cost import Price
-from protocol.energy import EnergySource
-from protocol.errors import PeerError
-from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId
-from protocol.reputation_note import MAX_REPUTATION_NOTE_BYTES, ReputationNote
-from protocol.tally import Proof
+from protocol.accounting.cost import Price
+from protocol.accounting.energy import EnergySource
+from protocol.accounting.reputation_note import MAX_REPUTATION_NOTE_BYTES, ReputationNote
+from protocol.accounting.tally import Proof
+from protocol.core.codec import decode, encode
+from protocol.core.errors import PeerError
+from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId
 from protocol.work import Receipt, Rule
 
 SCHEMA_VERSION = 1

@@ -22,8 +22,8 @@ from learner.ledger_file import DamagedValue, LedgerError, is_blank
 from learner.ledger_rows import LeaseRow, UnconsumedRow
 from learner.ledger_values import signed_in
 from learner.ledger_work import open_leases_of
-from protocol.codec import unpack_tokens
-from protocol.ids import LeaseId, SwarmId
+from protocol.core.codec import unpack_tokens
+from protocol.core.ids import LeaseId, SwarmId
 from protocol.work import read_record
 
 

@@ -26,11 +26,11 @@ from node.engines import open_verifying_engine
 from node.errors import RunError, UsageError
 from node.events import EventLog
 from node.reports.replaying import KeptLease, Replayed, allowed, beyond
-from protocol.envelope import Kind, read_envelope
-from protocol.errors import PeerError
-from protocol.genesis import Authority
-from protocol.ids import ManifestHash, PeerId
-from protocol.manifest import SignedManifest
+from protocol.core.envelope import Kind, read_envelope
+from protocol.core.errors import PeerError
+from protocol.core.genesis import Authority
+from protocol.core.ids import ManifestHash, PeerId
+from protocol.versions.manifest import SignedManifest
 from protocol.work import MAX_RECORD_BYTES, read_record
 
 NAME = "replay"

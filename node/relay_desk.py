@@ -30,12 +30,12 @@ from learner.relay_credit import (
 )
 from node.events import EventLog
 from node.learner_run import LearnerRun
-from protocol.credit import CreditNote, RelayShare, sign_credit_note
-from protocol.digest import digest_of
-from protocol.genesis import Authority
-from protocol.identity import Keypair
-from protocol.ids import ManifestHash, PeerId, PolicyVersion
-from protocol.relay import RelayReceipt, open_relay_receipt
+from protocol.accounting.credit_note import CreditNote, RelayShare, sign_credit_note
+from protocol.accounting.relay_receipt import RelayReceipt, open_relay_receipt
+from protocol.core.digest import digest_of
+from protocol.core.genesis import Authority
+from protocol.core.identity import Keypair
+from protocol.core.ids import ManifestHash, PeerId, PolicyVersion
 from swarm.delivery import RELAYED_KEPT
 from swarm.store import ChunkStore
 

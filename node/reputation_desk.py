@@ -17,11 +17,11 @@ from learner.ledger_file import LedgerError, snapshot
 from learner.ledger_reputation import observed_days
 from node.events import EventLog
 from node.reports.rules import JUDGING
-from protocol.genesis import Authority
-from protocol.identity import Keypair
-from protocol.ids import PeerId
-from protocol.reputation import DAY_MS, ObservedDay, SoftStrike, reputation_of
-from protocol.reputation_note import reputation_note, sign_reputation_note
+from protocol.accounting.reputation import DAY_MS, ObservedDay, SoftStrike, reputation_of
+from protocol.accounting.reputation_note import reputation_note, sign_reputation_note
+from protocol.core.genesis import Authority
+from protocol.core.identity import Keypair
+from protocol.core.ids import PeerId
 
 REVIEW_S = 300.0
 """Reputations change with days of work; a ledger of a million leases is read in three seconds."""

@@ -28,7 +28,7 @@ from node.home import open_learner_home
 from node.keys import sync_directory
 from node.lookups import find_place
 from node.recovery import require_leases
-from protocol.genesis import Authority
+from protocol.core.genesis import Authority
 
 CHECKPOINTS = "checkpoints"
 LEDGER = "ledger.sqlite"

@@ -37,11 +37,11 @@ from node.patience import Event, Failed, Lent, Patience, Worked
 from node.receipts import Receipts
 from node.shift import Shift
 from node.speed import measure_speed
-from protocol.identity import Keypair
-from protocol.ids import LeaseId, ManifestHash, PolicyVersion, SwarmId
-from protocol.relay import relay_receipt, sign_relay_receipt
+from protocol.accounting.relay_receipt import relay_receipt, sign_relay_receipt
+from protocol.core.identity import Keypair
+from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion, SwarmId
+from protocol.core.visible import first_line
 from protocol.trouble import TroubleKind
-from protocol.visible import first_line
 from protocol.work import Lease, LeaseRecall, Rule, Started, sign_record
 from swarm.causes import first_cause
 from swarm.delivery import MAX_UNDELIVERED, Granted, WorkLine

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import trio
 
 from node.engine.port import EngineError, GenerationRequest, PolicyEngine
-from protocol.limits import MAX_SPEED
+from protocol.core.limits import MAX_SPEED
 
 LONGEST_S = 5.0
 """A node that has just come can wait as long for its first lease; less would tell little of a slow machine."""

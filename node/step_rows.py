@@ -9,7 +9,7 @@ from learner.alarms import known
 from learner.buffer import Batch
 from learner.curriculum.offline import LoggedGroup
 from learner.ledger_rows import StepRow
-from protocol.ids import PolicyVersion
+from protocol.core.ids import PolicyVersion
 
 TOLD_FIGURES = ("entropy", "mismatch_kl", "ess", "clip_share", "grad_norm")
 """Figures of the trainer's that a step's event has; all of them are in the ledger and among the metrics."""

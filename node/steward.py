@@ -25,9 +25,9 @@ from learner.provisioning.situation import situation_of
 from node.events import EventLog
 from node.learner_run import LearnerRun
 from node.recorder import Recorder
-from protocol.cost import MICROS
-from protocol.ids import PeerId
-from protocol.limits import MAX_REASON_CHARS
+from protocol.accounting.cost import MICROS
+from protocol.core.ids import PeerId
+from protocol.core.limits import MAX_REASON_CHARS
 
 
 @dataclass(kw_only=True)

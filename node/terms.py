@@ -14,8 +14,8 @@ from pathlib import Path
 from node.config import SwarmConfig
 from node.events import Clock
 from node.tasks.registry import find_kind
-from protocol.exchange import NotTold, TaskTerms, TellTerms
-from protocol.limits import MAX_NAME_CHARS, MAX_REASON_CHARS
+from protocol.core.limits import MAX_NAME_CHARS, MAX_REASON_CHARS
+from protocol.versions.exchange import NotTold, TaskTerms, TellTerms
 
 WRONG_TOKEN = "The join token is missing or wrong. Ask the operator for a new invite."
 

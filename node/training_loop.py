@@ -44,10 +44,10 @@ from node.recovery import read_unconsumed
 from node.step_rows import step_row, told_figures
 from node.trial import CallTrainer
 from node.trust_desk import AUDIT_REASON, Fate, TrustDesk
-from protocol.ids import PolicyVersion
-from protocol.manifest import SignedManifest
-from protocol.pipe import Arrays, Header
-from protocol.staleness import Chain, bases_of
+from protocol.core.ids import PolicyVersion
+from protocol.core.pipe import Arrays, Header
+from protocol.versions.manifest import SignedManifest
+from protocol.versions.staleness import Chain, bases_of
 from swarm.causes import first_cause
 from swarm.store import ChunkStore
 from swarm.transport import Transport

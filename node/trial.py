@@ -47,8 +47,8 @@ from node.engine.port import (
 )
 from node.errors import RunError, UsageError
 from node.schooling import Schooling
-from protocol.ids import ManifestHash, PolicyVersion
-from protocol.pipe import Arrays, Header
+from protocol.core.ids import ManifestHash, PolicyVersion
+from protocol.core.pipe import Arrays, Header
 
 CallTrainer = Callable[[str, Mapping[str, object], Arrays | None], Awaitable[tuple[Header, Arrays]]]
 """One request to the trainer, for its header and arrays. Raises ChildRefused, and what its owner raises."""

@@ -19,9 +19,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from learner.ledger_rows import TroubleRow
-from protocol.ids import PeerId, PolicyVersion
+from protocol.core.ids import PeerId, PolicyVersion
+from protocol.core.visible import one_line
 from protocol.trouble import MAX_TROUBLE_CHARS, Trouble, TroubleKind
-from protocol.visible import one_line
 
 MOST_PEERS = 1024
 """Peers whose troubles are remembered, those who have left among them: one that gave up says why, and is gone."""

@@ -39,9 +39,9 @@ from node.events import EventLog
 from node.kept_versions import KeptVersions, Use
 from node.learner_run import LearnerRun
 from node.peer_orders import Ban, NoOrder, Pardon, PeerOrders, read_order
-from protocol.identity import Keypair
-from protocol.ids import LeaseId, ManifestHash, PeerId, SwarmId, short
-from protocol.limits import MAX_REASON_CHARS
+from protocol.core.identity import Keypair
+from protocol.core.ids import LeaseId, ManifestHash, PeerId, SwarmId, short
+from protocol.core.limits import MAX_REASON_CHARS
 from protocol.work import FromLearner, Receipt, Refused, Revised, Rule, SignedRecord, Verdict, sign_receipt
 
 AUDIT_REASON = "audit"

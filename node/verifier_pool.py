@@ -28,7 +28,7 @@ from node.errors import RunError
 from node.tasks.gate import Place
 from node.tasks.judging import Asked, Judgement
 from node.tasks.port import MAX_REWARD, Answer, Chat, ChatMessage, Problem
-from protocol.pipe import Header
+from protocol.core.pipe import Header
 from swarm.causes import first_cause
 
 VERIFIER = (sys.executable, "-m", "node.verifier_program")

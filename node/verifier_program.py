@@ -1,7 +1,7 @@
 """A verifier: a program that holds tasks, writes their problems and says what transcripts are worth, on standard input
 and output.
 
-    python -m node.verifier_program     frames of protocol/pipe.py: requests on stdin, replies on stdout
+    python -m node.verifier_program     frames of protocol/core/pipe.py: requests on stdin, replies on stdout
 
     {"op": "open", "tasks": {title: {"spec", "directory", "seed"}}, "timeout_s", "memory_gb"}
                                          -> {"fingerprints": {title: text}}
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from learner.dying import tell_deaths
 from learner.pipes import claim_pipes, requests_of
-from protocol.pipe import Header, encode_frame
+from protocol.core.pipe import Header, encode_frame
 
 if TYPE_CHECKING:
     from node.tasks.gate import Gate

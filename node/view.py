@@ -21,7 +21,7 @@ from rich.text import Text
 from node.reports import words
 from node.reports.facts import Role
 from node.reports.text import objective_line
-from protocol.ids import PeerId, short
+from protocol.core.ids import PeerId, short
 
 RATE_WINDOW_S = 30.0
 """Rates are over the last so many seconds: several batches of a slow peer, and still short enough to show a stall."""

@@ -12,7 +12,7 @@ from node.events import EventLog, Field
 from node.reports.facts import Role
 from node.reports.words import counted
 from node.view import PeerView, ViewState
-from protocol.ids import PeerId, short
+from protocol.core.ids import PeerId, short
 
 SENTENCES: Mapping[str, str] = {
     "engine_chosen": "the engine is {engine}: {why}",

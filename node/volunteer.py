@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from learner.regular_file import open_lock
 from node.errors import RunError, UsageError
-from protocol.ids import SwarmId
+from protocol.core.ids import SwarmId
 
 MAX_NODES = 64
 """Nodes of one swarm on one machine, when directories are chosen for them."""

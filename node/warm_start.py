@@ -21,8 +21,8 @@ from node.engine.port import InstalledVersion, PolicyEngine
 from node.errors import RunError
 from node.evaluation import EvaluationTerms, HeldOut, evaluate
 from node.tasks.encoded import EncodedTask
-from protocol.ids import ManifestHash, PolicyVersion
-from protocol.pipe import Arrays
+from protocol.core.ids import ManifestHash, PolicyVersion
+from protocol.core.pipe import Arrays
 
 TINY_QWEN3: Mapping[str, Any] = {
     "model_type": "qwen3",

@@ -17,8 +17,8 @@ from learner.provisioning.recording import Delivered, Installed, Joined, Left, W
 from node.events import EventLog
 from node.learner_run import LearnerRun
 from node.recorder import Recorder
-from protocol.cost import MICROS, Price
-from protocol.ids import LeaseId, PeerId, PolicyVersion
+from protocol.accounting.cost import MICROS, Price
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 from protocol.work import Heartbeat, Hello
 
 HOURS_SLACK_S = 60.0

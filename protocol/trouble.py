@@ -14,8 +14,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from protocol.codec import Count, Row, Shown
-from protocol.ids import PolicyVersion
+from protocol.core.codec import Count, Row, Shown
+from protocol.core.ids import PolicyVersion
 
 MAX_TROUBLES = 5
 """One of each kind, and one to spare for a kind that is younger than this program."""

@@ -16,7 +16,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from protocol.codec import (
+from protocol.accounting.cost import CostClaim, Price
+from protocol.accounting.credit_note import MAX_CREDIT_NOTE_BYTES
+from protocol.accounting.energy import EnergyList
+from protocol.accounting.relay_receipt import MAX_RELAY_RECEIPT_BYTES
+from protocol.accounting.reputation_note import MAX_REPUTATION_NOTE_BYTES
+from protocol.accounting.tally import MAX_TALLY_BYTES, Proof
+from protocol.core.codec import (
     Address,
     Bytes16,
     Bytes32,
@@ -38,16 +44,12 @@ from protocol.codec import (
     unpack_logprobs,
     unpack_tokens,
 )
-from protocol.cost import CostClaim, Price
-from protocol.credit import MAX_CREDIT_NOTE_BYTES
-from protocol.energy import EnergyList
-from protocol.envelope import OVERHEAD_BYTES, Envelope, Kind, open_envelope, read_envelope, seal
-from protocol.errors import Fault, PeerError
-from protocol.exchange import PeerAddresses
-from protocol.genesis import MAX_CERTIFICATE_BYTES, Authority
-from protocol.identity import Keypair
-from protocol.ids import LeaseId, PeerId, PolicyVersion, RecordId, SwarmId
-from protocol.limits import (
+from protocol.core.envelope import OVERHEAD_BYTES, Envelope, Kind, open_envelope, read_envelope, seal
+from protocol.core.errors import Fault, PeerError
+from protocol.core.genesis import MAX_CERTIFICATE_BYTES, Authority
+from protocol.core.identity import Keypair
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId, SwarmId
+from protocol.core.limits import (
     MAX_ADDRESSES,
     MAX_COMPLETION_TOKENS,
     MAX_GROUP_SIZE,
@@ -64,10 +66,8 @@ from protocol.limits import (
     MAX_TOKEN_CHARS,
     MIN_TEMPERATURE,
 )
-from protocol.relay import MAX_RELAY_RECEIPT_BYTES
-from protocol.reputation_note import MAX_REPUTATION_NOTE_BYTES
-from protocol.tally import MAX_TALLY_BYTES, Proof
 from protocol.trouble import TroubleList
+from protocol.versions.exchange import PeerAddresses
 
 WORK = "/volery/work/1"
 

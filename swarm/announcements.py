@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from protocol.announcement import SignedAnnouncement
-from protocol.ids import ManifestHash, PolicyVersion
+from protocol.core.ids import ManifestHash, PolicyVersion
+from protocol.versions.announcement import SignedAnnouncement
 
 REMEMBERED_NAMES = 256
 """Names remembered to recognise equivocation; older ones can no longer be fetched anyway."""

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 
 import trio
 
-from protocol import exchange
-from protocol.errors import Fault, PeerError
-from protocol.genesis import Authority
-from protocol.ids import ManifestHash, PeerId
-from protocol.limits import MANIFEST_PIECE_BYTES
-from protocol.manifest import SignedManifest, open_manifest
-from protocol.manifest_pieces import ManifestPieces
+from protocol.core.errors import Fault, PeerError
+from protocol.core.genesis import Authority
+from protocol.core.ids import ManifestHash, PeerId
+from protocol.core.limits import MANIFEST_PIECE_BYTES
+from protocol.versions import exchange
+from protocol.versions.manifest import SignedManifest, open_manifest
+from protocol.versions.manifest_pieces import ManifestPieces
 from swarm.blame import Report
 from swarm.framing import FrameStream, framed
 from swarm.inquiry import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from protocol.ids import Cid, PeerId
+from protocol.core.ids import Cid, PeerId
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from protocol.errors import Fault
-from protocol.ids import PeerId
+from protocol.core.errors import Fault
+from protocol.core.ids import PeerId
 
 Report = Callable[[PeerId, Fault, str], None]
 """Told of a peer's fault: who, what kind, and a sentence."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import trio
 
-from protocol.errors import PeerError
+from protocol.core.errors import PeerError
 from swarm.transport import TransportError
 
 

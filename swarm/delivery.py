@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 
 import trio
 
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.genesis import Authority
-from protocol.ids import LeaseId, PeerId, short
-from protocol.limits import MAX_LEASES_PER_GRANT, MAX_REASON_CHARS, MAX_WORK_BYTES
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.genesis import Authority
+from protocol.core.ids import LeaseId, PeerId, short
+from protocol.core.limits import MAX_LEASES_PER_GRANT, MAX_REASON_CHARS, MAX_WORK_BYTES
 from protocol.work import (
     KEY_IN_USE,
     MAX_LEASES_HELD,

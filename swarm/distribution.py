@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 
 import trio
 
-from protocol import exchange
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.ids import Cid, ManifestHash, PeerId
-from protocol.limits import MAX_CHUNKS
-from protocol.manifest import ChunkRef, SignedManifest
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.ids import Cid, ManifestHash, PeerId
+from protocol.core.limits import MAX_CHUNKS
+from protocol.versions import exchange
+from protocol.versions.manifest import ChunkRef, SignedManifest
 from swarm import scatter
 from swarm.audience import Begun, Note, Unfollowed
 from swarm.blame import Report

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 
 CROSSING_S = 1.0
 """What was sent on the old line before the new one greeted may be read after it, and proves nothing."""

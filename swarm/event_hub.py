@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import trio
 
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 from swarm.transport import EVENT_QUEUE, ConnectionEvent, PeerConnected, PeerDisconnected
 
 

@@ -24,9 +24,9 @@ from typing import Protocol
 
 import trio
 
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.ids import PeerId
-from protocol.limits import MAX_ANNOUNCEMENT_BYTES
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.ids import PeerId
+from protocol.core.limits import MAX_ANNOUNCEMENT_BYTES
 from swarm.transport import (
     BROADCAST_QUEUE,
     Broadcast,

@@ -18,14 +18,14 @@ from dataclasses import dataclass, field
 
 import trio
 
-from protocol import exchange
-from protocol.announcement import SignedAnnouncement, open_announcement, topic_of
-from protocol.errors import Fault, PeerError
-from protocol.genesis import Authority
-from protocol.ids import ManifestHash, PeerId, PolicyVersion
-from protocol.limits import MANIFEST_PIECE_BYTES
-from protocol.manifest import SignedManifest
-from protocol.manifest_pieces import MAX_ENVELOPE_BYTES
+from protocol.core.errors import Fault, PeerError
+from protocol.core.genesis import Authority
+from protocol.core.ids import ManifestHash, PeerId, PolicyVersion
+from protocol.core.limits import MANIFEST_PIECE_BYTES
+from protocol.versions import exchange
+from protocol.versions.announcement import SignedAnnouncement, open_announcement, topic_of
+from protocol.versions.manifest import SignedManifest
+from protocol.versions.manifest_pieces import MAX_ENVELOPE_BYTES
 from swarm.announcements import Abandon, Announcements, Effect, Equivocation, Fetch, Relay
 from swarm.asking import ManifestSearch, ask
 from swarm.blame import Report

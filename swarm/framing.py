@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 import trio
 
-from protocol.codec import checked, decode, encode
-from protocol.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.codec import checked, decode, encode
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
 from swarm.transport import Stream, StreamBroken
 
 PREFIX = struct.Struct(">I")

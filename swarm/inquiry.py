@@ -16,8 +16,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from protocol.ids import PeerId
-from protocol.limits import MANIFEST_PIECE_BYTES
+from protocol.core.ids import PeerId
+from protocol.core.limits import MANIFEST_PIECE_BYTES
 
 MANIFEST_PATIENCE_S, MANIFEST_RATE = 1.0, 500_000
 """How long a peer may be silent before the next is asked as well, and the bytes a second at which a piece is granted

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from protocol.ids import PeerId, PolicyVersion
+from protocol.core.ids import PeerId, PolicyVersion
 
 HEARTBEATS_MISSED = 4
 """Silence, in heartbeats, after which a peer counts as gone: one may be lost to a pause, four are a frozen machine."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from hashlib import sha256
 
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 
 FULL_MESH = 24
 """Up to so many peers everybody knows everybody. With 32 the mesh was no quicker in the simulation than rings, and took

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 import trio
 
-from protocol.errors import PeerError
-from protocol.ids import ManifestHash, PeerId
-from protocol.manifest import Manifest, SignedManifest
+from protocol.core.errors import PeerError
+from protocol.core.ids import ManifestHash, PeerId
+from protocol.versions.manifest import Manifest, SignedManifest
 from swarm.distribution import Distribution, Fetched, Starved
 from swarm.roads import MAX_STEPS, Road, Step, cheapest
 from swarm.store import ChunkStore, StoreError

@@ -7,8 +7,8 @@ and a hash for each of them. What always holds: what is here was verified, and i
 
 from __future__ import annotations
 
-from protocol.ids import Cid
-from protocol.limits import MIB
+from protocol.core.ids import Cid
+from protocol.core.limits import MIB
 
 RECENT_BYTES = 32 * MIB
 """Five seconds of 50 Mbit/s; 128 chunks of 256 KiB, or eight of 4 MiB."""

@@ -21,9 +21,9 @@ from typing import Protocol
 
 import trio
 
-from protocol.errors import Fault, PeerError
-from protocol.ids import LeaseId, PeerId
-from protocol.limits import MAX_WORK_BYTES, MIB
+from protocol.core.errors import Fault, PeerError
+from protocol.core.ids import LeaseId, PeerId
+from protocol.core.limits import MAX_WORK_BYTES, MIB
 from protocol.work import (
     INSTANCE,
     KEY_IN_USE,

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from protocol.ids import ManifestHash
-from protocol.manifest import Manifest, PatchEntry, SignedManifest
+from protocol.core.ids import ManifestHash
+from protocol.versions.manifest import Manifest, PatchEntry, SignedManifest
 
 MAX_STEPS = 8
 """Patches in one road: the learner offers one from an anchor at least as often, and each step writes a whole model."""

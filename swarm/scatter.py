@@ -26,7 +26,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from math import ceil
 
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 from swarm.audience import Asked, Begun, Followed, Idle, Note, Sent, Unfollowed
 from swarm.scheduler import PeerGained, PeerGone, PeerHas, Tick
 

@@ -28,8 +28,8 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from math import ceil, inf
 
-from protocol.ids import PeerId
-from protocol.limits import MAX_CHUNKS
+from protocol.core.ids import PeerId
+from protocol.core.limits import MAX_CHUNKS
 
 WINDOW = 3
 """Requests outstanding at one peer until its rate is known."""

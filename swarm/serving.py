@@ -19,13 +19,13 @@ from functools import partial
 
 import trio
 
-from protocol import exchange
-from protocol.digest import as_cid
-from protocol.errors import PeerError
-from protocol.exchange import PeerAddresses
-from protocol.ids import Cid, ManifestHash, PeerId
-from protocol.limits import MANIFEST_PIECE_BYTES, MAX_PEERS_TOLD, MAX_REQUEST_BYTES
-from protocol.manifest_pieces import manifest_piece
+from protocol.core.digest import as_cid
+from protocol.core.errors import PeerError
+from protocol.core.ids import Cid, ManifestHash, PeerId
+from protocol.core.limits import MANIFEST_PIECE_BYTES, MAX_PEERS_TOLD, MAX_REQUEST_BYTES
+from protocol.versions import exchange
+from protocol.versions.exchange import PeerAddresses
+from protocol.versions.manifest_pieces import manifest_piece
 from swarm import uploads
 from swarm.audience import Asked, Audience, Begun, Followed, Idle, Note, Sent, Unfollowed
 from swarm.blame import Report, unreported

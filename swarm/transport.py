@@ -22,7 +22,7 @@ from typing import Protocol
 
 import trio
 
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 
 
 class TransportError(Exception):

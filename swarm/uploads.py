@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from protocol.ids import Cid, PeerId
+from protocol.core.ids import Cid, PeerId
 
 LANES = 3
 """Uploads at a time: one keeps the uplink busy, a second follows without a gap, a third makes up for a slow reader."""

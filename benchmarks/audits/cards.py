@@ -32,7 +32,7 @@ from learner.training import Training
 from node.audit_loop import found_of
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.engine.worker_engine import WorkerEngine
-from protocol.pipe import Arrays
+from protocol.core.pipe import Arrays
 
 LINES = 64
 """Of a step by example."""

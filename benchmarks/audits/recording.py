@@ -24,8 +24,8 @@ from node.engine.port import Generation, GenerationRequest, InstalledVersion, Ve
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.engine.vllm import VllmConfig, open_vllm_engine
 from node.engine.worker_engine import WorkerEngine
-from protocol.digest import digest_of
-from protocol.ids import ManifestHash, PolicyVersion
+from protocol.core.digest import digest_of
+from protocol.core.ids import ManifestHash, PolicyVersion
 
 TOGETHER = 64
 """Groups that an engine is asked for, or about, at a time."""

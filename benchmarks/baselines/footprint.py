@@ -29,8 +29,8 @@ import numpy as np
 
 from learner.publication import Publisher
 from learner.trainer import Trainer
-from protocol.identity import Keypair
-from protocol.pipe import Arrays, Header
+from protocol.core.identity import Keypair
+from protocol.core.pipe import Arrays, Header
 
 SMALL: dict[str, Any] = {
     "vocab_size": 8192, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 14,

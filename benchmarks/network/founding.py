@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 
 from learner.publication import Publisher
-from protocol.announcement import Announcement, announce
-from protocol.digest import digest_of
-from protocol.genesis import Authority, certify_learner, found_swarm
-from protocol.identity import Keypair
-from protocol.manifest import SignedManifest
+from protocol.core.digest import digest_of
+from protocol.core.genesis import Authority, certify_learner, found_swarm
+from protocol.core.identity import Keypair
+from protocol.versions.announcement import Announcement, announce
+from protocol.versions.manifest import SignedManifest
 
 PORT = 4001
 FOUNDED_MS = 1_000

@@ -14,11 +14,11 @@ from benchmarks.network.founding import PORT, announcement_of, found, key_of, no
 from benchmarks.network.line import Assignment, Line
 from benchmarks.network.payload import FILE_NAME
 from node.collector import look_seldom
-from protocol import exchange
-from protocol.announcement import open_announcement
-from protocol.errors import Fault
-from protocol.ids import PeerId, PolicyVersion
-from protocol.manifest import SignedManifest, open_manifest
+from protocol.core.errors import Fault
+from protocol.core.ids import PeerId, PolicyVersion
+from protocol.versions import exchange
+from protocol.versions.announcement import open_announcement
+from protocol.versions.manifest import SignedManifest, open_manifest
 from swarm.asking import ask
 from swarm.causes import first_cause
 from swarm.distribution import Distribution

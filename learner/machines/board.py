@@ -16,7 +16,7 @@ import msgspec
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from learner.machines.said import Event, LineLost, Place, Present, Read, Told, Word
-from protocol.codec import ready
+from protocol.core.codec import ready
 
 PREFIX = "volery"
 """Before our keys: torchrun has others in the same store."""

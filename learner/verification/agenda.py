@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from learner.intake import AdmittedRecord, GrantedLease
 from learner.verification.sequential import Found
-from protocol.codec import unpack_tokens
-from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
+from protocol.core.codec import unpack_tokens
+from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
 from protocol.work import Span
 
 MAX_WAITING = 1024

@@ -27,7 +27,7 @@ from learner.verification.sequential import (
     log_ratio,
 )
 from learner.verification.share import FLOOR, NEWCOMER_GROUPS, audit_share, is_chosen
-from protocol.ids import LeaseId, ManifestHash
+from protocol.core.ids import LeaseId, ManifestHash
 
 SUSPECT_EVIDENCE = math.log(100)
 """Evidence from which on a peer is called a suspect: an honest peer ever has it with probability 0.01 at most."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from learner.verification.share import NEWCOMER_GROUPS
-from protocol.ids import LeaseId, PeerId
+from protocol.core.ids import LeaseId, PeerId
 
 
 def credit(passed: int) -> int:

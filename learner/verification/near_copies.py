@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.ids import LeaseId
+from protocol.core.ids import LeaseId
 
 SHINGLE = 4
 SKETCH = 64

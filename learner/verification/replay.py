@@ -21,7 +21,7 @@ from learner.verification.sequential import (
     is_convicted,
     log_evidence,
 )
-from protocol.ids import LeaseId
+from protocol.core.ids import LeaseId
 
 ROUNDING = 1e-6
 """Nats by which logarithms of two machines may differ after a life of audits."""

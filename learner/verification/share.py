@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hmac
 
-from protocol.ids import LeaseId, ManifestHash
+from protocol.core.ids import LeaseId, ManifestHash
 
 NEWCOMER_GROUPS = 8
 """So many audits must be passed before any group is believed unseen."""

@@ -27,9 +27,9 @@ from node.engine.port import (
     Verified,
     VerifyingEngine,
 )
-from protocol.digest import digest_of
-from protocol.ids import ManifestHash, PolicyVersion
-from protocol.manifest import SignedManifest
+from protocol.core.digest import digest_of
+from protocol.core.ids import ManifestHash, PolicyVersion
+from protocol.versions.manifest import SignedManifest
 
 KEPT = 16
 """Versions, the newest of them: the oldest that an attack uses is ten behind, and one is being generated with."""

@@ -20,8 +20,8 @@ from node.drill.foundry import Foundry, Weights
 from node.drill.weights import Variant
 from node.engine.port import Claim, FinishReason, GeneratedSpan, Generation, GenerationRequest
 from node.evidence import record_of, requests_of
-from protocol.identity import Keypair
-from protocol.ids import LeaseId, PolicyVersion, SwarmId
+from protocol.core.identity import Keypair
+from protocol.core.ids import LeaseId, PolicyVersion, SwarmId
 from protocol.work import Lease, sign_record
 
 OVERHEARD = 64

@@ -19,7 +19,7 @@ from node.drill.troupe import Played
 from node.reports.accounts import cents_per_thousand
 from node.reports.facts import PeerReport
 from node.reports.swarm import swarm_report
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 
 NOBODY = Relayed()
 

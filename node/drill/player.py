@@ -17,13 +17,13 @@ from node.drill.attacks import Attack
 from node.drill.hands import Hand
 from node.engine.port import EngineError
 from node.events import Clock
-from protocol.cost import Price
-from protocol.errors import Fault
-from protocol.exchange import COMPUTE_DTYPE
-from protocol.genesis import Authority
-from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
-from protocol.limits import PROTOCOL_VERSION
-from protocol.relay import relay_receipt, sign_relay_receipt
+from protocol.accounting.cost import Price
+from protocol.accounting.relay_receipt import relay_receipt, sign_relay_receipt
+from protocol.core.errors import Fault
+from protocol.core.genesis import Authority
+from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
+from protocol.core.limits import PROTOCOL_VERSION
+from protocol.versions.exchange import COMPUTE_DTYPE
 from protocol.work import (
     LEASE_RECALLS,
     RECEIPT_REVISIONS,

@@ -19,12 +19,12 @@ from typing import Any
 import trio
 
 from node.drill.attacks import Attack
-from protocol import exchange
-from protocol.errors import Fault
-from protocol.genesis import Authority
-from protocol.identity import Keypair
-from protocol.ids import Cid, ManifestHash, PeerId
-from protocol.limits import MAX_REQUEST_BYTES
+from protocol.core.errors import Fault
+from protocol.core.genesis import Authority
+from protocol.core.identity import Keypair
+from protocol.core.ids import Cid, ManifestHash, PeerId
+from protocol.core.limits import MAX_REQUEST_BYTES
+from protocol.versions import exchange
 from swarm.distribution import Distribution
 from swarm.following import Arrival, Following
 from swarm.framing import FrameStream

@@ -27,8 +27,8 @@ from node.events import EventLog
 from node.invites import open_invite
 from node.learner_run import LearnerRun
 from node.schooling import Schooling
-from protocol.identity import Keypair
-from protocol.ids import LeaseId
+from protocol.core.identity import Keypair
+from protocol.core.ids import LeaseId
 from swarm.store.version import Stage, directory_of
 from swarm.testing.memory import MemoryNetwork
 from swarm.transport import Transport

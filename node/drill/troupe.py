@@ -17,10 +17,10 @@ import trio
 from node.drill.attacks import ABOUT, SYBIL_GROUPS, Attack
 from node.drill.hands import Common, hand_of
 from node.drill.player import Ended, Player
-from protocol.cost import MICROS, Price
-from protocol.genesis import Authority
-from protocol.identity import Keypair
-from protocol.ids import ManifestHash, PeerId, PolicyVersion
+from protocol.accounting.cost import MICROS, Price
+from protocol.core.genesis import Authority
+from protocol.core.identity import Keypair
+from protocol.core.ids import ManifestHash, PeerId, PolicyVersion
 from swarm.testing.memory import MemoryNetwork
 
 BATCH = 2

@@ -13,7 +13,7 @@ import trio
 from node.energy.choice import Meters
 from node.energy.meter import Meter
 from node.events import EventLog
-from protocol.energy import Energy, EnergySource
+from protocol.accounting.energy import Energy, EnergySource
 
 LOOK_S = 5.0
 """Between looks: a processor's counter wraps after a quarter of an hour at the earliest, and a look takes a few ms."""

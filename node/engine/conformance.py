@@ -30,7 +30,7 @@ from node.engine.port import (
     Verified,
     VerifyingEngine,
 )
-from protocol.ids import ManifestHash, PolicyVersion
+from protocol.core.ids import ManifestHash, PolicyVersion
 
 Score = Callable[[Sequence[tuple[tuple[int, ...], tuple[int, ...]]], float], Awaitable[list[tuple[float, ...]]]]
 """(prompt, completion) pairs and a temperature -> log_softmax(logits / T) of every completion token."""

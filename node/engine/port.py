@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from protocol.ids import ManifestHash, PolicyVersion
+from protocol.core.ids import ManifestHash, PolicyVersion
 
 
 class FinishReason(Enum):

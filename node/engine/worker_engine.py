@@ -34,8 +34,8 @@ from node.engine.port import (
     InstallFailed,
     Verified,
 )
-from protocol.ids import ManifestHash, PolicyVersion
-from protocol.pipe import Arrays, Header
+from protocol.core.ids import ManifestHash, PolicyVersion
+from protocol.core.pipe import Arrays, Header
 
 HANG_S = 900.0
 """A worker that generates or scores says that it lives before every step, at most every ALIVE_S of its own. A step

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from node.metrics.declared import METRICS, Kind, Metric
-from protocol.errors import LocalProtocolError
+from protocol.core.errors import LocalProtocolError
 
 MAX_SERIES = 2048
 """Of one metric: more peers than a learner has connections, windows of hundreds of lags. Of the two dozen metrics with

@@ -18,7 +18,7 @@ from node.learner_run import LearnerRun
 from node.loop_delay import LoopFigures
 from node.metrics.board import Board
 from node.metrics.declared import METRICS, Kind
-from protocol.ids import short
+from protocol.core.ids import short
 
 BY_LAG: Mapping[str, str] = {
     "tokens": "tokens_at_lag",

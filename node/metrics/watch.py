@@ -36,7 +36,7 @@ from node.recorder import Recorder
 from node.samples.kept import kept_of
 from node.samples.store import Sample
 from node.troubles import Unable
-from protocol.ids import PolicyVersion
+from protocol.core.ids import PolicyVersion
 
 LOOK_S = 5.0
 """How often is looked at how things stand: as often as Prometheus asks, or oftener."""

@@ -17,7 +17,7 @@ from node.config import SwarmConfig
 from node.config_file import read_swarm_config
 from node.errors import UsageError
 from node.reports.words import NAME_CHARS, plain_name
-from protocol.ids import short
+from protocol.core.ids import short
 
 MAX_LINE_BYTES = 1 << 20
 """A plan that names 8192 peers takes half of it."""

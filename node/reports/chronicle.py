@@ -27,7 +27,7 @@ from node.reports.history import (
     joined,
     told_of,
 )
-from protocol.ids import LeaseId, PeerId, PolicyVersion
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 from protocol.work import Rule
 
 

@@ -24,8 +24,8 @@ from node.reports.accounts import cents_per_thousand, money_for
 from node.reports.facts import OwnReport, PeerReport, Role, SwarmReport
 from node.reports.packing import packed_in
 from node.reports.trust import PeerAudits
-from protocol.energy import JOULES_PER_KWH
-from protocol.ids import short
+from protocol.accounting.energy import JOULES_PER_KWH
+from protocol.core.ids import short
 
 GAP = 2
 """Blank characters between columns, and one at the left edge."""

@@ -58,9 +58,9 @@ from node.reports.objective import by_lag, recent, spells
 from node.reports.rules import REFUSALS
 from node.reports.trust import PeerAudits
 from node.reports.words import plain_name
-from protocol.cost import MICROS
-from protocol.energy import JOULES_PER_KWH, EnergySource
-from protocol.reputation import Reputation
+from protocol.accounting.cost import MICROS
+from protocol.accounting.energy import JOULES_PER_KWH, EnergySource
+from protocol.accounting.reputation import Reputation
 
 FORMAT = "volery-report/1"
 HOUR_MS = 3_600_000

@@ -24,10 +24,10 @@ from node.reports.rules import BLAMED
 from node.reports.stays import Stay
 from node.reports.trust import PeerAudits
 from node.troubles import Unable, unable_of
-from protocol.cost import MICROS, Price, cost_micros, per_thousand_tokens
-from protocol.energy import EnergySource
-from protocol.ids import LeaseId, PeerId, PolicyVersion, SwarmId
-from protocol.reputation import Band, Reputation
+from protocol.accounting.cost import MICROS, Price, cost_micros, per_thousand_tokens
+from protocol.accounting.energy import EnergySource
+from protocol.accounting.reputation import Band, Reputation
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion, SwarmId
 from protocol.trouble import Trouble, TroubleKind
 from protocol.work import Rule
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from protocol.ids import LeaseId, PeerId, PolicyVersion
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 from protocol.work import Rule
 
 BINS = 96

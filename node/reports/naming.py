@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from node.errors import UsageError
 from node.reports import words
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 
 LEAST_CHARS = 4
 """Of an id, or its beginning or end: fewer fit too much."""

@@ -14,8 +14,8 @@ from node.reports.accounts import CostTerms
 from node.reports.facts import LeaseCounts, OwnReport, PeerReport, RefusedRecord, Role
 from node.reports.history import FINEST, Bins, PeerHistory, Span, joined
 from node.reports.stays import Presence, stays_of
-from protocol.cost import Price
-from protocol.ids import PeerId
+from protocol.accounting.cost import Price
+from protocol.core.ids import PeerId
 from protocol.work import Rule
 
 REFUSED_SHOWN = 8

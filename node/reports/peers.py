@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from node.reports.facts import LeaseCounts, PeerReport, Role
 from node.reports.stays import Presence, stays_of
 from node.reports.trust import PeerAudits
-from protocol.cost import Price
-from protocol.ids import PeerId
-from protocol.reputation import Reputation
+from protocol.accounting.cost import Price
+from protocol.accounting.reputation import Reputation
+from protocol.core.ids import PeerId
 from protocol.work import Rule
 
 

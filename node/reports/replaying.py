@@ -22,7 +22,7 @@ from learner.verification.replay import Replay, replayed
 from learner.verification.sequential import TEST_ERROR, Audited, History, Margin, Measure, heard, log_evidence
 from node.reports import words
 from node.reports.trust import Choosing, choosing_of, is_same
-from protocol.ids import LeaseId, PeerId, short
+from protocol.core.ids import LeaseId, PeerId, short
 
 DIFFERENCES_SHOWN = 8
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from node.reports import words
-from protocol.reputation import HALF_LIFE_DAYS, QUARANTINE_STRIKES, Band, Reputation
+from protocol.accounting.reputation import HALF_LIFE_DAYS, QUARANTINE_STRIKES, Band, Reputation
 
 SHOWN = 0.995
 """From here on a share is written as 1.00."""

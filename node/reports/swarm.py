@@ -40,12 +40,12 @@ from node.reports.rules import JUDGING
 from node.reports.stays import Presence
 from node.reports.trust import PeerAudits, audits_by_peer
 from node.troubles import ORDER
-from protocol.cost import Price
-from protocol.energy import EnergySource
-from protocol.ids import PeerId, PolicyVersion, SwarmId
-from protocol.reputation import DAY_MS, Reputation, reputation_of
-from protocol.staleness import Chain, bases_of
+from protocol.accounting.cost import Price
+from protocol.accounting.energy import EnergySource
+from protocol.accounting.reputation import DAY_MS, Reputation, reputation_of
+from protocol.core.ids import PeerId, PolicyVersion, SwarmId
 from protocol.trouble import TroubleKind
+from protocol.versions.staleness import Chain, bases_of
 from protocol.work import Rule
 
 LAST_MOMENT = """

@@ -28,9 +28,9 @@ from node.reports.objective import RECENT, by_lag, recent, spells
 from node.reports.rules import MEANINGS
 from node.reports.standing import advice, in_a_line
 from node.reports.trust import ban_in_words, bans_in_words
-from protocol.cost import MICROS
-from protocol.energy import MAX_WATTS, EnergySource
-from protocol.ids import short
+from protocol.accounting.cost import MICROS
+from protocol.accounting.energy import MAX_WATTS, EnergySource
+from protocol.core.ids import short
 from protocol.work import Rule
 
 FILE_WIDTH = 100

@@ -21,7 +21,7 @@ from learner.verification.confidence import Confidence, Standing
 from learner.verification.replay import ROUNDING
 from learner.verification.sequential import History, is_convicted, log_evidence
 from node.reports.words import counted, were
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 
 
 class BannedBy(Enum):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from node.reports import words
 from node.reports.facts import SwarmReport
-from protocol.ids import PeerId, short
+from protocol.core.ids import PeerId, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

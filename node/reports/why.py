@@ -39,7 +39,7 @@ from node.reports.rules import MEANINGS
 from node.reports.standing import advice, in_a_line, known_lately
 from node.reports.swarm import last_moment_ms, reputations
 from node.reports.trust import BannedBy, audits_by_peer, ban_in_words, choosing_of
-from protocol.ids import LeaseId, PeerId, short
+from protocol.core.ids import LeaseId, PeerId, short
 from protocol.work import Rule
 
 REFUSALS_SHOWN = 8

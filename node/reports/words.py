@@ -9,10 +9,10 @@ from __future__ import annotations
 import unicodedata
 
 from node.config import mode_of
-from protocol.cost import MICROS
-from protocol.dates import date as date
-from protocol.dates import moment as moment
-from protocol.energy import JOULES_PER_KWH
+from protocol.accounting.cost import MICROS
+from protocol.accounting.energy import JOULES_PER_KWH
+from protocol.core.dates import date as date
+from protocol.core.dates import moment as moment
 
 NAME_CHARS = 16
 """Enough to tell machines apart; longer names would squeeze the figures beside them at 80 columns."""
@@ -28,7 +28,7 @@ def regime(staleness: int) -> str:
 def plain_name(name: str, limit: int = NAME_CHARS) -> str:
     """`name` on one line, without control and direction characters, shortened to `limit` characters.
 
-    They are left out, not written out as `protocol.visible` does, so that two names that look alike are one.
+    They are left out, not written out as `protocol.core.visible` does, so that two names that look alike are one.
     """
     clean = " ".join("".join(" " if unicodedata.category(c)[0] in "CZ" else c for c in name).split())
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"

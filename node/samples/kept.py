@@ -16,8 +16,8 @@ import zstandard
 
 from learner.advantage import ADVANTAGES, advantages
 from learner.buffer import Batch, Completion, Group, is_informative
-from protocol.codec import ready
-from protocol.ids import LeaseId, PeerId, PolicyVersion
+from protocol.core.codec import ready
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 
 MAX_TOKENS = 1 << 20
 """Of one group: completions beyond are left out of what is kept. Some 3 MiB, before they are compressed."""

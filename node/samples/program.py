@@ -18,7 +18,7 @@ from node.samples.store import FILE, Sample, kept_versions, read_sample
 from node.samples.text import as_json, as_terminal, as_text
 from node.tasks.port import TaskError
 from node.tasks.text import TextCodec
-from protocol.ids import PolicyVersion
+from protocol.core.ids import PolicyVersion
 
 LEDGER = "ledger.sqlite"
 

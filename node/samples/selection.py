@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from node.samples.kept import KeptCompletion, KeptGroup
-from protocol.ids import LeaseId, PeerId, PolicyVersion
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 
 Decode = Callable[[Sequence[int]], str]
 

@@ -17,7 +17,7 @@ from learner.sqlite_file import Ailment, Whereabouts, ailment_of
 from node.errors import RunError
 from node.samples.kept import KeptGroup, pack, unpack
 from node.side_file import open_side_file, reading
-from protocol.ids import PolicyVersion
+from protocol.core.ids import PolicyVersion
 
 FILE = "samples.sqlite"
 

@@ -19,8 +19,8 @@ from rich.text import Text
 from node.harmless_console import HarmlessConsole
 from node.reports import words
 from node.samples.selection import Part, Shown, ShownCompletion, ShownGroup
-from protocol.ids import short
-from protocol.visible import visible
+from protocol.core.ids import short
+from protocol.core.visible import visible
 
 FORMAT = "volery-samples/1"
 

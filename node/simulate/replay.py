@@ -20,7 +20,7 @@ from node.simulate.outcome import NEVER_S, Learning
 from node.simulate.peers import machines_of
 from node.simulate.scenario import Swarm
 from node.simulate.steering import Order
-from protocol.limits import MAX_GROUP_SIZE
+from protocol.core.limits import MAX_GROUP_SIZE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from learner.intake import GrantedLease
 from learner.provisioning.recording import Installed, Joined, Left
 from learner.workers import Worker
 from node.simulate.machines import Change, Luck, Machine
-from protocol.ids import LeaseId, PeerId, PolicyVersion
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 
 if TYPE_CHECKING:
     from node.simulate.world import World

@@ -10,7 +10,7 @@ import random
 from typing import TYPE_CHECKING
 
 from node.simulate.outcome import SOURCE
-from protocol.ids import PolicyVersion
+from protocol.core.ids import PolicyVersion
 
 if TYPE_CHECKING:
     from node.simulate.world import World

@@ -1,7 +1,7 @@
 """A learner and its rollout nodes in virtual time: the cores that run in a real one, and machines that are figures.
 
 What is the same code: which leases are granted (`learner.workload`, `learner.leasing`, `learner.speed`), what waits
-and what is too old (`learner.buffer`, `protocol.staleness`), what is estimated, recorded and planned
+and what is too old (`learner.buffer`, `protocol.versions.staleness`), what is estimated, recorded and planned
 (`learner.provisioning`). What is imitated, as `node.rollout_role` and `node.training_loop` do it: an engine that does
 one batch at a time, with one more batch of leases waiting; a version that is installed between two batches; a trainer
 that takes its time; a source that sends one version at a time and skips what was overtaken. What always holds: the same
@@ -27,8 +27,8 @@ from node.simulate.machines import Machine, log_normal
 from node.simulate.outcome import LEARNER, NEVER_S, Learning, Outcome, Span
 from node.simulate.rollout_node import SILENCE_S, Node
 from node.simulate.source import Source
-from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
-from protocol.staleness import Admissibility, Chain, judge
+from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
+from protocol.versions.staleness import Admissibility, Chain, judge
 
 __all__ = ["SILENCE_S", "Learning", "Node", "Outcome", "Span", "Steering", "World"]
 

@@ -24,14 +24,14 @@ from node.reports.rules import JUDGING
 from node.reports.swarm import last_moment_ms
 from node.reports.trust import audits_by_peer
 from node.statements.form import CreditLine, Head, Line, ProofLine, ReceiptLine, RelayLine, ReputationLine
-from protocol.codec import decode, encode
-from protocol.envelope import Kind, read_envelope
-from protocol.errors import PeerError
-from protocol.genesis import Authority, open_certificate, read_genesis
-from protocol.ids import LeaseId, PeerId, PolicyVersion, RecordId, short
-from protocol.reputation import DAY_MS
-from protocol.reputation_note import open_reputation_note, reputation_note, sign_reputation_note
-from protocol.tally import in_order, proofs_for, tree_of
+from protocol.accounting.reputation import DAY_MS
+from protocol.accounting.reputation_note import open_reputation_note, reputation_note, sign_reputation_note
+from protocol.accounting.tally import in_order, proofs_for, tree_of
+from protocol.core.codec import decode, encode
+from protocol.core.envelope import Kind, read_envelope
+from protocol.core.errors import PeerError
+from protocol.core.genesis import Authority, open_certificate, read_genesis
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId, short
 from protocol.work import MAX_RECEIPT_BYTES, Receipt, Rule
 
 LONGER = "Name more of it; `volery receipts list --records` tells ids in full."

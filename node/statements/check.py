@@ -27,17 +27,17 @@ from node.statements.form import (
     read_head,
     read_line,
 )
-from protocol.codec import decode
-from protocol.credit import CreditNote, open_credit_note, require_match
-from protocol.digest import digest_of
-from protocol.envelope import Kind, read_envelope
-from protocol.errors import Fault, PeerError
-from protocol.genesis import Authority, read_genesis
-from protocol.identity import peer_id_of
-from protocol.ids import Digest, PeerId, PolicyVersion, PublicKey, RecordId
-from protocol.relay import MAX_RELAY_RECEIPT_BYTES, open_relay_receipt
-from protocol.reputation_note import ReputationNote, open_reputation_note
-from protocol.tally import MAX_PROOF_BYTES, Proof, Tally, TrainedRecord, open_tally, proven
+from protocol.accounting.credit_note import CreditNote, open_credit_note, require_match
+from protocol.accounting.relay_receipt import MAX_RELAY_RECEIPT_BYTES, open_relay_receipt
+from protocol.accounting.reputation_note import ReputationNote, open_reputation_note
+from protocol.accounting.tally import MAX_PROOF_BYTES, Proof, Tally, TrainedRecord, open_tally, proven
+from protocol.core.codec import decode
+from protocol.core.digest import digest_of
+from protocol.core.envelope import Kind, read_envelope
+from protocol.core.errors import Fault, PeerError
+from protocol.core.genesis import Authority, read_genesis
+from protocol.core.identity import peer_id_of
+from protocol.core.ids import Digest, PeerId, PolicyVersion, PublicKey, RecordId
 from protocol.work import Receipt, Rule, open_receipt
 
 MAX_LINES = 1 << 20

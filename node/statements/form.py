@@ -23,12 +23,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from protocol.credit import MAX_CREDIT_NOTE_BYTES
-from protocol.envelope import OVERHEAD_BYTES
-from protocol.genesis import MAX_GENESIS_BYTES
-from protocol.relay import MAX_RELAY_RECEIPT_BYTES
-from protocol.reputation_note import MAX_REPUTATION_NOTE_BYTES
-from protocol.tally import MAX_PROOF_BYTES, MAX_TALLY_BYTES
+from protocol.accounting.credit_note import MAX_CREDIT_NOTE_BYTES
+from protocol.accounting.relay_receipt import MAX_RELAY_RECEIPT_BYTES
+from protocol.accounting.reputation_note import MAX_REPUTATION_NOTE_BYTES
+from protocol.accounting.tally import MAX_PROOF_BYTES, MAX_TALLY_BYTES
+from protocol.core.envelope import OVERHEAD_BYTES
+from protocol.core.genesis import MAX_GENESIS_BYTES
 from protocol.work import MAX_RECEIPT_BYTES
 
 FORMAT = 1

@@ -23,9 +23,9 @@ from node.statements.form import MAX_LINE_BYTES, write_lines
 from node.statements.shapes import Shape, require_out
 from node.statements.text import WIDTH, proofs_text, receipts_json, receipts_text, verdict_json, verdict_text
 from node.whole_file import cannot_write, write_whole
-from protocol.errors import PeerError
-from protocol.identity import PEER_ID_CHARS, public_key_of
-from protocol.ids import PublicKey
+from protocol.core.errors import PeerError
+from protocol.core.identity import PEER_ID_CHARS, public_key_of
+from protocol.core.ids import PublicKey
 
 RECORD_HEX = 64
 """Digits of a record's id."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from node.reports.packing import packed_in
-from protocol.ids import PeerId, short
+from protocol.core.ids import PeerId, short
 
 GAP = "  "
 

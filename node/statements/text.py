@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from node.reports.words import date, plain_name
 from node.statements.check import PeerSum, Proven, Statement
 from node.statements.tables import fitted, of_peers
-from protocol.identity import peer_id_of
-from protocol.ids import PeerId, PolicyVersion, RecordId
-from protocol.reputation import COUNTS, DAY_MS
-from protocol.reputation_note import SHARES, ReputationNote
+from protocol.accounting.reputation import COUNTS, DAY_MS
+from protocol.accounting.reputation_note import SHARES, ReputationNote
+from protocol.core.identity import peer_id_of
+from protocol.core.ids import PeerId, PolicyVersion, RecordId
 from protocol.work import Receipt
 
 HEADINGS = ("receipts", "records", "refused", "tokens", "relayed\nbytes", "trained", "first", "last")

@@ -23,8 +23,8 @@ from learner.handed_text import parse_line, without_mark
 from learner.regular_file import read_file
 from node.tasks.port import MAX_REWARD, Chat, ChatMessage, Problem, TaskError
 from node.tasks.text import TextCodec
-from protocol.codec import MIN_LOGPROB
-from protocol.limits import MAX_COMPLETION_TOKENS
+from protocol.core.codec import MIN_LOGPROB
+from protocol.core.limits import MAX_COMPLETION_TOKENS
 
 MAX_GROUP = 1024
 """Completions of one prompt, as of a lease."""

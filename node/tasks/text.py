@@ -28,7 +28,7 @@ from learner.positions import Positions, positions_in
 from learner.regular_file import read_file
 from node.tasks.port import Answer, Chat, ChatMessage, Completion, Problem, TaskError
 from node.tasks.tokenizer_files import read_object, read_tokenizer
-from protocol.limits import MAX_PROMPT_TOKENS, MAX_STOP_IDS
+from protocol.core.limits import MAX_PROMPT_TOKENS, MAX_STOP_IDS
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 """Stands for an id beyond the vocabulary: padded embeddings can produce it, and decoders leave it out silently."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import psutil
 
-from protocol.ids import PeerId
-from protocol.limits import MAX_ADDRESSES
+from protocol.core.ids import PeerId
+from protocol.core.limits import MAX_ADDRESSES
 
 HOST_KINDS = ("ip4", "ip6", "dns", "dns4", "dns6")
 

@@ -21,7 +21,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 from swarm.libp2p.budget import MAX_STRANGERS
 from swarm.libp2p.fair_room import FairRoom
 from swarm.rates import Bucket, Buckets, Rate

@@ -22,8 +22,8 @@ from itertools import count
 import trio
 from libp2p.io.exceptions import ConnectionClosedError
 
-from protocol.errors import PeerError
-from protocol.ids import PeerId
+from protocol.core.errors import PeerError
+from protocol.core.ids import PeerId
 from swarm.event_hub import EventHub
 from swarm.flood import Flood
 from swarm.libp2p.addresses import Address, BadAddress, advertised, from_socket, parse_address, parse_dialable

@@ -24,7 +24,7 @@ from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
 from libp2p.security.noise.transport import Transport as NoiseTransport
 
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 from swarm.libp2p.multistream import answer, propose
 from swarm.libp2p.tcp import TcpConnection
 from swarm.libp2p.tls import TLS_PROTOCOL, TlsTransport

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 from swarm.libp2p.yamux import Meter, YamuxStream
 from swarm.transport import StreamBroken
 

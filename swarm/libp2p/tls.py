@@ -36,7 +36,7 @@ from libp2p.security.exceptions import HandshakeFailure
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from OpenSSL import SSL, crypto
 
-from protocol.ids import PublicKey
+from protocol.core.ids import PublicKey
 from swarm.libp2p.arrivals import Arrivals
 from swarm.libp2p.tls_bulk import MAX_RECORDS, RECORD_BYTES, read_records
 from swarm.libp2p.tls_certificate import CertificateRefused, issue, verify

@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from protocol import identity
-from protocol.ids import PUBLIC_KEY_BYTES, PublicKey
+from protocol.core import identity
+from protocol.core.ids import PUBLIC_KEY_BYTES, PublicKey
 
 EXTENSION = x509.ObjectIdentifier("1.3.6.1.4.1.53594.1.1")
 SIGNED_PREFIX = b"libp2p-tls-handshake:"

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from protocol.digest import cid_of
-from protocol.errors import Fault, PeerError
-from protocol.ids import Cid
-from protocol.layout import source_of
-from protocol.patch import Rebuilt, apply_patch
-from protocol.patch_chunks import patch_source
+from protocol.core.digest import cid_of
+from protocol.core.errors import Fault, PeerError
+from protocol.core.ids import Cid
+from protocol.patches.chunks import patch_source
+from protocol.patches.patch import Rebuilt, apply_patch
+from protocol.versions.chunking import source_of
 from swarm.store.errors import VersionIncomplete
 from swarm.store.version import Version
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from protocol.digest import digest_of
-from protocol.errors import PeerError
-from protocol.genesis import Authority
-from protocol.ids import ManifestHash
-from protocol.manifest import SignedManifest, open_manifest
+from protocol.core.digest import digest_of
+from protocol.core.errors import PeerError
+from protocol.core.genesis import Authority
+from protocol.core.ids import ManifestHash
+from protocol.versions.manifest import SignedManifest, open_manifest
 from swarm.store.durable import read_regular, remove_scratch, scratch_path
 from swarm.store.errors import StoreForeign
 from swarm.store.version import HINT_NAME, PART_SUFFIX, Stage, Version, directory_of

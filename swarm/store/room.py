@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from protocol.ids import ManifestHash, PolicyVersion
+from protocol.core.ids import ManifestHash, PolicyVersion
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,11 +24,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from protocol.digest import cid_of
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.genesis import Authority
-from protocol.ids import Cid, ManifestHash, PolicyVersion
-from protocol.manifest import SignedManifest
+from protocol.core.digest import cid_of
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.genesis import Authority
+from protocol.core.ids import Cid, ManifestHash, PolicyVersion
+from protocol.versions.manifest import SignedManifest
 from swarm.store.durable import (
     link_or_copy,
     lock,

@@ -18,10 +18,10 @@ from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
-from protocol.digest import cid_of
-from protocol.ids import Cid
-from protocol.layout import Place, placements
-from protocol.manifest import Manifest, SignedManifest
+from protocol.core.digest import cid_of
+from protocol.core.ids import Cid
+from protocol.versions.chunking import Place, placements
+from protocol.versions.manifest import Manifest, SignedManifest
 from swarm.store.durable import (
     move_durably,
     preallocate,
@@ -37,7 +37,7 @@ from swarm.store.errors import VersionIncomplete, VersionUnknown
 PART_SUFFIX = ".part"
 HINT_NAME = ".have"
 PATCH_PREFIX = ".patch-"
-"""No model file may begin with a dot (`protocol.manifest.FILE_NAME`), so these names are free."""
+"""No model file may begin with a dot (`protocol.versions.manifest.FILE_NAME`), so these names are free."""
 
 
 class Stage(Enum):

@@ -17,9 +17,9 @@ from typing import Protocol
 import trio
 import trio.testing
 
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.ids import PeerId
-from protocol.limits import MAX_ANNOUNCEMENT_BYTES
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.ids import PeerId
+from protocol.core.limits import MAX_ANNOUNCEMENT_BYTES
 from swarm.transport import (
     Broadcast,
     ConnectionEvent,

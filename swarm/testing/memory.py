@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import trio
 
-from protocol.errors import PeerError
-from protocol.ids import PeerId
+from protocol.core.errors import PeerError
+from protocol.core.ids import PeerId
 from swarm.event_hub import EventHub
 from swarm.flood import Flood
 from swarm.transport import (

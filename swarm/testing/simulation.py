@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 
-from protocol.ids import Cid, PeerId
+from protocol.core.ids import Cid, PeerId
 from swarm import audience, scatter, scheduler, uploads
 from swarm.distribution import GATHER_CHUNKS, GATHER_S, TICK_S
 from swarm.testing.links import NO_QUEUE, Clock, Link, Port, Router, Transfer

@@ -8,7 +8,7 @@ from benchmarks.drill import CLEAN, EARLY, FEW, MANY, POISONED, Played, Scene, v
 from benchmarks.drills.lifetimes import Lives
 from node.drill.attacks import Attack
 from node.drill.outcome import Key, Outcome
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 
 NOBODY = Lives(peer_days=1000, audits=1, failed=0, choices=1, banned=0)
 

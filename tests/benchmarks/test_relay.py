@@ -19,7 +19,7 @@ from benchmarks.network.payload import FILE_NAME, write_payload
 from benchmarks.network.profiles import own_by_function, own_by_module, read_samples, within_module
 from benchmarks.network.scenarios import MIB, SCENARIOS
 from benchmarks.relay import OURS, SLOWER, THEIRS, Cell, bars, prepare
-from protocol.tensors import read_table
+from protocol.versions.safetensors_header import read_table
 
 # Bounds
 

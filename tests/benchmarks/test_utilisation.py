@@ -20,9 +20,9 @@ from node.engine.port import GenerationRequest, InstalledVersion
 from node.engines import open_engine
 from node.events import EventLog
 from node.plan.fitted import read_run
-from protocol.digest import digest_of
-from protocol.ids import ManifestHash
-from protocol.tensors import read_table
+from protocol.core.digest import digest_of
+from protocol.core.ids import ManifestHash
+from protocol.versions.safetensors_header import read_table
 from tests.learner.working import version
 from tests.node.plan.recorded import run as recorded
 from tests.node.plan.recorded import write

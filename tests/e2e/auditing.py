@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM
 from learner.leasing import own_lease
 from learner.ledger_chain import checkpoints_of
 from protocol import sampling
-from protocol.codec import unpack_tokens
-from protocol.ids import PeerId, SwarmId
+from protocol.core.codec import unpack_tokens
+from protocol.core.ids import PeerId, SwarmId
 from protocol.work import Lease, SignedRecord, read_record
 from tests.e2e.programs import rows_of
 

@@ -16,12 +16,12 @@ from pathlib import Path
 import msgspec
 
 from learner.leasing import own_lease
-from protocol.codec import unpack_tokens
-from protocol.envelope import Kind, open_envelope
-from protocol.genesis import read_genesis
-from protocol.ids import PeerId, SwarmId
-from protocol.manifest import open_manifest
-from protocol.relay import open_relay_receipt
+from protocol.accounting.relay_receipt import open_relay_receipt
+from protocol.core.codec import unpack_tokens
+from protocol.core.envelope import Kind, open_envelope
+from protocol.core.genesis import read_genesis
+from protocol.core.ids import PeerId, SwarmId
+from protocol.versions.manifest import open_manifest
 from protocol.work import open_lease, read_record
 from tests.e2e.programs import Program, Swarm, counted_by, counted_for, receipts_of, verdicts_for
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from learner.pipes import claim_pipes, requests_of
-from protocol.pipe import Header, encode_frame
+from protocol.core.pipe import Header, encode_frame
 
 REASON = "attention 'x' is not supported\x1b[2J"
 """With what would clear a terminal."""

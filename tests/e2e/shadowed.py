@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 
 from node.cli import main
-from protocol.envelope import Kind, read_envelope
-from protocol.ids import LeaseId
+from protocol.core.envelope import Kind, read_envelope
+from protocol.core.ids import LeaseId
 from protocol.work import MAX_RECORD_BYTES, Receipt, RolloutRecord
 from swarm.delivery import Granted, WorkLine
 

@@ -24,9 +24,9 @@ from learner.ledger import Ledger
 from node.cli import app
 from node.events import Clock
 from node.home import open_learner_home
-from protocol.identity import Keypair
-from protocol.invite import Invite, read_invite, write_invite
-from protocol.limits import PROTOCOL_VERSION
+from protocol.core.identity import Keypair
+from protocol.core.invite import Invite, read_invite, write_invite
+from protocol.core.limits import PROTOCOL_VERSION
 from tests.e2e.ledger_rules import AFTER_A_CRASH, Run, check_ledger
 from tests.e2e.programs import Machine, Outcome, Swarm, free_port, stopped, wait_done, wait_event
 

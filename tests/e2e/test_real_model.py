@@ -14,8 +14,8 @@ import pytest
 from node.tasks.encoded import EncodedTask
 from node.tasks.registry import open_task
 from node.tasks.text import TextCodec
-from protocol.codec import unpack_tokens
-from protocol.genesis import read_genesis
+from protocol.core.codec import unpack_tokens
+from protocol.core.genesis import read_genesis
 from protocol.work import open_lease, read_record
 from tests.e2e.ledger_rules import Run, check_ledger, check_receipts
 from tests.e2e.models import write_half_taught

@@ -11,9 +11,9 @@ import pytest
 
 from learner.provisioning.observatory import fit
 from learner.provisioning.recording import FILE, Delivered, Published, Stepped, read_lines
-from protocol.digest import cid_of
-from protocol.genesis import read_genesis
-from protocol.manifest import open_manifest
+from protocol.core.digest import cid_of
+from protocol.core.genesis import read_genesis
+from protocol.versions.manifest import open_manifest
 from tests.e2e.auditing import audit
 from tests.e2e.ledger_rules import Run, check_ledger, check_receipts, peer_of
 from tests.e2e.programs import Program, Swarm, stopped, wait_done, wait_event, wait_for

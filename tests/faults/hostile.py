@@ -15,12 +15,12 @@ from typing import Any
 import trio
 
 from benchmarks.network.founding import key_of
-from protocol import exchange
-from protocol.announcement import Announcement, announce
-from protocol.codec import encode
-from protocol.digest import digest_of
-from protocol.ids import Cid, ManifestHash, PeerId, PolicyVersion
-from protocol.limits import MANIFEST_PIECE_BYTES, MAX_MANIFEST_BYTES, MAX_REQUEST_BYTES
+from protocol.core.codec import encode
+from protocol.core.digest import digest_of
+from protocol.core.ids import Cid, ManifestHash, PeerId, PolicyVersion
+from protocol.core.limits import MANIFEST_PIECE_BYTES, MAX_MANIFEST_BYTES, MAX_REQUEST_BYTES
+from protocol.versions import exchange
+from protocol.versions.announcement import Announcement, announce
 from swarm.flood import GOSSIP_PROTOCOL
 from swarm.framing import PREFIX, FrameStream
 from swarm.recent import RecentChunks

@@ -28,11 +28,11 @@ import trio
 
 from benchmarks.network.founding import announcement_of, found, key_of, now_ms, publisher_of
 from learner.publication import Base
-from protocol.announcement import open_announcement, topic_of
-from protocol.errors import Fault, PeerError
-from protocol.ids import ManifestHash, PeerId, PolicyVersion
-from protocol.layout import file_chunks
-from protocol.manifest import SignedManifest
+from protocol.core.errors import Fault, PeerError
+from protocol.core.ids import ManifestHash, PeerId, PolicyVersion
+from protocol.versions.announcement import open_announcement, topic_of
+from protocol.versions.chunking import file_chunks
+from protocol.versions.manifest import SignedManifest
 from swarm.distribution import Distribution
 from swarm.following import Arrival, Following
 from swarm.serving import Knowledge, Serving

@@ -12,9 +12,9 @@ import pytest
 
 from benchmarks.network.founding import key_of
 from benchmarks.network.payload import FILE_NAME
-from protocol import exchange
-from protocol.digest import cid_of
-from protocol.layout import Source, describe
+from protocol.core.digest import cid_of
+from protocol.versions import exchange
+from protocol.versions.chunking import Source, describe
 from swarm.framing import framed
 from swarm.libp2p import open_libp2p
 from tests.faults.conftest import Figure

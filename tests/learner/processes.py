@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from protocol.pipe import PREFIX, Arrays, Header, decode_frame, encode_frame, frame_sizes
+from protocol.core.pipe import PREFIX, Arrays, Header, decode_frame, encode_frame, frame_sizes
 
 
 class Child:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learner.buffer import LEAST_KEPT, UNINFORMATIVE, Batch, Buffer, Completion, Group
-from protocol.ids import LeaseId, PolicyVersion
-from protocol.staleness import Chain, lag_of
+from protocol.core.ids import LeaseId, PolicyVersion
+from protocol.versions.staleness import Chain, lag_of
 from tests.learner.working import CHAIN, PEER, lease_id, version
 from tests.support.examples import examples
 

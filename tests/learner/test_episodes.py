@@ -16,9 +16,9 @@ from learner.buffer import Group
 from learner.environment import Answered, Ended, EpisodeLimits, Reply, Said
 from learner.episodes import Episodes, Utterance, Waiting
 from learner.intake import GrantedLease, Place
-from protocol.codec import pack_tokens, unpack_tokens
-from protocol.ids import LeaseId
-from protocol.staleness import Chain
+from protocol.core.codec import pack_tokens, unpack_tokens
+from protocol.core.ids import LeaseId
+from protocol.versions.staleness import Chain
 from tests.learner.working import granted, lease_id, version
 
 PROMPT = (5, 6, 7)

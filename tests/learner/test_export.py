@@ -12,8 +12,8 @@ import pytest
 from learner.chunk_names import ChunkNames
 from learner.publication import Publisher
 from learner.trainer import Trainer
-from protocol.manifest import Manifest
-from protocol.pipe import Arrays
+from protocol.core.pipe import Arrays
+from protocol.versions.manifest import Manifest
 from tests.learner.working import NOW_MS, SWARM, version
 
 CONFIG: dict[str, Any] = {

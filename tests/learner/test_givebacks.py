@@ -17,7 +17,7 @@ from learner.givebacks import (
     MOST_PEERS,
     GiveBacks,
 )
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 from tests.learner.working import NOW_MS, OTHER, PEER
 
 HERE, THERE = PEER.peer_id, OTHER.peer_id

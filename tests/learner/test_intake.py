@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from learner.environment import Answered, Ended, Environment, Reply, Said, one_turn
 from learner.intake import GrantedLease, JudgedDelivery, Terms, check_delivery
-from protocol.digest import digest_of
-from protocol.ids import PolicyVersion
-from protocol.limits import MAX_GROUP_SIZE
-from protocol.staleness import Chain
+from protocol.core.digest import digest_of
+from protocol.core.ids import PolicyVersion
+from protocol.core.limits import MAX_GROUP_SIZE
+from protocol.versions.staleness import Chain
 from protocol.work import (
     MAX_RECEIPT_BYTES,
     MAX_RECORD_BYTES,

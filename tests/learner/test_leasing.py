@@ -10,10 +10,10 @@ import pytest
 
 from learner.intake import GrantedLease
 from learner.leasing import LeaseTerms, Leasing, Prompt, delivery_bytes, own_lease, seed_of
-from protocol.codec import encode, unpack_tokens
-from protocol.errors import LocalProtocolError
-from protocol.ids import LeaseId, PeerId
-from protocol.limits import MAX_SPANS, MAX_WORK_BYTES
+from protocol.core.codec import encode, unpack_tokens
+from protocol.core.errors import LocalProtocolError
+from protocol.core.ids import LeaseId, PeerId
+from protocol.core.limits import MAX_SPANS, MAX_WORK_BYTES
 from protocol.work import Delivery, Span, sign_lease
 from tests.learner.working import NOW_MS, OTHER, PEER, SWARM, granted, lease_id, manifest, record, version
 

@@ -29,9 +29,9 @@ from learner.ledger_rows import CheckpointRow, LeaseRow, PeerRow, RecordRow, Sta
 from learner.ledger_schema import SCHEMA_VERSION
 from learner.ledger_work import group_sizes_of
 from learner.relay_credit import Credit
-from protocol.digest import digest_of
-from protocol.errors import LocalProtocolError
-from protocol.ids import PeerId, PolicyVersion, RecordId
+from protocol.core.digest import digest_of
+from protocol.core.errors import LocalProtocolError
+from protocol.core.ids import PeerId, PolicyVersion, RecordId
 from protocol.work import Rule
 from tests.disks import file_limit
 from tests.learner.working import NOW_MS, OTHER, PEER, lease_id, manifest, version

@@ -15,8 +15,8 @@ from learner.ledger_reputation import PARDON, Judging, observed_days
 from learner.ledger_rows import AuditRow
 from learner.observations import EXCUSED_A_DAY, MISSED_MS
 from learner.verification.confidence import Confidence
-from protocol.ids import LeaseId, PeerId, PolicyVersion
-from protocol.reputation import DAY_MS, WINDOW_DAYS, ObservedDay
+from protocol.accounting.reputation import DAY_MS, WINDOW_DAYS, ObservedDay
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 from protocol.work import Rule
 from tests.node.ledgers import ALPHA, BETA, GAMMA, START_MS, SWARM, Story, open_story, peer_row
 

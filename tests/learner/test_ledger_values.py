@@ -23,8 +23,8 @@ from learner.ledger_values import (
     version_from,
     wealth_from,
 )
-from protocol.errors import Fault, PeerError
-from protocol.ids import PolicyVersion
+from protocol.core.errors import Fault, PeerError
+from protocol.core.ids import PolicyVersion
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text(max_size=5),

@@ -9,9 +9,9 @@ import pytest
 
 from learner import publication
 from learner.publication import Base, Publisher, new_bytes
-from protocol.digest import cid_of
-from protocol.manifest import ChunkRef, open_manifest
-from protocol.tensors import LayoutError
+from protocol.core.digest import cid_of
+from protocol.versions.manifest import ChunkRef, open_manifest
+from protocol.versions.safetensors_header import LayoutError
 from swarm.store import ChunkStore
 from tests.learner.working import NOW_MS, SWARM, version
 from tests.swarm.storing import model_files, nudged, small_model, write_model

@@ -33,8 +33,8 @@ from node.child_spec import ChildSpec, RestartLimits
 from node.children import open_child
 from node.config import TrainerSection
 from node.trainer_process import TRAINER, launched
-from protocol.layout import Source, Tables
-from protocol.pipe import Arrays, Header
+from protocol.core.pipe import Arrays, Header
+from protocol.versions.chunking import Source, Tables
 from tests.learner.processes import Child
 
 CONFIG: dict[str, Any] = {

@@ -22,8 +22,8 @@ from learner.relay_credit import (
     VersionOffered,
     VersionRetired,
 )
-from protocol.digest import digest_of
-from protocol.ids import ManifestHash, PeerId
+from protocol.core.digest import digest_of
+from protocol.core.ids import ManifestHash, PeerId
 from tests.support.examples import examples
 
 LEARNER, STRANGER, ANNA, BEN, CARLA = (PeerId(name) for name in ("learner", "stranger", "anna", "ben", "carla"))

@@ -19,7 +19,7 @@ from learner.pipes import requests_of
 from learner.presets import PRESETS
 from learner.requests import Hyperparameters
 from learner.trainer import Trainer
-from protocol.pipe import Arrays, Header, encode_frame
+from protocol.core.pipe import Arrays, Header, encode_frame
 from tests.disks import file_limit
 from tests.learner.processes import Child
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from learner.trainer import Trainer
-from protocol.pipe import Arrays, Header
+from protocol.core.pipe import Arrays, Header
 from tests.learner.test_preparation import literal_gae
 
 VOCABULARY = 24

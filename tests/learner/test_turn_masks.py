@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from learner.trainer import Trainer
-from protocol.pipe import Arrays
+from protocol.core.pipe import Arrays
 from tests.learner.test_trainer import CONFIG, ok
 
 BUDGET = 4

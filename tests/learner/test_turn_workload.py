@@ -14,7 +14,7 @@ from learner.episodes import Utterance
 from learner.intake import GrantedLease
 from learner.workers import Held
 from learner.workload import Workload
-from protocol.codec import unpack_tokens
+from protocol.core.codec import unpack_tokens
 from tests.learner.test_workload import ALL, BATCH, GROUP, HERE, THERE, ask, begin, sizes, waits, workload
 from tests.learner.working import NOW_MS, manifest, version
 

@@ -21,9 +21,9 @@ from learner.prompts import PROMPTS_AHEAD
 from learner.speed import Speed
 from learner.workers import Held
 from learner.workload import TOGETHER_MS, Workload
-from protocol.ids import LeaseId, PeerId, PolicyVersion
-from protocol.limits import MAX_PROMPT_TOKENS, MAX_WORK_BYTES
-from protocol.staleness import Chain
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion
+from protocol.core.limits import MAX_PROMPT_TOKENS, MAX_WORK_BYTES
+from protocol.versions.staleness import Chain
 from protocol.work import sign_lease
 from tests.learner.working import NOW_MS, OTHER, PEER, SWARM, lease_id, manifest, version
 from tests.support.examples import examples

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from learner.intake import GrantedLease, Terms
-from protocol.codec import pack_logprobs, pack_tokens
-from protocol.cost import CostClaim
-from protocol.digest import digest_of
-from protocol.identity import Keypair
-from protocol.ids import LeaseId, ManifestHash, PolicyVersion
-from protocol.staleness import Chain
+from protocol.accounting.cost import CostClaim
+from protocol.core.codec import pack_logprobs, pack_tokens
+from protocol.core.digest import digest_of
+from protocol.core.identity import Keypair
+from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion
+from protocol.versions.staleness import Chain
 from protocol.work import Lease, RolloutRecord, Sampler, Span, Timing, sign_record
 from tests.swarm.storing import small_swarm
 

@@ -60,16 +60,16 @@ from node.relay_desk import RelayDesk
 from node.training_loop import TrainingLoop, TrainingTerms
 from node.trust_desk import TrustDesk
 from node.witness import Witness
-from protocol.codec import pack_logprobs
-from protocol.cost import Price
-from protocol.digest import digest_of
-from protocol.identity import Keypair
-from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
-from protocol.limits import PROTOCOL_VERSION
-from protocol.manifest import SignedManifest
-from protocol.pipe import Arrays, Header
-from protocol.staleness import Admissibility, Chain, judge
-from protocol.tally import tally_of
+from protocol.accounting.cost import Price
+from protocol.accounting.tally import tally_of
+from protocol.core.codec import pack_logprobs
+from protocol.core.digest import digest_of
+from protocol.core.identity import Keypair
+from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
+from protocol.core.limits import PROTOCOL_VERSION
+from protocol.core.pipe import Arrays, Header
+from protocol.versions.manifest import SignedManifest
+from protocol.versions.staleness import Admissibility, Chain, judge
 from protocol.work import (
     Acknowledgement,
     Delivery,

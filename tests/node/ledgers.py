@@ -12,10 +12,10 @@ from learner.intake import Place
 from learner.ledger import Ledger
 from learner.ledger_rows import CheckpointRow, LeaseRow, PeerRow, PlanRow, RecordRow, StayRow, StepRow
 from learner.relay_credit import Credit
-from protocol.digest import digest_of
-from protocol.energy import EnergySource
-from protocol.identity import Keypair
-from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId
+from protocol.accounting.energy import EnergySource
+from protocol.core.digest import digest_of
+from protocol.core.identity import Keypair
+from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId
 from protocol.work import Rule
 
 SWARM = digest_of(b"a swarm")

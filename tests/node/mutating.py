@@ -17,10 +17,10 @@ import msgspec
 import numpy as np
 from hypothesis import strategies as st
 
-from protocol.envelope import Kind, seal
-from protocol.identity import Keypair
-from protocol.ids import SwarmId
-from protocol.limits import MAX_TOKEN_ID
+from protocol.core.envelope import Kind, seal
+from protocol.core.identity import Keypair
+from protocol.core.ids import SwarmId
+from protocol.core.limits import MAX_TOKEN_ID
 from protocol.work import MAX_RECORD_BYTES, Rule
 
 JUNK: list[Any] = [

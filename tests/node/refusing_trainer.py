@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import BinaryIO
 
-from protocol.pipe import Header, encode_frame
+from protocol.core.pipe import Header, encode_frame
 
 LOADED = {"vocab_size": 64, "parameters": 8, "fingerprint": "", "compute_dtype": "float32", "device": "cpu"}
 

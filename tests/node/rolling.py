@@ -15,7 +15,7 @@ from node.neighbours import line_reporter
 from node.proofs import ProofKeeper, tally_in
 from node.receipts import Receipts
 from node.rollout_role import RolloutRole
-from protocol.ids import PolicyVersion
+from protocol.core.ids import PolicyVersion
 from protocol.work import LEASE_RECALLS, PROOFS, Heartbeat
 from swarm.delivery import WorkLine
 from swarm.following import Arrival

@@ -21,8 +21,8 @@ from node.engine.common_worker.calls import Call, Row
 from node.engine.common_worker.refusal import Refused
 from node.engine.transformers_worker.generation import Generator
 from node.engine.transformers_worker.policy import Policy, Settings
-from protocol.layout import Source
-from protocol.pipe import Arrays, Header
+from protocol.core.pipe import Arrays, Header
+from protocol.versions.chunking import Source
 from tests.learner.working import NOW_MS, SWARM, version
 
 CONFIG: dict[str, Any] = {

@@ -7,8 +7,8 @@ from trio.testing import MockClock
 
 from node.budget_watch import FAULTS, FAULTS_OF_PEER, TOLD_EVERY_S, FaultLog, tell_refusals
 from node.events import EventLog, Field
-from protocol.errors import Fault
-from protocol.ids import PeerId
+from protocol.core.errors import Fault
+from protocol.core.ids import PeerId
 from swarm.testing.memory import MemoryNetwork
 
 ONE, OTHER = PeerId("one"), PeerId("other")

@@ -18,8 +18,8 @@ from node.certifying import WARN_EVERY_S, Care, CertificateWatch, care
 from node.errors import RunError
 from node.events import EventLog, Field
 from node.home import BACKDATED_MS, open_learner_home
-from protocol.dates import DAY_MS
-from protocol.genesis import LearnerCertificate, open_certificate
+from protocol.core.dates import DAY_MS
+from protocol.core.genesis import LearnerCertificate, open_certificate
 from tests.node.learning import FakePeer, Settings, fast_directory, open_learner
 
 NOW_MS = 1_760_000_000_000

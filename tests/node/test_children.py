@@ -39,13 +39,13 @@ from node.events import EventLog, Field
 from node.memory_watch import held_bytes
 from node.view import Role, ViewState
 from node.view_events import follow
-from protocol.pipe import Arrays, Header
+from protocol.core.pipe import Arrays, Header
 
 ROOT = Path(__file__).parents[2]
 
 CHILD = """
 import mmap, os, signal, subprocess, sys, time
-from protocol.pipe import PREFIX, decode_frame, encode_frame, frame_sizes
+from protocol.core.pipe import PREFIX, decode_frame, encode_frame, frame_sizes
 
 def send(header, arrays=None):
     sys.stdout.buffer.write(encode_frame(header, arrays))
@@ -279,7 +279,7 @@ async def test_a_crash_fails_calls_in_flight_quotes_stderr_and_is_followed_by_a_
 
 DOOMED = """
 import os, signal, sys
-from protocol.pipe import encode_frame
+from protocol.core.pipe import encode_frame
 sys.stdout.buffer.write(encode_frame({"event": "ready"}))
 sys.stdout.buffer.flush()
 sys.stdin.buffer.read(1)
@@ -338,7 +338,7 @@ async def test_a_child_that_prints_on_stdout_is_ended_with_a_hint(make_spec: Mak
 
 WAITING = """
 import sys, time
-from protocol.pipe import encode_frame
+from protocol.core.pipe import encode_frame
 def say(**header):
     sys.stdout.buffer.write(encode_frame(header))
     sys.stdout.buffer.flush()
@@ -382,7 +382,7 @@ async def test_what_a_child_waits_for_is_told_and_is_why_it_was_not_ready(
 
 LINGERING = """
 import os, sys, time
-from protocol.pipe import encode_frame
+from protocol.core.pipe import encode_frame
 os.write(1, encode_frame({"event": "ready"}))
 sys.stdin.buffer.read(1)
 print("RuntimeError: the tensor is sad", file=sys.stderr, flush=True)

@@ -24,9 +24,9 @@ from node.choice_loop import ChoiceLoop
 from node.engine.port import EngineRefused, InstalledVersion
 from node.peer_orders import Pardon, PeerOrders
 from node.reports.why import why_in_ledger
-from protocol.codec import pack_logprobs
-from protocol.ids import PeerId, PolicyVersion
-from protocol.staleness import Admissibility, judge
+from protocol.core.codec import pack_logprobs
+from protocol.core.ids import PeerId, PolicyVersion
+from protocol.versions.staleness import Admissibility, judge
 from protocol.work import Delivery, Lease, Sampler, Span, read_record
 from tests.learner.working import OTHER, PEER, SWARM, even_share, granted, lease_id, manifest, record, version
 from tests.node.learning import FakePeer, Judge, Learner, Settings, hand_in, honest_tokens, open_learner, until

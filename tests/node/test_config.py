@@ -18,7 +18,7 @@ from node.config import LearnSection, NodeConfig, NodeNetworkSection, SwarmConfi
 from node.config_file import read_node_config, read_swarm_config, replaced
 from node.errors import UsageError
 from node.trainer_process import TRAINER, launched, load_request
-from protocol.limits import MAX_WORK_BYTES
+from protocol.core.limits import MAX_WORK_BYTES
 
 SMALLEST = """\
 [swarm]

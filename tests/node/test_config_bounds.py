@@ -20,7 +20,7 @@ from node.engine.common_worker.refusal import Refused
 from node.engine.common_worker.sizes import COUNTED, FEWEST, Stored, require_counts, stored_in, whole_numbers
 from node.engine.port import InstalledVersion, InstallFailed
 from node.engine.transformers import TransformersConfig, open_transformers_engine
-from protocol.ids import ManifestHash, PolicyVersion
+from protocol.core.ids import ManifestHash, PolicyVersion
 from tests.node.conftest import Models
 
 GOOD = InstalledVersion(name=PolicyVersion(1, 1), manifest=ManifestHash(bytes(32)))

@@ -262,7 +262,7 @@ import os, sys
 sys.path.insert(0, os.environ["WAYS"])
 from learner.dying import tell_deaths
 from learner.pipes import claim_pipes
-from protocol.pipe import encode_frame
+from protocol.core.pipe import encode_frame
 requests, replies = claim_pipes()
 tell_deaths()
 from ways import die

@@ -6,7 +6,7 @@ import pytest
 
 from node.config import EngineSection
 from node.engine_terms import EngineTerms, accepted_dtypes
-from protocol.exchange import COMPUTE_DTYPE, QUANTIZED
+from protocol.versions.exchange import COMPUTE_DTYPE, QUANTIZED
 
 STRICT = EngineTerms(compute_dtype="float32")
 EASY = EngineTerms(compute_dtype="float32", auto_is_it=True)

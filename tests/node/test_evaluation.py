@@ -22,8 +22,8 @@ from node.engine.port import EngineCrashed, GenerationRequest, InstalledVersion,
 from node.evaluation import EVALUATION_SEED, SAMPLE_STRIDE, TOGETHER, Evaluation, EvaluationTerms, HeldOut, evaluate
 from node.events import EventLog, Field
 from node.reports import swarm_report
-from protocol.ids import PolicyVersion
-from protocol.manifest import SignedManifest
+from protocol.core.ids import PolicyVersion
+from protocol.versions.manifest import SignedManifest
 from swarm.store import ChunkStore
 from tests.learner.working import NOW_MS, SWARM
 from tests.swarm.storing import small_model, write_model

@@ -8,11 +8,11 @@ import pytest
 import trio
 
 from node.forgotten import MAX_JUMP, Forgotten
-from protocol.announcement import Announcement, announce
-from protocol.errors import Fault, PeerError
-from protocol.genesis import certify_learner
-from protocol.identity import Keypair
-from protocol.ids import PolicyVersion, PublicKey
+from protocol.core.errors import Fault, PeerError
+from protocol.core.genesis import certify_learner
+from protocol.core.identity import Keypair
+from protocol.core.ids import PolicyVersion, PublicKey
+from protocol.versions.announcement import Announcement, announce
 from tests.learner.working import NOW_MS, OTHER, SWARM
 from tests.node.learning import FakePeer, Learner, Settings, open_learner
 

@@ -26,7 +26,7 @@ from node.tasks.logs import read_logs
 from node.tasks.port import Chat
 from node.tasks.registry import open_task
 from node.tasks.text import TextCodec, write_character_tokenizer
-from protocol.invite import Invite, write_invite
+from protocol.core.invite import Invite, write_invite
 
 MARK = b"\xef\xbb\xbf"
 DEEP = "[" * 5_000 + "]" * 5_000

@@ -12,7 +12,7 @@ from node.errors import RunError, UsageError
 from node.home import DAY_MS, RENEW_BEFORE_MS, LearnerHome, open_learner_home, require_home, write_durably
 from node.keys import load_or_create_key
 from node.volunteer import open_volunteer_home
-from protocol.genesis import open_certificate, read_genesis
+from protocol.core.genesis import open_certificate, read_genesis
 from tests.learner.working import NOW_MS, SWARM
 
 

@@ -23,10 +23,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from learner.intake import GrantedLease
-from protocol.identity import verify
-from protocol.ids import PeerId, PublicKey
-from protocol.limits import MAX_REASON_CHARS
-from protocol.staleness import Chain
+from protocol.core.identity import verify
+from protocol.core.ids import PeerId, PublicKey
+from protocol.core.limits import MAX_REASON_CHARS
+from protocol.versions.staleness import Chain
 from protocol.work import Delivery, Receipt, Rule, Verdict, open_receipt
 from tests.learner.working import (
     NOW_MS,

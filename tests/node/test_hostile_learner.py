@@ -28,12 +28,15 @@ from node.events import EventLog
 from node.evidence import learners_clock, requests_of
 from node.receipts import Receipts
 from node.rollout_role import RolloutRole
-from protocol.codec import checked, decode, encode, pack_tokens
-from protocol.envelope import Kind, seal
-from protocol.errors import PeerError
-from protocol.exchange import PeerAddresses
-from protocol.ids import PeerId, PolicyVersion
-from protocol.limits import (
+from protocol.accounting.reputation import DAY_MS, ObservedDay
+from protocol.accounting.reputation_note import ReputationNote, reputation_note
+from protocol.accounting.tally import MAX_PROOF_BYTES, Proof, Tally, TrainedRecord, open_tally, proofs_for, proven
+from protocol.accounting.tally import tree_of as tree_of_records
+from protocol.core.codec import checked, decode, encode, pack_tokens
+from protocol.core.envelope import Kind, seal
+from protocol.core.errors import PeerError
+from protocol.core.ids import PeerId, PolicyVersion
+from protocol.core.limits import (
     MAX_GROUP_SIZE,
     MAX_MILLIS,
     MAX_TOKEN_ID,
@@ -41,10 +44,7 @@ from protocol.limits import (
     MIN_TEMPERATURE,
     PROTOCOL_VERSION,
 )
-from protocol.reputation import DAY_MS, ObservedDay
-from protocol.reputation_note import ReputationNote, reputation_note
-from protocol.tally import MAX_PROOF_BYTES, Proof, Tally, TrainedRecord, open_tally, proofs_for, proven
-from protocol.tally import tree_of as tree_of_records
+from protocol.versions.exchange import PeerAddresses
 from protocol.work import (
     PROOFS,
     RELAY_RECEIPTS,

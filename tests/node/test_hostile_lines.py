@@ -29,12 +29,13 @@ from trio.testing import MockClock
 from node import learner_desk, reports
 from node.learner_desk import WELCOME_EVERY_S, WELCOMES_AT_ONCE
 from node.reports import swarm_report
-from protocol.codec import encode
-from protocol.cost import Price
-from protocol.energy import MAX_ENERGY_SOURCES, Energy, EnergySource
-from protocol.errors import Fault
-from protocol.ids import PeerId, PolicyVersion
-from protocol.limits import (
+from protocol.accounting.cost import Price
+from protocol.accounting.energy import MAX_ENERGY_SOURCES, Energy, EnergySource
+from protocol.accounting.relay_receipt import RelayReceipt, sign_relay_receipt
+from protocol.core.codec import encode
+from protocol.core.errors import Fault
+from protocol.core.ids import PeerId, PolicyVersion
+from protocol.core.limits import (
     MAX_ADDRESS_CHARS,
     MAX_CHUNKS,
     MAX_JOULES,
@@ -45,7 +46,6 @@ from protocol.limits import (
     MAX_WORK_BYTES,
     PROTOCOL_VERSION,
 )
-from protocol.relay import RelayReceipt, sign_relay_receipt
 from protocol.trouble import MAX_TROUBLE_CHARS, MAX_TROUBLES, Trouble, TroubleKind
 from protocol.work import (
     LEASE_RECALLS,

@@ -12,7 +12,7 @@ from node.errors import NodeError
 from node.identities import require_node
 from node.keys import load_key, load_or_create_key
 from node.receipts import Receipts
-from protocol.ids import PeerId, PolicyVersion
+from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Receipt
 from tests.learner.working import NOW_MS
 

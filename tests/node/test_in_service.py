@@ -18,7 +18,7 @@ from node.events import EventLog
 from node.in_service import InService
 from node.patience import Event, Patience
 from node.shift import Shift
-from protocol.ids import ManifestHash, PolicyVersion
+from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.trouble import TroubleKind
 from tests.node.learning import until
 

@@ -20,8 +20,8 @@ from node.intake_loop import MAX_REPEATS, MAX_UNDER_WAY
 from node.receipts import Receipts
 from node.recovery import read_unconsumed
 from node.reports import as_text, own_report, swarm_report
-from protocol.ids import PeerId
-from protocol.staleness import Chain
+from protocol.core.ids import PeerId
+from protocol.versions.staleness import Chain
 from protocol.work import Acknowledgement, Delivery, FromLearner, InboxFull, LeaseReturn, Rule, open_receipt, sign_lease
 from swarm.reception import IN_GOOD_ORDER, Incoming
 from tests.learner.working import (

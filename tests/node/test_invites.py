@@ -9,8 +9,8 @@ import pytest
 
 from node.errors import UsageError
 from node.invites import is_invite, open_invite, refuse_invite
-from protocol.identity import Keypair
-from protocol.invite import Invite, write_invite
+from protocol.core.identity import Keypair
+from protocol.core.invite import Invite, write_invite
 
 OPERATOR = Keypair(b"\x01" * 32)
 ADDRESSES = [f"/ip4/192.0.2.{number}/tcp/4001/p2p/{OPERATOR.peer_id}" for number in range(1, 5)]

@@ -35,11 +35,11 @@ from node.join_dry_run import Found, look, show_join, story
 from node.keys import load_or_create_key
 from node.orders import OwnerSignals
 from node.terms import WRONG_TOKEN, LearnerTerms, tasks_of
-from protocol.exchange import NotTold, TellTerms
-from protocol.genesis import certify_learner, read_genesis
-from protocol.identity import Keypair
-from protocol.ids import PublicKey
-from protocol.invite import Invite
+from protocol.core.genesis import certify_learner, read_genesis
+from protocol.core.identity import Keypair
+from protocol.core.ids import PublicKey
+from protocol.core.invite import Invite
+from protocol.versions.exchange import NotTold, TellTerms
 from protocol.work import WORK
 from swarm.libp2p import open_libp2p
 from swarm.serving import Knowledge, Serving

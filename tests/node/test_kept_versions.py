@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from node.kept_versions import MAX_OUTDATED, KeptVersions, Use
-from protocol.ids import ManifestHash
+from protocol.core.ids import ManifestHash
 from tests.node.learning import Settings, open_learner
 
 pytestmark = pytest.mark.usefixtures("mock_clock")

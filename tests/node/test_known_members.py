@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from node.events import EventLog, Field
 from node.known_members import FILE, MOST, NOTED_EVERY_S, KnownMembers
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 from swarm.testing.memory import MemoryNetwork, MemoryTransport
 
 

@@ -21,13 +21,13 @@ from node.engine_terms import EngineTerms
 from node.learner_desk import LOGGED_BEATS, TICK_S
 from node.lease_desk import GRANT_WAIT_S, LATE_GRACE_MS
 from node.reports.rules import JUDGING
-from protocol.codec import encode
-from protocol.cost import Price
-from protocol.energy import Energy, EnergySource
-from protocol.exchange import QUANTIZED, PeerAddresses
-from protocol.ids import LeaseId, PeerId
-from protocol.limits import MAX_LEASES_PER_GRANT, MAX_PROMPT_TOKENS, MAX_WORK_BYTES, PROTOCOL_VERSION
-from protocol.reputation import ObservedDay
+from protocol.accounting.cost import Price
+from protocol.accounting.energy import Energy, EnergySource
+from protocol.accounting.reputation import ObservedDay
+from protocol.core.codec import encode
+from protocol.core.ids import LeaseId, PeerId
+from protocol.core.limits import MAX_LEASES_PER_GRANT, MAX_PROMPT_TOKENS, MAX_WORK_BYTES, PROTOCOL_VERSION
+from protocol.versions.exchange import QUANTIZED, PeerAddresses
 from protocol.work import (
     LEASE_RECALLS,
     PROOFS,

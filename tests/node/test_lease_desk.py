@@ -13,7 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from learner.fruitless import End
 from learner.givebacks import FIRST_PAUSE_MS, FREE_LEASES
 from node.lease_desk import GRANT_WAIT_S, LATE_GRACE_MS
-from protocol.ids import LeaseId
+from protocol.core.ids import LeaseId
 from protocol.work import Grant, LeaseRequest, LeaseReturn, open_lease
 from swarm.reception import IN_GOOD_ORDER
 from tests.learner.working import PEER, SWARM

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from protocol.ids import LeaseId, PeerId, PolicyVersion
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 from protocol.work import Delivery, Lease, LeaseRequest, LeaseReturn, Span, Started, open_lease, open_receipt
 from tests.learner.working import OTHER, PEER, SWARM, record
 from tests.node.learning import Learner, Settings, fast_directory, hand_in, hello, open_learner

@@ -21,8 +21,8 @@ from node.metrics.sqlite import FILE as METRICS
 from node.metrics.sqlite import SqliteSink
 from node.samples.store import FILE as SAMPLES
 from node.samples.store import SampleSink
-from protocol.digest import digest_of
-from protocol.pipe import Arrays, Header
+from protocol.core.digest import digest_of
+from protocol.core.pipe import Arrays, Header
 from tests.node.learning import FakePeer, FakeTrainer, Learner, Settings, fast_directory, open_learner
 from tests.swarm.storing import safetensors_file
 

@@ -16,8 +16,8 @@ from node import checkpoints
 from node.config import LearnSection, ModelSection, SwarmConfig, SwarmSection
 from node.reports import as_json, as_text, swarm_report
 from node.resuming import find_origin
-from protocol.ids import PolicyVersion
-from protocol.manifest import SignedManifest
+from protocol.core.ids import PolicyVersion
+from protocol.versions.manifest import SignedManifest
 from tests.learner.working import NOW_MS
 from tests.node.learning import FakePeer, FakeTrainer, Learner, Settings, open_learner
 from tests.node.test_training_loop import kill, require_sound

@@ -19,7 +19,7 @@ from learner.trainer import Trainer
 from node.engine.common_worker.calls import Call, Row
 from node.engine.transformers_worker.generation import Generator
 from node.engine.transformers_worker.policy import Policy, Settings
-from protocol.pipe import Arrays, Header
+from protocol.core.pipe import Arrays, Header
 from swarm.store import ChunkStore
 from tests.learner.working import NOW_MS, SWARM, version
 from tests.swarm.storing import fill, model_files, put_patch

@@ -14,7 +14,7 @@ from learner.environment import one_turn
 from node.reports.facts import Role
 from node.view import ViewState
 from node.view_events import apply
-from protocol.pipe import Arrays, Header
+from protocol.core.pipe import Arrays, Header
 from tests.node.learning import FakePeer, FakeTrainer, Learner, Settings, open_learner
 
 pytestmark = pytest.mark.usefixtures("mock_clock")

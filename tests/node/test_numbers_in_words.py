@@ -22,7 +22,7 @@ from node.reports.facts import Role
 from node.reports.why import why_in_ledger, why_in_receipts
 from node.view import ViewState, render, status_line
 from node.view_events import apply
-from protocol.ids import PolicyVersion
+from protocol.core.ids import PolicyVersion
 from protocol.work import Receipt, Rule, Verdict
 from tests.node.ledgers import ALPHA, LEARNER, key, open_story, peer_row
 from tests.node.plan.calling import plan

@@ -20,8 +20,8 @@ from learner.buffer import Batch, Completion, Group
 from learner.trainer import Trainer
 from node.engine.port import Generation, GenerationRequest, InstalledVersion, PolicyEngine
 from node.engine.transformers import TransformersConfig, open_transformers_engine
-from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
-from protocol.pipe import Arrays, Header
+from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
+from protocol.core.pipe import Arrays, Header
 from tests.node.conftest import Models
 
 STEPS = 6

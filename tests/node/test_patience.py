@@ -20,7 +20,7 @@ from node.patience import (
     Patience,
     Worked,
 )
-from protocol.ids import PolicyVersion
+from protocol.core.ids import PolicyVersion
 from protocol.trouble import MAX_TROUBLE_CHARS, Trouble, TroubleKind
 
 INSTALL, LEASE, ENGINE = TroubleKind.INSTALL, TroubleKind.LEASE, TroubleKind.ENGINE

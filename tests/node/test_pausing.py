@@ -17,7 +17,7 @@ from node.owner import Drained, Owner
 from node.patience import Failed
 from node.rollout_role import DRAINED, HELD, RolloutRole
 from node.standing import standing_of
-from protocol.ids import PolicyVersion
+from protocol.core.ids import PolicyVersion
 from protocol.trouble import TroubleKind
 from swarm.causes import first_cause
 from swarm.testing.memory import MemoryNetwork

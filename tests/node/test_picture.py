@@ -16,7 +16,7 @@ from node.reports.picture import MAX_VERSION_LINES, MAX_VERSION_NUMBERS, _draw, 
 from node.reports.png import draw_png
 from node.reports.turns import stretches
 from node.reports.words import duration
-from protocol.ids import PolicyVersion
+from protocol.core.ids import PolicyVersion
 from tests.node.ledgers import ALPHA, BETA, demo_run, open_story
 
 

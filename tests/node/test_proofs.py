@@ -22,14 +22,14 @@ from node.reports.text import own_story
 from node.rollout_role import RolloutRole
 from node.statements.books import NodeBooks
 from node.statements.form import ReputationLine
-from protocol.codec import decode
-from protocol.credit import CreditNote, RelayShare, sign_credit_note
-from protocol.errors import Fault, PeerError
-from protocol.identity import Keypair
-from protocol.ids import ManifestHash, PeerId, PolicyVersion, RecordId
-from protocol.reputation import DAY_MS, Band, ObservedDay
-from protocol.reputation_note import reputation_note, sign_reputation_note
-from protocol.tally import MAX_PROOF_BYTES, Proof, TrainedRecord, open_tally, proven
+from protocol.accounting.credit_note import CreditNote, RelayShare, sign_credit_note
+from protocol.accounting.reputation import DAY_MS, Band, ObservedDay
+from protocol.accounting.reputation_note import reputation_note, sign_reputation_note
+from protocol.accounting.tally import MAX_PROOF_BYTES, Proof, TrainedRecord, open_tally, proven
+from protocol.core.codec import decode
+from protocol.core.errors import Fault, PeerError
+from protocol.core.identity import Keypair
+from protocol.core.ids import ManifestHash, PeerId, PolicyVersion, RecordId
 from protocol.work import FromLearner, NumberedNote, ProofRequest, Proofs
 from swarm.testing.memory import MemoryNetwork
 from tests.learner.working import NOW_MS, OTHER, PEER, SWARM, version

@@ -19,9 +19,9 @@ from node.events import EventLog
 from node.proving import require_proven, tolerance
 from node.publishing import _probed
 from node.rollout_role import GaveUp, RolloutRole
-from protocol.ids import LeaseId
-from protocol.manifest import SignedManifest
-from protocol.probe import Probed, probe_of
+from protocol.core.ids import LeaseId
+from protocol.versions.manifest import SignedManifest
+from protocol.versions.probe import Probed, probe_of
 from protocol.work import read_record
 from swarm.causes import first_cause
 from swarm.testing.memory import MemoryNetwork

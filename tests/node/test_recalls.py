@@ -13,7 +13,7 @@ import trio
 from learner.provisioning.recording import Delivered, Withdrawn
 from node.events import EventLog
 from node.rollout_role import RolloutRole
-from protocol.ids import LeaseId
+from protocol.core.ids import LeaseId
 from protocol.work import LeaseRecall
 from swarm.testing.memory import MemoryNetwork
 from tests.learner.working import SWARM, lease_id, version

@@ -15,9 +15,9 @@ from node import receipts as module
 from node.receipts import PeerTraffic, Receipts, ReceiptsError
 from node.reports import words
 from node.reports.own import own_report
-from protocol.cost import Price
-from protocol.energy import EnergySource
-from protocol.ids import ManifestHash, PeerId, PolicyVersion, RecordId
+from protocol.accounting.cost import Price
+from protocol.accounting.energy import EnergySource
+from protocol.core.ids import ManifestHash, PeerId, PolicyVersion, RecordId
 from protocol.work import Receipt, Rule, Verdict
 from tests.node.ledgers import ALPHA, BETA, LEARNER
 from tests.support.examples import examples

@@ -19,8 +19,8 @@ from node.lookups import complete_versions
 from node.redrawing import OpenEngine, redrawn
 from node.reports.replaying import KeptLease, kept_of
 from node.reports.why import why_in_ledger
-from protocol.ids import LeaseId, ManifestHash
-from protocol.manifest import SignedManifest
+from protocol.core.ids import LeaseId, ManifestHash
+from protocol.versions.manifest import SignedManifest
 from protocol.work import read_record, sign_record
 from tests.learner.working import OTHER, PEER, SWARM
 from tests.node.learning import FakePeer, Judge, Settings, open_learner

@@ -14,12 +14,12 @@ from trio.testing import wait_all_tasks_blocked
 
 from learner.verification.sequential import Found
 from node import relay_desk
-from protocol.credit import RelayShare, open_credit_note, require_match
-from protocol.errors import Fault, PeerError
-from protocol.identity import Keypair
-from protocol.ids import PeerId
-from protocol.manifest import SignedManifest
-from protocol.relay import open_relay_receipt, relay_receipt, sign_relay_receipt
+from protocol.accounting.credit_note import RelayShare, open_credit_note, require_match
+from protocol.accounting.relay_receipt import open_relay_receipt, relay_receipt, sign_relay_receipt
+from protocol.core.errors import Fault, PeerError
+from protocol.core.identity import Keypair
+from protocol.core.ids import PeerId
+from protocol.versions.manifest import SignedManifest
 from protocol.work import Delivery, LeaseRequest, Relayed, Span, Welcome, open_lease
 from tests.learner.working import OTHER, PEER, SWARM, record
 from tests.node.learning import Learner, Settings, hand_in, hello, open_learner

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from learner.provisioning.recording import Installed, Joined
-from protocol import exchange
+from protocol.versions import exchange
 from swarm.testing.memory import MemoryNetwork, Transfer
 from tests.learner.working import SWARM
 from tests.node.learning import Settings, hello, open_learner

@@ -16,7 +16,7 @@ from node.reports import as_json, as_text, swarm_report
 from node.reports.facts import SwarmReport
 from node.reports.objective import RECENT, by_lag, recent, spells
 from node.reports.picture import _draw
-from protocol.ids import PolicyVersion
+from protocol.core.ids import PolicyVersion
 from protocol.work import Rule
 from tests.learner.test_alarms import healthy
 from tests.node.ledgers import ALPHA, Story, open_story, peer_row

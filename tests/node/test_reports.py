@@ -41,8 +41,8 @@ from node.reports.facts import PeerReport, Role, SwarmReport
 from node.reports.peers import present_s
 from node.reports.rules import BLAMED, MEANINGS, REFUSALS
 from node.reports.stays import Presence
-from protocol.cost import Price
-from protocol.ids import PeerId, PolicyVersion
+from protocol.accounting.cost import Price
+from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Rule
 from tests.node.ledgers import (
     ALPHA,

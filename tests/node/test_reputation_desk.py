@@ -15,10 +15,10 @@ from learner.verification.share import NEWCOMER_GROUPS
 from node.events import EventLog
 from node.peer_orders import Pardon
 from node.reputation_desk import REVIEW_S, TOLD_EVERY_MS, ReputationDesk
-from protocol.genesis import Authority
-from protocol.ids import PeerId, PolicyVersion
-from protocol.reputation import DAY_MS, Band
-from protocol.reputation_note import open_reputation_note
+from protocol.accounting.reputation import DAY_MS, Band
+from protocol.accounting.reputation_note import open_reputation_note
+from protocol.core.genesis import Authority
+from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Rule
 from tests.learner.working import OTHER, SWARM
 from tests.node.learning import FakePeer, Settings, hello, open_learner, until

@@ -14,7 +14,7 @@ from node.events import EventLog
 from node.hours import parse_hours
 from node.rollout_role import OVER, RolloutRole
 from node.shift import Shift
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 from swarm.reception import IN_GOOD_ORDER
 from swarm.testing.memory import MemoryNetwork
 from tests.learner.working import PEER, SWARM

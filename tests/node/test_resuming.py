@@ -21,8 +21,8 @@ from node.errors import RunError, UsageError
 from node.home import open_learner_home
 from node.resuming import fork, require_checkpoint, require_memory, unfork
 from node.tasks.port import TaskError
-from protocol.ids import PolicyVersion
-from protocol.manifest import SignedManifest
+from protocol.core.ids import PolicyVersion
+from protocol.versions.manifest import SignedManifest
 from tests.learner.working import NOW_MS
 from tests.node.learning import FakePeer, Settings, open_learner
 

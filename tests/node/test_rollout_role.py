@@ -25,7 +25,7 @@ from node.engine.port import (
 from node.events import EventLog
 from node.patience import LONGEST_PAUSE_S
 from node.rollout_role import HELD, GaveUp, RolloutRole
-from protocol.ids import PolicyVersion
+from protocol.core.ids import PolicyVersion
 from protocol.trouble import Trouble, TroubleKind
 from swarm.causes import first_cause
 from swarm.testing.memory import MemoryNetwork

@@ -13,7 +13,7 @@ from learner.verification.sequential import History, count_above, heard, log_evi
 from node.audit_loop import found_of
 from node.engine.port import Verified
 from protocol import sampling
-from protocol.ids import ManifestHash, PolicyVersion
+from protocol.core.ids import ManifestHash, PolicyVersion
 
 VOCAB, TOKENS, AUDITS = 512, 512, 12
 

@@ -20,7 +20,7 @@ from learner.ledger_reputation import observed_days
 from learner.verification.confidence import Confidence, Standing
 from node.reports.rules import JUDGING
 from node.reports.why import why_in_ledger
-from protocol.ids import PeerId, PolicyVersion
+from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Lease, LeaseRequest, Rule, open_lease, open_receipt
 from tests.learner.working import NOW_MS, OTHER, SWARM
 from tests.node.learning import FakePeer, Judge, Learner, Settings, hello, open_learner, until

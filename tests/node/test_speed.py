@@ -12,8 +12,8 @@ from trio.testing import MockClock
 from node.engine.fake import FakeConfig, FakeEngine
 from node.engine.port import Generation, GenerationRequest, InstalledVersion
 from node.speed import LONGEST_S, MOST_ROLLOUTS, TOKENS, measure_speed
-from protocol.digest import digest_of
-from protocol.ids import ManifestHash
+from protocol.core.digest import digest_of
+from protocol.core.ids import ManifestHash
 from tests.learner.working import version
 
 

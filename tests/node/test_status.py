@@ -17,7 +17,7 @@ from node.lookups import show_status
 from node.loop_delay import LoopFigures
 from node.peer_orders import Ban, PeerOrders
 from node.standing import Noticeboard, Standing, standing_of
-from protocol.ids import PolicyVersion
+from protocol.core.ids import PolicyVersion
 from tests.node.ledgers import ALPHA, BETA, START_MS, SWARM, open_story, peer_row
 
 

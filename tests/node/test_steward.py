@@ -20,8 +20,8 @@ from learner.provisioning.review import Settings as Planning
 from learner.workers import Held
 from node.reports import swarm_report
 from node.steward import Steward
-from protocol.cost import Price
-from protocol.ids import PeerId
+from protocol.accounting.cost import Price
+from protocol.core.ids import PeerId
 from protocol.work import Grant, Heartbeat, LeaseRequest
 from tests.learner.working import OTHER, PEER
 from tests.node.learning import Learner, Settings, hello, open_learner, until

@@ -24,12 +24,12 @@ from node.harmless_console import HarmlessConsole
 from node.outlet import complain, say, tame_tracebacks
 from node.reports.words import plain_name
 from node.view import Role, ViewState
-from protocol.digest import digest_of
-from protocol.envelope import NO_SWARM, Kind, seal
-from protocol.errors import Fault, PeerError
-from protocol.ids import SwarmId
-from protocol.invite import Invite, write_invite
-from protocol.limits import MAX_NAME_CHARS
+from protocol.core.digest import digest_of
+from protocol.core.envelope import NO_SWARM, Kind, seal
+from protocol.core.errors import Fault, PeerError
+from protocol.core.ids import SwarmId
+from protocol.core.invite import Invite, write_invite
+from protocol.core.limits import MAX_NAME_CHARS
 from swarm.libp2p import open_libp2p
 from swarm.serving import Knowledge, Serving
 from swarm.store import ChunkStore

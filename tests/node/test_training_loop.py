@@ -31,11 +31,11 @@ from node.publishing import REANNOUNCE_S
 from node.step_rows import told_figures
 from node.training_loop import MAX_LOST
 from node.trial import CallTrainer
-from protocol.announcement import open_announcement, topic_of
-from protocol.ids import ManifestHash, PolicyVersion
-from protocol.manifest import SignedManifest
-from protocol.pipe import Arrays, Header
-from protocol.tally import open_tally, proofs_for, proven, tally_of, tree_of
+from protocol.accounting.tally import open_tally, proofs_for, proven, tally_of, tree_of
+from protocol.core.ids import ManifestHash, PolicyVersion
+from protocol.core.pipe import Arrays, Header
+from protocol.versions.announcement import open_announcement, topic_of
+from protocol.versions.manifest import SignedManifest
 from protocol.work import Grant, LeaseRequest, Rule
 from tests.learner.working import OTHER, SWARM, even_share, lease_id, version
 from tests.node.learning import (

@@ -31,7 +31,7 @@ from node.engine.transformers_worker.generation import Generator
 from node.engine.transformers_worker.policy import Policy, Settings, choose_device
 from node.engine.transformers_worker.scoring import Scorer
 from node.engine.transformers_worker.server import Server
-from protocol import pipe
+from protocol.core import pipe
 from tests.node.conftest import Models
 from tests.swarm.storing import safetensors_file
 

@@ -40,7 +40,7 @@ from node.engine.port import (
 )
 from node.errors import NodeError, RunError, UsageError
 from node.trial import TrialTerms, try_out
-from protocol.pipe import Arrays, Header
+from protocol.core.pipe import Arrays, Header
 
 PROMPT = (5, 6, 7, 8)
 STOP = 0

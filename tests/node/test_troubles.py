@@ -20,9 +20,9 @@ from node.metrics.watch import LOOK_S, NODES_AGAIN_S
 from node.reports.swarm import swarm_report
 from node.reports.text import as_text
 from node.troubles import MOST_PEERS, NEWS_EVERY_S, Troubles, Unable, in_words
-from protocol.ids import PeerId, PolicyVersion
+from protocol.core.ids import PeerId, PolicyVersion
+from protocol.core.visible import HIDDEN
 from protocol.trouble import MAX_TROUBLE_CHARS, Trouble, TroubleKind
-from protocol.visible import HIDDEN
 from protocol.work import Heartbeat, LeaseRequest, LeaseReturn, open_lease
 from swarm.reception import IN_GOOD_ORDER
 from tests.learner.working import NOW_MS, OTHER, PEER, SWARM

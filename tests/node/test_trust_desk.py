@@ -31,10 +31,10 @@ from node.kept_versions import MAX_OUTDATED
 from node.learner_run import Presence
 from node.reports.why import why_in_ledger
 from node.trust_desk import MAX_UNTOLD, PEERS_REMEMBERED, Fate
-from protocol.codec import pack_logprobs
-from protocol.identity import Keypair
-from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId
-from protocol.pipe import Arrays
+from protocol.core.codec import pack_logprobs
+from protocol.core.identity import Keypair
+from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId
+from protocol.core.pipe import Arrays
 from protocol.work import RECEIPT_REVISIONS, Heartbeat, Refused, Rule, Span, Welcome, open_receipt, read_record
 from tests.learner.working import OTHER, PEER, SWARM, granted, manifest, record
 from tests.node.learning import (

@@ -17,8 +17,8 @@ import pytest
 import trio
 
 from learner.environment import Answered, Ended, Reply, Said
-from protocol.ids import PolicyVersion
-from protocol.pipe import Arrays, Header
+from protocol.core.ids import PolicyVersion
+from protocol.core.pipe import Arrays, Header
 from protocol.work import Lease, LeaseRequest, open_lease
 from tests.learner.working import OTHER, SWARM
 from tests.node.learning import FakePeer, FakeTrainer, Killed, Learner, Settings, hello, open_learner

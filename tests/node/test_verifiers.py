@@ -266,7 +266,7 @@ async def test_a_command_that_is_no_verifier_is_refused_at_the_start(beside: Pat
 STRANGE = """
 import sys, time
 from learner.pipes import claim_pipes, requests_of
-from protocol.pipe import encode_frame
+from protocol.core.pipe import encode_frame
 
 how, fingerprint = sys.argv[1:]
 requests, replies = claim_pipes()

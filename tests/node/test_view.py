@@ -29,7 +29,7 @@ from node.view import (
     status_line,
 )
 from node.view_events import apply, follow
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 from tests.node.ledgers import ALPHA, BETA, LEARNER
 
 

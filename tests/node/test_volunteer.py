@@ -10,8 +10,8 @@ import pytest
 from node import volunteer
 from node.errors import RunError, UsageError
 from node.volunteer import data_directory, open_volunteer_home
-from protocol.digest import digest_of
-from protocol.ids import SwarmId
+from protocol.core.digest import digest_of
+from protocol.core.ids import SwarmId
 
 SWARM, OTHER = SwarmId(digest_of(b"one")), SwarmId(digest_of(b"other"))
 

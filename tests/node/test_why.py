@@ -21,10 +21,10 @@ from node.receipts import KeptReputation, Receipts
 from node.reports.rules import MEANINGS
 from node.reports.why import REFUSALS_SHOWN, why_in_ledger, why_in_receipts
 from node.reports.words import moment
-from protocol.digest import digest_of
-from protocol.ids import LeaseId, PeerId, PolicyVersion, short
-from protocol.reputation import DAY_MS, ObservedDay
-from protocol.reputation_note import reputation_note
+from protocol.accounting.reputation import DAY_MS, ObservedDay
+from protocol.accounting.reputation_note import reputation_note
+from protocol.core.digest import digest_of
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion, short
 from protocol.work import Rule
 from tests.node.ledgers import ALPHA, BETA, GAMMA, LEARNER, Story, open_story, peer_row
 from tests.node.test_receipts import receipt

@@ -22,9 +22,9 @@ from learner.provisioning.recording import (
     Withdrawn,
 )
 from node.witness import FASTEST, HOURS_AGAIN_S
-from protocol.cost import Price
-from protocol.ids import LeaseId
-from protocol.staleness import Chain
+from protocol.accounting.cost import Price
+from protocol.core.ids import LeaseId
+from protocol.versions.staleness import Chain
 from protocol.work import Heartbeat, LeaseRequest, LeaseReturn, Started, Welcome, open_lease
 from swarm.reception import IN_GOOD_ORDER
 from tests.learner.working import NOW_MS, PEER, SWARM, version

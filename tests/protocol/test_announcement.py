@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from protocol.announcement import Announcement, announce, open_announcement, topic_of
-from protocol.envelope import Kind, seal
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.genesis import certify_learner, found_swarm
-from protocol.identity import Keypair
-from protocol.ids import PolicyVersion, SwarmId
-from protocol.limits import MAX_ANNOUNCEMENT_BYTES
+from protocol.core.envelope import Kind, seal
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.genesis import certify_learner, found_swarm
+from protocol.core.identity import Keypair
+from protocol.core.ids import PolicyVersion, SwarmId
+from protocol.core.limits import MAX_ANNOUNCEMENT_BYTES
+from protocol.versions.announcement import Announcement, announce, open_announcement, topic_of
 
 OPERATOR, LEARNER, STRANGER = (Keypair(bytes([n]) * 32) for n in (1, 2, 3))
 _, SWARM = found_swarm(OPERATOR, name="kites", created_ms=0, nonce=bytes(16))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import pkgutil
 import re
 import struct
 import tracemalloc
@@ -18,8 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Meta, inspect
 
-import protocol
-from protocol.codec import (
+from protocol.core.codec import (
     MAX_ERROR_CHARS,
     MAX_POSITIVE_LOGPROB,
     MIN_LOGPROB,
@@ -34,19 +31,19 @@ from protocol.codec import (
     unpack_logprobs,
     unpack_tokens,
 )
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.ids import PolicyVersion
-from protocol.limits import MAX_EXTENSION_BYTES, MAX_EXTENSIONS, MAX_TOKEN_ID
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.ids import PolicyVersion
+from protocol.core.limits import MAX_EXTENSION_BYTES, MAX_EXTENSIONS, MAX_TOKEN_ID
 from protocol.work import Grant, Refused, Span, Started, Verdict
 from tests.support.examples import examples
+from tests.support.protocol_modules import protocol_modules
 
 LIMIT = 1 << 20
 
 
 def message_classes() -> list[type[Message]]:
     """Every message class of `protocol`, whichever module it lives in."""
-    for module in pkgutil.iter_modules(protocol.__path__, "protocol."):
-        importlib.import_module(module.name)
+    protocol_modules()
     found: list[type[Message]] = []
     queue: list[type[Message]] = [Message]
     for cls in queue:
@@ -113,7 +110,7 @@ few = settings(max_examples=examples(25), deadline=None, suppress_health_check=[
 
 
 def test_all_modules_are_covered() -> None:
-    assert {cls.__module__.split(".")[1] for cls in MESSAGES} >= {
+    assert {cls.__module__.split(".")[-1] for cls in MESSAGES} >= {
         "announcement", "cost", "exchange", "genesis", "manifest", "work",
     }  # fmt: skip
 

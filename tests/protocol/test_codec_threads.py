@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from protocol.codec import Message, checked, decode, encode, ready
+from protocol.core.codec import Message, checked, decode, encode, ready
 
 READ = WAY
 Small = Annotated[int, msgspec.Meta(ge=0)]

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from protocol.codec import encode
-from protocol.credit import (
+from protocol.accounting.credit_note import (
     MAX_CREDIT_NOTE_BYTES,
     CreditNote,
     RelayShare,
@@ -16,13 +15,14 @@ from protocol.credit import (
     require_match,
     sign_credit_note,
 )
-from protocol.digest import digest_of
-from protocol.envelope import Kind, seal
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.genesis import certify_learner, found_swarm
-from protocol.identity import Keypair
-from protocol.limits import MAX_RELAYS
-from protocol.relay import RelayReceipt, sign_relay_receipt
+from protocol.accounting.relay_receipt import RelayReceipt, sign_relay_receipt
+from protocol.core.codec import encode
+from protocol.core.digest import digest_of
+from protocol.core.envelope import Kind, seal
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.genesis import certify_learner, found_swarm
+from protocol.core.identity import Keypair
+from protocol.core.limits import MAX_RELAYS
 
 OPERATOR, LEARNER, RECEIVER, RELAY, IDLE = (Keypair(bytes([n]) * 32) for n in (1, 2, 3, 4, 5))
 _, SWARM = found_swarm(OPERATOR, name="kites", created_ms=0, nonce=bytes(16))

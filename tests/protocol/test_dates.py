@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.dates import DAY_MS, HOUR_MS, ago, moment
+from protocol.core.dates import DAY_MS, HOUR_MS, ago, moment
 
 
 @pytest.mark.parametrize(

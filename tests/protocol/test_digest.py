@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.digest import CID_PREFIX, as_cid, cid_of, digest_of
-from protocol.errors import Fault, PeerError
+from protocol.core.digest import CID_PREFIX, as_cid, cid_of, digest_of
+from protocol.core.errors import Fault, PeerError
 
 
 def test_known_answers() -> None:

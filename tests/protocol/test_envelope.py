@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from libp2p.crypto.ed25519 import Ed25519PublicKey
 from libp2p.peer.envelope import make_unsigned
 
-from protocol.codec import decode
-from protocol.digest import digest_of
-from protocol.envelope import OVERHEAD_BYTES, Envelope, Kind, open_envelope, read_envelope, seal
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.identity import Keypair, verify
-from protocol.ids import SwarmId
+from protocol.core.codec import decode
+from protocol.core.digest import digest_of
+from protocol.core.envelope import OVERHEAD_BYTES, Envelope, Kind, open_envelope, read_envelope, seal
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.identity import Keypair, verify
+from protocol.core.ids import SwarmId
 from tests.support.examples import examples
 
 AUTHOR = Keypair(bytes(range(32)))

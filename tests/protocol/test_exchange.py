@@ -7,11 +7,21 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from protocol import exchange, work
-from protocol.codec import decode, encode
-from protocol.digest import cid_of
-from protocol.errors import PeerError
-from protocol.exchange import (
+from protocol import work
+from protocol.core.codec import decode, encode
+from protocol.core.digest import cid_of
+from protocol.core.errors import PeerError
+from protocol.core.limits import (
+    MANIFEST_PIECE_BYTES,
+    MAX_ADDRESS_CHARS,
+    MAX_ADDRESSES,
+    MAX_CHUNK_BYTES,
+    MAX_CHUNKS,
+    MAX_PEERS_TOLD,
+    MAX_REQUEST_BYTES,
+)
+from protocol.versions import exchange
+from protocol.versions.exchange import (
     MAX_ANSWER_BYTES,
     MAX_CHUNK_FRAME_BYTES,
     MAX_HAVE_BYTES,
@@ -32,15 +42,6 @@ from protocol.exchange import (
     TellManifest,
     TellPeers,
     Want,
-)
-from protocol.limits import (
-    MANIFEST_PIECE_BYTES,
-    MAX_ADDRESS_CHARS,
-    MAX_ADDRESSES,
-    MAX_CHUNK_BYTES,
-    MAX_CHUNKS,
-    MAX_PEERS_TOLD,
-    MAX_REQUEST_BYTES,
 )
 
 PEER = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"

@@ -19,13 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from protocol.codec import checked, decode, encode, pack_tokens, packed_of, texts_of
-from protocol.cost import Price, cost_micros
-from protocol.errors import Fault, LocalProtocolError, PeerError, ProtocolError
-from protocol.ids import PolicyVersion
-from protocol.limits import MAX_MICROS_PER_HOUR, MAX_MILLIS, MAX_SECONDS, MAX_TOKEN_ID
+from protocol.accounting.cost import Price, cost_micros
+from protocol.core.codec import checked, decode, encode, pack_tokens, packed_of, texts_of
+from protocol.core.errors import Fault, LocalProtocolError, PeerError, ProtocolError
+from protocol.core.ids import PolicyVersion
+from protocol.core.limits import MAX_MICROS_PER_HOUR, MAX_MILLIS, MAX_SECONDS, MAX_TOKEN_ID
+from protocol.core.visible import one_line
 from protocol.trouble import Trouble, TroubleKind
-from protocol.visible import one_line
 from protocol.work import Farewell, Refused
 from tests.protocol.test_codec import fields_of, smallest
 from tests.protocol.test_specification import CLASSES

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from protocol.codec import encode
-from protocol.digest import digest_of
-from protocol.envelope import NO_SWARM, Envelope, Kind, open_envelope, seal
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.genesis import (
+from protocol.core.codec import encode
+from protocol.core.digest import digest_of
+from protocol.core.envelope import NO_SWARM, Envelope, Kind, open_envelope, seal
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.genesis import (
     MAX_CERTIFICATE_BYTES,
     Authority,
     Genesis,
@@ -20,9 +20,9 @@ from protocol.genesis import (
     open_certificate,
     read_genesis,
 )
-from protocol.identity import Keypair
-from protocol.ids import PublicKey, SwarmId
-from protocol.limits import MAX_NAME_CHARS, PROTOCOL_VERSION
+from protocol.core.identity import Keypair
+from protocol.core.ids import PublicKey, SwarmId
+from protocol.core.limits import MAX_NAME_CHARS, PROTOCOL_VERSION
 
 OPERATOR, LEARNER, STRANGER = (Keypair(bytes([n]) * 32) for n in (1, 2, 3))
 RAW, SWARM = found_swarm(OPERATOR, name="kites", created_ms=1_700_000_000_000, nonce=bytes(16))

@@ -7,8 +7,6 @@ change alters a line below, old nodes cannot read new ones: that is a new protoc
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,14 +15,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import protocol
-from protocol.announcement import Announcement
-from protocol.codec import Message, Row, decode, encode, pack_logprobs, pack_tokens
-from protocol.cost import CostClaim, Price
-from protocol.credit import CreditNote, RelayShare
-from protocol.energy import Energy, EnergySource
-from protocol.errors import PeerError
-from protocol.exchange import (
+from protocol.accounting.cost import CostClaim, Price
+from protocol.accounting.credit_note import CreditNote, RelayShare
+from protocol.accounting.energy import Energy, EnergySource
+from protocol.accounting.relay_receipt import RelayReceipt
+from protocol.accounting.reputation import Band, ObservedDay
+from protocol.accounting.reputation_note import ReputationNote
+from protocol.accounting.tally import Proof, Tally, TrainedRecord
+from protocol.core.codec import Message, Row, decode, encode, pack_logprobs, pack_tokens
+from protocol.core.errors import PeerError
+from protocol.core.genesis import Genesis, LearnerCertificate
+from protocol.core.ids import PolicyVersion
+from protocol.core.invite import Invite
+from protocol.patches.patch import PatchFile, PatchHead
+from protocol.trouble import Trouble, TroubleKind
+from protocol.versions.announcement import Announcement
+from protocol.versions.exchange import (
     TERMS,
     AskGenesis,
     AskManifest,
@@ -49,17 +55,8 @@ from protocol.exchange import (
     TellTerms,
     Want,
 )
-from protocol.genesis import Genesis, LearnerCertificate
-from protocol.ids import PolicyVersion
-from protocol.invite import Invite
-from protocol.manifest import ChunkRef, FileEntry, Manifest, PatchEntry, TensorEntry
-from protocol.patch import PatchFile, PatchHead
-from protocol.probe import Probe, ProbeRow
-from protocol.relay import RelayReceipt
-from protocol.reputation import Band, ObservedDay
-from protocol.reputation_note import ReputationNote
-from protocol.tally import Proof, Tally, TrainedRecord
-from protocol.trouble import Trouble, TroubleKind
+from protocol.versions.manifest import ChunkRef, FileEntry, Manifest, PatchEntry, TensorEntry
+from protocol.versions.probe import Probe, ProbeRow
 from protocol.work import (
     INSTANCE,
     KEY_IN_USE,
@@ -93,6 +90,7 @@ from protocol.work import (
     Welcome,
 )
 from tests.support.examples import examples
+from tests.support.protocol_modules import protocol_modules
 
 KEY = b"\x4b" * 32
 HASH = b"\x8a" * 32
@@ -1311,9 +1309,9 @@ def literal(text: str) -> bytes:
 
 def struct_classes() -> Iterator[type[msgspec.Struct]]:
     """Every message of `protocol` and every part of one; private classes are file formats, views, and the envelope."""
-    for module in pkgutil.iter_modules(protocol.__path__, "protocol."):
-        for value in vars(importlib.import_module(module.name)).values():
-            ours = isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == module.name
+    for module in protocol_modules():
+        for value in vars(module).values():
+            ours = isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == module.__name__
             if ours and value not in (Message, Row) and not value.__name__.startswith("_"):
                 yield value
 

@@ -18,24 +18,39 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.announcement import Announcement, open_announcement
-from protocol.codec import decode, encode, pack_logprobs, pack_tokens, unpack_logprobs, unpack_tokens
-from protocol.cost import CostClaim
-from protocol.credit import CreditNote, RelayShare, open_credit_note
-from protocol.digest import as_cid, cid_of
-from protocol.envelope import NO_SWARM, Kind, open_envelope, read_envelope, seal
-from protocol.errors import Fault, PeerError
-from protocol.exchange import Answer, ChunkAnswer, ChunkRequest, ExchangeFrame, Have, Question, Request, Want
-from protocol.genesis import Genesis, LearnerCertificate, certify_learner, found_swarm, open_certificate, read_genesis
-from protocol.identity import Keypair
-from protocol.ids import PolicyVersion, SwarmId
-from protocol.invite import Invite, InviteError, read_invite, write_invite
-from protocol.limits import PROTOCOL_VERSION
-from protocol.manifest import ChunkRef, FileEntry, Manifest, PatchEntry, TensorEntry, open_manifest, require_consistent
-from protocol.relay import RelayReceipt, open_relay_receipt
-from protocol.reputation import DAY_MS, ObservedDay
-from protocol.reputation_note import ReputationNote, open_reputation_note, reputation_note
-from protocol.tally import Proof, Tally, TrainedRecord, open_tally, proofs_for, proven, tree_of
+from protocol.accounting.cost import CostClaim
+from protocol.accounting.credit_note import CreditNote, RelayShare, open_credit_note
+from protocol.accounting.relay_receipt import RelayReceipt, open_relay_receipt
+from protocol.accounting.reputation import DAY_MS, ObservedDay
+from protocol.accounting.reputation_note import ReputationNote, open_reputation_note, reputation_note
+from protocol.accounting.tally import Proof, Tally, TrainedRecord, open_tally, proofs_for, proven, tree_of
+from protocol.core.codec import decode, encode, pack_logprobs, pack_tokens, unpack_logprobs, unpack_tokens
+from protocol.core.digest import as_cid, cid_of
+from protocol.core.envelope import NO_SWARM, Kind, open_envelope, read_envelope, seal
+from protocol.core.errors import Fault, PeerError
+from protocol.core.genesis import (
+    Genesis,
+    LearnerCertificate,
+    certify_learner,
+    found_swarm,
+    open_certificate,
+    read_genesis,
+)
+from protocol.core.identity import Keypair
+from protocol.core.ids import PolicyVersion, SwarmId
+from protocol.core.invite import Invite, InviteError, read_invite, write_invite
+from protocol.core.limits import PROTOCOL_VERSION
+from protocol.versions.announcement import Announcement, open_announcement
+from protocol.versions.exchange import Answer, ChunkAnswer, ChunkRequest, ExchangeFrame, Have, Question, Request, Want
+from protocol.versions.manifest import (
+    ChunkRef,
+    FileEntry,
+    Manifest,
+    PatchEntry,
+    TensorEntry,
+    open_manifest,
+    require_consistent,
+)
 from protocol.work import (
     Delivery,
     FromLearner,

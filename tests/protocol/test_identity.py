@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from libp2p.crypto.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from libp2p.peer.id import ID
 
-from protocol.errors import Fault, PeerError
-from protocol.identity import Keypair, peer_id_of, public_key_of, verify
-from protocol.ids import PublicKey
+from protocol.core.errors import Fault, PeerError
+from protocol.core.identity import Keypair, peer_id_of, public_key_of, verify
+from protocol.core.ids import PublicKey
 
 SEEDS = st.binary(min_size=32, max_size=32)
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.digest import digest_of
-from protocol.errors import LocalProtocolError
-from protocol.genesis import Authority
-from protocol.identity import Keypair
-from protocol.ids import SwarmId
-from protocol.invite import Invite, InviteError, holds_invite, read_invite, write_invite
-from protocol.limits import MAX_ADDRESS_CHARS, MAX_ADDRESSES, MAX_INVITE_CHARS, MAX_MILLIS, PROTOCOL_VERSION
+from protocol.core.digest import digest_of
+from protocol.core.errors import LocalProtocolError
+from protocol.core.genesis import Authority
+from protocol.core.identity import Keypair
+from protocol.core.ids import SwarmId
+from protocol.core.invite import Invite, InviteError, holds_invite, read_invite, write_invite
+from protocol.core.limits import MAX_ADDRESS_CHARS, MAX_ADDRESSES, MAX_INVITE_CHARS, MAX_MILLIS, PROTOCOL_VERSION
 from tests.support.examples import examples
 
 OPERATOR = Keypair(b"\x01" * 32)

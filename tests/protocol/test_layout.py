@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.digest import cid_of
-from protocol.layout import (
+from protocol.core.digest import cid_of
+from protocol.core.limits import KIB, MIB
+from protocol.versions.chunking import (
     MAX_CUT_BYTES,
     Tables,
     changed_chunks,
@@ -21,9 +22,8 @@ from protocol.layout import (
     plan_files,
     read_file,
 )
-from protocol.limits import KIB, MIB
-from protocol.manifest import DTYPE_BYTES
-from protocol.tensors import LayoutError
+from protocol.versions.manifest import DTYPE_BYTES
+from protocol.versions.safetensors_header import LayoutError
 from tests.swarm.storing import safetensors_file, small_model, small_swarm, source, tensor
 
 SWARM = small_swarm()

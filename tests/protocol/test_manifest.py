@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.codec import encode
-from protocol.digest import cid_of, digest_of
-from protocol.envelope import Kind, seal
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.genesis import Authority, certify_learner, found_swarm
-from protocol.identity import Keypair
-from protocol.ids import PolicyVersion
-from protocol.limits import MAX_CHUNK_BYTES, MAX_FILE_BYTES, MAX_FILES, MAX_PATCHES
-from protocol.manifest import (
+from protocol.core.codec import encode
+from protocol.core.digest import cid_of, digest_of
+from protocol.core.envelope import Kind, seal
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.genesis import Authority, certify_learner, found_swarm
+from protocol.core.identity import Keypair
+from protocol.core.ids import PolicyVersion
+from protocol.core.limits import MAX_CHUNK_BYTES, MAX_FILE_BYTES, MAX_FILES, MAX_PATCHES
+from protocol.versions.manifest import (
     DTYPE_BYTES,
     ChunkRef,
     FileEntry,

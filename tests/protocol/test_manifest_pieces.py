@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.codec import decode, encode
-from protocol.digest import digest_of
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.exchange import MAX_ANSWER_BYTES, Answer, AskManifest, NotHeld, TellManifest
-from protocol.ids import ManifestHash
-from protocol.limits import MANIFEST_PIECE_BYTES, MAX_MANIFEST_BYTES
-from protocol.manifest_pieces import MAX_ENVELOPE_BYTES, ManifestPieces, manifest_piece
+from protocol.core.codec import decode, encode
+from protocol.core.digest import digest_of
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.ids import ManifestHash
+from protocol.core.limits import MANIFEST_PIECE_BYTES, MAX_MANIFEST_BYTES
+from protocol.versions.exchange import MAX_ANSWER_BYTES, Answer, AskManifest, NotHeld, TellManifest
+from protocol.versions.manifest_pieces import MAX_ENVELOPE_BYTES, ManifestPieces, manifest_piece
 
 RAW = bytes(range(100))
 HASH = ManifestHash(digest_of(RAW))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.merkle import MAX_PATH, MerkleTree, is_in_tree
+from protocol.accounting.merkle import MAX_PATH, MerkleTree, is_in_tree
 
 HASHES = st.binary(min_size=32, max_size=32)
 LISTS = st.lists(st.binary(max_size=80), min_size=1, max_size=40)

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.codec import encode
-from protocol.errors import Fault, PeerError
-from protocol.layout import Source
-from protocol.limits import MAX_FILES, MAX_PATCH_HEAD_BYTES, MIB, PATCH_SEGMENT_BYTES
-from protocol.manifest import DTYPE_BYTES
-from protocol.patch import MAGIC, PatchFile, PatchHead, apply_patch, encode_patch
-from protocol.patch_streams import number
-from protocol.tensors import LayoutError
+from protocol.core.codec import encode
+from protocol.core.errors import Fault, PeerError
+from protocol.core.limits import MAX_FILES, MAX_PATCH_HEAD_BYTES, MIB, PATCH_SEGMENT_BYTES
+from protocol.patches.byte_streams import number
+from protocol.patches.patch import MAGIC, PatchFile, PatchHead, apply_patch, encode_patch
+from protocol.versions.chunking import Source
+from protocol.versions.manifest import DTYPE_BYTES
+from protocol.versions.safetensors_header import LayoutError
 from tests.protocol.test_golden import literal
 from tests.support.examples import examples
 from tests.swarm.storing import Tensors, safetensors_file, source, tensor

@@ -7,15 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.digest import cid_of
-from protocol.errors import Fault, PeerError
-from protocol.ids import Cid, ManifestHash
-from protocol.layout import Source, Tables, changed_chunks, chunk_size_for, describe, file_chunks, placements
-from protocol.limits import KIB
-from protocol.manifest import Manifest, PatchEntry, SignedManifest, sign_manifest
-from protocol.patch import apply_patch, encode_patch
-from protocol.patch_chunks import patch_source, with_patches
-from protocol.tensors import LayoutError
+from protocol.core.digest import cid_of
+from protocol.core.errors import Fault, PeerError
+from protocol.core.ids import Cid, ManifestHash
+from protocol.core.limits import KIB
+from protocol.patches.chunks import patch_source, with_patches
+from protocol.patches.patch import apply_patch, encode_patch
+from protocol.versions.chunking import (
+    Source,
+    Tables,
+    changed_chunks,
+    chunk_size_for,
+    describe,
+    file_chunks,
+    placements,
+)
+from protocol.versions.manifest import Manifest, PatchEntry, SignedManifest, sign_manifest
+from protocol.versions.safetensors_header import LayoutError
 from tests.swarm.storing import CHUNK_BYTES, small_model, small_swarm, source
 
 SWARM = small_swarm()

@@ -14,11 +14,11 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.errors import Fault, PeerError
-from protocol.limits import MIB
-from protocol.manifest import DTYPE_BYTES
-from protocol.patch_codec import FORMS, SAMPLE_BYTES, Buffer, Road, SegmentDecoder, SegmentEncoder
-from protocol.patch_streams import Codec, Take, number
+from protocol.core.errors import Fault, PeerError
+from protocol.core.limits import MIB
+from protocol.patches.byte_streams import Codec, Take, number
+from protocol.patches.segment_codec import FORMS, SAMPLE_BYTES, Buffer, Road, SegmentDecoder, SegmentEncoder
+from protocol.versions.manifest import DTYPE_BYTES
 from tests.protocol.test_golden import literal
 from tests.support.examples import examples
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from protocol.pipe import (
+from protocol.core.pipe import (
     DTYPES,
     MAX_BODY_BYTES,
     MAX_HEADER_BYTES,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.msgpack import encode as packed
 
-from protocol.codec import encode, pack_logprobs, pack_tokens
-from protocol.errors import Fault, PeerError
-from protocol.limits import MAX_EXTENSION_BYTES
-from protocol.manifest import Manifest
-from protocol.probe import PROBE, Probe, Probed, ProbeRow, probe_extension, probe_of
+from protocol.core.codec import encode, pack_logprobs, pack_tokens
+from protocol.core.errors import Fault, PeerError
+from protocol.core.limits import MAX_EXTENSION_BYTES
+from protocol.versions.manifest import Manifest
+from protocol.versions.probe import PROBE, Probe, Probed, ProbeRow, probe_extension, probe_of
 from tests.protocol.test_manifest import but
 
 PROBED = Probed(dtype="float32", sequences=(((1, 2), (3, 4)), ((5,), (6,))), logprobs=(-0.5, -1.5, -2.25))

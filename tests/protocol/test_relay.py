@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.codec import encode
-from protocol.envelope import OVERHEAD_BYTES, Kind, seal
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.genesis import found_swarm
-from protocol.identity import Keypair
-from protocol.ids import ManifestHash, PeerId
-from protocol.limits import MAX_CHUNKS, MAX_RELAYS, MAX_WORK_BYTES
-from protocol.relay import (
+from protocol.accounting.relay_receipt import (
     MAX_RELAY_RECEIPT_BYTES,
     RelayReceipt,
     open_relay_receipt,
     relay_receipt,
     sign_relay_receipt,
 )
+from protocol.core.codec import encode
+from protocol.core.envelope import OVERHEAD_BYTES, Kind, seal
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.genesis import found_swarm
+from protocol.core.identity import Keypair
+from protocol.core.ids import ManifestHash, PeerId
+from protocol.core.limits import MAX_CHUNKS, MAX_RELAYS, MAX_WORK_BYTES
 from protocol.work import Relayed
 
 OPERATOR, RECEIVER, OTHER = (Keypair(bytes([n]) * 32) for n in (1, 2, 3))

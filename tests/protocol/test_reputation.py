@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.reputation import (
+from protocol.accounting.reputation import (
     CHANCE,
     COUNTS,
     DAY_MS,

@@ -7,20 +7,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from protocol.codec import encode
-from protocol.envelope import Kind, seal
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.genesis import certify_learner, found_swarm
-from protocol.identity import Keypair
-from protocol.limits import MAX_REASON_CHARS
-from protocol.reputation import COUNTS, DAY_MS, WINDOW_DAYS, Band, ObservedDay
-from protocol.reputation_note import (
+from protocol.accounting.reputation import COUNTS, DAY_MS, WINDOW_DAYS, Band, ObservedDay
+from protocol.accounting.reputation_note import (
     MAX_REPUTATION_NOTE_BYTES,
     ReputationNote,
     open_reputation_note,
     reputation_note,
     sign_reputation_note,
 )
+from protocol.core.codec import encode
+from protocol.core.envelope import Kind, seal
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.genesis import certify_learner, found_swarm
+from protocol.core.identity import Keypair
+from protocol.core.limits import MAX_REASON_CHARS
 
 OPERATOR, LEARNER, PEER = (Keypair(bytes([n]) * 32) for n in (1, 2, 3))
 _, SWARM = found_swarm(OPERATOR, name="kites", created_ms=0, nonce=bytes(16))

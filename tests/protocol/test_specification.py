@@ -6,8 +6,6 @@ Whoever adds a message or a field writes its row there first; this file says whi
 from __future__ import annotations
 
 import ast
-import importlib
-import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,22 +15,24 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-import protocol
-from protocol import announcement, exchange, work
-from protocol.codec import Message, Row, decode, encode
-from protocol.envelope import Kind, seal
-from protocol.identity import Keypair, verify
-from protocol.ids import SwarmId
-from protocol.manifest import DTYPE_BYTES, FILE_NAME
-from protocol.patch import MAGIC
-from protocol.patch_codec import FLOATS, MAX_SPLITS, Road
-from protocol.patch_streams import Codec
-from protocol.tensors import LENGTH_BYTES, MAX_HEADER_BYTES
+from protocol import work
+from protocol.core import limits
+from protocol.core.codec import Message, Row, decode, encode
+from protocol.core.envelope import Kind, seal
+from protocol.core.identity import Keypair, verify
+from protocol.core.ids import SwarmId
+from protocol.patches.byte_streams import Codec
+from protocol.patches.patch import MAGIC
+from protocol.patches.segment_codec import FLOATS, MAX_SPLITS, Road
+from protocol.versions import announcement, exchange
+from protocol.versions.manifest import DTYPE_BYTES, FILE_NAME
+from protocol.versions.safetensors_header import LENGTH_BYTES, MAX_HEADER_BYTES
 from protocol.work import FromLearner, FromNode, Rule
 from tests.protocol import test_patch
+from tests.support.protocol_modules import protocol_modules
 
 TEXT = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
-MODULES = [importlib.import_module(module.name) for module in pkgutil.iter_modules(protocol.__path__, "protocol.")]
+MODULES = protocol_modules()
 NUMBERS = {"2^40": 2**40, "2^40-1": 2**40 - 1, "2^53-1": 2**53 - 1, "2^31-1": 2**31 - 1}
 
 
@@ -69,7 +69,7 @@ def written(kind: inspect.Type) -> str:
             return "count"
         case inspect.IntType(ge=0, lt=None, le=None):
             return "u64"
-        case inspect.IntType(ge=0, le=protocol.limits.MAX_MILLIS):
+        case inspect.IntType(ge=0, le=limits.MAX_MILLIS):
             return "ms"
         case inspect.IntType(ge=ge, lt=lt, le=le):
             return f"integer {ge}..{le if lt is None else lt - 1}"
@@ -133,7 +133,7 @@ def test_limits_are_true_and_complete() -> None:
     told = {row[0]: int(row[1]) for row in rows(TEXT) if re.match(r"(MAX|PROTOCOL|OVERHEAD|PATCH|MANIFEST)_", row[0])}
     known = {name: value for module in MODULES for name, value in vars(module).items() if isinstance(value, int)}
     assert told == {name: known[name] for name in told}
-    assert {name for name in vars(protocol.limits) if name.startswith("MAX_")} <= set(told)
+    assert {name for name in vars(limits) if name.startswith("MAX_")} <= set(told)
 
 
 def test_kinds_rules_and_streams_are_told() -> None:

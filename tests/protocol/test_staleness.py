@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.errors import LocalProtocolError
-from protocol.ids import PolicyVersion
-from protocol.staleness import Admissibility, Chain, bases_of, judge, lag_of
+from protocol.core.errors import LocalProtocolError
+from protocol.core.ids import PolicyVersion
+from protocol.versions.staleness import Admissibility, Chain, bases_of, judge, lag_of
 from tests.support.examples import examples
 
 

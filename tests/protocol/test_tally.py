@@ -9,17 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.codec import encode
-from protocol.digest import digest_of
-from protocol.envelope import Kind, seal
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.genesis import certify_learner, found_swarm
-from protocol.identity import Keypair
-from protocol.ids import PolicyVersion
-from protocol.limits import MAX_EXTENSION_BYTES
-from protocol.manifest import Manifest, sign_manifest
-from protocol.merkle import MAX_PATH
-from protocol.tally import (
+from protocol.accounting.merkle import MAX_PATH
+from protocol.accounting.tally import (
     MAX_LEAF_BYTES,
     MAX_PROOF_BYTES,
     TALLY,
@@ -34,6 +25,15 @@ from protocol.tally import (
     tally_of,
     tree_of,
 )
+from protocol.core.codec import encode
+from protocol.core.digest import digest_of
+from protocol.core.envelope import Kind, seal
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.genesis import certify_learner, found_swarm
+from protocol.core.identity import Keypair
+from protocol.core.ids import PolicyVersion
+from protocol.core.limits import MAX_EXTENSION_BYTES
+from protocol.versions.manifest import Manifest, sign_manifest
 
 OPERATOR, LEARNER, PEER, STRANGER = (Keypair(bytes([n]) * 32) for n in (1, 2, 3, 4))
 _, SWARM = found_swarm(OPERATOR, name="kites", created_ms=0, nonce=bytes(16))

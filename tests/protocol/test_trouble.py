@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from protocol.codec import decode, encode
-from protocol.errors import PeerError
-from protocol.ids import PolicyVersion
+from protocol.core.codec import decode, encode
+from protocol.core.errors import PeerError
+from protocol.core.ids import PolicyVersion
 from protocol.trouble import MAX_TROUBLE_CHARS, MAX_TROUBLES, Trouble, TroubleKind
 from protocol.work import Heartbeat
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.codec import decode, encode, pack_logprobs, pack_tokens
-from protocol.cost import CostClaim, Price
-from protocol.digest import digest_of
-from protocol.envelope import OVERHEAD_BYTES, Kind, seal
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.genesis import certify_learner, found_swarm
-from protocol.identity import Keypair
-from protocol.ids import PolicyVersion
-from protocol.limits import (
+from protocol.accounting.cost import CostClaim, Price
+from protocol.core.codec import decode, encode, pack_logprobs, pack_tokens
+from protocol.core.digest import digest_of
+from protocol.core.envelope import OVERHEAD_BYTES, Kind, seal
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.genesis import certify_learner, found_swarm
+from protocol.core.identity import Keypair
+from protocol.core.ids import PolicyVersion
+from protocol.core.limits import (
     MAX_ADDRESS_CHARS,
     MAX_ADDRESSES,
     MAX_COMPLETION_TOKENS,

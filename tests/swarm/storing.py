@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocol.genesis import Authority, certify_learner, found_swarm
-from protocol.identity import Keypair
-from protocol.ids import ManifestHash, PolicyVersion
-from protocol.layout import Source, describe, placements
-from protocol.limits import MAX_MILLIS
-from protocol.manifest import DTYPE_BYTES, Manifest, SignedManifest, sign_manifest
-from protocol.patch import encode_patch
-from protocol.patch_chunks import with_patches
+from protocol.core.genesis import Authority, certify_learner, found_swarm
+from protocol.core.identity import Keypair
+from protocol.core.ids import ManifestHash, PolicyVersion
+from protocol.core.limits import MAX_MILLIS
+from protocol.patches.chunks import with_patches
+from protocol.patches.patch import encode_patch
+from protocol.versions.chunking import Source, describe, placements
+from protocol.versions.manifest import DTYPE_BYTES, Manifest, SignedManifest, sign_manifest
 from swarm.store import ChunkStore
 
 CHUNK_BYTES = 256

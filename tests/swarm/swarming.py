@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 import trio
 
-from protocol.announcement import Announcement, SignedAnnouncement, announce
-from protocol.codec import pack_tokens
-from protocol.cost import Price
-from protocol.digest import digest_of
-from protocol.errors import Fault
-from protocol.identity import Keypair
-from protocol.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
-from protocol.limits import MANIFEST_PIECE_BYTES, PROTOCOL_VERSION
-from protocol.manifest import SignedManifest
+from protocol.accounting.cost import Price
+from protocol.core.codec import pack_tokens
+from protocol.core.digest import digest_of
+from protocol.core.errors import Fault
+from protocol.core.identity import Keypair
+from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
+from protocol.core.limits import MANIFEST_PIECE_BYTES, PROTOCOL_VERSION
+from protocol.versions.announcement import Announcement, SignedAnnouncement, announce
+from protocol.versions.manifest import SignedManifest
 from protocol.work import Hello, Lease, Receipt, Sampler, Welcome, sign_lease, sign_receipt
 from swarm.distribution import Distribution
 from swarm.following import Arrival, Following

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from protocol.announcement import SignedAnnouncement
-from protocol.ids import PolicyVersion
+from protocol.core.ids import PolicyVersion
+from protocol.versions.announcement import SignedAnnouncement
 from swarm.announcements import REMEMBERED_NAMES, Abandon, Announcements, Equivocation, Fetch, Relay
 from tests.swarm.swarming import hash_of, heard_of
 

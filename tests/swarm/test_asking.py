@@ -14,14 +14,14 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from protocol import exchange
-from protocol.codec import encode
-from protocol.digest import digest_of
-from protocol.envelope import Kind, seal
-from protocol.errors import Fault, PeerError
-from protocol.ids import ManifestHash, PeerId
-from protocol.limits import MANIFEST_PIECE_BYTES, MAX_MANIFEST_BYTES, MAX_REQUEST_BYTES
-from protocol.manifest_pieces import manifest_piece
+from protocol.core.codec import encode
+from protocol.core.digest import digest_of
+from protocol.core.envelope import Kind, seal
+from protocol.core.errors import Fault, PeerError
+from protocol.core.ids import ManifestHash, PeerId
+from protocol.core.limits import MANIFEST_PIECE_BYTES, MAX_MANIFEST_BYTES, MAX_REQUEST_BYTES
+from protocol.versions import exchange
+from protocol.versions.manifest_pieces import manifest_piece
 from swarm.asking import ASK_TIMEOUT_S, ManifestSearch
 from swarm.framing import FrameStream
 from swarm.inquiry import MANIFEST_PATIENCE_S, MAX_CARRIERS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from protocol.errors import Fault, PeerError
+from protocol.core.errors import Fault, PeerError
 from swarm.causes import first_cause
 from swarm.transport import StreamBroken
 

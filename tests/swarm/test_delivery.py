@@ -13,11 +13,11 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from protocol.codec import encode
-from protocol.errors import Fault, LocalProtocolError
-from protocol.ids import LeaseId, PeerId, PolicyVersion
-from protocol.limits import MAX_LEASES_PER_GRANT, MAX_REASON_CHARS, MAX_WORK_BYTES
-from protocol.tally import Proof
+from protocol.accounting.tally import Proof
+from protocol.core.codec import encode
+from protocol.core.errors import Fault, LocalProtocolError
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion
+from protocol.core.limits import MAX_LEASES_PER_GRANT, MAX_REASON_CHARS, MAX_WORK_BYTES
 from protocol.work import (
     KEY_IN_USE,
     PROOFS,

@@ -14,12 +14,12 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from protocol import exchange
-from protocol.digest import cid_of
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.ids import PeerId, PolicyVersion
-from protocol.limits import MAX_CHUNKS, MAX_REQUEST_BYTES
-from protocol.manifest import ChunkRef, FileEntry, Manifest, sign_manifest
+from protocol.core.digest import cid_of
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.ids import PeerId, PolicyVersion
+from protocol.core.limits import MAX_CHUNKS, MAX_REQUEST_BYTES
+from protocol.versions import exchange
+from protocol.versions.manifest import ChunkRef, FileEntry, Manifest, sign_manifest
 from swarm import uploads
 from swarm.distribution import FAULT_PAUSE_S, STARVED_S, Starved
 from swarm.framing import FrameStream

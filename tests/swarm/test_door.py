@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 from swarm.libp2p.budget import MAX_STRANGERS
 from swarm.libp2p.door import (
     FRESH_UNITS,

@@ -13,13 +13,13 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from protocol import exchange
-from protocol.announcement import Announcement, announce, topic_of
-from protocol.errors import Fault, PeerError
-from protocol.ids import ManifestHash, PolicyVersion
-from protocol.limits import MANIFEST_PIECE_BYTES, MAX_MANIFEST_BYTES, MAX_REQUEST_BYTES
-from protocol.manifest import SignedManifest
-from protocol.manifest_pieces import MAX_ENVELOPE_BYTES
+from protocol.core.errors import Fault, PeerError
+from protocol.core.ids import ManifestHash, PolicyVersion
+from protocol.core.limits import MANIFEST_PIECE_BYTES, MAX_MANIFEST_BYTES, MAX_REQUEST_BYTES
+from protocol.versions import exchange
+from protocol.versions.announcement import Announcement, announce, topic_of
+from protocol.versions.manifest import SignedManifest
+from protocol.versions.manifest_pieces import MAX_ENVELOPE_BYTES
 from swarm.asking import ask
 from swarm.following import ASK_EVERY_S, LEARN_S
 from swarm.framing import FrameStream

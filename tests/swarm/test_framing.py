@@ -12,10 +12,10 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.codec import encode
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.exchange import AskNewest, Question
-from protocol.ids import PeerId
+from protocol.core.codec import encode
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.ids import PeerId
+from protocol.versions.exchange import AskNewest, Question
 from swarm.framing import PREFIX, FrameStream, framed
 from swarm.testing.memory import WINDOW_BYTES, MemoryNetwork
 from swarm.transport import Stream, StreamBroken

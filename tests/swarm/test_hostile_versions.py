@@ -21,16 +21,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from protocol import exchange
-from protocol.announcement import Announcement, open_announcement, topic_of
-from protocol.digest import digest_of
-from protocol.envelope import Kind, seal
-from protocol.errors import Fault, PeerError
-from protocol.genesis import certify_learner
-from protocol.ids import SwarmId
-from protocol.limits import MAX_ANNOUNCEMENT_BYTES, MAX_REQUEST_BYTES
-from protocol.manifest import open_manifest
-from protocol.manifest_pieces import manifest_piece
+from protocol.core.digest import digest_of
+from protocol.core.envelope import Kind, seal
+from protocol.core.errors import Fault, PeerError
+from protocol.core.genesis import certify_learner
+from protocol.core.ids import SwarmId
+from protocol.core.limits import MAX_ANNOUNCEMENT_BYTES, MAX_REQUEST_BYTES
+from protocol.versions import exchange
+from protocol.versions.announcement import Announcement, open_announcement, topic_of
+from protocol.versions.manifest import open_manifest
+from protocol.versions.manifest_pieces import manifest_piece
 from swarm.flood import GOSSIP_PROTOCOL, encode_frame
 from swarm.framing import framed
 from swarm.testing.memory import MemoryNetwork

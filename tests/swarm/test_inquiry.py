@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 from swarm.inquiry import (
     MANIFEST_PATIENCE_S,
     MANIFEST_RATE,

@@ -25,10 +25,10 @@ from libp2p.security.tls.transport import TLSTransport
 from libp2p.stream_muxer.yamux.yamux import Yamux
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
-from protocol import exchange
-from protocol.codec import decode, encode
-from protocol.digest import cid_of
-from protocol.ids import PeerId
+from protocol.core.codec import decode, encode
+from protocol.core.digest import cid_of
+from protocol.core.ids import PeerId
+from protocol.versions import exchange
 from swarm.framing import PREFIX, FrameStream
 from swarm.libp2p import open_libp2p
 from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_PROTOCOL

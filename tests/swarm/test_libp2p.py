@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.ids import PeerId
-from protocol.limits import MAX_ADDRESSES
+from protocol.core.ids import PeerId
+from protocol.core.limits import MAX_ADDRESSES
 from swarm.libp2p import open_libp2p
 from swarm.libp2p.addresses import BadAddress, advertised, parse_address, parse_dialable, why_undialable
 from swarm.libp2p.frames import (

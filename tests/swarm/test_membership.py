@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.ids import PeerId, PolicyVersion
+from protocol.core.ids import PeerId, PolicyVersion
 from swarm.membership import RETURNS_WITHIN_S, Awaited, Event, Gone, Heard, Joined, Lost, Membership, Opened, Tick
 
 A, B = PeerId("a"), PeerId("b")

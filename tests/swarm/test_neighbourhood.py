@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 from swarm.neighbourhood import FULL_MESH, NEIGHBOURS, neighbourhoods
 
 

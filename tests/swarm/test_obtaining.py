@@ -10,8 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.ids import ManifestHash
-from protocol.manifest import SignedManifest
+from protocol.core.ids import ManifestHash
+from protocol.versions.manifest import SignedManifest
 from swarm.following import Arrival
 from swarm.testing.memory import MemoryNetwork
 from tests.swarm import swarming

@@ -11,8 +11,8 @@ import trio
 import trio.testing
 from libp2p.io.exceptions import ConnectionClosedError
 
-from protocol import exchange
-from protocol.ids import Cid, PeerId
+from protocol.core.ids import Cid, PeerId
+from protocol.versions import exchange
 from swarm import uploads as uploading
 from swarm.framing import FrameStream
 from swarm.libp2p import open_libp2p

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.digest import cid_of
+from protocol.core.digest import cid_of
 from swarm.recent import RECENT_BYTES, RecentChunks
 
 SIZES = [1, 1000, RECENT_BYTES // 3, RECENT_BYTES // 2, RECENT_BYTES, RECENT_BYTES + 1]

@@ -12,10 +12,10 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from protocol.codec import encode
-from protocol.errors import Fault, PeerError
-from protocol.ids import LeaseId, PeerId, PolicyVersion
-from protocol.limits import MAX_WORK_BYTES
+from protocol.core.codec import encode
+from protocol.core.errors import Fault, PeerError
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion
+from protocol.core.limits import MAX_WORK_BYTES
 from protocol.work import (
     INSTANCE,
     KEY_IN_USE,

@@ -8,8 +8,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.ids import ManifestHash, PeerId, PolicyVersion
-from protocol.manifest import ChunkRef, Manifest, PatchEntry, SignedManifest
+from protocol.core.ids import ManifestHash, PeerId, PolicyVersion
+from protocol.versions.manifest import ChunkRef, Manifest, PatchEntry, SignedManifest
 from swarm.roads import MAX_STEPS, Road, cheapest
 
 FULL = 1000

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 from swarm.audience import Asked, Begun, Followed, Idle, Sent, Unfollowed
 from swarm.scatter import (
     AHEAD,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 from swarm import scheduler
 from swarm.scheduler import (
     ENDGAME_GAIN_S,

@@ -11,9 +11,9 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from protocol import exchange
-from protocol.errors import LocalProtocolError
-from protocol.manifest import SignedManifest
+from protocol.core.errors import LocalProtocolError
+from protocol.versions import exchange
+from protocol.versions.manifest import SignedManifest
 from swarm.distribution import MAX_SEEDS, Distribution
 from swarm.framing import FrameStream
 from swarm.scatter import AHEAD

@@ -12,14 +12,14 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from protocol import exchange
-from protocol.codec import encode
-from protocol.digest import cid_of
-from protocol.errors import Fault
-from protocol.exchange import PeerAddresses
-from protocol.ids import Cid
-from protocol.limits import MAX_PEERS_TOLD
-from protocol.manifest import SignedManifest
+from protocol.core.codec import encode
+from protocol.core.digest import cid_of
+from protocol.core.errors import Fault
+from protocol.core.ids import Cid
+from protocol.core.limits import MAX_PEERS_TOLD
+from protocol.versions import exchange
+from protocol.versions.exchange import PeerAddresses
+from protocol.versions.manifest import SignedManifest
 from swarm import serving
 from swarm.framing import FrameStream
 from swarm.rates import Rate

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 import trio
 
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 from swarm.libp2p import open_libp2p
 from swarm.libp2p.addresses import parse_address
 from swarm.libp2p.budget import MAX_STRANGERS, STRANGER_STREAMS, STRANGERS_BYTES, Over

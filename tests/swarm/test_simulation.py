@@ -12,7 +12,7 @@ from math import inf
 
 import pytest
 
-from protocol.limits import KIB, MIB
+from protocol.core.limits import KIB, MIB
 from swarm.neighbourhood import neighbourhoods
 from swarm.scheduler import PATIENCE_S
 from swarm.testing.links import Link, Router

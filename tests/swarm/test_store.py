@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from protocol.digest import cid_of
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.ids import ManifestHash
-from protocol.manifest import ChunkRef, PatchEntry, SignedManifest, sign_manifest
+from protocol.core.digest import cid_of
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.ids import ManifestHash
+from protocol.versions.manifest import ChunkRef, PatchEntry, SignedManifest, sign_manifest
 from swarm.store import (
     ChunkStore,
     StoreError,

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 import swarm.store
-from protocol.digest import cid_of
-from protocol.layout import changed_chunks
+from protocol.core.digest import cid_of
+from protocol.versions.chunking import changed_chunks
 from swarm.store import ChunkStore
 from tests.swarm.storing import chunk_data, fill, model_files, small_model, small_swarm, write_model
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import Fault, PeerError
-from protocol.ids import ManifestHash
+from protocol.core.errors import Fault, PeerError
+from protocol.core.ids import ManifestHash
 from swarm.store import ChunkStore, StoreError, StoreFull, VersionIncomplete, VersionUnknown
 from tests.swarm.storing import (
     fill,

@@ -14,8 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from protocol.layout import placements
-from protocol.manifest import Manifest
+from protocol.versions.chunking import placements
+from protocol.versions.manifest import Manifest
 from swarm.store import ChunkStore, StoreFull
 from tests.support.examples import examples
 from tests.swarm.storing import chunk_data, model_files, small_model, small_swarm, write_model

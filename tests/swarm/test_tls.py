@@ -29,7 +29,7 @@ from libp2p.security.tls import transport as stock
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from OpenSSL import SSL
 
-from protocol.identity import Keypair
+from protocol.core.identity import Keypair
 from swarm.libp2p.tls import (
     ALPN,
     MAX_OTHER_RECORDS,

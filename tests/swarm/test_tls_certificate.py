@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from libp2p.security.tls import certificate as stock
 
-from protocol.identity import Keypair, peer_id_of
+from protocol.core.identity import Keypair, peer_id_of
 from swarm.libp2p.tls_certificate import (
     ED25519_PREFIX,
     EXTENSION,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 from swarm.libp2p import open_libp2p
 from swarm.libp2p.security import NOISE, TLS
 from swarm.testing.conformance import CHECKS, Check, Harness, run_check

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.digest import cid_of
-from protocol.ids import Cid, PeerId
+from protocol.core.digest import cid_of
+from protocol.core.ids import Cid, PeerId
 from swarm.uploads import (
     BEHIND,
     COMMON,

@@ -1,4 +1,4 @@
-"""Frames on a pipe: a copy of the few lines of `protocol.pipe`, which see. A test holds the two together."""
+"""Frames on a pipe: a copy of the few lines of `protocol.core.pipe`, which see. A test holds the two together."""
 
 from __future__ import annotations
 

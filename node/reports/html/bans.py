@@ -13,7 +13,7 @@ from node.reports.facts import PeerReport, SwarmReport
 from node.reports.html.markup import Fragment, strangers, tag
 from node.reports.html.pieces import Tile, known_as, link_to, section, table
 from node.reports.trust import BannedBy
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 
 BANS_SHOWN = 500
 """The latest, at 700 bytes each; the JSON form has all."""

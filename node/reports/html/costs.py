@@ -13,7 +13,7 @@ from node.reports.facts import PeerReport, Role, SwarmReport
 from node.reports.html.scale import CURVE_POINTS, Point
 from node.reports.reckoning import cost_pieces
 from node.reports.spread import accumulated
-from protocol.cost import CURRENCY, MICROS
+from protocol.accounting.cost import CURRENCY, MICROS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import html
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from protocol.visible import visible
+from protocol.core.visible import visible
 
 VOID = frozenset({"br", "circle", "col", "input", "line", "meta", "path", "polygon", "rect"})
 """Elements that are not closed."""

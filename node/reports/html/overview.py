@@ -22,8 +22,8 @@ from node.reports.html.svg import WIDE, figure
 from node.reports.objective import RECENT, by_lag, spells
 from node.reports.rules import MEANINGS
 from node.reports.text import last_steps, none_rejected, story
-from protocol.cost import MICROS
-from protocol.ids import PeerId, short
+from protocol.accounting.cost import MICROS
+from protocol.core.ids import PeerId, short
 from protocol.work import Rule
 
 ALARMS_LISTED = 50

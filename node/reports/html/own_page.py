@@ -17,7 +17,7 @@ from node.reports.html.pieces import Tile, name_of, pairs, section, shortened, t
 from node.reports.html.plot import Look, Row
 from node.reports.html.svg import STRIP, figure
 from node.reports.text import own_story
-from protocol.ids import short
+from protocol.core.ids import short
 
 
 def own_page(report: OwnReport) -> Fragment:

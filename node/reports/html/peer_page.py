@@ -33,8 +33,8 @@ from node.reports.rules import MEANINGS
 from node.reports.standing import BANDS, advice
 from node.reports.text import SOURCES
 from node.reports.turns import stretches
-from protocol.energy import MAX_WATTS
-from protocol.ids import PeerId, short
+from protocol.accounting.energy import MAX_WATTS
+from protocol.core.ids import PeerId, short
 from protocol.work import Rule
 
 FATES = ("issued", "in_time", "late", "expired", "returned", "recalled", "lost", "open")

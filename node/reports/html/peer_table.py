@@ -16,7 +16,7 @@ from node.reports.facts import PeerReport, SwarmReport
 from node.reports.html.markup import Fragment, tag
 from node.reports.html.numbers import scrolling
 from node.reports.html.pieces import known_as, link_to, name_of
-from protocol.ids import PeerId, short
+from protocol.core.ids import PeerId, short
 
 PEERS_LISTED = 2000
 """Rows: 1.6 MB; with the peers' own parts the page is then opened in 1.3 s and sorted in 1.5 s on one core."""

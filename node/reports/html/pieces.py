@@ -13,7 +13,7 @@ from node.reports import words
 from node.reports.facts import PeerReport
 from node.reports.html.markup import Child, Fragment, strangers, tag
 from node.reports.html.numbers import scrolling
-from protocol.ids import PeerId, short
+from protocol.core.ids import PeerId, short
 
 NAME_CHARS = 48
 """Of a name on the page; a table has room for it, and a longer one says nothing more."""

@@ -17,7 +17,7 @@ import pytest
 from benchmarks.network.requirements import missing_tools, obstacle
 from learner.machines.said import FIRST_TOLD_S
 from learner.trainer import Trainer
-from protocol.pipe import Arrays
+from protocol.core.pipe import Arrays
 from tests.learner.machines.two import PORT, Machines, open_machines
 
 WHY_NOT = obstacle() or (f"{', '.join(missing_tools())} not installed" if missing_tools() else "")

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.network.emulation import Network, Node, open_network
 from learner.machines.interfaces import GLOO, NCCL
-from protocol.pipe import PREFIX, Arrays, Header, decode_frame, encode_frame, frame_sizes
+from protocol.core.pipe import PREFIX, Arrays, Header, decode_frame, encode_frame, frame_sizes
 
 ROOT = Path(__file__).parents[3]
 PORT = 29500

@@ -27,7 +27,7 @@ from learner.provisioning.pace import (
 )
 from learner.provisioning.planner import Change, Decision, Planner, Settings, Situation
 from learner.provisioning.pool import Pool
-from protocol.limits import MAX_REASON_CHARS
+from protocol.core.limits import MAX_REASON_CHARS
 from tests.support.examples import examples
 
 SETTINGS = Settings(rollouts=100, staleness=3)

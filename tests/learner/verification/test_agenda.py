@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from learner.intake import AdmittedRecord
 from learner.verification.agenda import TOKENS_TOGETHER, Agenda, Passage, Portion, Work, work_of
 from learner.verification.sequential import Found
-from protocol.ids import LeaseId, ManifestHash, PolicyVersion
+from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion
 from protocol.work import read_record
 from tests.learner.working import OTHER, PEER, SWARM, granted, record
 from tests.support.examples import examples

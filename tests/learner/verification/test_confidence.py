@@ -20,7 +20,7 @@ from learner.verification.margins import (
 from learner.verification.margins import TINY as MARGINS
 from learner.verification.sequential import Audited, Counted, Found, Margin, Measure, count_above
 from learner.verification.share import FLOOR, NEWCOMER_GROUPS
-from protocol.ids import LeaseId, ManifestHash
+from protocol.core.ids import LeaseId, ManifestHash
 
 CLEAR, CLOSE = 1.0, 0.1
 """Leads of draws: beyond all rounding, and not."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from learner.verification.exposure import Exposure, credit
 from learner.verification.share import NEWCOMER_GROUPS
-from protocol.ids import LeaseId, PeerId
+from protocol.core.ids import LeaseId, PeerId
 
 HERE, THERE = PeerId("here"), PeerId("there")
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.verification.near_copies import COMMON, SHINGLE, SKETCH, NearCopies, likeness, sketch
-from protocol.ids import LeaseId
+from protocol.core.ids import LeaseId
 
 LONG = tuple(random.Random(1).choices(range(1000), k=200))
 UNLIKELY = -500.0

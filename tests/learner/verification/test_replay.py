@@ -13,7 +13,7 @@ from learner.verification.confidence import Confidence, after, pardoned
 from learner.verification.margins import TINY as MARGINS
 from learner.verification.replay import replayed
 from learner.verification.sequential import Found, count_above, log_evidence
-from protocol.ids import LeaseId, PeerId
+from protocol.core.ids import LeaseId, PeerId
 
 PEER = PeerId("a peer")
 LIVES = st.lists(st.tuples(st.integers(1, 400), st.integers(0, 20), st.booleans()), max_size=12)

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from node.drill.foundry import KEPT, Foundry, Weights
 from node.engine.fake import FakeConfig, FakeEngine
 from node.engine.port import EngineRefused, FinishReason, GenerationRequest, InstallFailed
-from protocol.ids import PolicyVersion
+from protocol.core.ids import PolicyVersion
 from tests.swarm.test_roads import signed
 
 ASKED = GenerationRequest(prompt=(1, 2), seed=7, max_new_tokens=4, stop_ids=frozenset({0}), temperature=1.0)

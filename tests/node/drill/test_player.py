@@ -11,8 +11,8 @@ from node.drill.foundry import Foundry
 from node.drill.hands import Common, Hand
 from node.drill.player import Player
 from node.engine.fake import FakeConfig, FakeEngine
-from protocol.cost import Price
-from protocol.ids import ManifestHash, PolicyVersion
+from protocol.accounting.cost import Price
+from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.work import Lease
 from swarm.delivery import Granted
 from swarm.testing.memory import MemoryNetwork

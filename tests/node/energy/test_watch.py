@@ -12,7 +12,7 @@ from node.energy.choice import Meters
 from node.energy.rapl import Rapl, find_rapl
 from node.energy.watch import LOOK_S, EnergyWatch
 from node.events import EventLog, Field
-from protocol.energy import Energy, EnergySource
+from protocol.accounting.energy import Energy, EnergySource
 from tests.node.energy.test_rapl import zone
 from tests.node.learning import until
 

@@ -11,8 +11,8 @@ from learner.verification.confidence import Confidence
 from learner.verification.sequential import History
 from node.reports import SwarmReport, swarm_report
 from node.reports.accounts import CostTerms, Reference
-from protocol.energy import EnergySource
-from protocol.ids import PeerId, PolicyVersion
+from protocol.accounting.energy import EnergySource
+from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Rule
 from tests.node.ledgers import ALPHA, BETA, SWARM, Story, demo_run, key, open_story, peer_row
 

@@ -17,8 +17,8 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, 
 from node.receipts import Receipts
 from node.reports import SwarmReport, own_report, write_html
 from node.reports.columns import sections
-from protocol.cost import Price
-from protocol.ids import short
+from protocol.accounting.cost import Price
+from protocol.core.ids import short
 from protocol.work import Rule
 from tests.node.html.stories import HOSTILE, NAMES, TAKEN, banned_report, rich_report
 from tests.node.ledgers import ALPHA, BETA, START_MS

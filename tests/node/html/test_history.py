@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from node.receipts import Receipts
 from node.reports import own_report, swarm_report
 from node.reports.history import BINS, EVIDENCE_KEPT, RECEIVERS_KEPT, Bins, History, joined, told_of
-from protocol.cost import Price
-from protocol.ids import PeerId, PolicyVersion
+from protocol.accounting.cost import Price
+from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Rule
 from tests.node.html.stories import crowd
 from tests.node.ledgers import ALPHA, BETA, GAMMA, START_MS, Story, key, open_story, peer_row

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.reports.html.markup import Fragment, inlined, num, strangers, tag
-from protocol.visible import visible
+from protocol.core.visible import visible
 from tests.node.html.stories import NAMES
 
 texts = st.text() | st.sampled_from(NAMES)

@@ -24,9 +24,9 @@ from node.reports.html.curves import plots
 from node.reports.html.learned import lead
 from node.reports.html.markup import escaped
 from node.reports.html.scale import CURVE_POINTS
-from protocol.cost import Price
-from protocol.ids import PeerId, PolicyVersion, short
-from protocol.visible import visible
+from protocol.accounting.cost import Price
+from protocol.core.ids import PeerId, PolicyVersion, short
+from protocol.core.visible import visible
 from protocol.work import Rule
 from tests.node.html.stories import HOSTILE, NAMES, TAKEN, banned_report, crowd, rich_report
 from tests.node.html.test_markup import Reader

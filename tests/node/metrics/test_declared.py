@@ -15,8 +15,8 @@ from node.metrics.board import MAX_SERIES, Board, Series
 from node.metrics.declared import METRICS, TOPICS, Kind, table
 from node.metrics.following import follow_event, is_trainers
 from node.metrics.sinks import Outlet
-from protocol.errors import LocalProtocolError
-from protocol.pipe import Arrays, Header
+from protocol.core.errors import LocalProtocolError
+from protocol.core.pipe import Arrays, Header
 from tests.node.learning import FakePeer, FakeTrainer, Settings, fast_directory, open_learner
 from tests.node.metrics.test_sinks import ListSink
 

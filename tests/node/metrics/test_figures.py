@@ -8,7 +8,7 @@ import pytest
 
 from learner.trainer import Trainer
 from node.metrics.following import BY_LAG, is_trainers
-from protocol.pipe import Header
+from protocol.core.pipe import Header
 from tests.learner.test_trainer import CONFIG, HYPERPARAMETERS, ok, rollouts
 from tests.node.metrics.test_declared import FIGURES
 

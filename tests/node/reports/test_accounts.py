@@ -19,9 +19,9 @@ from node.reports.accounts import Account, CostTerms, Reference
 from node.reports.facts import PeerReport, SwarmReport
 from node.reports.reckoning import DAY_MS, MAX_DAYS
 from node.reports.stays import Presence, stays_of
-from protocol.cost import Price
-from protocol.energy import MAX_WATTS, EnergySource
-from protocol.ids import PeerId, PolicyVersion
+from protocol.accounting.cost import Price
+from protocol.accounting.energy import MAX_WATTS, EnergySource
+from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Rule
 from tests.node.ledgers import ALPHA, BETA, GAMMA, LEARNER, START_MS, Story, demo_run, open_story, peer_row
 from tests.support.examples import examples

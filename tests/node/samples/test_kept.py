@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from learner.buffer import Batch, Completion, Group
 from node.samples import kept
 from node.samples.kept import KeptCompletion, kept_of, pack, unpack
-from protocol.ids import LeaseId, PeerId, PolicyVersion
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 
 MADE = PolicyVersion(1, 3)
 

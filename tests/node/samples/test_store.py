@@ -11,7 +11,7 @@ import pytest
 from node.errors import RunError
 from node.samples.kept import kept_of
 from node.samples.store import FILE, Sample, SampleSink, kept_versions, read_sample
-from protocol.ids import PolicyVersion
+from protocol.core.ids import PolicyVersion
 from tests.node.samples.test_kept import batch_of
 
 

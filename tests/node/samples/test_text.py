@@ -14,8 +14,8 @@ from rich.cells import cell_len
 from node.samples.kept import KeptCompletion, KeptGroup
 from node.samples.selection import Shown, chosen, shown_group
 from node.samples.text import as_json, as_terminal, as_text
-from protocol.ids import LeaseId, PeerId, PolicyVersion
-from protocol.visible import visible
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion
+from protocol.core.visible import visible
 
 TEXTS = {1: "rev:abc=", 2: "cba", 3: "<eos>", 4: "look: it rains\n", 5: "umbrella"}
 

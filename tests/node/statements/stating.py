@@ -10,16 +10,16 @@ import msgspec
 
 from node.statements.check import Expected, Flaw, Statement, check_statement
 from node.statements.form import CreditLine, Head, Line, ProofLine, ReceiptLine, RelayLine, ReputationLine, write_lines
-from protocol.codec import encode
-from protocol.credit import CreditNote, RelayShare, sign_credit_note
-from protocol.digest import digest_of
-from protocol.genesis import Authority, certify_learner, found_swarm
-from protocol.identity import Keypair
-from protocol.ids import PeerId, PolicyVersion
-from protocol.relay import RelayReceipt, sign_relay_receipt
-from protocol.reputation import DAY_MS, ObservedDay
-from protocol.reputation_note import reputation_note, sign_reputation_note
-from protocol.tally import Tally, TrainedRecord, proofs_for, sign_tally, tree_of
+from protocol.accounting.credit_note import CreditNote, RelayShare, sign_credit_note
+from protocol.accounting.relay_receipt import RelayReceipt, sign_relay_receipt
+from protocol.accounting.reputation import DAY_MS, ObservedDay
+from protocol.accounting.reputation_note import reputation_note, sign_reputation_note
+from protocol.accounting.tally import Tally, TrainedRecord, proofs_for, sign_tally, tree_of
+from protocol.core.codec import encode
+from protocol.core.digest import digest_of
+from protocol.core.genesis import Authority, certify_learner, found_swarm
+from protocol.core.identity import Keypair
+from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Receipt, Rule, Verdict, sign_receipt
 
 OPERATOR, LEARNER, ALPHA, BETA, STRANGER = (Keypair(bytes([n]) * 32) for n in range(1, 6))

@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from node.statements.form import ReceiptLine
-from protocol.reputation import ObservedDay
+from protocol.accounting.reputation import ObservedDay
 from tests.node.statements.stating import (
     ALPHA,
     BETA,

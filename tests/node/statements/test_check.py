@@ -16,9 +16,9 @@ from node.statements import check
 from node.statements.check import Expected, PeerSum
 from node.statements.form import MAX_LINE_BYTES, Line, ProofLine, RelayLine
 from node.statements.text import verdict_json, verdict_text
-from protocol.codec import decode, encode
-from protocol.ids import PublicKey
-from protocol.tally import MAX_PROOF_BYTES, Proof
+from protocol.accounting.tally import MAX_PROOF_BYTES, Proof
+from protocol.core.codec import decode, encode
+from protocol.core.ids import PublicKey
 from protocol.work import Rule, Verdict
 from tests.node.statements.stating import (
     ALPHA,

@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 
 from node.statements.form import CreditLine, Head, Line, ProofLine, ReceiptLine, RelayLine, ReputationLine, write_lines
 from node.statements.program import verify_file
-from protocol.codec import decode
-from protocol.credit import CreditNote
-from protocol.envelope import Kind, read_envelope, seal
-from protocol.identity import Keypair
-from protocol.relay import RelayReceipt
-from protocol.reputation import DAY_MS, ObservedDay
-from protocol.reputation_note import ReputationNote, reputation_note
-from protocol.tally import Proof, Tally
+from protocol.accounting.credit_note import CreditNote
+from protocol.accounting.relay_receipt import RelayReceipt
+from protocol.accounting.reputation import DAY_MS, ObservedDay
+from protocol.accounting.reputation_note import ReputationNote, reputation_note
+from protocol.accounting.tally import Proof, Tally
+from protocol.core.codec import decode
+from protocol.core.envelope import Kind, read_envelope, seal
+from protocol.core.identity import Keypair
 from protocol.work import Receipt
 from tests.node.mutating import distort, packed, tree_of
 from tests.node.statements.stating import (

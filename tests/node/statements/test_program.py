@@ -22,11 +22,11 @@ from node import proof_desk
 from node.cli import main
 from node.events import Clock
 from node.statements.shapes import Shape, shapes_of
-from protocol.genesis import certify_learner
-from protocol.identity import Keypair, peer_id_of
-from protocol.invite import Invite, write_invite
-from protocol.manifest import SignedManifest
-from protocol.relay import relay_receipt, sign_relay_receipt
+from protocol.accounting.relay_receipt import relay_receipt, sign_relay_receipt
+from protocol.core.genesis import certify_learner
+from protocol.core.identity import Keypair, peer_id_of
+from protocol.core.invite import Invite, write_invite
+from protocol.versions.manifest import SignedManifest
 from protocol.work import Relayed
 from swarm.testing.memory import MemoryNetwork
 from tests.learner.working import OTHER, SWARM

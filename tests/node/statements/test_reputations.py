@@ -13,10 +13,10 @@ import pytest
 from learner.ledger_rows import AuditRow
 from learner.verification.confidence import Confidence
 from node.statements.form import Head, ReputationLine, write_lines
-from protocol.genesis import certify_learner
-from protocol.identity import Keypair
-from protocol.ids import PolicyVersion
-from protocol.reputation import DAY_MS, Band
+from protocol.accounting.reputation import DAY_MS, Band
+from protocol.core.genesis import certify_learner
+from protocol.core.identity import Keypair
+from protocol.core.ids import PolicyVersion
 from protocol.work import Rule
 from tests.node.ledgers import ALPHA, BETA, LEARNER, START_MS, open_story, peer_row
 from tests.node.statements import stating

@@ -7,7 +7,7 @@ import pytest
 from node.statements.form import Line
 from node.statements.tables import NAMED, of_peers
 from node.statements.text import verdict_text
-from protocol.ids import PeerId
+from protocol.core.ids import PeerId
 from tests.node.statements.stating import ALPHA, BETA, Draft, judged, receipt_line, reputation_line
 
 RECEIPTS: list[Line] = [receipt_line(1), receipt_line(2, BETA.peer_id)]

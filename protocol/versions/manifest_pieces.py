@@ -8,12 +8,12 @@ bound; and since all pieces come from one peer, bytes that have another hash tha
 
 from __future__ import annotations
 
-from protocol.digest import digest_of
-from protocol.envelope import OVERHEAD_BYTES
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.exchange import AskManifest, NotHeld, TellManifest
-from protocol.ids import ManifestHash
-from protocol.limits import MANIFEST_PIECE_BYTES, MAX_MANIFEST_BYTES
+from protocol.core.digest import digest_of
+from protocol.core.envelope import OVERHEAD_BYTES
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.ids import ManifestHash
+from protocol.core.limits import MANIFEST_PIECE_BYTES, MAX_MANIFEST_BYTES
+from protocol.versions.exchange import AskManifest, NotHeld, TellManifest
 
 MAX_ENVELOPE_BYTES = MAX_MANIFEST_BYTES + OVERHEAD_BYTES
 """Of a manifest with the largest payload."""

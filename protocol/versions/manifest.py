@@ -18,14 +18,14 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from protocol.codec import Bytes32, Bytes36, Message, Millis, decode, encode
-from protocol.digest import as_cid
-from protocol.envelope import Envelope, Kind, open_envelope, seal
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.genesis import MAX_CERTIFICATE_BYTES, Authority
-from protocol.identity import Keypair
-from protocol.ids import Cid, ManifestHash, PeerId, PolicyVersion
-from protocol.limits import (
+from protocol.core.codec import Bytes32, Bytes36, Message, Millis, decode, encode
+from protocol.core.digest import as_cid
+from protocol.core.envelope import Envelope, Kind, open_envelope, seal
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.genesis import MAX_CERTIFICATE_BYTES, Authority
+from protocol.core.identity import Keypair
+from protocol.core.ids import Cid, ManifestHash, PeerId, PolicyVersion
+from protocol.core.limits import (
     MAX_CHUNK_BYTES,
     MAX_CHUNKS,
     MAX_FILE_BYTES,

@@ -14,14 +14,14 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from protocol.codec import Bytes32, Message, Millis, PeerText, checked, decode, encode
-from protocol.digest import digest_of
-from protocol.envelope import OVERHEAD_BYTES, Kind, open_envelope, seal
-from protocol.errors import Fault, PeerError
-from protocol.genesis import MAX_CERTIFICATE_BYTES, Authority
-from protocol.identity import Keypair
-from protocol.limits import MAX_RELAYS
-from protocol.relay import RelayReceipt
+from protocol.accounting.relay_receipt import RelayReceipt
+from protocol.core.codec import Bytes32, Message, Millis, PeerText, checked, decode, encode
+from protocol.core.digest import digest_of
+from protocol.core.envelope import OVERHEAD_BYTES, Kind, open_envelope, seal
+from protocol.core.errors import Fault, PeerError
+from protocol.core.genesis import MAX_CERTIFICATE_BYTES, Authority
+from protocol.core.identity import Keypair
+from protocol.core.limits import MAX_RELAYS
 
 MAX_CREDIT_NOTE_BYTES = 72 * MAX_RELAYS + MAX_CERTIFICATE_BYTES + 512
 

@@ -13,12 +13,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from protocol.codec import Bytes32, Message, PeerText, checked, decode, encode
-from protocol.envelope import Kind, open_envelope, seal
-from protocol.errors import Fault, PeerError
-from protocol.identity import Keypair
-from protocol.ids import ManifestHash, PeerId, SwarmId
-from protocol.limits import MAX_CHUNKS, MAX_RELAYS
+from protocol.core.codec import Bytes32, Message, PeerText, checked, decode, encode
+from protocol.core.envelope import Kind, open_envelope, seal
+from protocol.core.errors import Fault, PeerError
+from protocol.core.identity import Keypair
+from protocol.core.ids import ManifestHash, PeerId, SwarmId
+from protocol.core.limits import MAX_CHUNKS, MAX_RELAYS
 
 MAX_RELAY_RECEIPT_BYTES = MAX_CHUNKS + 54 * MAX_RELAYS + 4096
 

@@ -16,15 +16,15 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from protocol.codec import Bytes16, Bytes32, Count, Message, Millis, PeerText, checked, decode, encode
-from protocol.envelope import OVERHEAD_BYTES, Kind, open_envelope, seal
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.genesis import MAX_CERTIFICATE_BYTES, Authority
-from protocol.identity import Keypair, public_key_of
-from protocol.ids import PolicyVersion
-from protocol.limits import MAX_EXTENSION_BYTES
-from protocol.manifest import Manifest
-from protocol.merkle import MAX_PATH, MerkleTree, is_in_tree
+from protocol.accounting.merkle import MAX_PATH, MerkleTree, is_in_tree
+from protocol.core.codec import Bytes16, Bytes32, Count, Message, Millis, PeerText, checked, decode, encode
+from protocol.core.envelope import OVERHEAD_BYTES, Kind, open_envelope, seal
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.genesis import MAX_CERTIFICATE_BYTES, Authority
+from protocol.core.identity import Keypair, public_key_of
+from protocol.core.ids import PolicyVersion
+from protocol.core.limits import MAX_EXTENSION_BYTES
+from protocol.versions.manifest import Manifest
 
 TALLY = "volery.tally"
 """The extension of Manifest: the envelope of a Tally."""

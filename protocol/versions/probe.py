@@ -13,7 +13,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from protocol.codec import (
+from protocol.core.codec import (
     Message,
     Packed,
     Row,
@@ -24,9 +24,9 @@ from protocol.codec import (
     unpack_logprobs,
     unpack_tokens,
 )
-from protocol.errors import Fault, PeerError
-from protocol.limits import MAX_EXTENSION_BYTES
-from protocol.manifest import Manifest
+from protocol.core.errors import Fault, PeerError
+from protocol.core.limits import MAX_EXTENSION_BYTES
+from protocol.versions.manifest import Manifest
 
 PROBE = "volery.probe"
 """The extension of Manifest."""

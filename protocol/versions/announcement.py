@@ -12,13 +12,13 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from protocol.codec import Bytes32, Count, Message, checked, decode, encode
-from protocol.envelope import OVERHEAD_BYTES, Kind, open_envelope, seal
-from protocol.errors import LocalProtocolError
-from protocol.genesis import MAX_CERTIFICATE_BYTES, Authority, open_certificate
-from protocol.identity import Keypair
-from protocol.ids import ManifestHash, PeerId, PolicyVersion, PublicKey, SwarmId
-from protocol.limits import MAX_ANNOUNCEMENT_BYTES
+from protocol.core.codec import Bytes32, Count, Message, checked, decode, encode
+from protocol.core.envelope import OVERHEAD_BYTES, Kind, open_envelope, seal
+from protocol.core.errors import LocalProtocolError
+from protocol.core.genesis import MAX_CERTIFICATE_BYTES, Authority, open_certificate
+from protocol.core.identity import Keypair
+from protocol.core.ids import ManifestHash, PeerId, PolicyVersion, PublicKey, SwarmId
+from protocol.core.limits import MAX_ANNOUNCEMENT_BYTES
 
 MAX_PAYLOAD_BYTES = MAX_ANNOUNCEMENT_BYTES - OVERHEAD_BYTES
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import BinaryIO
 
-from protocol.digest import cid_of
-from protocol.ids import Cid
-from protocol.limits import KIB, MAX_NAME_CHARS, MIB
-from protocol.manifest import ChunkRef, FileEntry, Manifest, PatchEntry, TensorEntry, is_safe_file_name
-from protocol.tensors import LayoutError, Read, Table, read_table
+from protocol.core.digest import cid_of
+from protocol.core.ids import Cid
+from protocol.core.limits import KIB, MAX_NAME_CHARS, MIB
+from protocol.versions.manifest import ChunkRef, FileEntry, Manifest, PatchEntry, TensorEntry, is_safe_file_name
+from protocol.versions.safetensors_header import LayoutError, Read, Table, read_table
 
 CHUNK_SIZES = (
     (16 * MIB, 64 * KIB),

@@ -21,10 +21,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from protocol.codec import Address, Bytes32, Bytes36, Count, Message, Millis, Name, PeerText, Reason
-from protocol.envelope import OVERHEAD_BYTES
-from protocol.genesis import MAX_CERTIFICATE_BYTES, MAX_GENESIS_BYTES
-from protocol.limits import (
+from protocol.core.codec import Address, Bytes32, Bytes36, Count, Message, Millis, Name, PeerText, Reason
+from protocol.core.envelope import OVERHEAD_BYTES
+from protocol.core.genesis import MAX_CERTIFICATE_BYTES, MAX_GENESIS_BYTES
+from protocol.core.limits import (
     MANIFEST_PIECE_BYTES,
     MAX_ADDRESSES,
     MAX_ANNOUNCEMENT_BYTES,
@@ -103,7 +103,7 @@ class TellNewest(Message, frozen=True, kw_only=True, tag="newest"):
 class TellManifest(Message, frozen=True, kw_only=True, tag="manifest"):
     """The manifest's envelope, as signed, or a piece of it: then `total` bytes are the whole.
 
-    Cutting and collecting is in `protocol.manifest_pieces`.
+    Cutting and collecting is in `protocol.versions.manifest_pieces`.
     """
 
     manifest: Annotated[bytes, Meta(max_length=MANIFEST_PIECE_BYTES)]

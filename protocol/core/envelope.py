@@ -18,11 +18,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from protocol.codec import Bytes32, Bytes64, decode
-from protocol.digest import digest_of
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.identity import Keypair, peer_id_of, verify
-from protocol.ids import Digest, PeerId, PublicKey, SwarmId
+from protocol.core.codec import Bytes32, Bytes64, decode
+from protocol.core.digest import digest_of
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.identity import Keypair, peer_id_of, verify
+from protocol.core.ids import Digest, PeerId, PublicKey, SwarmId
 
 DOMAIN_PREFIX = b"volery/1/"
 NO_SWARM = SwarmId(bytes(32))

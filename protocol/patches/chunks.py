@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
-from protocol.digest import cid_of
-from protocol.errors import Fault, PeerError
-from protocol.ids import Cid, ManifestHash
-from protocol.layout import Source, Tables, chunk_size_for, even_cuts, exactly
-from protocol.manifest import ChunkRef, Manifest, PatchEntry
+from protocol.core.digest import cid_of
+from protocol.core.errors import Fault, PeerError
+from protocol.core.ids import Cid, ManifestHash
+from protocol.versions.chunking import Source, Tables, chunk_size_for, even_cuts, exactly
+from protocol.versions.manifest import ChunkRef, Manifest, PatchEntry
 
 
 def with_patches(tables: Tables, patches: Mapping[ManifestHash, Source], *, chunk_bytes: int | None = None) -> Tables:

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from protocol.limits import MAX_JOULES
+from protocol.core.limits import MAX_JOULES
 
 JOULES_PER_KWH = 3_600_000
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from protocol.limits import MAX_DETAIL_CHARS
-from protocol.visible import one_line
+from protocol.core.limits import MAX_DETAIL_CHARS
+from protocol.core.visible import one_line
 
 
 class Fault(Enum):

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocol.codec import Bytes16, Bytes32, Count, Message, Millis, Name, checked, decode, encode
-from protocol.dates import moment
-from protocol.envelope import NO_SWARM, OVERHEAD_BYTES, Envelope, Kind, open_envelope, seal
-from protocol.errors import Fault, PeerError
-from protocol.identity import Keypair, peer_id_of
-from protocol.ids import PeerId, PublicKey, SwarmId
-from protocol.limits import MAX_ANNOUNCEMENT_BYTES, PROTOCOL_VERSION
+from protocol.core.codec import Bytes16, Bytes32, Count, Message, Millis, Name, checked, decode, encode
+from protocol.core.dates import moment
+from protocol.core.envelope import NO_SWARM, OVERHEAD_BYTES, Envelope, Kind, open_envelope, seal
+from protocol.core.errors import Fault, PeerError
+from protocol.core.identity import Keypair, peer_id_of
+from protocol.core.ids import PeerId, PublicKey, SwarmId
+from protocol.core.limits import MAX_ANNOUNCEMENT_BYTES, PROTOCOL_VERSION
 
 MAX_GENESIS_BYTES = 1024
 """Payload: the longest name in the widest script takes half of it."""

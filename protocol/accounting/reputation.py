@@ -1,10 +1,10 @@
 """Reputation: what was observed of a peer day by day in, a score with its parts out.
 
 A plain function of counts, the same for whoever has the counts: a learner, its report, and the reader of a signed note
-(`protocol.reputation_note`). Observations lose half of their weight every HALF_LIFE_DAYS. Four shares in [0, 1] make
-the score, 1 where nothing speaks against the peer: availability (it does not vanish), timeliness (what it leases comes
-back in time), honesty (no rule blames its groups), soundness (its audits pass). Service, what it passes on of versions,
-makes up for a part of what is missing, and lacks nobody.
+(`protocol.accounting.reputation_note`). Observations lose half of their weight every HALF_LIFE_DAYS. Four shares in [0,
+1] make the score, 1 where nothing speaks against the peer: availability (it does not vanish), timeliness (what it
+leases comes back in time), honesty (no rule blames its groups), soundness (its audits pass). Service, what it passes on
+of versions, makes up for a part of what is missing, and lacks nobody.
 
 What always holds: every figure is a number in [0, 1]; a better observation never lowers one; size does not enter, but
 for a few good observations that everybody starts with, so that of two peers of the same habits the smaller one never
@@ -23,7 +23,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from protocol.codec import Count
+from protocol.core.codec import Count
 
 SCALE = 1
 """Number of the rules on this page. Whoever changes a score, a strike or a band makes it the next one."""

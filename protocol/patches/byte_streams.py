@@ -14,8 +14,8 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from protocol.errors import Fault, PeerError
-from protocol.limits import MIB
+from protocol.core.errors import Fault, PeerError
+from protocol.core.limits import MIB
 
 Octets = NDArray[np.uint8]
 Take = Callable[[int], bytes | memoryview]

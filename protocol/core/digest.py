@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 
-from protocol.errors import Fault, PeerError
-from protocol.ids import CID_BYTES, Cid, Digest
+from protocol.core.errors import Fault, PeerError
+from protocol.core.ids import CID_BYTES, Cid, Digest
 
 CID_PREFIX = bytes([0x01, 0x55, 0x12, 0x20])
 

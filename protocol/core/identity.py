@@ -10,8 +10,8 @@ import base58
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from protocol.errors import Fault, PeerError
-from protocol.ids import PUBLIC_KEY_BYTES, PeerId, PublicKey
+from protocol.core.errors import Fault, PeerError
+from protocol.core.ids import PUBLIC_KEY_BYTES, PeerId, PublicKey
 
 PEER_ID_PREFIX = bytes([0x00, 0x24, 0x08, 0x01, 0x12, 0x20])
 """identity multihash of 36 bytes | field 1 (type) = Ed25519 | field 2 (data), 32 bytes follow."""

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from protocol.errors import LocalProtocolError
-from protocol.ids import PolicyVersion
+from protocol.core.errors import LocalProtocolError
+from protocol.core.ids import PolicyVersion
 
 
 class Admissibility(Enum):

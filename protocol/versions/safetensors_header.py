@@ -16,9 +16,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from protocol.codec import ready
-from protocol.limits import MAX_TENSOR_RANK, MAX_TENSORS, MIB
-from protocol.manifest import DTYPE_BYTES, Dimension
+from protocol.core.codec import ready
+from protocol.core.limits import MAX_TENSOR_RANK, MAX_TENSORS, MIB
+from protocol.versions.manifest import DTYPE_BYTES, Dimension
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 16 * MIB

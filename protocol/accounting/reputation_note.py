@@ -1,8 +1,9 @@
 """Reputation notes: the learner's signed word on a peer, with the observations that it rests on.
 
 What always holds after `open_reputation_note`: the operator stands behind the signer; days are in order, each once, and
-within the window; score, shares, strikes and band are those that `protocol.reputation` makes of these observations. So
-a reader has to believe the learner's counts, and nothing else; and can count them anew for a later day.
+within the window; score, shares, strikes and band are those that `protocol.accounting.reputation` makes of these
+observations. So a reader has to believe the learner's counts, and nothing else; and can count them anew for a later
+day.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from protocol.codec import Count, Message, Millis, PeerText, Reason, checked, decode, encode
-from protocol.envelope import OVERHEAD_BYTES, Kind, open_envelope, seal
-from protocol.errors import Fault, PeerError
-from protocol.genesis import MAX_CERTIFICATE_BYTES, Authority
-from protocol.identity import Keypair
-from protocol.limits import MAX_REASON_CHARS
-from protocol.reputation import DAY_MS, SCALE, WINDOW_DAYS, Band, ObservedDay, Reputation, reputation_of
+from protocol.accounting.reputation import DAY_MS, SCALE, WINDOW_DAYS, Band, ObservedDay, Reputation, reputation_of
+from protocol.core.codec import Count, Message, Millis, PeerText, Reason, checked, decode, encode
+from protocol.core.envelope import OVERHEAD_BYTES, Kind, open_envelope, seal
+from protocol.core.errors import Fault, PeerError
+from protocol.core.genesis import MAX_CERTIFICATE_BYTES, Authority
+from protocol.core.identity import Keypair
+from protocol.core.limits import MAX_REASON_CHARS
 
 MAX_OBSERVED_DAYS = WINDOW_DAYS + 1
 

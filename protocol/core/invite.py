@@ -20,13 +20,13 @@ import base58
 import msgspec
 from msgspec import Meta
 
-from protocol.codec import Address, Bytes32, Count, Millis, Name, Row, checked, decode
-from protocol.dates import ago, moment
-from protocol.digest import digest_of
-from protocol.errors import LocalProtocolError, PeerError
-from protocol.genesis import Authority
-from protocol.ids import PublicKey, SwarmId
-from protocol.limits import MAX_ADDRESSES, MAX_INVITE_CHARS, MAX_TOKEN_CHARS, PROTOCOL_VERSION
+from protocol.core.codec import Address, Bytes32, Count, Millis, Name, Row, checked, decode
+from protocol.core.dates import ago, moment
+from protocol.core.digest import digest_of
+from protocol.core.errors import LocalProtocolError, PeerError
+from protocol.core.genesis import Authority
+from protocol.core.ids import PublicKey, SwarmId
+from protocol.core.limits import MAX_ADDRESSES, MAX_INVITE_CHARS, MAX_TOKEN_CHARS, PROTOCOL_VERSION
 
 PREFIX = "volery1"
 CHECKSUM_BYTES = 4

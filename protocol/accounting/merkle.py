@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from protocol.ids import Digest
+from protocol.core.ids import Digest
 
 LEAF, NODE = b"\x00", b"\x01"
 HASH_BYTES = 32

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.errors import Fault, PeerError
-from protocol.limits import KIB, PATCH_SEGMENT_BYTES
-from protocol.manifest import DTYPE_BYTES
-from protocol.patch_streams import Octets, Packer, Take, Unpacker, number, take_number
+from protocol.core.errors import Fault, PeerError
+from protocol.core.limits import KIB, PATCH_SEGMENT_BYTES
+from protocol.patches.byte_streams import Octets, Packer, Take, Unpacker, number, take_number
+from protocol.versions.manifest import DTYPE_BYTES
 
 Buffer = bytes | memoryview
 Marks = NDArray[np.bool_]

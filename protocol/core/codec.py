@@ -6,7 +6,8 @@ number is NaN or infinite, no date is beyond calendars, and no text can do anyth
 Invariants:
 - The size is checked before anything is parsed; every field is bounded by its type. What we sign or send ourselves
   passes the same bounds (`checked`).
-- Text for people (`Name`, `Reason`) becomes one harmless line (`protocol.visible`) when a message is built or read.
+- Text for people (`Name`, `Reason`) becomes one harmless line (`protocol.core.visible`) when a message is built or
+  read.
 - A reader ignores fields it does not know. Signatures cover the bytes as sent, so nothing is re-encoded to check one.
 - Every message may carry named extensions (`ext`), which old readers keep without understanding them.
 """
@@ -21,8 +22,8 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from protocol.errors import Fault, LocalProtocolError, PeerError
-from protocol.limits import (
+from protocol.core.errors import Fault, LocalProtocolError, PeerError
+from protocol.core.limits import (
     MAX_ADDRESS_CHARS,
     MAX_EXTENSION_BYTES,
     MAX_EXTENSION_NAME_CHARS,
@@ -34,7 +35,7 @@ from protocol.limits import (
     MAX_SECONDS,
     MAX_TOKEN_ID,
 )
-from protocol.visible import one_line
+from protocol.core.visible import one_line
 
 Bytes16 = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Bytes32 = Annotated[bytes, Meta(min_length=32, max_length=32)]

@@ -20,13 +20,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from protocol.codec import Count, Label, Message, decode, encode
-from protocol.errors import Fault, PeerError
-from protocol.layout import WEIGHT_SUFFIX, FilePlan, Source, exactly, plan_files
-from protocol.limits import MAX_FILE_BYTES, MAX_FILES, MAX_PATCH_HEAD_BYTES, PATCH_SEGMENT_BYTES
-from protocol.patch_codec import Buffer, SegmentDecoder, SegmentEncoder
-from protocol.patch_streams import number, take_number
-from protocol.tensors import LENGTH_BYTES, MAX_HEADER_BYTES, LayoutError, Span, Table, read_table
+from protocol.core.codec import Count, Label, Message, decode, encode
+from protocol.core.errors import Fault, PeerError
+from protocol.core.limits import MAX_FILE_BYTES, MAX_FILES, MAX_PATCH_HEAD_BYTES, PATCH_SEGMENT_BYTES
+from protocol.patches.byte_streams import number, take_number
+from protocol.patches.segment_codec import Buffer, SegmentDecoder, SegmentEncoder
+from protocol.versions.chunking import WEIGHT_SUFFIX, FilePlan, Source, exactly, plan_files
+from protocol.versions.safetensors_header import LENGTH_BYTES, MAX_HEADER_BYTES, LayoutError, Span, Table, read_table
 
 MAGIC = b"volery patch 1\n"
 """What every patch begins with; the digit is the version of the format."""

@@ -10,8 +10,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from protocol.codec import Message, Seconds
-from protocol.limits import MAX_MICROS_PER_HOUR
+from protocol.core.codec import Message, Seconds
+from protocol.core.limits import MAX_MICROS_PER_HOUR
 
 MICROS = 1_000_000
 CURRENCY = "USD"

@@ -1,0 +1,8 @@
+"""Exact patches: how the files of one policy version follow from those of an earlier one. A peer that applies a patch
+obtains the same bytes as a peer that fetched the version whole.
+
+- `byte_streams`: one stream of a patch: absent, as it is, or under zstd, whichever is smallest
+- `chunks`: a patch as chunks of the manifest that offers it
+- `patch`: a patch made and applied
+- `segment_codec`: the difference between two equally long runs of elements
+"""

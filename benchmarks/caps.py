@@ -45,7 +45,7 @@ from harness import (
 )
 
 from swarm.libp2p import open_libp2p
-from swarm.transport import Stream, StreamBroken, Transport
+from swarm.transport.interface import Stream, StreamBroken, Transport
 
 DEVIATION_PCT_AT_MOST = 5.0
 UNCAPPED_AT_MOST = 1.05

@@ -47,7 +47,7 @@ from node.reports import SwarmReport, swarm_report
 from node.schooling import open_schooling
 from node.trainer_process import load_request
 from protocol.core.ids import ManifestHash, PolicyVersion
-from swarm.causes import first_cause
+from swarm.transport.error_groups import first_cause
 
 TARGET = 0.8
 TIME_RATIO_AT_MOST = 2.5

@@ -46,7 +46,7 @@ from harness import (
 
 from swarm.libp2p import open_libp2p
 from swarm.libp2p.security import NOISE, TLS
-from swarm.transport import Stream
+from swarm.transport.interface import Stream
 
 RATIO_AT_LEAST = 0.45
 REPS = 7

@@ -6,7 +6,7 @@ EXCUSED is about a line that broke or a peer that fell silent.
 
 from __future__ import annotations
 
-from swarm.reception import IN_GOOD_ORDER
+from swarm.work.server import IN_GOOD_ORDER
 
 BANNED = "banned"
 OUT_OF_HOURS = "gone outside its owner's hours"

@@ -86,14 +86,14 @@ from protocol.versions.chunking import file_chunks
 from protocol.versions.exchange import NotTold, PeerAddresses, TellTerms
 from protocol.versions.manifest import SignedManifest
 from protocol.versions.staleness import Chain
-from swarm.causes import first_cause
-from swarm.distribution import Distribution
-from swarm.doubles import Doubles
-from swarm.membership import HEARTBEATS_MISSED, Membership
-from swarm.reception import INBOX, Incoming, Reception
-from swarm.serving import Knowledge, Serving
 from swarm.store import ChunkStore, StoreError
-from swarm.transport import ListenFailed, Transport
+from swarm.transfer.exchange import Distribution
+from swarm.transfer.serving import Knowledge, Serving
+from swarm.transport.error_groups import first_cause
+from swarm.transport.interface import ListenFailed, Transport
+from swarm.work.duplicate_keys import Doubles
+from swarm.work.membership import HEARTBEATS_MISSED, Membership
+from swarm.work.server import INBOX, Incoming, Reception
 
 LAST_PROOFS_S = 3.0
 """How long the run may wait at its end for nodes to fetch what the last version was trained on."""

@@ -63,14 +63,14 @@ from protocol.work import (
     Hello,
     Introduction,
 )
-from swarm.causes import first_cause
-from swarm.delivery import KeyInUse, NotWelcome, RunFinished, WorkLine
-from swarm.distribution import Distribution, Fetched
-from swarm.following import Arrival, Following
-from swarm.obtaining import Obtained
-from swarm.serving import Knowledge, Serving
 from swarm.store import ChunkStore, StoreError
-from swarm.transport import ListenFailed, Transport
+from swarm.transfer.exchange import Distribution, Fetched
+from swarm.transfer.serving import Knowledge, Serving
+from swarm.transport.error_groups import first_cause
+from swarm.transport.interface import ListenFailed, Transport
+from swarm.versions.fetcher import Obtained
+from swarm.versions.follower import Arrival, Following
+from swarm.work.client import KeyInUse, NotWelcome, RunFinished, WorkLine
 
 SESSION_S = 2.0
 """How often the node's own presence is written, beside its end; what a kill loses of it at most."""

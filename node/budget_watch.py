@@ -15,8 +15,8 @@ import trio
 from node.events import EventLog
 from protocol.core.errors import Fault
 from protocol.core.ids import PeerId
-from swarm.rates import Bucket, Buckets, Rate
-from swarm.transport import Transport
+from swarm.transport.event_rate import Bucket, Buckets, Rate
+from swarm.transport.interface import Transport
 
 TOLD_EVERY_S = 30.0
 """How often refusals are told; whoever is under attack learns of it within this time."""

@@ -585,7 +585,7 @@ def _run(program: Any, *args: Any, **options: Any) -> None:
     import trio
 
     from node.collector import look_seldom
-    from swarm.causes import first_cause
+    from swarm.transport.error_groups import first_cause
 
     look_seldom()
     try:

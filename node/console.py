@@ -15,7 +15,7 @@ from node.errors import RunError
 from node.harmless_console import HarmlessConsole
 from node.stopping import STOPPED_EXIT_CODE, Stopped, stop_when_told
 from node.view import ViewState, shown
-from swarm.causes import first_cause
+from swarm.transport.error_groups import first_cause
 
 T = TypeVar("T")
 

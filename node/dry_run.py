@@ -33,7 +33,7 @@ from node.schooling import Schooling
 from node.stopping import STOPPED_EXIT_CODE, Stopped, stop_when_told
 from node.trainer_process import TRAINER, child_spec, load_request
 from node.vllm_environment import has_gpu
-from swarm.causes import first_cause
+from swarm.transport.error_groups import first_cause
 
 QUICK = "No trial was made (--quick): whether nodes can work with the model is found out at the start."
 

@@ -19,8 +19,8 @@ from protocol.core.genesis import LearnerCertificate, learner_of, open_certifica
 from protocol.core.ids import PeerId
 from protocol.core.invite import Invite
 from protocol.versions import exchange
-from swarm.asking import ask
-from swarm.transport import DialFailed, StreamBroken, StreamRefused, Transport
+from swarm.transport.interface import DialFailed, StreamBroken, StreamRefused, Transport
+from swarm.versions.manifest_search import ask
 
 DIAL_EVERY_S = 1.0
 """Pause between attempts to reach the learner for the first time."""

@@ -29,10 +29,9 @@ from protocol.core.genesis import Authority
 from protocol.core.ids import PeerId, PolicyVersion, PublicKey
 from protocol.versions import exchange
 from protocol.versions.announcement import SignedAnnouncement, open_own_announcement
-from swarm.asking import ask
-from swarm.blame import Report
 from swarm.store import ChunkStore
-from swarm.transport import PeerConnected, StreamBroken, StreamRefused, Transport
+from swarm.transport.interface import PeerConnected, Report, StreamBroken, StreamRefused, Transport
+from swarm.versions.manifest_search import ask
 
 MAX_JUMP = 10_000
 """Incarnations that are skipped at once, at most: nobody starts a learner so often between two copies. Each of them is

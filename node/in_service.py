@@ -25,8 +25,8 @@ from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.core.visible import first_line
 from protocol.trouble import TroubleKind
 from protocol.versions.manifest import SignedManifest
-from swarm.causes import first_cause
 from swarm.store import ChunkStore
+from swarm.transport.error_groups import first_cause
 
 FREE_AFTER_S = 60.0
 """So long may a pause be before the engine's memory is freed: loading a model again takes seconds to a minute, and a

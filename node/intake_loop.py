@@ -33,8 +33,8 @@ from node.witness import Witness
 from protocol.core.identity import Keypair
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId, SwarmId, short
 from protocol.work import Acknowledgement, InboxFull, Receipt, Rule, SignedRecord, Verdict, sign_receipt
-from swarm.causes import first_cause
-from swarm.reception import INBOX_RETRY_MS, Incoming
+from swarm.transport.error_groups import first_cause
+from swarm.work.server import INBOX_RETRY_MS, Incoming
 
 MAX_UNDER_WAY = 32
 """Deliveries checked, asked about or written at a time: one that takes long holds up no other until so many do. What is

@@ -38,9 +38,8 @@ from protocol.core.invite import Invite
 from protocol.versions import exchange
 from protocol.versions.announcement import open_announcement
 from protocol.versions.manifest import SignedManifest
-from swarm.asking import ManifestSearch, ask
-from swarm.blame import unreported
-from swarm.transport import StreamBroken, StreamRefused, Transport
+from swarm.transport.interface import StreamBroken, StreamRefused, Transport, unreported
+from swarm.versions.manifest_search import ManifestSearch, ask
 
 COMFORTABLE = 3.25
 """Times the model that a quota holds in comfort: in service, newest, being fetched, and patches."""

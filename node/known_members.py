@@ -1,7 +1,8 @@
 """Remember over a restart where members came from, so that they are let in before strangers.
 
 The learner's state directory has `members.json`: peer ids and the network addresses (of IPv6 the /64 network) that they
-last came from. Nothing is decided by it but who goes first when there is no room for all (`swarm/libp2p/door.py`).
+last came from. Nothing is decided by it but who goes first when there is no room for all
+(`swarm/libp2p/connection_gate.py`).
 
 Invariants:
 - A file that is missing, damaged or cannot be written costs members their precedence, and nothing else.
@@ -22,7 +23,7 @@ from node.errors import RunError
 from node.events import EventLog
 from node.home import write_durably
 from protocol.core.ids import PeerId
-from swarm.transport import Transport
+from swarm.transport.interface import Transport
 
 FILE = "members.json"
 

@@ -50,10 +50,10 @@ from protocol.work import (
     Started,
     Welcome,
 )
-from swarm.membership import Awaited, Gone, Heard, Joined, Lost, Opened, Tick
-from swarm.neighbourhood import neighbourhoods
-from swarm.rates import Buckets, Rate
-from swarm.reception import IN_GOOD_ORDER, Reception
+from swarm.transport.event_rate import Buckets, Rate
+from swarm.work.membership import Awaited, Gone, Heard, Joined, Lost, Opened, Tick
+from swarm.work.neighbour_graph import neighbourhoods
+from swarm.work.server import IN_GOOD_ORDER, Reception
 
 TICK_S = 1.0
 """How often silence and deadlines are looked at."""
@@ -76,7 +76,7 @@ line breaks again and again comes back every 11 s at most."""
 
 @dataclass(kw_only=True)
 class LearnerDesk:
-    """Implements `swarm.reception.Desk`; see the module's paragraph."""
+    """Implements `swarm.work.server.Desk`; see the module's paragraph."""
 
     run: LearnerRun
     ledger: Ledger

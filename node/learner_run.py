@@ -19,7 +19,7 @@ from node.troubles import Troubles, Unable
 from protocol.accounting.energy import EnergySource
 from protocol.core.ids import PeerId
 from protocol.versions.manifest import SignedManifest
-from swarm.membership import Membership
+from swarm.work.membership import Membership
 
 
 @dataclass(kw_only=True)

@@ -13,8 +13,8 @@ from node.events import Clock, EventLog
 from node.first_contact import apart
 from protocol.core.ids import PeerId
 from protocol.work import Introduction, LeaseRecall
-from swarm.delivery import Connected, Disconnected, LineEvent, NoLease, ReceiptRevised
-from swarm.transport import DialFailed, Transport
+from swarm.transport.interface import DialFailed, Transport
+from swarm.work.client import Connected, Disconnected, LineEvent, NoLease, ReceiptRevised
 
 CLOCK_TOLERATED_MS = 5 * 60 * 1000
 """Between our clock and the learner's, before it is said: leases are reckoned by the learner's, hours by ours."""

@@ -39,7 +39,9 @@ FIRST_PAUSE_S = {
     TroubleKind.ENGINE: 1.0,
 }
 """After the first failure. Loading a version reads all of its weights; a lease that is refused costs next to nothing,
-and the next one may be another prompt. Fetching has pauses of its own (`swarm.following`), and is only told here."""
+and the next one may be another prompt. Fetching has pauses of its own (`swarm.versions.follower`), and is only told
+here.
+"""
 
 LONGEST_PAUSE_S = 300.0
 """Five minutes: a node whose owner has mended the engine is at work soon, and one that has not costs the learner a

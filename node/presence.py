@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 
 from node.config import BITS_PER_MBIT, NetworkSection, NodeNetworkSection
 from swarm.libp2p import open_libp2p
-from swarm.transport import Transport
+from swarm.transport.interface import Transport
 
 
 def open_transport(seed: bytes, network: NetworkSection | NodeNetworkSection) -> AbstractAsyncContextManager[Transport]:

@@ -20,7 +20,7 @@ import trio
 
 from learner.leasing import Prompt
 from node.schooling import Schooling, Written
-from swarm.causes import first_cause
+from swarm.transport.error_groups import first_cause
 
 AHEAD = 64
 """Prompts that are written ahead: most batches, which are leased in one go when the one before was taken."""

@@ -25,8 +25,8 @@ from protocol.core.errors import Fault, PeerError
 from protocol.core.genesis import Authority
 from protocol.core.ids import PeerId, PolicyVersion, RecordId
 from protocol.work import ProofRequest, Proofs
-from swarm.delivery import WorkLine
 from swarm.store import ChunkStore
+from swarm.work.client import WorkLine
 
 
 @dataclass(kw_only=True)

@@ -33,9 +33,9 @@ from protocol.versions.announcement import Announcement, announce, topic_of
 from protocol.versions.manifest import SignedManifest
 from protocol.versions.probe import Probed
 from protocol.versions.safetensors_header import LayoutError
-from swarm.causes import first_cause
 from swarm.store import ChunkStore, StoreError, StoreFull
-from swarm.transport import Transport
+from swarm.transport.error_groups import first_cause
+from swarm.transport.interface import Transport
 
 REANNOUNCE_S = 5.0
 """The newest version is announced again this often: gossip may lose a message, and repetition is harmless."""

@@ -36,8 +36,8 @@ from protocol.core.digest import digest_of
 from protocol.core.genesis import Authority
 from protocol.core.identity import Keypair
 from protocol.core.ids import ManifestHash, PeerId, PolicyVersion
-from swarm.delivery import RELAYED_KEPT
 from swarm.store import ChunkStore
+from swarm.work.client import RELAYED_KEPT
 
 MAX_HEARD = 1024
 """Receipts not yet looked at: one of each peer that may be connected; all speak after a version, or a restart."""

@@ -12,7 +12,7 @@ import trio
 
 from node.events import EventLog
 from node.receipts import Receipts
-from swarm.delivery import ReceiptRevised
+from swarm.work.client import ReceiptRevised
 
 WAITING = 1024
 """Later receipts that wait to be written."""

@@ -43,10 +43,10 @@ from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion, SwarmId
 from protocol.core.visible import first_line
 from protocol.trouble import TroubleKind
 from protocol.work import Lease, LeaseRecall, Rule, Started, sign_record
-from swarm.causes import first_cause
-from swarm.delivery import MAX_UNDELIVERED, Granted, WorkLine
-from swarm.following import Arrival
 from swarm.store import ChunkStore
+from swarm.transport.error_groups import first_cause
+from swarm.versions.follower import Arrival
+from swarm.work.client import MAX_UNDELIVERED, Granted, WorkLine
 
 LEASE, ENGINE = TroubleKind.LEASE, TroubleKind.ENGINE
 

@@ -32,7 +32,7 @@ from node.tasks.registry import open_task
 from node.tasks.text import TextCodec, write_character_tokenizer
 from node.warm_start import WarmStart, WarmStartTerms
 from node.whole_file import cannot_write
-from swarm.causes import first_cause
+from swarm.transport.error_groups import first_cause
 
 UNTRAINED = "model-untrained"
 MODEL = "model"

@@ -48,9 +48,9 @@ from protocol.core.ids import PolicyVersion
 from protocol.core.pipe import Arrays, Header
 from protocol.versions.manifest import SignedManifest
 from protocol.versions.staleness import Chain, bases_of
-from swarm.causes import first_cause
 from swarm.store import ChunkStore
-from swarm.transport import Transport
+from swarm.transport.error_groups import first_cause
+from swarm.transport.interface import Transport
 
 MAX_DIVERGED = 3
 """Batches in a row that may make the loss infinite: one is a broken peer's work, more are a broken run's."""

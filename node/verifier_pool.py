@@ -29,7 +29,7 @@ from node.tasks.gate import Place
 from node.tasks.judging import Asked, Judgement
 from node.tasks.port import MAX_REWARD, Answer, Chat, ChatMessage, Problem
 from protocol.core.pipe import Header
-from swarm.causes import first_cause
+from swarm.transport.error_groups import first_cause
 
 VERIFIER = (sys.executable, "-m", "node.verifier_program")
 """The command of a verifier on this machine."""

@@ -32,7 +32,7 @@ from node.tasks.gate import Place
 from node.tasks.judging import Asked, Judgement
 from node.tasks.port import Problem, TaskError
 from node.verifier_pool import VERIFIER, Failure, PoolTerms, VerifierPool, open_pool
-from swarm.causes import first_cause
+from swarm.transport.error_groups import first_cause
 
 MAX_USUAL = 8
 """Verifiers on this machine unless the file says how many: half of its cores, since rollouts may be made here, too."""

@@ -16,13 +16,13 @@ from contextlib import suppress
 import trio
 
 from node.stopping import STOP_ON_EOF
-from swarm.libp2p.addresses import Address, parse_address
-from swarm.libp2p.frames import INITIAL_WINDOW, Flag, FrameType, encode_header
 from swarm.libp2p.identify import PING_PROTOCOL
 from swarm.libp2p.multistream import encode_message
 from swarm.libp2p.security import TLS, HandshakeFailed, Identity, secure_outbound, security_table
-from swarm.libp2p.tcp import TcpConnection
-from swarm.libp2p.yamux import YAMUX_PROTOCOL, ConnectionLost
+from swarm.libp2p.sockets.addresses import Address, parse_address
+from swarm.libp2p.sockets.tcp import TcpConnection
+from swarm.libp2p.yamux.connection import YAMUX_PROTOCOL, ConnectionLost
+from swarm.libp2p.yamux.frames import INITIAL_WINDOW, Flag, FrameType, encode_header
 
 IDLE, GREEDY, STREAMS = 300, 40, 256
 SOURCE = "127.0.0.66"

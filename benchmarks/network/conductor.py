@@ -28,7 +28,7 @@ from benchmarks.network.payload import write_payload
 from benchmarks.network.profiles import SUFFIX
 from benchmarks.network.sampler import SAMPLES
 from benchmarks.network.scenarios import Scenario
-from swarm.causes import first_cause
+from swarm.transport.error_groups import first_cause
 
 PROGRAMS = {"volery": "benchmarks.network.node_volery", "libtorrent": "benchmarks.network.node_libtorrent"}
 """The systems that are measured, and the modules that are their nodes."""

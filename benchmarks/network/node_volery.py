@@ -19,13 +19,13 @@ from protocol.core.ids import PeerId, PolicyVersion
 from protocol.versions import exchange
 from protocol.versions.announcement import open_announcement
 from protocol.versions.manifest import SignedManifest, open_manifest
-from swarm.asking import ask
-from swarm.causes import first_cause
-from swarm.distribution import Distribution
 from swarm.libp2p import open_libp2p
-from swarm.serving import Knowledge, Serving
 from swarm.store import ChunkStore
-from swarm.transport import DialFailed, PeerConnected, Transport
+from swarm.transfer.exchange import Distribution
+from swarm.transfer.serving import Knowledge, Serving
+from swarm.transport.error_groups import first_cause
+from swarm.transport.interface import DialFailed, PeerConnected, Transport
+from swarm.versions.manifest_search import ask
 
 REDIAL_S = 0.2
 """Before a node that is still starting is dialled again."""

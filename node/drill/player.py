@@ -32,9 +32,9 @@ from protocol.work import (
     LeaseRecall,
     Started,
 )
-from swarm.causes import first_cause
-from swarm.delivery import Granted, LineEvent, NotWelcome, RunFinished, WorkLine
-from swarm.transport import Transport
+from swarm.transport.error_groups import first_cause
+from swarm.transport.interface import Transport
+from swarm.work.client import Granted, LineEvent, NotWelcome, RunFinished, WorkLine
 
 GIVEN_BACK = "its owner needs the machine"
 """What everybody says who gives a lease back, cheats among them."""

@@ -25,14 +25,14 @@ from protocol.core.identity import Keypair
 from protocol.core.ids import Cid, ManifestHash, PeerId
 from protocol.core.limits import MAX_REQUEST_BYTES
 from protocol.versions import exchange
-from swarm.distribution import Distribution
-from swarm.following import Arrival, Following
-from swarm.framing import FrameStream
-from swarm.recent import RecentChunks
-from swarm.serving import Knowledge, Serving
 from swarm.store import ChunkStore
-from swarm.testing.memory import MemoryNetwork
-from swarm.transport import DialFailed, Stream, Transport
+from swarm.testing.memory_transport import MemoryNetwork
+from swarm.transfer.chunk_cache import RecentChunks
+from swarm.transfer.exchange import Distribution
+from swarm.transfer.serving import Knowledge, Serving
+from swarm.transport.framing import FrameStream
+from swarm.transport.interface import DialFailed, Stream, Transport
+from swarm.versions.follower import Arrival, Following
 
 HONEST = 2
 """Relays that fetch from the learner, from each other and from every liar."""

@@ -29,9 +29,9 @@ from node.learner_run import LearnerRun
 from node.schooling import Schooling
 from protocol.core.identity import Keypair
 from protocol.core.ids import LeaseId
-from swarm.store.version import Stage, directory_of
-from swarm.testing.memory import MemoryNetwork
-from swarm.transport import Transport
+from swarm.store.version_directory import Stage, directory_of
+from swarm.testing.memory_transport import MemoryNetwork
+from swarm.transport.interface import Transport
 
 NICE = 5
 

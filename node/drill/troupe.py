@@ -21,7 +21,7 @@ from protocol.accounting.cost import MICROS, Price
 from protocol.core.genesis import Authority
 from protocol.core.identity import Keypair
 from protocol.core.ids import ManifestHash, PeerId, PolicyVersion
-from swarm.testing.memory import MemoryNetwork
+from swarm.testing.memory_transport import MemoryNetwork
 
 BATCH = 2
 """Groups that a player asks for at a time."""

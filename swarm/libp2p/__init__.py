@@ -1,6 +1,19 @@
-"""The libp2p transport, and the only package that imports libp2p. Enter through `open_libp2p`."""
+"""The libp2p transport, and the only package that imports libp2p. Enter through `open_libp2p`.
 
-from swarm.libp2p.addresses import Address, BadAddress, parse_address, why_no_host, why_undialable
+- `connection_gate`: who may shake hands with this node, which strangers stay, and how often anybody may do what
+- `fair_slots`: few places, kept open for those who have not been here
+- `host`: TCP, TLS or noise, yamux and multistream, put together behind the port
+- `identify`: the protocols that every libp2p node answers: identify and ping
+- `memory_budget`: how much memory connections may take, for all strangers, for all members, and for each
+- `multistream`: multistream-select 1.0: two ends agree on a protocol by its name
+- `security`: from a TCP connection to a secure one
+- `sockets`: addresses, TCP and limits of rate
+- `stream`: a yamux stream that has agreed on a protocol, as the port wants it
+- `tls`: libp2p's TLS 1.3
+- `yamux`: many streams over one connection
+"""
+
 from swarm.libp2p.host import open_libp2p
+from swarm.libp2p.sockets.addresses import Address, BadAddress, parse_address, why_no_host, why_undialable
 
 __all__ = ["Address", "BadAddress", "open_libp2p", "parse_address", "why_no_host", "why_undialable"]

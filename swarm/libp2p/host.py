@@ -24,23 +24,11 @@ from libp2p.io.exceptions import ConnectionClosedError
 
 from protocol.core.errors import PeerError
 from protocol.core.ids import PeerId
-from swarm.event_hub import EventHub
-from swarm.flood import Flood
-from swarm.libp2p.addresses import Address, BadAddress, advertised, from_socket, parse_address, parse_dialable
-from swarm.libp2p.budget import STRANGER_STREAMS, Budget, Over
-from swarm.libp2p.door import (
-    BYTES,
-    CONNECTIONS,
-    FIRST_BYTES_S,
-    HANDSHAKE_S,
-    STREAM_RATE,
-    Door,
-    Pace,
-)
-from swarm.libp2p.fair_room import origin_of
+from swarm.libp2p.connection_gate import BYTES, CONNECTIONS, FIRST_BYTES_S, HANDSHAKE_S, STREAM_RATE, Door, Pace
+from swarm.libp2p.fair_slots import origin_of
 from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_PROTOCOL, answer_ping, identify_handler
+from swarm.libp2p.memory_budget import STRANGER_STREAMS, Budget, Over
 from swarm.libp2p.multistream import NegotiationFailed, answer, propose
-from swarm.libp2p.pacer import Caps, Pacer
 from swarm.libp2p.security import (
     NOISE,
     TLS,
@@ -52,10 +40,14 @@ from swarm.libp2p.security import (
     secure_outbound,
     security_table,
 )
+from swarm.libp2p.sockets.addresses import Address, BadAddress, advertised, from_socket, parse_address, parse_dialable
+from swarm.libp2p.sockets.rate_limiter import Caps, Pacer
+from swarm.libp2p.sockets.tcp import RECEIVE_BYTES, STRANGER_RECEIVE_BYTES, TcpConnection
 from swarm.libp2p.stream import Libp2pStream, StreamWire
-from swarm.libp2p.tcp import RECEIVE_BYTES, STRANGER_RECEIVE_BYTES, TcpConnection
-from swarm.libp2p.yamux import MAX_INBOUND_STREAMS, YAMUX_PROTOCOL, Meter, YamuxConnection, YamuxStream
-from swarm.transport import (
+from swarm.libp2p.yamux.connection import MAX_INBOUND_STREAMS, YAMUX_PROTOCOL, Meter, YamuxConnection, YamuxStream
+from swarm.transport.connection_events import EventHub
+from swarm.transport.flood import Flood
+from swarm.transport.interface import (
     DIAL_TIMEOUT_S,
     STREAM_OPEN_TIMEOUT_S,
     Broadcast,
@@ -135,7 +127,7 @@ class Connection:
 
 
 class Host:
-    """See `swarm.transport.Transport`; obtained from `open_libp2p`."""
+    """See `swarm.transport.interface.Transport`; obtained from `open_libp2p`."""
 
     def __init__(self, identity: Identity, security: SecurityTable, caps: Caps, nursery: trio.Nursery) -> None:
         self._identity = identity

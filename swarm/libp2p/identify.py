@@ -13,8 +13,8 @@ from libp2p.identity.identify.pb.identify_pb2 import Identify
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from swarm.libp2p.security import Identity
-from swarm.rates import Bucket, Rate
-from swarm.transport import Stream, StreamHandler
+from swarm.transport.event_rate import Bucket, Rate
+from swarm.transport.interface import Stream, StreamHandler
 
 IDENTIFY_PROTOCOL = "/ipfs/id/1.0.0"
 PING_PROTOCOL = "/ipfs/ping/1.0.0"

@@ -26,9 +26,9 @@ from libp2p.security.noise.transport import Transport as NoiseTransport
 
 from protocol.core.ids import PeerId
 from swarm.libp2p.multistream import answer, propose
-from swarm.libp2p.tcp import TcpConnection
-from swarm.libp2p.tls import TLS_PROTOCOL, TlsTransport
-from swarm.libp2p.yamux import ConnectionLost
+from swarm.libp2p.sockets.tcp import TcpConnection
+from swarm.libp2p.tls.transport import TLS_PROTOCOL, TlsTransport
+from swarm.libp2p.yamux.connection import ConnectionLost
 
 TLS, NOISE = str(TLS_PROTOCOL), str(NOISE_PROTOCOL)
 

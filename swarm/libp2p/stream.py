@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from protocol.core.ids import PeerId
-from swarm.libp2p.yamux import Meter, YamuxStream
-from swarm.transport import StreamBroken
+from swarm.libp2p.yamux.connection import Meter, YamuxStream
+from swarm.transport.interface import StreamBroken
 
 
 class StreamWire:
@@ -27,7 +27,7 @@ class StreamWire:
 
 
 class Libp2pStream:
-    """See `swarm.transport.Stream`. Its payload, from here on, counts on `meter`."""
+    """See `swarm.transport.interface.Stream`. Its payload, from here on, counts on `meter`."""
 
     def __init__(self, stream: YamuxStream, *, remote: PeerId, protocol: str, meter: Meter) -> None:
         stream.meter = meter

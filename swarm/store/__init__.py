@@ -7,11 +7,20 @@
     <root>/versions/<hash>.part/     a version being fetched: files at full size, and `.have`, a bitmap of the chunks
                                      in place
 
-What always holds: bytes are checked against their content id before they are written and again before they are
-served; a directory without `.part` was complete, and on the disk, when it got that name; whatever moment the process
-is killed at, the next `ChunkStore.open` finds complete versions and parts that can be resumed, and nothing else.
+Invariants: bytes are checked against their content id before they are written and again before they are served. A
+directory without `.part` was complete, and on the disk, when it got that name. Whatever moment the process is killed
+at, the next `ChunkStore.open` finds complete versions and parts that can be resumed, and nothing else.
+
+- `chunk_store`: all versions that a node holds, and what may be done to them from any thread
+- `durable_io`: the few things done to a disk that must survive a kill, and in which order
+- `errors`: what can go wrong with a store on this machine, and the next step
+- `eviction`: which versions must go so that a new one fits
+- `patching`: from a base and a patch to the chunks of a version
+- `recovery`: what `ChunkStore.open` makes of a directory that a process left behind
+- `version_directory`: one version on disk: partial, then complete, and from either gone
 """
 
+from swarm.store.chunk_store import ChunkStore, HeldVersion
 from swarm.store.errors import (
     StoreError,
     StoreForeign,
@@ -21,7 +30,6 @@ from swarm.store.errors import (
     VersionIncomplete,
     VersionUnknown,
 )
-from swarm.store.store import ChunkStore, HeldVersion
 
 __all__ = [
     "ChunkStore",

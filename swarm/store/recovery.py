@@ -14,9 +14,9 @@ from protocol.core.errors import PeerError
 from protocol.core.genesis import Authority
 from protocol.core.ids import ManifestHash
 from protocol.versions.manifest import SignedManifest, open_manifest
-from swarm.store.durable import read_regular, remove_scratch, scratch_path
+from swarm.store.durable_io import read_regular, remove_scratch, scratch_path
 from swarm.store.errors import StoreForeign
-from swarm.store.version import HINT_NAME, PART_SUFFIX, Stage, Version, directory_of
+from swarm.store.version_directory import HINT_NAME, PART_SUFFIX, Stage, Version, directory_of
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 

@@ -23,7 +23,7 @@ from node.cli import main
 from protocol.core.envelope import Kind, read_envelope
 from protocol.core.ids import LeaseId
 from protocol.work import MAX_RECORD_BYTES, Receipt, RolloutRecord
-from swarm.delivery import Granted, WorkLine
+from swarm.work.client import Granted, WorkLine
 
 VARIABLE = "VOLERY_TEST_SHADOW"
 

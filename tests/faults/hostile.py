@@ -21,11 +21,11 @@ from protocol.core.ids import Cid, ManifestHash, PeerId, PolicyVersion
 from protocol.core.limits import MANIFEST_PIECE_BYTES, MAX_MANIFEST_BYTES, MAX_REQUEST_BYTES
 from protocol.versions import exchange
 from protocol.versions.announcement import Announcement, announce
-from swarm.flood import GOSSIP_PROTOCOL
-from swarm.framing import PREFIX, FrameStream
-from swarm.recent import RecentChunks
 from swarm.store import ChunkStore
-from swarm.transport import PeerConnected, Stream, StreamBroken, StreamRefused
+from swarm.transfer.chunk_cache import RecentChunks
+from swarm.transport.flood import GOSSIP_PROTOCOL
+from swarm.transport.framing import PREFIX, FrameStream
+from swarm.transport.interface import PeerConnected, Stream, StreamBroken, StreamRefused
 from tests.faults.node import Node, say
 
 FLOOD = 100_000

@@ -33,11 +33,11 @@ from protocol.core.ids import ManifestHash, PeerId, PolicyVersion
 from protocol.versions.announcement import open_announcement, topic_of
 from protocol.versions.chunking import file_chunks
 from protocol.versions.manifest import SignedManifest
-from swarm.distribution import Distribution
-from swarm.following import Arrival, Following
-from swarm.serving import Knowledge, Serving
 from swarm.store import ChunkStore
-from swarm.transport import Broadcast, DialFailed, PeerConnected, PeerDisconnected, Transport
+from swarm.transfer.exchange import Distribution
+from swarm.transfer.serving import Knowledge, Serving
+from swarm.transport.interface import Broadcast, DialFailed, PeerConnected, PeerDisconnected, Transport
+from swarm.versions.follower import Arrival, Following
 
 REDIAL_S = 0.5
 """How soon a lost connection is dialled again; introductions do that in a real swarm."""

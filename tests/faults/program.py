@@ -12,9 +12,9 @@ import msgspec
 import trio
 
 from benchmarks.network.founding import found, key_of
-from swarm.causes import first_cause
 from swarm.libp2p import open_libp2p
 from swarm.store import ChunkStore, StoreError
+from swarm.transport.error_groups import first_cause
 from tests.faults.hostile import HOSTILE, ForgetfulStore
 from tests.faults.node import Assignment, Node, read_commands
 

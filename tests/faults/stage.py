@@ -28,7 +28,7 @@ from benchmarks.network.emulation import Network, open_network
 from benchmarks.network.emulation import Node as Place
 from benchmarks.network.founding import PORT
 from benchmarks.network.payload import FILE_NAME, HEADER_BYTES, write_payload
-from swarm.causes import first_cause
+from swarm.transport.error_groups import first_cause
 from tests.faults.node import Assignment, digest_of_files
 
 ROOT = Path(__file__).parent.parent.parent

@@ -15,8 +15,8 @@ from benchmarks.network.payload import FILE_NAME
 from protocol.core.digest import cid_of
 from protocol.versions import exchange
 from protocol.versions.chunking import Source, describe
-from swarm.framing import framed
 from swarm.libp2p import open_libp2p
+from swarm.transport.framing import framed
 from tests.faults.conftest import Figure
 from tests.faults.stage import MIB, SOURCE, STRANGER, Player, Stage, open_stage
 

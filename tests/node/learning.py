@@ -85,10 +85,10 @@ from protocol.work import (
     open_lease,
     open_receipt,
 )
-from swarm.membership import Membership
-from swarm.reception import INBOX, Incoming
 from swarm.store import ChunkStore
-from swarm.testing.memory import MemoryNetwork, MemoryTransport
+from swarm.testing.memory_transport import MemoryNetwork, MemoryTransport
+from swarm.work.membership import Membership
+from swarm.work.server import INBOX, Incoming
 from tests.learner.working import NOW_MS, PEER, SWARM, VOCABULARY, even_share, record
 from tests.swarm.storing import safetensors_file
 

@@ -17,10 +17,10 @@ from node.receipts import Receipts
 from node.rollout_role import RolloutRole
 from protocol.core.ids import PolicyVersion
 from protocol.work import LEASE_RECALLS, PROOFS, Heartbeat
-from swarm.delivery import WorkLine
-from swarm.following import Arrival
-from swarm.reception import Reception
-from swarm.serving import Knowledge, Serving
+from swarm.transfer.serving import Knowledge, Serving
+from swarm.versions.follower import Arrival
+from swarm.work.client import WorkLine
+from swarm.work.server import Reception
 from tests.learner.working import NOW_MS, SWARM
 from tests.node.learning import Learner
 from tests.swarm.swarming import SwarmNode, hello_from, key_of

@@ -9,7 +9,7 @@ from node.budget_watch import FAULTS, FAULTS_OF_PEER, TOLD_EVERY_S, FaultLog, te
 from node.events import EventLog, Field
 from protocol.core.errors import Fault
 from protocol.core.ids import PeerId
-from swarm.testing.memory import MemoryNetwork
+from swarm.testing.memory_transport import MemoryNetwork
 
 ONE, OTHER = PeerId("one"), PeerId("other")
 

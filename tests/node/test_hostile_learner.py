@@ -71,9 +71,9 @@ from protocol.work import (
     read_record,
     sign_receipt,
 )
-from swarm.framing import FrameStream, framed
-from swarm.testing.memory import MemoryNetwork
-from swarm.transport import Stream, StreamBroken
+from swarm.testing.memory_transport import MemoryNetwork
+from swarm.transport.framing import FrameStream, framed
+from swarm.transport.interface import Stream, StreamBroken
 from tests.learner.working import NOW_MS, OTHER, SWARM
 from tests.node.growing import sizes_of
 from tests.node.learning import watched

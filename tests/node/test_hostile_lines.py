@@ -67,11 +67,11 @@ from protocol.work import (
     Welcome,
     open_lease,
 )
-from swarm import reception
-from swarm.framing import FrameStream
-from swarm.rates import Rate
-from swarm.reception import Reception
-from swarm.transport import StreamBroken
+from swarm.transport.event_rate import Rate
+from swarm.transport.framing import FrameStream
+from swarm.transport.interface import StreamBroken
+from swarm.work import server as reception
+from swarm.work.server import Reception
 from tests.learner.working import OTHER, PEER, SWARM
 from tests.node.growing import grown, rows_of, sizes_of
 from tests.node.learning import FakePeer, Learner, Settings, open_learner, until

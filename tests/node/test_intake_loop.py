@@ -23,7 +23,7 @@ from node.reports import as_text, own_report, swarm_report
 from protocol.core.ids import PeerId
 from protocol.versions.staleness import Chain
 from protocol.work import Acknowledgement, Delivery, FromLearner, InboxFull, LeaseReturn, Rule, open_receipt, sign_lease
-from swarm.reception import IN_GOOD_ORDER, Incoming
+from swarm.work.server import IN_GOOD_ORDER, Incoming
 from tests.learner.working import (
     NOW_MS,
     OTHER,

@@ -42,9 +42,9 @@ from protocol.core.invite import Invite
 from protocol.versions.exchange import NotTold, TellTerms
 from protocol.work import WORK
 from swarm.libp2p import open_libp2p
-from swarm.serving import Knowledge, Serving
 from swarm.store import ChunkStore
-from swarm.transport import Stream, Transport
+from swarm.transfer.serving import Knowledge, Serving
+from swarm.transport.interface import Stream, Transport
 from tests.swarm.storing import small_model, small_swarm
 from tests.swarm.swarming import announce_manifest
 

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from node.events import EventLog, Field
 from node.known_members import FILE, MOST, NOTED_EVERY_S, KnownMembers
 from protocol.core.ids import PeerId
-from swarm.testing.memory import MemoryNetwork, MemoryTransport
+from swarm.testing.memory_transport import MemoryNetwork, MemoryTransport
 
 
 def known(root: Path, transport: MemoryTransport) -> tuple[KnownMembers, list[dict[str, Field]], dict[PeerId, str]]:

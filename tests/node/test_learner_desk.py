@@ -47,8 +47,8 @@ from protocol.work import (
     Welcome,
     open_lease,
 )
-from swarm.membership import RETURNS_WITHIN_S, Membership
-from swarm.reception import IN_GOOD_ORDER
+from swarm.work.membership import RETURNS_WITHIN_S, Membership
+from swarm.work.server import IN_GOOD_ORDER
 from tests.learner.working import NOW_MS, OTHER, PEER, SWARM, version
 from tests.node.learning import HEARTBEAT_S, SILENCE_S, Learner, Settings, hello, open_learner, until
 

@@ -15,7 +15,7 @@ from learner.givebacks import FIRST_PAUSE_MS, FREE_LEASES
 from node.lease_desk import GRANT_WAIT_S, LATE_GRACE_MS
 from protocol.core.ids import LeaseId
 from protocol.work import Grant, LeaseRequest, LeaseReturn, open_lease
-from swarm.reception import IN_GOOD_ORDER
+from swarm.work.server import IN_GOOD_ORDER
 from tests.learner.working import PEER, SWARM
 from tests.node.learning import Learner, Settings, hello, open_learner, until
 

@@ -6,7 +6,7 @@ import pytest
 
 from node.events import EventLog, Field
 from node.neighbours import CLOCK_TOLERATED_MS, line_reporter
-from swarm.delivery import Connected, Disconnected
+from swarm.work.client import Connected, Disconnected
 from tests.swarm.swarming import NOW_MS, peer_of, welcome_with
 
 

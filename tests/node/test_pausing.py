@@ -19,8 +19,8 @@ from node.rollout_role import DRAINED, HELD, RolloutRole
 from node.standing import standing_of
 from protocol.core.ids import PolicyVersion
 from protocol.trouble import TroubleKind
-from swarm.causes import first_cause
-from swarm.testing.memory import MemoryNetwork
+from swarm.testing.memory_transport import MemoryNetwork
+from swarm.transport.error_groups import first_cause
 from tests.learner.working import SWARM
 from tests.node.learning import Learner, Settings, open_learner, until
 from tests.node.rolling import serve, work_with

@@ -31,7 +31,7 @@ from protocol.core.errors import Fault, PeerError
 from protocol.core.identity import Keypair
 from protocol.core.ids import ManifestHash, PeerId, PolicyVersion, RecordId
 from protocol.work import FromLearner, NumberedNote, ProofRequest, Proofs
-from swarm.testing.memory import MemoryNetwork
+from swarm.testing.memory_transport import MemoryNetwork
 from tests.learner.working import NOW_MS, OTHER, PEER, SWARM, version
 from tests.node.learning import FakePeer, Killed, Learner, Settings, open_learner, until
 from tests.node.rolling import serve, work_with

@@ -23,8 +23,8 @@ from protocol.core.ids import LeaseId
 from protocol.versions.manifest import SignedManifest
 from protocol.versions.probe import Probed, probe_of
 from protocol.work import read_record
-from swarm.causes import first_cause
-from swarm.testing.memory import MemoryNetwork
+from swarm.testing.memory_transport import MemoryNetwork
+from swarm.transport.error_groups import first_cause
 from tests.learner.working import NOW_MS, SWARM, version
 from tests.node.conftest import VOCAB_SIZE, Models
 from tests.node.learning import FakeTrainer, Settings, open_learner, until

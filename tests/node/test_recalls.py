@@ -15,7 +15,7 @@ from node.events import EventLog
 from node.rollout_role import RolloutRole
 from protocol.core.ids import LeaseId
 from protocol.work import LeaseRecall
-from swarm.testing.memory import MemoryNetwork
+from swarm.testing.memory_transport import MemoryNetwork
 from tests.learner.working import SWARM, lease_id, version
 from tests.node.learning import FakePeer, Learner, Settings, open_learner
 from tests.node.rolling import serve, work_with

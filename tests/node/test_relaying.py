@@ -11,7 +11,7 @@ import trio
 
 from learner.provisioning.recording import Installed, Joined
 from protocol.versions import exchange
-from swarm.testing.memory import MemoryNetwork, Transfer
+from swarm.testing.memory_transport import MemoryNetwork, Transfer
 from tests.learner.working import SWARM
 from tests.node.learning import Settings, hello, open_learner
 from tests.node.rolling import serve, work_with

@@ -15,8 +15,8 @@ from node.hours import parse_hours
 from node.rollout_role import OVER, RolloutRole
 from node.shift import Shift
 from protocol.core.ids import PeerId
-from swarm.reception import IN_GOOD_ORDER
-from swarm.testing.memory import MemoryNetwork
+from swarm.testing.memory_transport import MemoryNetwork
+from swarm.work.server import IN_GOOD_ORDER
 from tests.learner.working import PEER, SWARM
 from tests.node.learning import FakePeer, Learner, Settings, open_learner, until
 from tests.node.rolling import serve, work_with

@@ -27,8 +27,8 @@ from node.patience import LONGEST_PAUSE_S
 from node.rollout_role import HELD, GaveUp, RolloutRole
 from protocol.core.ids import PolicyVersion
 from protocol.trouble import Trouble, TroubleKind
-from swarm.causes import first_cause
-from swarm.testing.memory import MemoryNetwork
+from swarm.testing.memory_transport import MemoryNetwork
+from swarm.transport.error_groups import first_cause
 from tests.learner.working import SWARM
 from tests.node.learning import FakePeer, Learner, Settings, open_learner, until
 from tests.node.rolling import serve, work_with

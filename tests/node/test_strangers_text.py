@@ -31,8 +31,8 @@ from protocol.core.ids import SwarmId
 from protocol.core.invite import Invite, write_invite
 from protocol.core.limits import MAX_NAME_CHARS
 from swarm.libp2p import open_libp2p
-from swarm.serving import Knowledge, Serving
 from swarm.store import ChunkStore
+from swarm.transfer.serving import Knowledge, Serving
 from tests.swarm.storing import small_swarm
 
 POISON = "\x1b]0;owned\x07\x1b[2Jno\x9b31m\x9d\u202egnp\u2066\u200b\x7f\b\x0e"

@@ -24,7 +24,7 @@ from protocol.core.ids import PeerId, PolicyVersion
 from protocol.core.visible import HIDDEN
 from protocol.trouble import MAX_TROUBLE_CHARS, Trouble, TroubleKind
 from protocol.work import Heartbeat, LeaseRequest, LeaseReturn, open_lease
-from swarm.reception import IN_GOOD_ORDER
+from swarm.work.server import IN_GOOD_ORDER
 from tests.learner.working import NOW_MS, OTHER, PEER, SWARM
 from tests.node.learning import Learner, Settings, hello, open_learner, until
 

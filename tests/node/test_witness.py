@@ -26,7 +26,7 @@ from protocol.accounting.cost import Price
 from protocol.core.ids import LeaseId
 from protocol.versions.staleness import Chain
 from protocol.work import Heartbeat, LeaseRequest, LeaseReturn, Started, Welcome, open_lease
-from swarm.reception import IN_GOOD_ORDER
+from swarm.work.server import IN_GOOD_ORDER
 from tests.learner.working import NOW_MS, PEER, SWARM, version
 from tests.node.learning import (
     FakePeer,

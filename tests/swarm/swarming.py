@@ -26,11 +26,11 @@ from protocol.core.limits import MANIFEST_PIECE_BYTES, PROTOCOL_VERSION
 from protocol.versions.announcement import Announcement, SignedAnnouncement, announce
 from protocol.versions.manifest import SignedManifest
 from protocol.work import Hello, Lease, Receipt, Sampler, Welcome, sign_lease, sign_receipt
-from swarm.distribution import Distribution
-from swarm.following import Arrival, Following
-from swarm.serving import Knowledge, Serving
 from swarm.store import ChunkStore
-from swarm.testing.memory import MemoryNetwork, MemoryTransport
+from swarm.testing.memory_transport import MemoryNetwork, MemoryTransport
+from swarm.transfer.exchange import Distribution
+from swarm.transfer.serving import Knowledge, Serving
+from swarm.versions.follower import Arrival, Following
 from tests.swarm.storing import SmallSwarm, fill
 
 

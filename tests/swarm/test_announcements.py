@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from protocol.core.ids import PolicyVersion
 from protocol.versions.announcement import SignedAnnouncement
-from swarm.announcements import REMEMBERED_NAMES, Abandon, Announcements, Equivocation, Fetch, Relay
+from swarm.versions.announcements import REMEMBERED_NAMES, Abandon, Announcements, Equivocation, Fetch, Relay
 from tests.swarm.swarming import hash_of, heard_of
 
 

@@ -22,14 +22,14 @@ from protocol.core.ids import ManifestHash, PeerId
 from protocol.core.limits import MANIFEST_PIECE_BYTES, MAX_MANIFEST_BYTES, MAX_REQUEST_BYTES
 from protocol.versions import exchange
 from protocol.versions.manifest_pieces import manifest_piece
-from swarm.asking import ASK_TIMEOUT_S, ManifestSearch
-from swarm.framing import FrameStream
-from swarm.inquiry import MANIFEST_PATIENCE_S, MAX_CARRIERS
 from swarm.libp2p import open_libp2p
-from swarm.serving import Knowledge, Serving
 from swarm.store import ChunkStore
-from swarm.testing.memory import MemoryNetwork, MemoryTransport
-from swarm.transport import Stream, StreamBroken, Transport
+from swarm.testing.memory_transport import MemoryNetwork, MemoryTransport
+from swarm.transfer.serving import Knowledge, Serving
+from swarm.transport.framing import FrameStream
+from swarm.transport.interface import Stream, StreamBroken, Transport
+from swarm.versions.manifest_inquiry import MANIFEST_PATIENCE_S, MAX_CARRIERS
+from swarm.versions.manifest_search import ASK_TIMEOUT_S, ManifestSearch
 from tests.swarm import swarming
 from tests.swarm.storing import MANY_BYTES, many_chunks, small_model, small_swarm
 from tests.swarm.swarming import peer_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.libp2p.budget import Budget, Over
+from swarm.libp2p.memory_budget import Budget, Over
 
 LIMITS = {"stranger_bytes": 100, "strangers_bytes": 250, "member_bytes": 1000, "members_bytes": 2500}
 

@@ -6,8 +6,8 @@ import pytest
 import trio
 
 from protocol.core.errors import Fault, PeerError
-from swarm.causes import first_cause
-from swarm.transport import StreamBroken
+from swarm.transport.error_groups import first_cause
+from swarm.transport.interface import StreamBroken
 
 
 def gravest(*errors: BaseException) -> BaseException:

@@ -45,7 +45,10 @@ from protocol.work import (
     Welcome,
     open_receipt,
 )
-from swarm.delivery import (
+from swarm.testing.memory_transport import MemoryNetwork, MemoryTransport
+from swarm.transport.framing import PREFIX, FrameStream
+from swarm.transport.interface import Stream
+from swarm.work.client import (
     GREETING_TIMEOUT_S,
     LONGEST_PAUSE_S,
     MAX_UNDELIVERED,
@@ -60,10 +63,7 @@ from swarm.delivery import (
     RunFinished,
     WorkLine,
 )
-from swarm.framing import PREFIX, FrameStream
-from swarm.reception import Incoming, Reception
-from swarm.testing.memory import MemoryNetwork, MemoryTransport
-from swarm.transport import Stream
+from swarm.work.server import Incoming, Reception
 from tests.swarm.storing import small_swarm
 from tests.swarm.swarming import (
     NOW_MS,

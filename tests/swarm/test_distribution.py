@@ -20,13 +20,13 @@ from protocol.core.ids import PeerId, PolicyVersion
 from protocol.core.limits import MAX_CHUNKS, MAX_REQUEST_BYTES
 from protocol.versions import exchange
 from protocol.versions.manifest import ChunkRef, FileEntry, Manifest, sign_manifest
-from swarm import uploads
-from swarm.distribution import FAULT_PAUSE_S, STARVED_S, Starved
-from swarm.framing import FrameStream
-from swarm.scheduler import FAILURE_PAUSE_S, MAX_FAILURES, PATIENCE_S, WINDOW
 from swarm.store import StoreFull, VersionUnknown
-from swarm.testing.memory import MemoryNetwork, MemoryTransport, Transfer
-from swarm.transport import Stream, StreamBroken
+from swarm.testing.memory_transport import MemoryNetwork, MemoryTransport, Transfer
+from swarm.transfer import upload_queue as uploads
+from swarm.transfer.chunk_picker import FAILURE_PAUSE_S, MAX_FAILURES, PATIENCE_S, WINDOW
+from swarm.transfer.exchange import FAULT_PAUSE_S, STARVED_S, Starved
+from swarm.transport.framing import FrameStream
+from swarm.transport.interface import Stream, StreamBroken
 from tests.swarm import swarming
 from tests.swarm.storing import chunk_data, model_files, small_model, small_swarm
 from tests.swarm.swarming import SwarmNode, open_node, peer_of

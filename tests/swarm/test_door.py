@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from protocol.core.ids import PeerId
-from swarm.libp2p.budget import MAX_STRANGERS
-from swarm.libp2p.door import (
+from swarm.libp2p.connection_gate import (
     FRESH_UNITS,
     HANDSHAKE_RATE,
     HANDSHAKES,
@@ -20,8 +19,9 @@ from swarm.libp2p.door import (
     Pace,
     Refusals,
 )
-from swarm.rates import Bucket
-from swarm.transport import Refusal
+from swarm.libp2p.memory_budget import MAX_STRANGERS
+from swarm.transport.event_rate import Bucket
+from swarm.transport.interface import Refusal
 
 ME = PeerId("12D3KooWMember")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.doubles import (
+from swarm.work.duplicate_keys import (
     CROSSING_S,
     LONGEST_RETRY_S,
     PROVE_HEARTBEATS,

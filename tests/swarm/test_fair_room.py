@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.libp2p.fair_room import FairRoom, origin_of
+from swarm.libp2p.fair_slots import FairRoom, origin_of
 
 STRANGER, LAB = "192.0.2.66", "198.51.100.1"
 

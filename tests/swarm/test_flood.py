@@ -8,9 +8,18 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from swarm.flood import BURST, GOSSIP_PROTOCOL, ID_BYTES, RATE_PER_S, SEEN_FRAMES, Seen, TokenBucket, encode_frame
-from swarm.testing.memory import MemoryNetwork, MemoryTransport, Transfer
-from swarm.transport import Broadcast
+from swarm.testing.memory_transport import MemoryNetwork, MemoryTransport, Transfer
+from swarm.transport.flood import (
+    BURST,
+    GOSSIP_PROTOCOL,
+    ID_BYTES,
+    RATE_PER_S,
+    SEEN_FRAMES,
+    Seen,
+    TokenBucket,
+    encode_frame,
+)
+from swarm.transport.interface import Broadcast
 
 TOPIC = "a topic"
 

@@ -20,13 +20,13 @@ from protocol.versions import exchange
 from protocol.versions.announcement import Announcement, announce, topic_of
 from protocol.versions.manifest import SignedManifest
 from protocol.versions.manifest_pieces import MAX_ENVELOPE_BYTES
-from swarm.asking import ask
-from swarm.following import ASK_EVERY_S, LEARN_S
-from swarm.framing import FrameStream
-from swarm.inquiry import MANIFEST_PATIENCE_S
 from swarm.store import ChunkStore
-from swarm.testing.memory import MemoryNetwork, Transfer
-from swarm.transport import Stream, StreamRefused
+from swarm.testing.memory_transport import MemoryNetwork, Transfer
+from swarm.transport.framing import FrameStream
+from swarm.transport.interface import Stream, StreamRefused
+from swarm.versions.follower import ASK_EVERY_S, LEARN_S
+from swarm.versions.manifest_inquiry import MANIFEST_PATIENCE_S
+from swarm.versions.manifest_search import ask
 from tests.swarm import swarming
 from tests.swarm.storing import chunk_data, fill, model_files, small_model, small_swarm
 from tests.swarm.swarming import SwarmNode, announce_manifest, key_of, open_node, peer_of

@@ -16,9 +16,9 @@ from protocol.core.codec import encode
 from protocol.core.errors import Fault, LocalProtocolError, PeerError
 from protocol.core.ids import PeerId
 from protocol.versions.exchange import AskNewest, Question
-from swarm.framing import PREFIX, FrameStream, framed
-from swarm.testing.memory import WINDOW_BYTES, MemoryNetwork
-from swarm.transport import Stream, StreamBroken
+from swarm.testing.memory_transport import WINDOW_BYTES, MemoryNetwork
+from swarm.transport.framing import PREFIX, FrameStream, framed
+from swarm.transport.interface import Stream, StreamBroken
 from tests.swarm.swarming import peer_of
 
 ECHO = "/test/frames/1"

@@ -31,10 +31,10 @@ from protocol.versions import exchange
 from protocol.versions.announcement import Announcement, open_announcement, topic_of
 from protocol.versions.manifest import open_manifest
 from protocol.versions.manifest_pieces import manifest_piece
-from swarm.flood import GOSSIP_PROTOCOL, encode_frame
-from swarm.framing import framed
-from swarm.testing.memory import MemoryNetwork
-from swarm.transport import Stream, StreamBroken
+from swarm.testing.memory_transport import MemoryNetwork
+from swarm.transport.flood import GOSSIP_PROTOCOL, encode_frame
+from swarm.transport.framing import framed
+from swarm.transport.interface import Stream, StreamBroken
 from tests.node.mutating import JUNK, Tree, damage, distort, packed, tree_of
 from tests.swarm import swarming
 from tests.swarm.storing import CHUNK_BYTES, fill, small_model, small_swarm

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.core.ids import PeerId
-from swarm.inquiry import (
+from swarm.versions.manifest_inquiry import (
     MANIFEST_PATIENCE_S,
     MANIFEST_RATE,
     MAX_CARRIERS,

@@ -29,15 +29,15 @@ from protocol.core.codec import decode, encode
 from protocol.core.digest import cid_of
 from protocol.core.ids import PeerId
 from protocol.versions import exchange
-from swarm.framing import PREFIX, FrameStream
 from swarm.libp2p import open_libp2p
 from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_PROTOCOL
 from swarm.libp2p.security import NOISE, TLS
-from swarm.libp2p.tls import TlsTransport
-from swarm.serving import Knowledge, Serving
+from swarm.libp2p.tls.transport import TlsTransport
 from swarm.store import ChunkStore
-from swarm.testing.conformance import ECHO, echo, pattern, read_all, read_exactly
-from swarm.transport import Transport
+from swarm.testing.transport_conformance import ECHO, echo, pattern, read_all, read_exactly
+from swarm.transfer.serving import Knowledge, Serving
+from swarm.transport.framing import PREFIX, FrameStream
+from swarm.transport.interface import Transport
 from tests.swarm.storing import fill, small_swarm
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"

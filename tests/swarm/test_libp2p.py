@@ -24,21 +24,11 @@ from hypothesis import strategies as st
 from protocol.core.ids import PeerId
 from protocol.core.limits import MAX_ADDRESSES
 from swarm.libp2p import open_libp2p
-from swarm.libp2p.addresses import BadAddress, advertised, parse_address, parse_dialable, why_undialable
-from swarm.libp2p.frames import (
-    HEADER,
-    INITIAL_WINDOW,
-    Flag,
-    Frame,
-    FrameError,
-    FrameParser,
-    FrameType,
-    encode_header,
-)
 from swarm.libp2p.multistream import NegotiationFailed, encode_message, read_message
 from swarm.libp2p.security import NOISE, TLS, Identity, secure_outbound, security_table
-from swarm.libp2p.tcp import TcpConnection
-from swarm.libp2p.yamux import (
+from swarm.libp2p.sockets.addresses import BadAddress, advertised, parse_address, parse_dialable, why_undialable
+from swarm.libp2p.sockets.tcp import TcpConnection
+from swarm.libp2p.yamux.connection import (
     FRAME_PAYLOAD,
     MAX_CONTROL_FRAMES,
     MAX_INBOUND_STREAMS,
@@ -50,8 +40,25 @@ from swarm.libp2p.yamux import (
     YamuxConnection,
     YamuxStream,
 )
-from swarm.testing.conformance import ECHO, echo, read_exactly
-from swarm.transport import DialFailed, ListenFailed, PeerConnected, PeerDisconnected, StreamBroken, Transport
+from swarm.libp2p.yamux.frames import (
+    HEADER,
+    INITIAL_WINDOW,
+    Flag,
+    Frame,
+    FrameError,
+    FrameParser,
+    FrameType,
+    encode_header,
+)
+from swarm.testing.transport_conformance import ECHO, echo, read_exactly
+from swarm.transport.interface import (
+    DialFailed,
+    ListenFailed,
+    PeerConnected,
+    PeerDisconnected,
+    StreamBroken,
+    Transport,
+)
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 SEED_A, SEED_B = b"a" * 32, b"b" * 32
@@ -725,7 +732,7 @@ def test_libp2p_is_silent() -> None:
 CHILD = """
 import sys, trio
 from swarm.libp2p import open_libp2p
-from swarm.testing.conformance import HOLD, hold
+from swarm.testing.transport_conformance import HOLD, hold
 
 async def main():
     async with open_libp2p(b"b" * 32, []) as host:

@@ -8,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.core.ids import PeerId, PolicyVersion
-from swarm.membership import RETURNS_WITHIN_S, Awaited, Event, Gone, Heard, Joined, Lost, Membership, Opened, Tick
+from swarm.work.membership import (
+    RETURNS_WITHIN_S,
+    Awaited,
+    Event,
+    Gone,
+    Heard,
+    Joined,
+    Lost,
+    Membership,
+    Opened,
+    Tick,
+)
 
 A, B = PeerId("a"), PeerId("b")
 

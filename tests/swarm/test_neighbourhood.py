@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.core.ids import PeerId
-from swarm.neighbourhood import FULL_MESH, NEIGHBOURS, neighbourhoods
+from swarm.work.neighbour_graph import FULL_MESH, NEIGHBOURS, neighbourhoods
 
 
 def names(count: int) -> list[PeerId]:

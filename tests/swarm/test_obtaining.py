@@ -12,8 +12,8 @@ from trio.testing import MockClock
 
 from protocol.core.ids import ManifestHash
 from protocol.versions.manifest import SignedManifest
-from swarm.following import Arrival
-from swarm.testing.memory import MemoryNetwork
+from swarm.testing.memory_transport import MemoryNetwork
+from swarm.versions.follower import Arrival
 from tests.swarm import swarming
 from tests.swarm.storing import fill, model_files, nudged, patch_between, put_patch, small_model, small_swarm
 from tests.swarm.swarming import SwarmNode, announce_manifest, open_node

@@ -13,14 +13,14 @@ from libp2p.io.exceptions import ConnectionClosedError
 
 from protocol.core.ids import Cid, PeerId
 from protocol.versions import exchange
-from swarm import uploads as uploading
-from swarm.framing import FrameStream
 from swarm.libp2p import open_libp2p
-from swarm.libp2p.pacer import Caps, PacedTcpConnection, Pacer
-from swarm.libp2p.tcp import TcpConnection
-from swarm.pacing import PIECE_S, SMALL_BYTES
-from swarm.transport import Stream
-from swarm.uploads import Moved, Requested, Sent, Uploads
+from swarm.libp2p.sockets.fair_rate_limit import PIECE_S, SMALL_BYTES
+from swarm.libp2p.sockets.rate_limiter import Caps, PacedTcpConnection, Pacer
+from swarm.libp2p.sockets.tcp import TcpConnection
+from swarm.transfer import upload_queue as uploading
+from swarm.transfer.upload_queue import Moved, Requested, Sent, Uploads
+from swarm.transport.framing import FrameStream
+from swarm.transport.interface import Stream
 
 MBIT = 1e6
 RATE = 8 * MBIT

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.pacing import (
+from swarm.libp2p.sockets.fair_rate_limit import (
     MAX_FLOWS,
     MIN_PIECE_BYTES,
     OVERDRAFT_S,

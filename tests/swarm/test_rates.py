@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.rates import Bucket, Buckets, Rate
+from swarm.transport.event_rate import Bucket, Buckets, Rate
 
 RATE = Rate(per_s=10.0, burst=5.0)
 

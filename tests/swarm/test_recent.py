@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.core.digest import cid_of
-from swarm.recent import RECENT_BYTES, RecentChunks
+from swarm.transfer.chunk_cache import RECENT_BYTES, RecentChunks
 
 SIZES = [1, 1000, RECENT_BYTES // 3, RECENT_BYTES // 2, RECENT_BYTES, RECENT_BYTES + 1]
 BLOBS = {size: bytes(size) for size in SIZES}

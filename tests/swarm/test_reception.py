@@ -40,10 +40,12 @@ from protocol.work import (
     Started,
     Welcome,
 )
-from swarm import reception
-from swarm.framing import FrameStream
-from swarm.rates import Rate
-from swarm.reception import (
+from swarm.testing.memory_transport import MemoryNetwork, MemoryTransport
+from swarm.transport.event_rate import Rate
+from swarm.transport.framing import FrameStream
+from swarm.transport.interface import StreamBroken
+from swarm.work import server as reception
+from swarm.work.server import (
     ANSWERS,
     GREETING_TIMEOUT_S,
     INBOX,
@@ -53,8 +55,6 @@ from swarm.reception import (
     Incoming,
     Reception,
 )
-from swarm.testing.memory import MemoryNetwork, MemoryTransport
-from swarm.transport import StreamBroken
 from tests.swarm.swarming import NOW_MS, hello_from, lease_id_of, peer_of, welcome_with
 
 LEARNER = peer_of("learner")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.core.ids import ManifestHash, PeerId, PolicyVersion
 from protocol.versions.manifest import ChunkRef, Manifest, PatchEntry, SignedManifest
-from swarm.roads import MAX_STEPS, Road, cheapest
+from swarm.versions.patch_routes import MAX_STEPS, Road, cheapest
 
 FULL = 1000
 

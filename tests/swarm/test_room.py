@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.core.ids import ManifestHash, PolicyVersion
-from swarm.store.room import NoRoom, Tenant, dispensable, make_room
+from swarm.store.eviction import NoRoom, Tenant, dispensable, make_room
 
 
 def tenant(number: int, *, size: int = 10, complete: bool = True, pinned: bool = False) -> Tenant:

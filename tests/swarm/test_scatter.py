@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.core.ids import PeerId
-from swarm.audience import Asked, Begun, Followed, Idle, Sent, Unfollowed
-from swarm.scatter import (
+from swarm.transfer.audience import Asked, Begun, Followed, Idle, Sent, Unfollowed
+from swarm.transfer.chunk_picker import PeerGained, PeerGone, PeerHas, Tick
+from swarm.transfer.super_seeding import (
     AHEAD,
     CREDIT,
     MAX_AHEAD,
@@ -29,7 +30,6 @@ from swarm.scatter import (
     Scatter,
     Show,
 )
-from swarm.scheduler import PeerGained, PeerGone, PeerHas, Tick
 from tests.support.examples import examples
 
 A, B, C = (PeerId(name) for name in "abc")

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.core.ids import PeerId
-from swarm import scheduler
-from swarm.scheduler import (
+from swarm.transfer import chunk_picker as scheduler
+from swarm.transfer.chunk_picker import (
     ENDGAME_GAIN_S,
     ENDGAME_S,
     FAILURE_PAUSE_S,

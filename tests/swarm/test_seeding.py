@@ -14,12 +14,12 @@ from trio.testing import MockClock
 from protocol.core.errors import LocalProtocolError
 from protocol.versions import exchange
 from protocol.versions.manifest import SignedManifest
-from swarm.distribution import MAX_SEEDS, Distribution
-from swarm.framing import FrameStream
-from swarm.scatter import AHEAD
-from swarm.scheduler import PATIENCE_S
-from swarm.testing.memory import MemoryNetwork, MemoryTransport, Transfer
-from swarm.transport import Stream
+from swarm.testing.memory_transport import MemoryNetwork, MemoryTransport, Transfer
+from swarm.transfer.chunk_picker import PATIENCE_S
+from swarm.transfer.exchange import MAX_SEEDS, Distribution
+from swarm.transfer.super_seeding import AHEAD
+from swarm.transport.framing import FrameStream
+from swarm.transport.interface import Stream
 from tests.swarm import swarming
 from tests.swarm.storing import chunk_data, model_files, small_model, small_swarm
 from tests.swarm.swarming import SwarmNode, indices, open_node, peer_of

@@ -20,13 +20,13 @@ from protocol.core.limits import MAX_PEERS_TOLD
 from protocol.versions import exchange
 from protocol.versions.exchange import PeerAddresses
 from protocol.versions.manifest import SignedManifest
-from swarm import serving
-from swarm.framing import FrameStream
-from swarm.rates import Rate
-from swarm.serving import STRANGER_UPLOADS, UPLOADS, Knowledge, Served
-from swarm.testing.memory import WINDOW_BYTES, MemoryNetwork, MemoryTransport
-from swarm.transport import StreamBroken
-from swarm.uploads import LANES, MAX_WAITING_PER_PEER, UNKNOWN_STALL_S
+from swarm.testing.memory_transport import WINDOW_BYTES, MemoryNetwork, MemoryTransport
+from swarm.transfer import serving
+from swarm.transfer.serving import STRANGER_UPLOADS, UPLOADS, Knowledge, Served
+from swarm.transfer.upload_queue import LANES, MAX_WAITING_PER_PEER, UNKNOWN_STALL_S
+from swarm.transport.event_rate import Rate
+from swarm.transport.framing import FrameStream
+from swarm.transport.interface import StreamBroken
 from tests.swarm import swarming
 from tests.swarm.storing import MANY_BYTES, chunk_data, many_chunks, small_model, small_swarm
 from tests.swarm.swarming import SwarmNode, announce_manifest, indices, open_node, peer_of

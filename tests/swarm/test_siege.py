@@ -11,17 +11,17 @@ import trio
 
 from protocol.core.ids import PeerId
 from swarm.libp2p import open_libp2p
-from swarm.libp2p.addresses import parse_address
-from swarm.libp2p.budget import MAX_STRANGERS, STRANGER_STREAMS, STRANGERS_BYTES, Over
-from swarm.libp2p.door import BYTES, HANDSHAKES, STRANGERS, STREAM_RATE
-from swarm.libp2p.frames import INITIAL_WINDOW, Flag, FrameParser, FrameType, encode_header
+from swarm.libp2p.connection_gate import BYTES, HANDSHAKES, STRANGERS, STREAM_RATE
 from swarm.libp2p.host import Host
 from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_PROTOCOL
+from swarm.libp2p.memory_budget import MAX_STRANGERS, STRANGER_STREAMS, STRANGERS_BYTES, Over
 from swarm.libp2p.multistream import encode_message
 from swarm.libp2p.security import TLS, Identity, SecureChannel, secure_outbound, security_table
-from swarm.libp2p.tcp import TcpConnection
-from swarm.libp2p.yamux import STRANGER_CONTROL_FRAMES, ConnectionLost
-from swarm.testing.conformance import ECHO, HOLD, echo, hold, read_exactly
+from swarm.libp2p.sockets.addresses import parse_address
+from swarm.libp2p.sockets.tcp import TcpConnection
+from swarm.libp2p.yamux.connection import STRANGER_CONTROL_FRAMES, ConnectionLost
+from swarm.libp2p.yamux.frames import INITIAL_WINDOW, Flag, FrameParser, FrameType, encode_header
+from swarm.testing.transport_conformance import ECHO, HOLD, echo, hold, read_exactly
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 SEED_A, SEED_B = b"a" * 32, b"b" * 32

@@ -13,10 +13,10 @@ from math import inf
 import pytest
 
 from protocol.core.limits import KIB, MIB
-from swarm.neighbourhood import neighbourhoods
-from swarm.scheduler import PATIENCE_S
-from swarm.testing.links import Link, Router
-from swarm.testing.simulation import Outcome, Peer, Scenario, Simulation, bound_s
+from swarm.testing.chunk_simulation import Outcome, Peer, Scenario, Simulation, bound_s
+from swarm.testing.virtual_links import Link, Router
+from swarm.transfer.chunk_picker import PATIENCE_S
+from swarm.work.neighbour_graph import neighbourhoods
 
 FULL_ROUTERS = Router(queue_bytes=100_000, queue_s=0.05)
 """Links that are busy have full queues before them: what a message waits for, as over TCP in real life."""

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 from libp2p.io.exceptions import ConnectionClosedError
 
-from swarm.libp2p.tcp import (
+from swarm.libp2p.sockets.tcp import (
     MAX_EXPECTED_BYTES,
     NOT_SENT_BYTES,
     RECEIVE_BYTES,

@@ -30,7 +30,8 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from OpenSSL import SSL
 
 from protocol.core.identity import Keypair
-from swarm.libp2p.tls import (
+from swarm.libp2p.tls.certificate import issue
+from swarm.libp2p.tls.transport import (
     ALPN,
     MAX_OTHER_RECORDS,
     MAX_RECORDS,
@@ -39,8 +40,7 @@ from swarm.libp2p.tls import (
     TlsHandshakeFailed,
     TlsTransport,
 )
-from swarm.libp2p.tls_certificate import issue
-from swarm.testing.conformance import pattern
+from swarm.testing.transport_conformance import pattern
 from tests.support.examples import examples
 
 KEYS_A, KEYS_B, KEYS_C = (create_new_key_pair(name * 32) for name in (b"a", b"b", b"c"))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from libp2p.security.tls import certificate as stock
 
 from protocol.core.identity import Keypair, peer_id_of
-from swarm.libp2p.tls_certificate import (
+from swarm.libp2p.tls.certificate import (
     ED25519_PREFIX,
     EXTENSION,
     MAX_CERTIFICATE_BYTES,

@@ -7,7 +7,7 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.libp2p.tls_records import HEADER_BYTES, OVERHEAD_BYTES, RecordTracker
+from swarm.libp2p.tls.records import HEADER_BYTES, OVERHEAD_BYTES, RecordTracker
 
 
 def record(plaintext: int) -> bytes:

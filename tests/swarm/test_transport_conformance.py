@@ -12,9 +12,9 @@ import pytest
 from protocol.core.ids import PeerId
 from swarm.libp2p import open_libp2p
 from swarm.libp2p.security import NOISE, TLS
-from swarm.testing.conformance import CHECKS, Check, Harness, run_check
-from swarm.testing.memory import MemoryNetwork
-from swarm.transport import Transport
+from swarm.testing.memory_transport import MemoryNetwork
+from swarm.testing.transport_conformance import CHECKS, Check, Harness, run_check
+from swarm.transport.interface import Transport
 
 
 def has_ipv6_loopback() -> bool:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.core.digest import cid_of
 from protocol.core.ids import Cid, PeerId
-from swarm.uploads import (
+from swarm.transfer.upload_queue import (
     BEHIND,
     COMMON,
     LANE_S,

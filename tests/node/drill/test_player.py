@@ -14,8 +14,8 @@ from node.engine.fake import FakeConfig, FakeEngine
 from protocol.accounting.cost import Price
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.work import Lease
-from swarm.delivery import Granted
-from swarm.testing.memory import MemoryNetwork
+from swarm.testing.memory_transport import MemoryNetwork
+from swarm.work.client import Granted
 from tests.learner.working import PEER, SWARM, granted
 
 V1 = PolicyVersion(1, 1)

@@ -28,7 +28,7 @@ from protocol.core.identity import Keypair, peer_id_of
 from protocol.core.invite import Invite, write_invite
 from protocol.versions.manifest import SignedManifest
 from protocol.work import Relayed
-from swarm.testing.memory import MemoryNetwork
+from swarm.testing.memory_transport import MemoryNetwork
 from tests.learner.working import OTHER, SWARM
 from tests.node.learning import FakePeer, Settings, open_learner, until
 from tests.node.rolling import serve, work_with

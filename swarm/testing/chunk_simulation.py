@@ -2,7 +2,8 @@
 
 `Scenario` says who is there, `Simulation` lets it happen, `Outcome` says what came of it; `bound_s` is what no schedule
 of any kind could beat. What always holds: the same scenario gives the same outcome; nothing here decides what the cores
-decide, it performs as the drivers do (`swarm/distribution.py`, `swarm/serving.py`), and costs what they send.
+decide, it performs as the drivers do (`swarm/transfer/exchange.py`, `swarm/transfer/serving.py`), and costs what they
+send.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from functools import partial
 from math import inf
 
 from protocol.core.ids import Cid, PeerId
-from swarm import audience, scatter, scheduler, uploads
-from swarm.distribution import GATHER_CHUNKS, GATHER_S, TICK_S
-from swarm.testing.links import NO_QUEUE, Clock, Link, Port, Router, Transfer
+from swarm.testing.virtual_links import NO_QUEUE, Clock, Link, Port, Router, Transfer
+from swarm.transfer import audience
+from swarm.transfer import chunk_picker as scheduler
+from swarm.transfer import super_seeding as scatter
+from swarm.transfer import upload_queue as uploads
+from swarm.transfer.exchange import GATHER_CHUNKS, GATHER_S, TICK_S
 
 SOURCE = PeerId("source")
 

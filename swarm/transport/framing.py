@@ -18,7 +18,7 @@ import trio
 
 from protocol.core.codec import checked, decode, encode
 from protocol.core.errors import Fault, LocalProtocolError, PeerError
-from swarm.transport import Stream, StreamBroken
+from swarm.transport.interface import Stream, StreamBroken
 
 PREFIX = struct.Struct(">I")
 MAX_LENGTH = (1 << 32) - 1

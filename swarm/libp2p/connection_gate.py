@@ -22,10 +22,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from protocol.core.ids import PeerId
-from swarm.libp2p.budget import MAX_STRANGERS
-from swarm.libp2p.fair_room import FairRoom
-from swarm.rates import Bucket, Buckets, Rate
-from swarm.transport import Refusal
+from swarm.libp2p.fair_slots import FairRoom
+from swarm.libp2p.memory_budget import MAX_STRANGERS
+from swarm.transport.event_rate import Bucket, Buckets, Rate
+from swarm.transport.interface import Refusal
 
 MAX_HANDSHAKES = 256
 """Inbound connections that have not shown who they are, at once. Each is a file descriptor and some 100 KiB at most."""

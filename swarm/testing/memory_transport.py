@@ -4,9 +4,9 @@
     async with network.node("a") as a, network.node("b", listens=False) as b:
         await b.dial(a.addresses())
 
-What always holds: everything a `Transport` promises (it passes `swarm.testing.conformance`); streams have real windows,
-so back-pressure is real; the broadcast is the very flood that libp2p nodes use. Time passes only where a fault hook
-sleeps, so under trio's MockClock nothing depends on how fast the machine is.
+What always holds: everything a `Transport` promises (it passes `swarm.testing.transport_conformance`); streams have
+real windows, so back-pressure is real; the broadcast is the very flood that libp2p nodes use. Time passes only where a
+fault hook sleeps, so under trio's MockClock nothing depends on how fast the machine is.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import trio
 
 from protocol.core.errors import PeerError
 from protocol.core.ids import PeerId
-from swarm.event_hub import EventHub
-from swarm.flood import Flood
-from swarm.transport import (
+from swarm.transport.connection_events import EventHub
+from swarm.transport.flood import Flood
+from swarm.transport.interface import (
     STREAM_OPEN_TIMEOUT_S,
     Broadcast,
     BroadcastValidator,
@@ -150,7 +150,7 @@ class MemoryNetwork:
 
 
 class MemoryTransport:
-    """See `swarm.transport.Transport`; obtained from `MemoryNetwork.node`."""
+    """See `swarm.transport.interface.Transport`; obtained from `MemoryNetwork.node`."""
 
     def __init__(
         self, network: MemoryNetwork, name: str, peer_id: PeerId, listens: bool, nursery: trio.Nursery
@@ -374,7 +374,7 @@ class _Pipe:
 
 
 class MemoryStream:
-    """One end of a stream; see `swarm.transport.Stream`."""
+    """One end of a stream; see `swarm.transport.interface.Stream`."""
 
     def __init__(
         self,

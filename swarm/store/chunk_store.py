@@ -29,7 +29,7 @@ from protocol.core.errors import Fault, LocalProtocolError, PeerError
 from protocol.core.genesis import Authority
 from protocol.core.ids import Cid, ManifestHash, PolicyVersion
 from protocol.versions.manifest import SignedManifest
-from swarm.store.durable import (
+from swarm.store.durable_io import (
     link_or_copy,
     lock,
     move_durably,
@@ -39,10 +39,10 @@ from swarm.store.durable import (
     sync_directory,
 )
 from swarm.store.errors import StoreError, StoreFull, VersionIncomplete, VersionUnknown, is_full, readable, translated
-from swarm.store.rebuilding import rebuild
+from swarm.store.eviction import NoRoom, Tenant, dispensable, make_room
+from swarm.store.patching import rebuild
 from swarm.store.recovery import recover, require_ours
-from swarm.store.room import NoRoom, Tenant, dispensable, make_room
-from swarm.store.version import Stage, Version, directory_of, patch_file
+from swarm.store.version_directory import Stage, Version, directory_of, patch_file
 
 T = TypeVar("T")
 

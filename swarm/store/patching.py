@@ -17,7 +17,7 @@ from protocol.patches.chunks import patch_source
 from protocol.patches.patch import Rebuilt, apply_patch
 from protocol.versions.chunking import source_of
 from swarm.store.errors import VersionIncomplete
-from swarm.store.version import Version
+from swarm.store.version_directory import Version
 
 
 def rebuild(base: Version, target: Version, number: int) -> int:

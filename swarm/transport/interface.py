@@ -11,7 +11,7 @@ and encrypted connections, ordered byte streams over them, and a small best-effo
 * Cancelling a receive is always safe. A cancelled send may leave the stream half-written, so the canceller must
   `abort` it; the connection below stays usable.
 
-Implementations: `swarm.testing.memory` and `swarm.libp2p`. Both pass `swarm.testing.conformance`.
+Implementations: `swarm.testing.memory_transport` and `swarm.libp2p`. Both pass `swarm.testing.transport_conformance`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ from typing import Protocol
 
 import trio
 
+from protocol.core.errors import Fault
 from protocol.core.ids import PeerId
+
+Report = Callable[[PeerId, Fault, str], None]
+"""Called when a peer did something wrong: with the peer, the kind of fault, and a sentence."""
 
 
 class TransportError(Exception):
@@ -219,3 +223,7 @@ STREAM_OPEN_TIMEOUT_S = 10.0
 
 DIAL_TIMEOUT_S = 10.0
 """TCP connect and handshake over a bad line take about two seconds. Whoever is dialled gives up sooner, and says so."""
+
+
+def unreported(peer: PeerId, fault: Fault, detail: str) -> None:
+    """Ignore a report, where nobody keeps any."""

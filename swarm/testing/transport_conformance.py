@@ -20,7 +20,7 @@ import trio.testing
 from protocol.core.errors import Fault, LocalProtocolError, PeerError
 from protocol.core.ids import PeerId
 from protocol.core.limits import MAX_ANNOUNCEMENT_BYTES
-from swarm.transport import (
+from swarm.transport.interface import (
     Broadcast,
     ConnectionEvent,
     DialFailed,

@@ -27,8 +27,9 @@ from typing import Protocol
 
 import trio
 
-from swarm.libp2p.arrivals import Arrivals
-from swarm.libp2p.frames import (
+from swarm.libp2p.sockets.line_rate import Pace
+from swarm.libp2p.sockets.receive_buffer import Arrivals
+from swarm.libp2p.yamux.frames import (
     FIN,
     HEADER,
     INITIAL_WINDOW,
@@ -41,8 +42,7 @@ from swarm.libp2p.frames import (
     FrameType,
     encode_header,
 )
-from swarm.libp2p.pace import Pace
-from swarm.transport import StreamBroken
+from swarm.transport.interface import StreamBroken
 
 YAMUX_PROTOCOL = "/yamux/1.0.0"
 
@@ -177,7 +177,7 @@ class Meter:
 
 
 class YamuxStream:
-    """One stream. One task may send while another receives; see `swarm.transport.Stream` for the promises."""
+    """One stream. One task may send while another receives; see `swarm.transport.interface.Stream` for the promises."""
 
     def __init__(self, connection: YamuxConnection, stream_id: int) -> None:
         self.id = stream_id

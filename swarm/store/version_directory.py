@@ -22,7 +22,7 @@ from protocol.core.digest import cid_of
 from protocol.core.ids import Cid
 from protocol.versions.chunking import Place, placements
 from protocol.versions.manifest import Manifest, SignedManifest
-from swarm.store.durable import (
+from swarm.store.durable_io import (
     move_durably,
     preallocate,
     read_once,

@@ -26,13 +26,12 @@ from protocol.versions import exchange
 from protocol.versions.announcement import SignedAnnouncement, open_announcement, topic_of
 from protocol.versions.manifest import SignedManifest
 from protocol.versions.manifest_pieces import MAX_ENVELOPE_BYTES
-from swarm.announcements import Abandon, Announcements, Effect, Equivocation, Fetch, Relay
-from swarm.asking import ManifestSearch, ask
-from swarm.blame import Report
-from swarm.distribution import Distribution, Starved
-from swarm.obtaining import Obtained, Obtaining
 from swarm.store import ChunkStore, StoreError
-from swarm.transport import Broadcast, PeerConnected, StreamBroken, StreamRefused, Transport
+from swarm.transfer.exchange import Distribution, Starved
+from swarm.transport.interface import Broadcast, PeerConnected, Report, StreamBroken, StreamRefused, Transport
+from swarm.versions.announcements import Abandon, Announcements, Effect, Equivocation, Fetch, Relay
+from swarm.versions.fetcher import Obtained, Obtaining
+from swarm.versions.manifest_search import ManifestSearch, ask
 
 ASK_EVERY_S = 3.0
 """Repair of lost gossip, and pause before a failed fetch is tried again: a lost announcement costs half of it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import trio
 
 from protocol.core.ids import PeerId
-from swarm.transport import EVENT_QUEUE, ConnectionEvent, PeerConnected, PeerDisconnected
+from swarm.transport.interface import EVENT_QUEUE, ConnectionEvent, PeerConnected, PeerDisconnected
 
 
 class EventHub:

@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from protocol.core.ids import PeerId
-from swarm.audience import Asked, Begun, Followed, Idle, Note, Sent, Unfollowed
-from swarm.scheduler import PeerGained, PeerGone, PeerHas, Tick
+from swarm.transfer.audience import Asked, Begun, Followed, Idle, Note, Sent, Unfollowed
+from swarm.transfer.chunk_picker import PeerGained, PeerGone, PeerHas, Tick
 
 CREDIT = 6
 """Chunks of one peer that nobody else has announced: lost if it dies, so no more than keep it busy for a round trip."""

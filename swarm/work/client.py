@@ -56,10 +56,9 @@ from protocol.work import (
     open_lease,
     open_receipt,
 )
-from swarm.blame import Report
-from swarm.causes import first_cause
-from swarm.framing import FrameStream, framed
-from swarm.transport import DialFailed, StreamBroken, StreamRefused, Transport
+from swarm.transport.error_groups import first_cause
+from swarm.transport.framing import FrameStream, framed
+from swarm.transport.interface import DialFailed, Report, StreamBroken, StreamRefused, Transport
 
 MAX_UNDELIVERED = 64
 """Deliveries without a receipt; the caller holds generation back at it: memory is no store for an absent learner."""

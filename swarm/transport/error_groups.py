@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import trio
 
 from protocol.core.errors import PeerError
-from swarm.transport import TransportError
+from swarm.transport.interface import TransportError
 
 
 @contextmanager

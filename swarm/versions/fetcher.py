@@ -18,9 +18,9 @@ import trio
 from protocol.core.errors import PeerError
 from protocol.core.ids import ManifestHash, PeerId
 from protocol.versions.manifest import Manifest, SignedManifest
-from swarm.distribution import Distribution, Fetched, Starved
-from swarm.roads import MAX_STEPS, Road, Step, cheapest
 from swarm.store import ChunkStore, StoreError
+from swarm.transfer.exchange import Distribution, Fetched, Starved
+from swarm.versions.patch_routes import MAX_STEPS, Road, Step, cheapest
 
 
 @dataclass(frozen=True, kw_only=True)

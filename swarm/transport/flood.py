@@ -27,7 +27,7 @@ import trio
 from protocol.core.errors import Fault, LocalProtocolError, PeerError
 from protocol.core.ids import PeerId
 from protocol.core.limits import MAX_ANNOUNCEMENT_BYTES
-from swarm.transport import (
+from swarm.transport.interface import (
     BROADCAST_QUEUE,
     Broadcast,
     BroadcastValidator,

@@ -26,16 +26,15 @@ from protocol.core.limits import MANIFEST_PIECE_BYTES, MAX_PEERS_TOLD, MAX_REQUE
 from protocol.versions import exchange
 from protocol.versions.exchange import PeerAddresses
 from protocol.versions.manifest_pieces import manifest_piece
-from swarm import uploads
-from swarm.audience import Asked, Audience, Begun, Followed, Idle, Note, Sent, Unfollowed
-from swarm.blame import Report, unreported
-from swarm.causes import first_cause
-from swarm.framing import FrameStream
-from swarm.rates import Graded, Rate
-from swarm.recent import RecentChunks
 from swarm.store import ChunkStore, StoreError
-from swarm.transport import Stream, StreamBroken, Transport
-from swarm.uploads import Begin, Drop, Event, Moved, Refuse, Requested, Tick, Uploads, Withdrawn
+from swarm.transfer import upload_queue as uploads
+from swarm.transfer.audience import Asked, Audience, Begun, Followed, Idle, Note, Sent, Unfollowed
+from swarm.transfer.chunk_cache import RecentChunks
+from swarm.transfer.upload_queue import Begin, Drop, Event, Moved, Refuse, Requested, Tick, Uploads, Withdrawn
+from swarm.transport.error_groups import first_cause
+from swarm.transport.event_rate import Graded, Rate
+from swarm.transport.framing import FrameStream
+from swarm.transport.interface import Report, Stream, StreamBroken, Transport, unreported
 
 MAX_STREAMS_PER_PEER = 32
 """Serving streams one peer may hold open: one for holdings, one for chunks, and questions, with room."""

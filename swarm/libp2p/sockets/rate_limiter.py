@@ -1,7 +1,8 @@
 """The caps of a node: who wants to write to a socket, or read from one, waits here until the cap allows it.
 
-One `Pacer` per direction, shared by all connections of the node; who comes when is decided in `swarm.pacing`. What
-always holds: nobody is woken but when something was granted; waiting may be cancelled, and then nothing was taken.
+One `Pacer` per direction, shared by all connections of the node; who comes when is decided in
+`swarm.libp2p.sockets.fair_rate_limit`. What always holds: nobody is woken but when something was granted; waiting may
+be cancelled, and then nothing was taken.
 
 Loop: `run` sleeps until the core's `next_at`, and is woken when that moves forward.
 """
@@ -18,8 +19,18 @@ from itertools import count
 
 import trio
 
-from swarm.libp2p.tcp import TcpConnection
-from swarm.pacing import SMALL_BYTES, Asked, Event, Flow, Pacing, Tick, Ticket, Unused, Withdrawn
+from swarm.libp2p.sockets.fair_rate_limit import (
+    SMALL_BYTES,
+    Asked,
+    Event,
+    Flow,
+    Pacing,
+    Tick,
+    Ticket,
+    Unused,
+    Withdrawn,
+)
+from swarm.libp2p.sockets.tcp import TcpConnection
 
 BITS = 8
 

@@ -4,7 +4,7 @@ several.
 What always holds: every answer has a deadline; a manifest comes whole from one peer, over one stream, so that what is
 wrong with it is that peer's fault, or, if it has the hash that was asked for, its signer's; who lied about a manifest
 is not asked for it again, and who let us down is asked last from then on; a manifest is checked on a worker thread.
-Whom to ask, and when the next as well, is decided in `swarm.inquiry`.
+Whom to ask, and when the next as well, is decided in `swarm.versions.manifest_inquiry`.
 
 Loops: `ManifestSearch.find` is woken when somebody ends, and when nobody keeps up any more; one task for each peer that
 is asked consumes its pieces.
@@ -26,9 +26,9 @@ from protocol.core.limits import MANIFEST_PIECE_BYTES
 from protocol.versions import exchange
 from protocol.versions.manifest import SignedManifest, open_manifest
 from protocol.versions.manifest_pieces import ManifestPieces
-from swarm.blame import Report
-from swarm.framing import FrameStream, framed
-from swarm.inquiry import (
+from swarm.transport.framing import FrameStream, framed
+from swarm.transport.interface import Report, StreamBroken, StreamRefused, Transport
+from swarm.versions.manifest_inquiry import (
     MANIFEST_PATIENCE_S,
     Ask,
     Ended,
@@ -40,7 +40,6 @@ from swarm.inquiry import (
     Tick,
     WholeCame,
 )
-from swarm.transport import StreamBroken, StreamRefused, Transport
 
 ASK_TIMEOUT_S = 20.0
 """For one answer: a piece of 4 MiB at 1.7 Mbit/s."""

@@ -25,13 +25,10 @@ from protocol.core.ids import Cid, ManifestHash, PeerId
 from protocol.core.limits import MAX_CHUNKS
 from protocol.versions import exchange
 from protocol.versions.manifest import ChunkRef, SignedManifest
-from swarm import scatter
-from swarm.audience import Begun, Note, Unfollowed
-from swarm.blame import Report
-from swarm.causes import first_cause
-from swarm.framing import FrameStream, framed
-from swarm.scatter import Listen, Offer, Scatter, Show
-from swarm.scheduler import (
+from swarm.store import ChunkStore, StoreError
+from swarm.transfer import super_seeding as scatter
+from swarm.transfer.audience import Begun, Note, Unfollowed
+from swarm.transfer.chunk_picker import (
     Arrived,
     Ask,
     Broke,
@@ -52,9 +49,11 @@ from swarm.scheduler import (
     Returned,
     Tick,
 )
-from swarm.serving import Serving
-from swarm.store import ChunkStore, StoreError
-from swarm.transport import PeerConnected, PeerDisconnected, StreamBroken, StreamRefused, Transport
+from swarm.transfer.serving import Serving
+from swarm.transfer.super_seeding import Listen, Offer, Scatter, Show
+from swarm.transport.error_groups import first_cause
+from swarm.transport.framing import FrameStream, framed
+from swarm.transport.interface import PeerConnected, PeerDisconnected, Report, StreamBroken, StreamRefused, Transport
 
 BREAK_GRACE_S = 0.5
 """After a data stream broke: if its connection is gone as well, which shows by then, the peer broke no promise."""

@@ -46,12 +46,11 @@ from protocol.work import (
     Started,
     Welcome,
 )
-from swarm.blame import Report, unreported
-from swarm.causes import first_cause
-from swarm.doubles import Copied, Doubles, Standing, Unsettled
-from swarm.framing import FrameStream, framed
-from swarm.rates import Bucket, Rate
-from swarm.transport import Stream, StreamBroken, Transport
+from swarm.transport.error_groups import first_cause
+from swarm.transport.event_rate import Bucket, Rate
+from swarm.transport.framing import FrameStream, framed
+from swarm.transport.interface import Report, Stream, StreamBroken, Transport, unreported
+from swarm.work.duplicate_keys import Copied, Doubles, Standing, Unsettled
 
 INBOX = 256
 """Deliveries waiting to be judged: several batches, so that a slow verdict does not idle the peers."""

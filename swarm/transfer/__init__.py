@@ -1,0 +1,11 @@
+"""Moves the chunks of a version between peers, in a pipeline: a peer passes on what it has while it fetches the rest.
+Cores decide which chunk is asked of which peer and whose request is answered next.
+
+- `audience`: what the serving side knows of a version that this node fetches or seeds
+- `chunk_cache`: chunks stored a moment ago, still in memory
+- `chunk_picker`: which chunk is asked of which peer next: rarest first, in bounded windows
+- `exchange`: fetches one version at a time, and seeds the versions that begin here
+- `serving`: answers other peers' questions and requests for chunks
+- `super_seeding`: to which peer the source gives each chunk first
+- `upload_queue`: whose request is answered next
+"""

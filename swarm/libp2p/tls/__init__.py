@@ -1,5 +1,5 @@
-"""libp2p's TLS 1.3 security transport, `/tls/1.0.0`, on OpenSSL in memory.
-`certificate` decides which peer a certificate stands for.
+"""libp2p's TLS 1.3 security transport, `/tls/1.0.0`, on OpenSSL in memory. `certificate` decides which peer a
+certificate stands for.
 
 - `bulk_read`: several TLS records decrypted in one go
 - `certificate`: certificates that say which host key stands behind a TLS key
